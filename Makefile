@@ -1,0 +1,89 @@
+# Needs Python >= 3.11 with pip, make and a POSIX shell. Writes only inside this folder (and pip's own cache).
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+LOCK   := requirements-dev.lock
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+# A developer's own pip settings must not redirect what is meant for the private folder.
+export PIP_USER := 0
+export PIP_REQUIRE_VIRTUALENV := 0
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help setup demo test check suite mutants bench matrix lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+
+setup: $(VENV)/.installed ## Make .venv from the lock file and install holdfast into it (once)
+
+demo: setup ## Kill a worker with kill -9 and watch the recovery
+	$(BIN)/holdfast demo
+
+test: check suite ## Check, then run the whole test suite
+
+check: setup ## Lint, formatting, types and house rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+	$(BIN)/python -m pytest -q tests/test_tidy.py
+
+suite: setup
+	$(BIN)/python -m pytest
+
+mutants: setup ## Drop each guard in turn and demand that a test goes red
+	$(BIN)/python tests/mutants.py
+
+bench: setup ## Measure throughput and recovery times
+	$(BIN)/python bench/bench.py
+
+# A pyenv shim may exist for a version that is not switched on, so each candidate is tried before it counts.
+matrix: ## Run the suite with every Python 3.11, 3.12 and 3.13 found
+	@ran=; failed=; \
+	for v in 3.11 3.12 3.13; do \
+	  for python in python$$v "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$v.*/bin/python$$v; do \
+	    "$$python" -c '' 2>/dev/null || continue; \
+	    echo "== Python $$v ($$python)"; ran="$$ran $$v"; \
+	    $(MAKE) --no-print-directory suite PYTHON="$$python" VENV=.venv-$$v || failed="$$failed $$v"; \
+	    break; \
+	  done; \
+	done; \
+	echo "ran with:$${ran:- none}   failed with:$${failed:- none}"; \
+	[ -n "$$ran" ] && [ -z "$$failed" ]
+
+lock: setup ## Write the lock file anew from pyproject.toml
+	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
+	  print(*p["project"]["dependencies"], *p["dependency-groups"]["dev"], sep="\n")' > $(VENV)/wanted
+	@$(PIP) install -q --dry-run --ignore-installed --report $(VENV)/found -r $(VENV)/wanted
+	@$(BIN)/python -c 'import json; print("# Exact versions for development on Python 3.11 to 3.13; written by `make lock`."); \
+	  print(*sorted("{name}=={version}".format(**r["metadata"]).lower() for r in json.load(open("$(VENV)/found"))["install"]), sep="\n")' > $(LOCK)
+
+clean: ## Remove everything that make and the tools have made
+	rm -rf .venv .venv-* dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Two stamps: a new lock file makes the environment anew, so that nothing the old one named stays behind;
+# a new pyproject.toml only installs the package again.
+$(VENV)/.installed: $(VENV)/.locked pyproject.toml
+	@$(PIP) install -q --no-deps --no-build-isolation -e .
+	@$(PIP) check
+	@touch $@
+
+# Debian splits ensurepip out of Python, and `venv` fails without it: virtualenv then does the same work.
+$(VENV)/.locked: $(LOCK) requirements-venv.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "holdfast needs Python 3.11 or newer, but '$(PYTHON)' is: $$($(PYTHON) -V 2>&1 | head -n 1). Name another one: make PYTHON=python3.12" >&2; \
+	  exit 1; }
+	@echo "making $(VENV) with $$($(PYTHON) -V) from $(LOCK)"
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { \
+	  echo "this Python cannot make environments by itself (no ensurepip): using virtualenv"; \
+	  rm -rf $(VENV) && \
+	  $(PYTHON) -m pip --disable-pip-version-check install -q --no-deps --target $(VENV)/tool -r requirements-venv.lock && \
+	  PYTHONPATH=$(VENV)/tool $(PYTHON) -m virtualenv -q --no-download --no-periodic-update --app-data $(VENV)/tool/data $(VENV) && \
+	  rm -rf $(VENV)/tool; }
+	@$(PIP) install -q --no-deps -r $(LOCK)
+	@touch $@
