@@ -6,9 +6,10 @@ BIN    := $(VENV)/bin
 LOCK   := requirements-dev.lock
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-# A developer's own pip settings must not redirect what is meant for the private folder.
+# A developer's own pip settings must not redirect what is meant for the private folder; root may install there too.
 export PIP_USER := 0
 export PIP_REQUIRE_VIRTUALENV := 0
+export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
