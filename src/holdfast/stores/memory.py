@@ -1,0 +1,449 @@
+"""The store in plain dicts: the readable specification of `stores/protocol.py`, and the oracle of its tests.
+
+Everything is one dict of jobs, one of workers, one of events, and one lock around each verb. A job is never
+changed in place: a new record takes the old one's place, so what a caller was given stays what it was.
+Nothing outlives the process, and nobody outside it can see the store.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.core.machine import ENDED, LIVE, State
+from holdfast.core.records import (
+    BeatAnswer,
+    Event,
+    Filter,
+    Job,
+    Lease,
+    Moment,
+    NewJob,
+    Note,
+    Pulse,
+    Vanished,
+    Worker,
+)
+from holdfast.core.verdict import Settlement, Verdict
+from holdfast.errors import KeyTaken, StoreUnsupported, UsageError, WorkerGone
+from holdfast.stores.protocol import Added, Answer, Schema, Transaction
+
+SCHEMA = 1
+UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
+
+
+class MemoryStore:
+    """See the module's docstring; the verbs' promises are in `stores/protocol.py`."""
+
+    def __init__(self, url: str = "memory://", *, clock: Clock | None = None) -> None:
+        self.url = url
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._lock = threading.RLock()
+        self._jobs: dict[str, Job] = {}  # in the order in which they were added
+        self._workers: dict[str, Worker] = {}  # in the order in which they enrolled
+        self._events: dict[str, list[Event]] = {}  # by job
+        self._last_seq = 0
+        self._paused: set[str] = set()
+        self._hints: dict[int, threading.Event] = {}  # by waiting thread, so that none eats another's
+
+    def now(self) -> Moment:
+        return Moment(self._clock.wall(), self._clock.lease())
+
+    # ---------------------------------------------------------------------------- the life of a job
+
+    def add(self, jobs: Sequence[NewJob]) -> list[Added]:
+        with self._lock:
+            wall = self._clock.wall()
+            answers = []
+            for new in jobs:
+                there = self._jobs.get(new.id) or self._holder(new.key)
+                if there is None:
+                    self._jobs[new.id] = _first_row(new, wall)
+                answers.append(Added(there.id if there else new.id, there is not None))
+            self.wake()
+            return answers
+
+    def claim(
+        self,
+        worker_id: str,
+        claim_id: str,
+        queues: Sequence[str],
+        tasks: Sequence[str],
+        limit: int,
+        ahead: int = 0,
+    ) -> list[Job]:
+        with self._lock:
+            if not self._lives(worker_id):
+                raise WorkerGone(f"worker {worker_id} is not enrolled, or was declared dead")
+            given = [job for job in self._held_by(worker_id) if job.claim_id == claim_id]
+            if given:
+                return given  # the answer was lost
+            now = self.now()
+            open_queues = [queue for queue in dict.fromkeys(queues) if queue not in self._paused]
+
+            def take(most: int, *, started: bool) -> list[Job]:
+                due = [job for job in self._ready(open_queues, tasks) if job.run_at <= now.wall]
+                willing = [job for job in due if started or job.on_crash == "retry"]
+                chosen = _fair(willing, open_queues, most)
+                return [self._put(_leased(job, worker_id, claim_id, now, started)) for job in chosen]
+
+            return take(limit, started=True) + take(ahead, started=False)
+
+    def beat(self, worker_id: str, pulses: Sequence[Pulse]) -> BeatAnswer:
+        with self._lock:
+            if not self._lives(worker_id):
+                return BeatAnswer(gone=True)
+            now = self.now()
+            worker = self._workers[worker_id]
+            self._workers[worker_id] = replace(worker, beat_at=now.wall, beats=worker.beats + 1)
+            lost = []
+            for pulse in pulses:
+                job = self._jobs.get(pulse.lease.job_id)
+                if job is None or not _owns(job, pulse.lease):
+                    lost.append(pulse.lease.job_id)
+                    self._report_stale(pulse.lease, worker_id)
+                elif job.state is State.RUNNING:
+                    self._put(_renewed(job, pulse, now.lease))
+            asked = [job.id for job in self._held_by(worker_id) if job.cancel_requested]
+            return BeatAnswer(lost=lost, cancelled=asked)
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Answer]:
+        with self._lock:
+            answers = [self._settle_one(settlement) for settlement in settlements]
+            self.wake()
+            return answers
+
+    def _settle_one(self, settlement: Settlement) -> Answer:
+        job, seen = self._jobs.get(settlement.lease.job_id), settlement.seen_lease_until
+        if job is None or not _owns(job, settlement.lease):
+            # A reaper that comes second is told so, but only an attempt that comes back is a stale report.
+            if seen is None and not settlement.verdict.raises_fence:
+                self._report_stale(settlement.lease, None)
+            return Answer.REFUSED
+        if job.state is not State.RUNNING:
+            return Answer.ALREADY
+        if seen is not None and job.lease_until != seen:
+            return Answer.REFUSED  # it beat after the reaper looked: it lives
+        self._apply(job, settlement.verdict)
+        return Answer.ACCEPTED
+
+    def transaction(self, lease: Lease, max_s: float) -> AbstractContextManager[Transaction]:
+        raise StoreUnsupported(
+            "memory:// has no database to write to, so ctx.transaction() cannot work on it; use sqlite:///…"
+        )
+
+    # ------------------------------------------------------------------------------ finding the dead
+
+    def overdue(self, grace_s: float = 0.0, limit: int = 500) -> list[Job]:
+        with self._lock:
+            latest = self._clock.lease() - grace_s
+            ended = [job for job in self._running() if _lease_end(job) <= latest]
+            return sorted(ended, key=_lease_end)[:limit]
+
+    def deadline(self) -> float | None:
+        with self._lock:
+            return min(map(_lease_end, self._running()), default=None)
+
+    def vanished(self) -> list[Vanished]:
+        """A worker of this store lives in this process, so only one that was marked gone can be dead."""
+        with self._lock:
+            holding = {job.worker for job in self._running()}
+            gone = [worker for worker in self.workers(gone=True) if worker.gone_at is not None]
+            return [Vanished(worker, "gone") for worker in gone if worker.id in holding]
+
+    def enroll(self, worker: Worker) -> None:
+        with self._lock:
+            if worker.id in self._workers:
+                raise UsageError(f"worker {worker.id} is enrolled already; every start needs a new id")
+            wall = self._clock.wall()
+            self._workers[worker.id] = replace(worker, started_at=wall, beat_at=wall)
+
+    def retire(self, worker_id: str, cause: str) -> bool:
+        with self._lock:
+            if not self._lives(worker_id):
+                return False
+            worker = self._workers[worker_id]
+            self._workers[worker_id] = replace(worker, gone_at=self._clock.wall(), gone_cause=cause)
+            self.wake()
+            return True
+
+    # --------------------------------------------------------------------------- the operator's door
+
+    def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
+        with self._lock:
+            job = self._as_seen(job_id, seen_state, seen_fence)
+            if job is None:
+                return False
+            holder = self._holder(job.key)
+            if verdict.state in LIVE and holder is not None and holder.id != job_id:
+                raise KeyTaken(f"key {job.key!r} belongs to job {holder.id}, which is {holder.state.value}")
+            self._apply(job, verdict)
+            self.wake()
+            return True
+
+    def pause(self, queue: str, paused: bool) -> None:
+        with self._lock:
+            (self._paused.add if paused else self._paused.discard)(queue)
+            self.wake()
+
+    def purge(self, states: Sequence[State], before: float, limit: int = 1000) -> int:
+        with self._lock:
+            jobs = [job for job in self._jobs.values() if job.state in states]
+            ended = sorted((job.ended_at, job.id) for job in jobs if job.ended_at is not None)
+            old = [job_id for ended_at, job_id in ended if ended_at < before][:limit]
+            for job_id in old:
+                self._forget(job_id)
+            return len(old)
+
+    def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
+        with self._lock:
+            job = self._as_seen(job_id, seen_state, seen_fence)
+            if job is None or job.state is State.RUNNING:
+                return False
+            self._forget(job_id)
+            return True
+
+    # ---------------------------------------------------------------------------------- the read side
+
+    def get(self, job_id: str) -> Job | None:
+        with self._lock:
+            return self._jobs.get(job_id)
+
+    def find(self, where: Filter) -> list[Job]:
+        with self._lock:
+            newest_first = list(reversed(self._jobs.values()))
+            if where.before is not None:
+                ids = [job.id for job in newest_first]
+                newest_first = newest_first[ids.index(where.before) + 1 :] if where.before in ids else []
+            return [job for job in newest_first if _matches(job, where)][: where.limit]
+
+    def counts(self) -> dict[str, dict[State, int]]:
+        with self._lock:
+            counts: dict[str, dict[State, int]] = {}
+            for job in self._jobs.values():
+                of_queue = counts.setdefault(job.queue, {})
+                of_queue[job.state] = of_queue.get(job.state, 0) + 1
+            return counts
+
+    def journal(self, job_id: str | None = None, kinds: Sequence[str] = (), limit: int = 1000) -> list[Event]:
+        with self._lock:
+            lists = self._events.values() if job_id is None else [self._events.get(job_id, [])]
+            events = sorted((event for events in lists for event in events), key=lambda event: event.seq)
+            wanted = [event for event in events if not kinds or event.kind in kinds]
+            return wanted[:limit] if job_id is not None else wanted[max(0, len(wanted) - limit) :]
+
+    def workers(self, gone: bool = False) -> list[Worker]:
+        with self._lock:
+            running = Counter(job.worker for job in self._running())
+            return [
+                replace(worker, running=running[worker.id] if worker.gone_at is None else 0)
+                for worker in self._workers.values()
+                if gone or worker.gone_at is None
+            ]
+
+    def paused(self) -> list[str]:
+        with self._lock:
+            return sorted(self._paused)
+
+    def unserved(self, queues: Sequence[str], tasks: Sequence[str]) -> Mapping[str, int]:
+        with self._lock:
+            due = [job for job in self._ready(queues) if job.run_at <= self._clock.wall()]
+            return Counter([job.task for job in due if job.task not in tasks][:UNSERVED_MAX])
+
+    # ------------------------------------------------------------------------------------ hints and house
+
+    def due(self, queues: Sequence[str], tasks: Sequence[str]) -> float | None:
+        with self._lock:
+            open_queues = [queue for queue in queues if queue not in self._paused]
+            return min((job.run_at for job in self._ready(open_queues, tasks)), default=None)
+
+    def wait(self, timeout_s: float) -> bool:
+        """A change between two waits of one thread makes the second return at once."""
+        with self._lock:
+            hint = self._hints.setdefault(threading.get_ident(), threading.Event())
+        woken = self._clock.wait(hint, timeout_s)
+        hint.clear()
+        return woken
+
+    def wake(self) -> None:
+        with self._lock:
+            for hint in self._hints.values():
+                hint.set()
+
+    def schema(self) -> Schema:
+        return Schema(SCHEMA, SCHEMA)
+
+    def migrate(self) -> Schema:
+        return Schema(SCHEMA, SCHEMA)
+
+    def check(self) -> list[str]:
+        with self._lock:
+            wrong = [f"job {job.id} {trouble}" for job in self._jobs.values() for trouble in _troubles(job)]
+            keys = Counter(job.key for job in self._jobs.values() if job.key and job.state in LIVE)
+            return wrong + [f"key {key!r} has {times} live jobs" for key, times in keys.items() if times > 1]
+
+    def close(self) -> None:
+        self.wake()
+
+    # ------------------------------------------------------------------- what several verbs have in common
+
+    def _put(self, job: Job) -> Job:
+        self._jobs[job.id] = job
+        return job
+
+    def _as_seen(self, job_id: str, state: State, fence: int) -> Job | None:
+        job = self._jobs.get(job_id)
+        return job if job is not None and (job.state, job.fence) == (state, fence) else None
+
+    def _forget(self, job_id: str) -> None:
+        del self._jobs[job_id]
+        self._events.pop(job_id, None)
+
+    def _apply(self, job: Job, verdict: Verdict) -> None:
+        """Make the job what the verdict says, and write down why."""
+        self._put(_judged(job, verdict, self._clock.wall()))
+        for note in verdict.notes:
+            self._write(job.id, note, job.fence, job.worker)
+
+    def _write(self, job_id: str, note: Note, fence: int, worker: str | None) -> None:
+        self._last_seq += 1
+        wall, events = self._clock.wall(), self._events.setdefault(job_id, [])
+        events.append(Event(self._last_seq, job_id, wall, note.kind, fence, worker, note.actor, note.detail))
+
+    def _report_stale(self, lease: Lease, worker_id: str | None) -> None:
+        """Write down, once per fence, that an attempt came back after it had been given up."""
+        job = self._jobs.get(lease.job_id)
+        known = self._events.get(lease.job_id, [])
+        if job is None or any(event.kind == "stale_report" and event.fence == lease.fence for event in known):
+            return
+        detail: dict[str, Any] = {"state": job.state.value, "current_fence": job.fence}
+        self._write(job.id, Note("stale_report", detail), lease.fence, worker_id)
+
+    def _holder(self, key: str | None) -> Job | None:
+        """Return the live job that the key belongs to."""
+        same = (job for job in self._jobs.values() if key is not None and job.key == key)
+        return next((job for job in same if job.state in LIVE), None)
+
+    def _lives(self, worker_id: str) -> bool:
+        worker = self._workers.get(worker_id)
+        return worker is not None and worker.gone_at is None
+
+    def _running(self) -> Iterable[Job]:
+        return (job for job in self._jobs.values() if job.state is State.RUNNING)
+
+    def _held_by(self, worker_id: str) -> Iterable[Job]:
+        return (job for job in self._running() if job.worker == worker_id)
+
+    def _ready(self, queues: Sequence[str], tasks: Sequence[str] | None = None) -> Iterable[Job]:
+        ready = (job for job in self._jobs.values() if job.state is State.READY and job.queue in queues)
+        return (job for job in ready if tasks is None or job.task in tasks)
+
+
+# ---------------------------------------------------------------------------- one job, before and after
+
+
+def _first_row(new: NewJob, wall: float) -> Job:
+    policy, retry = new.policy, new.policy.retry
+    run_at = new.run_at if new.run_at is not None else wall + new.delay_s
+    return Job(
+        id=new.id, task=new.task, queue=new.queue, payload=new.payload, key=new.key, priority=new.priority,
+        state=State.READY, run_at=run_at, created_at=wall,
+        attempt=0, fence=0, claim_id=None, worker=None, lease_until=None, claimed_at=None, started=False,
+        failures=0, crashes=0, zombies=0, suspects=0, cancel_requested=False, rolling_back=False,
+        attempts_max=retry.attempts_max, backoff_base_s=retry.base_s, backoff_cap_s=retry.cap_s,
+        backoff_jitter=retry.jitter, crashes_max=policy.crashes_max, on_crash=policy.on_crash,
+        lease_s=policy.lease_s, beat_s=policy.beat_every_s,
+        timeout_s=policy.timeout_s, stall_s=policy.stall_s, error=None, result=None,
+        progress=None, note=None, ended_at=None,
+    )  # fmt: skip
+
+
+def _fair(jobs: Sequence[Job], queues: Sequence[str], limit: int) -> list[Job]:
+    """Choose up to `limit`: an even share for every queue; the order of `queues` decides about the rest."""
+    best_first = sorted(jobs, key=lambda job: (-job.priority, job.run_at))  # stable: first come stays first
+    lanes = {queue: [job for job in best_first if job.queue == queue] for queue in queues}
+    chosen: list[Job] = []
+    for place, lane in enumerate(lanes.values()):
+        share = limit // len(lanes) + (place < limit % len(lanes))
+        chosen += lane[:share]
+        del lane[:share]
+    for lane in lanes.values():
+        chosen += lane[: limit - len(chosen)]
+    return chosen
+
+
+def _leased(job: Job, worker_id: str, claim_id: str, now: Moment, started: bool) -> Job:
+    return replace(
+        job, state=State.RUNNING, worker=worker_id, claim_id=claim_id, started=started,
+        fence=job.fence + 1, attempt=job.attempt + 1,
+        lease_until=now.lease + job.lease_s, claimed_at=now.wall,
+    )  # fmt: skip
+
+
+def _owns(job: Job, lease: Lease) -> bool:
+    """Return whether the lease is the newest of the job; a job that is not running keeps its last one."""
+    return job.fence == lease.fence and job.claim_id == lease.claim_id
+
+
+def _renewed(job: Job, pulse: Pulse, lease_now: float) -> Job:
+    return replace(
+        job,
+        lease_until=max(_lease_end(job), lease_now + job.lease_s),
+        started=job.started or pulse.started,
+        progress=pulse.progress if pulse.progress is not None else job.progress,
+        note=pulse.note if pulse.note is not None else job.note,
+    )
+
+
+def _judged(job: Job, verdict: Verdict, wall: float) -> Job:
+    """Return the job as the verdict makes it: numbers are added, None leaves what is there."""
+
+    def new(name: str) -> Any:
+        value = getattr(verdict, name)
+        return value if value is not None else getattr(job, name)
+
+    runs_on = verdict.state is State.RUNNING  # a cancel that only asks
+    return replace(
+        job, state=verdict.state,
+        run_at=new("run_at"), error=new("error"), result=new("result"), suspects=new("suspects"),
+        rolling_back=new("rolling_back"), cancel_requested=new("cancel_requested"), priority=new("priority"),
+        failures=(0 if verdict.fresh_budgets else job.failures) + verdict.failures,
+        crashes=(0 if verdict.fresh_budgets else job.crashes) + verdict.crashes,
+        zombies=job.zombies + verdict.zombies,
+        fence=job.fence + verdict.raises_fence,
+        claim_id=None if verdict.raises_fence else job.claim_id,
+        worker=job.worker if runs_on else None,
+        lease_until=job.lease_until if runs_on else None,
+        started=job.started and runs_on,
+        ended_at=wall if verdict.state in ENDED else None,
+    )  # fmt: skip
+
+
+def _matches(job: Job, where: Filter) -> bool:
+    wanted = {name: getattr(where, name) for name in ("queue", "task", "worker", "key", "cancel_requested")}
+    same = all(value is None or getattr(job, name) == value for name, value in wanted.items())
+    return same and (not where.states or job.state in where.states)
+
+
+def _lease_end(job: Job) -> float:
+    """Return the end of a running job's lease; a running job always has one."""
+    return job.lease_until if job.lease_until is not None else math.inf
+
+
+def _troubles(job: Job) -> Iterable[str]:
+    running = job.state is State.RUNNING
+    if running != (job.lease_until is not None) or running != (job.worker is not None):
+        yield f"is {job.state.value} with lease end {job.lease_until} and worker {job.worker}"
+    if running and job.claim_id is None:
+        yield "is running without a claim_id"
+    if (job.state in ENDED) != (job.ended_at is not None):
+        yield f"is {job.state.value} and ended at {job.ended_at}"
+    if job.fence < job.attempt:
+        yield f"was started {job.attempt} times with a fence of only {job.fence}"

@@ -1,0 +1,5 @@
+"""Help for tests of code that uses Holdfast. Nothing else in the package imports it."""
+
+from holdfast.testing.clock import FakeClock
+
+__all__ = ["FakeClock"]

@@ -1,0 +1,50 @@
+"""A clock that stands still until a test moves it."""
+
+from __future__ import annotations
+
+import threading
+
+
+class FakeClock:
+    """Both clocks of a host, in the hand of a test. Pass it wherever a `Clock` is taken.
+
+    `boot_id` may be set: the leases of the boot before then belong to a clock that no longer counts.
+    """
+
+    def __init__(
+        self, wall: float = 1_700_000_000.0, lease: float = 1_000.0, boot_id: str = "boot-1"
+    ) -> None:
+        self.boot_id = boot_id
+        self._wall = wall
+        self._lease = lease
+        self._lock = threading.Lock()
+
+    def wall(self) -> float:
+        return self._wall
+
+    def lease(self) -> float:
+        return self._lease
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, on both clocks."""
+        if seconds < 0:
+            raise ValueError(f"time does not run backwards ({seconds=}); a wall clock may: use set_wall")
+        with self._lock:
+            self._wall += seconds
+            self._lease += seconds
+
+    def set_wall(self, wall: float) -> None:
+        """Set the wall clock, forwards or back, as a person or NTP would. Lease time does not notice."""
+        with self._lock:
+            self._wall = wall
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Return whether the event is set. If it is not, do not sleep: the whole timeout passes at once.
+
+        A loop that waits therefore runs as fast as it can, and each turn of it costs the virtual time that it
+        asked for. An event that another thread is about to set is not waited for.
+        """
+        if event.is_set():
+            return True
+        self.advance(max(0.0, timeout_s))
+        return event.is_set()
