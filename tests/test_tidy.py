@@ -224,8 +224,11 @@ def composed_sql(path: str, source: str) -> Iterator[Finding]:
 
 
 def is_composed(node: ast.expr) -> bool:
+    """An f-string that sets a PRAGMA is let through: SQLite takes no parameters there."""
     if isinstance(node, ast.JoinedStr):
-        return any(isinstance(part, ast.FormattedValue) for part in node.values)
+        first = node.values[0] if node.values else None
+        pragma = isinstance(first, ast.Constant) and re.match(r"PRAGMA \w+ ?= ?$", str(first.value))
+        return not pragma and any(isinstance(part, ast.FormattedValue) for part in node.values)
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.Mod | ast.Add)
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format"
@@ -481,7 +484,8 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (sql_in_python, "app.py", "q = 'CREATE UNIQUE INDEX i ON jobs (id)'"),
     (sql_in_python, "app.py", "q = 'WITH due AS (SELECT 1) SELECT 2'"),
     (sql_in_python, "app.py", "q = '-- name: claim\\nUPDATE jobs SET state = 1'"),
-    (composed_sql, "app.py", "conn.execute(f'PRAGMA busy_timeout = {ms}')"),
+    (composed_sql, "app.py", "conn.execute(f'{query} LIMIT 1')"),
+    (composed_sql, "app.py", "conn.execute(f'PRAGMA {name}')"),
     (composed_sql, "app.py", "conn.execute('PRAGMA %s' % name)"),
     (composed_sql, "app.py", "conn.executemany(query + tail, rows)"),
     (composed_sql, "app.py", "conn.executescript('PRAGMA {}'.format(name))"),
@@ -519,6 +523,7 @@ FINE: list[tuple[Rule, str, str]] = [
     (sql_in_python, "app.py", "def f():\n    '''Select jobs from a queue.'''\n    run('BEGIN IMMEDIATE')"),
     (sql_in_python, "app.py", "h = ['PRAGMA user_version', 'Update the schema', 'With care', 'select']"),
     (composed_sql, "app.py", "conn.execute(query, (f'%{name}%', a + b))\nconn.execute('COMMIT')"),
+    (composed_sql, "app.py", "conn.execute(f'PRAGMA busy_timeout={ms}')"),
     (sizes, "app.py", "x = 1\n" * MODULE_LINES_MAX),
     (sizes, "app.py", LONG_FUNCTION.removesuffix("    x = 1\n")),
     (prints, "cli/main.py", "print('x')"),
