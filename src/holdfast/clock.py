@@ -1,0 +1,71 @@
+"""The only file that asks what time it is.
+
+Two times, never mixed. *Wall* time is for people and for `run_at`. *Lease* time measures leases: it
+counts while the machine is suspended, never jumps when somebody sets the clock, and means
+something only together with the boot it belongs to.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+_LEASE_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: MONOTONIC counts sleep
+
+
+class Clock(Protocol):
+    """Where a program takes its time from; tests pass a fake one through the same code."""
+
+    @property
+    def boot_id(self) -> str:
+        """Name the boot that `lease()` counts from. Boot ids have no order."""
+        ...
+
+    def wall(self) -> float:
+        """Return seconds since the epoch."""
+        ...
+
+    def lease(self) -> float:
+        """Return seconds on the clock that measures leases."""
+        ...
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Wait until the event is set or the time is up; return whether it is set."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    @property
+    def boot_id(self) -> str:
+        return _boot_id()
+
+    def wall(self) -> float:
+        return time.time()
+
+    def lease(self) -> float:
+        return time.clock_gettime(_LEASE_CLOCK)
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.wait(max(0.0, timeout_s))
+
+
+def pause(seconds: float) -> None:
+    """Let other threads and processes go first for a moment."""
+    time.sleep(seconds)
+
+
+@lru_cache(maxsize=1)
+def _boot_id() -> str:
+    if sys.platform == "darwin":
+        answer = subprocess.run(
+            ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=True
+        )
+        return answer.stdout.strip()
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

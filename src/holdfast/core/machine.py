@@ -1,0 +1,100 @@
+"""The life of a job, as a table.
+
+Rule: everything that says which state may follow which lives in this file.
+
+A job is in one of eight states. *Live* ones still want something: `ready` (to be claimed, now or at
+`run_at`), `running` (a worker holds the lease), `waiting` (for a signal, a timer, children) and
+`held` (for a person). *Ended* ones are final: `done`, `dead`, `cancelled`, `rolled_back`; only a
+person's revive leads out of some of them. `scheduled` and `retrying` are not states but names that
+people see for `ready` with a later `run_at`.
+
+A move that is not in the table raises and changes nothing. `docs/states.md` is generated from
+this table; a test fails when it is stale.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from holdfast.errors import IllegalMove
+
+
+class State(StrEnum):
+    """Where a job is in its life."""
+
+    READY = "ready"
+    RUNNING = "running"
+    WAITING = "waiting"
+    HELD = "held"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    ROLLED_BACK = "rolled_back"
+
+
+LIVE = frozenset({State.READY, State.RUNNING, State.WAITING, State.HELD})
+ENDED = frozenset(State) - LIVE
+
+
+class Move(StrEnum):
+    """A way from one state to another."""
+
+    CLAIM = "claim"  # a worker takes the lease
+    FINISH = "finish"  # the attempt succeeded
+    RETRY = "retry"  # the attempt failed or was lost; run again, perhaps later
+    RELEASE = "release"  # the attempt was given back; it costs nothing
+    SNOOZE = "snooze"  # the task asked to be run later; it costs nothing
+    PARK = "park"  # the workflow waits without a slot
+    WAKE = "wake"  # what it waited for has come
+    HOLD = "hold"  # a person must decide
+    BURY = "bury"  # give up
+    CANCEL = "cancel"  # somebody asked for the job to stop
+    UNDO = "undo"  # start to roll back
+    ROLL_BACK = "roll_back"  # the last undo was recorded
+    REVIVE = "revive"  # a person brings it back
+    RESOLVE = "resolve"  # a person says that it happened
+
+
+MOVES: dict[State, dict[Move, State]] = {
+    State.READY: {
+        Move.CLAIM: State.RUNNING,
+        Move.HOLD: State.HELD,
+        Move.CANCEL: State.CANCELLED,
+    },
+    State.RUNNING: {
+        Move.FINISH: State.DONE,
+        Move.RETRY: State.READY,
+        Move.RELEASE: State.READY,
+        Move.SNOOZE: State.READY,
+        Move.PARK: State.WAITING,
+        Move.HOLD: State.HELD,
+        Move.BURY: State.DEAD,
+        Move.CANCEL: State.CANCELLED,
+        Move.UNDO: State.READY,
+        Move.ROLL_BACK: State.ROLLED_BACK,
+    },
+    State.WAITING: {
+        Move.WAKE: State.READY,
+        Move.HOLD: State.HELD,
+        Move.CANCEL: State.CANCELLED,
+    },
+    State.HELD: {
+        Move.REVIVE: State.READY,
+        Move.RESOLVE: State.DONE,
+        Move.BURY: State.DEAD,
+        Move.CANCEL: State.CANCELLED,
+        Move.UNDO: State.READY,
+    },
+    State.DONE: {},
+    State.DEAD: {Move.REVIVE: State.READY},
+    State.CANCELLED: {Move.REVIVE: State.READY},
+    State.ROLLED_BACK: {},
+}
+
+
+def after(state: State, move: Move) -> State:
+    """Return the state that follows, or raise `IllegalMove`."""
+    try:
+        return MOVES[state][move]
+    except KeyError:
+        raise IllegalMove(f"a job that is {state.value} cannot {move.value.replace('_', ' ')}") from None

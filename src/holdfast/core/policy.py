@@ -1,0 +1,92 @@
+"""What a task declares about its own recovery, validated once.
+
+Policy travels on the job's row, so the reaper needs none of the user's code.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from holdfast.errors import PolicyError
+
+OnCrash = Literal["retry", "hold", "fail", "rollback"]
+
+BEATS_PER_LEASE = 3  # one beat may be lost, and one late, before the lease runs out
+
+
+def _whole(name: str, value: object, *, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
+        raise PolicyError(f"{name}={value!r} must be a whole number of at least {least}")
+
+
+def _seconds(name: str, value: object, *, least: float) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not least <= value <= 10**9:  # type: ignore[arg-type,operator]
+        raise PolicyError(f"{name}={value!r} must be a number of seconds of at least {least:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often and how soon a job is run again after it failed.
+
+    The delay doubles from `base_s` up to `cap_s`; with `jitter` it is drawn evenly from zero to that,
+    so that jobs that failed together do not come back together.
+    """
+
+    attempts_max: int = 5
+    base_s: float = 1.0
+    cap_s: float = 3600.0
+    jitter: bool = True
+
+    def __post_init__(self) -> None:
+        _whole("attempts_max", self.attempts_max, least=1)
+        _seconds("base_s", self.base_s, least=0.0)
+        _seconds("cap_s", self.cap_s, least=0.0)
+        if self.cap_s < self.base_s:
+            raise PolicyError(f"cap_s={self.cap_s:g} is below base_s={self.base_s:g}; raise cap_s or lower base_s")
+
+    def delay_s(self, nth: int, chance: float) -> float:
+        """Return the pause before the run that follows the nth failure; `chance` is from 0 up to 1."""
+        doublings = min(max(nth, 1) - 1, 64)  # beyond that every cap is reached, and floats stay finite
+        delay = min(self.cap_s, self.base_s * 2.0**doublings)
+        return delay * chance if self.jitter else delay
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Everything about a job's recovery, as it travels on the row."""
+
+    retry: Retry = Retry()
+    crashes_max: int = 3
+    on_crash: OnCrash = "retry"
+    lease_s: float = 30.0
+    beat_s: float | None = None
+    timeout_s: float | None = None
+    stall_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.retry, Retry):
+            raise PolicyError(f"retry={self.retry!r} is not a Retry; write retry=Retry(attempts_max=…)")
+        if self.on_crash not in get_args(OnCrash):
+            known = ", ".join(repr(word) for word in get_args(OnCrash))
+            raise PolicyError(f"on_crash={self.on_crash!r} is not known; choose one of {known}")
+        _whole("crashes_max", self.crashes_max, least=1)
+        _seconds("lease_s", self.lease_s, least=0.1)
+        for name in ("timeout_s", "stall_s"):
+            value = getattr(self, name)
+            if value is not None:
+                _seconds(name, value, least=0.001)
+        if self.beat_s is not None:
+            _seconds("beat_s", self.beat_s, least=0.01)
+            if self.beat_s > self.lease_s / BEATS_PER_LEASE:
+                raise PolicyError(
+                    f"beat_s={self.beat_s:g} is longer than a third of lease_s={self.lease_s:g}: one lost beat "
+                    f"would look like a death; use beat_s of at most {self.lease_s / BEATS_PER_LEASE:g}"
+                )
+
+    @property
+    def beat_every_s(self) -> float:
+        """Return the pause between two beats of this job."""
+        return self.beat_s if self.beat_s is not None else self.lease_s / BEATS_PER_LEASE

@@ -1,0 +1,201 @@
+"""The nouns: plain, frozen data that every layer passes around.
+
+`Job` is a row. The order of its fields is the order of the columns in every store (a test compares
+them), so that a store can hand over many rows as one JSON array.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.machine import State
+from holdfast.core.policy import OnCrash, Policy, Retry
+
+EventKind = Literal[
+    "claimed",
+    "succeeded",
+    "failed",
+    "timed_out",
+    "stalled",
+    "zombie",
+    "released",
+    "snoozed",
+    "held",
+    "dead",
+    "revived",
+    "resolved",
+    "cancelled",
+    "stale_report",
+    "rolled_back",
+    "signalled",
+    "moved",
+]
+Detector = Literal["exit", "vanished", "expired", "stuck", "restart"]
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """One instant on both clocks of a store."""
+
+    wall: float
+    lease: float
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """Proof of the right to run one attempt. Whoever shows an older one is a zombie."""
+
+    job_id: str
+    fence: int
+    claim_id: str
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is not stored yet. The client made its id, so that sending it twice stores it once."""
+
+    id: str
+    task: str
+    payload: str
+    queue: str = "default"
+    key: str | None = None
+    priority: int = 0
+    run_at: float | None = None  # wall time; None: as soon as possible
+    delay_s: float = 0.0  # counted by the store's own clock, added to now when run_at is None
+    policy: Policy = Policy()
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A stored request to run a task, as its row is now."""
+
+    id: str
+    task: str
+    queue: str
+    payload: str
+    key: str | None
+    priority: int
+    state: State
+    run_at: float
+    created_at: float
+    attempt: int  # starts so far
+    fence: int
+    claim_id: str | None
+    worker: str | None
+    lease_until: float | None  # on the store's lease clock
+    claimed_at: float | None
+    started: bool  # False: claimed ahead of a free slot, the handler has perhaps not begun
+    failures: int
+    crashes: int
+    zombies: int
+    suspects: int  # how many jobs were in the process that died with the last attempt
+    cancel_requested: bool
+    rolling_back: bool
+    attempts_max: int
+    backoff_base_s: float
+    backoff_cap_s: float
+    backoff_jitter: bool
+    crashes_max: int
+    on_crash: OnCrash
+    lease_s: float
+    beat_s: float
+    timeout_s: float | None
+    stall_s: float | None
+    error: str | None
+    result: str | None
+    progress: float | None
+    note: str | None
+    ended_at: float | None
+
+    @property
+    def lease(self) -> Lease:
+        """Return the token of the current attempt; only a running job has a valid one."""
+        return Lease(self.id, self.fence, self.claim_id or "")
+
+    @property
+    def retry(self) -> Retry:
+        return Retry(self.attempts_max, self.backoff_base_s, self.backoff_cap_s, self.backoff_jitter)
+
+    def shown_state(self, now: float) -> str:
+        """Return the word that people see: a `ready` job with a later `run_at` is scheduled or retrying."""
+        if self.state is State.READY and self.run_at > now:
+            return "retrying" if self.failures or self.crashes else "scheduled"
+        return self.state.value
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A line for the journal that is not written yet."""
+
+    kind: EventKind
+    detail: dict[str, Any] = {}
+    actor: str | None = None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A line in a job's history."""
+
+    seq: int
+    job_id: str
+    at: float
+    kind: EventKind
+    fence: int
+    worker: str | None
+    actor: str | None
+    detail: dict[str, Any]
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
+    """One incarnation of a named worker."""
+
+    id: str
+    name: str
+    host: str
+    pid: int
+    boot_id: str
+    supervisor: str | None = None  # the id that the parent gave to its children
+    queues: list[str] = []
+    slots: int = 0
+    beat_s: float = 10.0
+    version: str = ""
+    started_at: float = 0.0
+    beat_at: float = 0.0
+    beats: int = 0
+    running: int = 0
+    rss_mb: float | None = None
+    gone_at: float | None = None
+    gone_cause: str | None = None
+
+
+class Pulse(msgspec.Struct, frozen=True):
+    """What a beat says about one lease."""
+
+    lease: Lease
+    started: bool = True
+    progress: float | None = None
+    note: str | None = None
+
+
+class BeatAnswer(msgspec.Struct, frozen=True):
+    """What the store said to a beat."""
+
+    lost: list[str] = []  # job ids whose lease is no longer ours
+    cancelled: list[str] = []  # job ids that somebody asked to stop
+    gone: bool = False  # this worker was declared dead; nothing was renewed
+
+
+class Vanished(msgspec.Struct, frozen=True):
+    """A worker that the host can prove dead, or that was marked gone and still holds leases."""
+
+    worker: Worker
+    evidence: Literal["lock", "boot", "gone"]
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs to find; newest first."""
+
+    states: tuple[State, ...] = ()
+    queue: str | None = None
+    task: str | None = None
+    worker: str | None = None
+    key: str | None = None
+    cancel_requested: bool | None = None
+    before: str | None = None  # the id of the last job of the page before
+    limit: int = 100

@@ -1,0 +1,308 @@
+"""What becomes of a job when an attempt ends: the only place that decides.
+
+    outcome (what the attempt reported)  ──judge()──▶  verdict (what becomes of the job)
+
+A crash and an exception meet in the same function. It is pure: the instant and the lot for the jitter come in
+as arguments, and the stores apply the verdict by compare-and-set without an opinion of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+import msgspec
+
+from holdfast.core.machine import Move, State, after
+from holdfast.core.records import Detector, EventKind, Job, Lease, Note
+
+# ---------------------------------------------------------------------------------------- outcomes
+
+
+class Succeeded(msgspec.Struct, frozen=True):
+    """The handler returned; `result` is JSON."""
+
+    result: str | None = None
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The handler raised, or its result could not be stored."""
+
+    error: str
+    detail: dict[str, Any] = {}
+
+
+class TimedOut(msgspec.Struct, frozen=True):
+    """The handler ran longer than its `timeout_s` and was stopped."""
+
+    error: str
+    detail: dict[str, Any] = {}
+
+
+class Stalled(msgspec.Struct, frozen=True):
+    """The handler made no progress for its `stall_s` and was stopped."""
+
+    error: str
+    detail: dict[str, Any] = {}
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """The attempt's worker is gone. `autopsy` is what is known of it.
+
+    `excused`: lost in a gap in which the store could not be reached, so nobody is to blame.
+    `spread_s`: many were lost at once; come back spread over so many seconds.
+    """
+
+    detector: Detector
+    cause: str
+    autopsy: dict[str, Any] = {}
+    suspects: int = 0
+    excused: bool = False
+    spread_s: float = 0.0
+
+
+class Released(msgspec.Struct, frozen=True):
+    """The worker gave the attempt back. `started`: the handler had begun, and has stopped."""
+
+    started: bool
+    cause: str
+
+
+class Snoozed(msgspec.Struct, frozen=True):
+    """The handler asked to be run again later."""
+
+    delay_s: float
+
+
+class Parked(msgspec.Struct, frozen=True):
+    """The workflow waits without a slot."""
+
+    cause: str
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    """The handler stopped because it was asked to."""
+
+    cause: str = "cancelled"
+
+
+Outcome = Succeeded | Failed | TimedOut | Stalled | Lost | Released | Snoozed | Parked | Cancelled
+
+# ----------------------------------------------------------------------------------------- verdicts
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of the job. Numbers are added to the row's; None leaves the row's value as it is."""
+
+    move: Move
+    state: State
+    run_at: float | None = None
+    error: str | None = None
+    result: str | None = None
+    failures: int = 0
+    crashes: int = 0
+    zombies: int = 0
+    suspects: int | None = None
+    rolling_back: bool | None = None
+    cancel_requested: bool | None = None
+    priority: int | None = None
+    fresh_budgets: bool = False
+    raises_fence: bool = False  # somebody else than the attempt ended it: its late report must be refused
+    notes: tuple[Note, ...] = ()
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict with the lease that it ends.
+
+    `seen_lease_until`: the lease end that the reaper read. If a beat came in between, the settlement is refused,
+    so a live job is never reaped.
+    """
+
+    lease: Lease
+    queue: str  # for the count of finished jobs
+    worker: str | None  # whose attempt it is, for the journal
+    verdict: Verdict
+    seen_lease_until: float | None = None
+
+
+def settlement(job: Job, verdict: Verdict, *, seen_lease: bool = False) -> Settlement:
+    """Address a verdict to the attempt that `job` shows; with `seen_lease` only while its lease is as seen."""
+    return Settlement(
+        lease=job.lease,
+        queue=job.queue,
+        worker=job.worker,
+        verdict=verdict,
+        seen_lease_until=job.lease_until if seen_lease else None,
+    )
+
+
+ENDING_EVENT: dict[type, EventKind] = {
+    Failed: "failed",
+    TimedOut: "timed_out",
+    Stalled: "stalled",
+    Lost: "zombie",
+    Released: "released",
+    Snoozed: "snoozed",
+}
+
+
+def judge(outcome: Outcome, job: Job, now: float, *, chance: float) -> Verdict:
+    """Decide what becomes of a running job whose attempt ended with `outcome`.
+
+    `now` is wall time; `chance`, from 0 up to 1, is the lot for the jitter.
+    """
+    if isinstance(outcome, Succeeded):
+        if job.rolling_back:
+            return _verdict(Move.ROLL_BACK, outcome, job, notes=(Note("rolled_back"),))
+        return _verdict(Move.FINISH, outcome, job, result=outcome.result)
+    if job.cancel_requested or isinstance(outcome, Cancelled):
+        return _cancel(outcome, job)
+    match outcome:
+        case Failed():
+            return _run_again(outcome, job, now, chance, failures=1)
+        case TimedOut() | Stalled():
+            return _by_on_crash(outcome, job, now, chance, failures=1)
+        case Lost():
+            return _by_on_crash(outcome, job, now, chance, crashes=0 if outcome.excused else 1)
+        case Released(started=True) if job.on_crash != "retry":
+            return _by_on_crash(outcome, job, now, chance)
+        case Released():
+            return _verdict(Move.RELEASE, outcome, job, run_at=now)
+        case Snoozed():
+            return _verdict(Move.SNOOZE, outcome, job, run_at=now + max(0.0, outcome.delay_s))
+        case Parked():
+            return _verdict(Move.PARK, outcome, job)
+        case _:  # pragma: no cover
+            assert_never(outcome)
+
+
+def _by_on_crash(
+    outcome: TimedOut | Stalled | Lost | Released,
+    job: Job,
+    now: float,
+    chance: float,
+    *,
+    failures: int = 0,
+    crashes: int = 0,
+) -> Verdict:
+    """Every ending short of the handler's own passes through what the job declared."""
+    match job.on_crash:
+        case "hold":
+            reason = f"{_reason(outcome)}; on_crash=hold: a person decides"
+            return _hold(outcome, job, reason, failures=failures, crashes=crashes)
+        case "fail":
+            reason = f"{_reason(outcome)}; on_crash=fail"
+            return _bury(outcome, job, reason, failures=failures, crashes=crashes)
+        case "rollback" if not job.rolling_back:
+            return _verdict(Move.UNDO, outcome, job, run_at=now, rolling_back=True, failures=failures, crashes=crashes)
+        case "retry" | "rollback":
+            return _run_again(outcome, job, now, chance, failures=failures, crashes=crashes)
+
+
+def _run_again(
+    outcome: Failed | TimedOut | Stalled | Lost | Released,
+    job: Job,
+    now: float,
+    chance: float,
+    *,
+    failures: int = 0,
+    crashes: int = 0,
+) -> Verdict:
+    """Run the job again while its budgets last; then bury it, or hold it if it was rolling back."""
+    total_crashes = job.crashes + crashes
+    total = job.failures + failures + total_crashes
+    spent = None
+    if crashes and total_crashes >= job.crashes_max:
+        spent = f"crashed {total_crashes} times (crashes_max={job.crashes_max})"
+    elif (failures or crashes) and total >= job.attempts_max:
+        spent = f"failed or crashed {total} times (attempts_max={job.attempts_max})"
+    if spent is not None:
+        give_up = _hold if job.rolling_back else _bury
+        return give_up(outcome, job, f"{_reason(outcome)}; {spent}", failures=failures, crashes=crashes)
+    if isinstance(outcome, Lost) and total_crashes <= 1:
+        # Nothing says that the job was at fault: it is ready at once, unless very many come back together.
+        run_at = now + outcome.spread_s * chance
+    else:
+        run_at = now + job.retry.delay_s(total, chance)
+    return _verdict(Move.RETRY, outcome, job, run_at=run_at, failures=failures, crashes=crashes)
+
+
+def _hold(outcome: Outcome, job: Job, reason: str, *, failures: int, crashes: int) -> Verdict:
+    notes = (Note("held", {"reason": reason}),)
+    return _verdict(Move.HOLD, outcome, job, error=reason, notes=notes, failures=failures, crashes=crashes)
+
+
+def _bury(outcome: Outcome, job: Job, reason: str, *, failures: int, crashes: int) -> Verdict:
+    notes = (Note("dead", {"reason": reason}),)
+    return _verdict(Move.BURY, outcome, job, error=reason, notes=notes, failures=failures, crashes=crashes)
+
+
+def _cancel(outcome: Outcome, job: Job) -> Verdict:
+    notes = (Note("cancelled", {"reason": _reason(outcome)}),)
+    return _verdict(Move.CANCEL, outcome, job, error=_reason(outcome), notes=notes)
+
+
+def _verdict(
+    move: Move,
+    outcome: Outcome,
+    job: Job,
+    *,
+    run_at: float | None = None,
+    result: str | None = None,
+    error: str | None = None,
+    failures: int = 0,
+    crashes: int = 0,
+    rolling_back: bool | None = None,
+    notes: tuple[Note, ...] = (),
+) -> Verdict:
+    state = after(State.RUNNING, move)
+    lost = isinstance(outcome, Lost)
+    kind = ENDING_EVENT.get(type(outcome))
+    first = (Note(kind, {**_detail(outcome), "decision": move.value}),) if kind else ()
+    return Verdict(
+        move=move,
+        state=state,
+        run_at=run_at,
+        error=error if error is not None else _error(outcome),
+        result=result,
+        failures=failures,
+        crashes=crashes,
+        zombies=1 if lost else 0,
+        suspects=outcome.suspects if isinstance(outcome, Lost) else None,
+        rolling_back=rolling_back,
+        raises_fence=lost,
+        notes=first + notes,
+    )
+
+
+def _error(outcome: Outcome) -> str | None:
+    match outcome:
+        case Failed() | TimedOut() | Stalled() | Lost():
+            return _reason(outcome)
+        case _:
+            return None  # a release or a snooze is no error; the last one stays readable
+
+
+def _reason(outcome: Outcome) -> str:
+    match outcome:
+        case Failed() | TimedOut() | Stalled():
+            return outcome.error
+        case Lost() | Released() | Parked() | Cancelled():
+            return outcome.cause
+        case Snoozed():
+            return f"snoozed for {outcome.delay_s:g} s"
+        case Succeeded():
+            return "succeeded"
+
+
+def _detail(outcome: Outcome) -> dict[str, Any]:
+    match outcome:
+        case Lost():
+            return {"detector": outcome.detector, "cause": outcome.cause, **outcome.autopsy}
+        case Failed() | TimedOut() | Stalled():
+            return {"error": outcome.error, **outcome.detail}
+        case Released():
+            return {"cause": outcome.cause, "started": outcome.started}
+        case Snoozed():
+            return {"delay_s": outcome.delay_s}
+        case _:
+            return {}

@@ -1,0 +1,169 @@
+"""Every exception of Holdfast. Whose fault it is shows in the type.
+
+    HoldfastError
+    ├── UsageError                 the caller's mistake; nothing was changed
+    │   ├── PolicyError            a policy that contradicts itself
+    │   ├── PayloadError           arguments or a result that cannot travel
+    │   ├── UnknownTask            a task that this app does not have
+    │   └── BadURL                 a store address that means nothing
+    ├── StoreError                 the store's trouble; the call may be repeated where it says so
+    │   ├── StoreUnavailable       cannot be reached, or stayed locked for too long: repeat later
+    │   ├── StoreFull              no room left: repeat when there is room
+    │   ├── StoreReadOnly          the store takes no writes
+    │   ├── StoreMissing           there is no store at this address
+    │   ├── StoreLost              deleted, replaced or shared by two hosts: stop, a person must look
+    │   ├── StoreUnsupported       the library or server below is too old
+    │   └── SchemaMismatch         the schema is newer or older than this program
+    ├── NotFound                   no such job, queue or worker
+    ├── Refused                    the state or the fence has moved on; nothing was changed
+    │   ├── IllegalMove            the machine has no such transition
+    │   └── KeyTaken               another live job holds the key
+    ├── WorkerGone                 this worker was declared dead; enrol again
+    ├── TransactionExpired         ctx.transaction() was open for too long and was rolled back
+    └── JobEnded                   job.result() of a job that gave none
+        ├── JobDead
+        ├── JobCancelled
+        └── JobRolledBack
+
+`Snooze` is a request that a task may raise, and no error.
+
+Signals, not errors: they derive from BaseException so that `except Exception` in a task
+does not swallow them.
+
+    Interrupted
+    ├── LeaseLost                  the right to run this attempt is gone
+    ├── Cancelled                  somebody asked for the job to stop
+    ├── TimeLimit                  the attempt ran longer than its `timeout_s`
+    └── Stopping                   the worker is going away; the attempt is given back
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """The root of all errors of Holdfast."""
+
+
+class UsageError(HoldfastError):
+    """The caller's mistake; nothing was changed."""
+
+
+class PolicyError(UsageError):
+    """A policy contradicts itself or is out of range."""
+
+
+class PayloadError(UsageError):
+    """Arguments or a result cannot travel as JSON, or do not fit the signature."""
+
+
+class UnknownTask(UsageError):
+    """The app has no task of this name."""
+
+
+class BadURL(UsageError):
+    """The address of a store cannot be understood."""
+
+
+class StoreError(HoldfastError):
+    """The store could not do what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached, or stayed locked for too long. The call may be repeated."""
+
+
+class StoreFull(StoreError):
+    """The store has no room left. Nothing was written; the call may be repeated when there is room."""
+
+
+class StoreReadOnly(StoreError):
+    """The store takes no writes."""
+
+
+class StoreMissing(StoreError):
+    """There is no store at this address, and this call does not create one."""
+
+
+class StoreLost(StoreError):
+    """The store is not the one that was opened: deleted, replaced, or shared by two hosts."""
+
+
+class StoreUnsupported(StoreError):
+    """The library or server below is too old for what Holdfast needs."""
+
+
+class SchemaMismatch(StoreError):
+    """The store's schema is newer than this program, or older and migration was not allowed."""
+
+
+class NotFound(HoldfastError):
+    """There is no such job, queue or worker."""
+
+
+class Refused(HoldfastError):
+    """The state or the fence has moved on; nothing was changed."""
+
+
+class IllegalMove(Refused):
+    """The machine has no such transition."""
+
+
+class KeyTaken(Refused):
+    """Another live job holds the key."""
+
+
+class WorkerGone(HoldfastError):
+    """The worker was declared dead; a living one enrols again under a new id."""
+
+
+class TransactionExpired(HoldfastError):
+    """`ctx.transaction()` was open for longer than allowed and was rolled back."""
+
+
+class JobEnded(HoldfastError):
+    """The job ended without a result; `job_id` names it and the message carries its error."""
+
+    def __init__(self, job_id: str, error: str | None) -> None:
+        self.job_id = job_id
+        self.error = error
+        super().__init__(f"job {job_id}: {error or 'no reason was recorded'}")
+
+
+class JobDead(JobEnded):
+    """The job gave up."""
+
+
+class JobCancelled(JobEnded):
+    """The job was cancelled."""
+
+
+class JobRolledBack(JobEnded):
+    """The workflow was rolled back."""
+
+
+class Snooze(Exception):
+    """Raise it in a task to be run again after `delay_s` seconds; it costs neither a failure nor a crash."""
+
+    def __init__(self, delay_s: float) -> None:
+        self.delay_s = delay_s
+        super().__init__(f"snooze for {delay_s:g} s")
+
+
+class Interrupted(BaseException):
+    """The attempt must stop now."""
+
+
+class LeaseLost(Interrupted):
+    """The right to run this attempt is gone; whatever it reports will be refused."""
+
+
+class Cancelled(Interrupted):
+    """Somebody asked for the job to stop."""
+
+
+class TimeLimit(Interrupted):
+    """The attempt ran longer than its `timeout_s`."""
+
+
+class Stopping(Interrupted):
+    """The worker is going away; the attempt is given back."""

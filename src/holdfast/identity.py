@@ -1,0 +1,35 @@
+"""The only file that makes names and draws lots."""
+
+from __future__ import annotations
+
+import os
+import random
+import uuid
+
+from holdfast.clock import Clock
+
+_lots = random.SystemRandom()
+
+
+def new_job_id(clock: Clock) -> str:
+    """Make a UUID of version 7: unique everywhere, and ordered by the time it was made."""
+    return _uuid7(int(clock.wall() * 1000))
+
+
+def new_id() -> str:
+    """Make a random 128-bit name, for a worker's incarnation or one claim."""
+    return uuid.uuid4().hex
+
+
+def chance() -> float:
+    """Draw a number from 0 up to 1, for jitter."""
+    return _lots.random()
+
+
+def _uuid7(millis: int) -> str:
+    tail = int.from_bytes(os.urandom(10), "big")
+    value = (millis & (1 << 48) - 1) << 80 | tail
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

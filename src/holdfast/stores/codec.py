@@ -1,0 +1,105 @@
+"""Between records and the JSON that SQL stores take and give: one value for many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from holdfast.core.machine import ENDED
+from holdfast.core.records import Event, Job, NewJob, Note, Pulse, Worker
+from holdfast.core.verdict import Settlement, Verdict
+
+encode = msgspec.json.Encoder().encode
+_jobs = msgspec.json.Decoder(list[Job], strict=False)  # not strict: SQLite has no booleans
+_rows = msgspec.json.Decoder(list[list[Any]])
+_names = msgspec.json.Decoder(list[str])
+
+
+def jobs_from(text: str) -> list[Job]:
+    """Read rows of jobs."""
+    return _jobs.decode(text)
+
+
+def rows_from(text: str) -> list[list[Any]]:
+    """Read rows of anything."""
+    return _rows.decode(text)
+
+
+def names_from(text: str) -> list[str]:
+    """Read a list of names."""
+    return _names.decode(text)
+
+
+def worker_from(row: list[Any]) -> Worker:
+    """Read one worker, in the order of the record's fields."""
+    return msgspec.convert(dict(zip(Worker.__struct_fields__, row, strict=True)), Worker, strict=False)
+
+
+def event_from(row: list[Any]) -> Event:
+    """Read one line of the journal."""
+    return Event(*row)
+
+
+def new_job(job: NewJob) -> list[Any]:
+    """Flatten a job that is to be stored."""
+    policy, retry = job.policy, job.policy.retry
+    return [
+        *(job.id, job.task, job.queue, job.payload, job.key, job.priority, job.run_at, job.delay_s),
+        *(retry.attempts_max, retry.base_s, retry.cap_s, retry.jitter, policy.crashes_max, policy.on_crash),
+        *(policy.lease_s, policy.beat_every_s, policy.timeout_s, policy.stall_s),
+    ]
+
+
+def pulse(beat: Pulse) -> list[Any]:
+    """Flatten what a beat says about one lease."""
+    lease = beat.lease
+    return [lease.job_id, lease.fence, lease.claim_id, beat.started, beat.progress, beat.note]
+
+
+def is_plain_success(settlement: Settlement) -> bool:
+    """Say whether nothing but `done` and a result is to be written."""
+    verdict = settlement.verdict
+    return verdict.state == "done" and not verdict.raises_fence and settlement.seen_lease_until is None
+
+
+def plain_ending(settlement: Settlement) -> list[Any]:
+    """Flatten a plain success."""
+    lease = settlement.lease
+    return [lease.job_id, lease.fence, lease.claim_id, settlement.verdict.result]
+
+
+def ending(settlement: Settlement) -> list[Any]:
+    """Flatten any settlement."""
+    lease, verdict = settlement.lease, settlement.verdict
+    return [
+        *(lease.job_id, lease.fence, lease.claim_id, settlement.seen_lease_until),
+        *(verdict.state, verdict.state in ENDED, verdict.run_at, verdict.error, verdict.result),
+        *(verdict.failures, verdict.crashes, verdict.zombies, verdict.suspects, verdict.rolling_back),
+        *(verdict.cancel_requested, verdict.priority, verdict.fresh_budgets, verdict.raises_fence),
+    ]
+
+
+def changes(verdict: Verdict) -> dict[str, Any]:
+    """Flatten an act of a person."""
+    return {
+        "state": verdict.state.value,
+        "ended": verdict.state in ENDED,
+        "run_at": verdict.run_at,
+        "error": verdict.error,
+        "result": verdict.result,
+        "rolling_back": verdict.rolling_back,
+        "cancel_requested": verdict.cancel_requested,
+        "priority": verdict.priority,
+        "fresh_budgets": verdict.fresh_budgets,
+        "raises_fence": verdict.raises_fence,
+    }
+
+
+def journal_lines(job_id: str, fence: int, worker: str | None, notes: Iterable[Note]) -> list[list[Any]]:
+    """Flatten notes of one job."""
+    return [
+        [job_id, note.kind, fence, worker, note.actor, encode(note.detail).decode()]  # the detail stays text
+        for note in notes
+    ]

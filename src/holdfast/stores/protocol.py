@@ -1,0 +1,233 @@
+"""What a store is: about twenty verbs, each one transaction, each safe to repeat when its answer was lost.
+
+The docstrings are the contract; `tests/conformance/` has a file for each verb. A store passes the whole suite or
+it is not a store. Fenced verbs (`beat`, `settle`) never raise for a stale lease: they refuse it, say so in their
+answer, change nothing, and leave one `stale_report` event per (job, fence).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from holdfast.core.machine import State
+from holdfast.core.records import BeatAnswer, Event, Filter, Job, Lease, Moment, NewJob, Pulse, Vanished, Worker
+from holdfast.core.verdict import Settlement, Verdict
+
+
+class Added(NamedTuple):
+    """Where an enqueue ended up. `existed`: the id or the live key was taken, and `id` is that job."""
+
+    id: str
+    existed: bool
+
+
+class Answer(StrEnum):
+    """What a store says to one settlement."""
+
+    ACCEPTED = "accepted"
+    ALREADY = "already"  # this very settlement was accepted before; its answer was lost
+    REFUSED = "refused"  # the lease is not the current one
+
+
+class Schema(NamedTuple):
+    """The version of a store's schema and the one that this program wants. `found` 0: nothing there yet."""
+
+    found: int
+    wanted: int
+
+
+class Transaction(Protocol):
+    """The caller's writes and the settlement, in one commit. See `Store.transaction`."""
+
+    @property
+    def connection(self) -> Any:
+        """Return the driver's own connection, inside an open transaction."""
+        ...
+
+    def settle(self, settlement: Settlement) -> Answer:
+        """Settle and commit; if the lease is not the current one, roll everything back."""
+        ...
+
+    def rollback(self) -> None:
+        """Undo the caller's writes. Safe to call more than once."""
+        ...
+
+
+class Store(Protocol):
+    """See the module's docstring."""
+
+    url: str
+
+    def now(self) -> Moment:
+        """Return the instant on the store's own clocks."""
+        ...
+
+    # ---------------------------------------------------------------------------- the life of a job
+
+    def add(self, jobs: Sequence[NewJob]) -> list[Added]:
+        """Store the jobs, all or none, and answer in their order.
+
+        A job whose id is known, or whose key belongs to a live job, is not stored: the answer names the job that is
+        there. A job with neither run_at nor delay is ready now.
+        """
+        ...
+
+    def claim(
+        self,
+        worker_id: str,
+        claim_id: str,
+        queues: Sequence[str],
+        tasks: Sequence[str],
+        limit: int,
+        ahead: int = 0,
+    ) -> list[Job]:
+        """Give the worker leases on up to `limit` due jobs, and on up to `ahead` more that it will start later.
+
+        Within a queue larger priority first, then earlier run_at, then first come. Every queue gets an even share of
+        `limit` before any gets more; the order of `queues` decides who gets the odd one. Jobs of other tasks and of
+        paused queues stay where they are. Only jobs with on_crash="retry" are taken `ahead`; they come back with
+        `started` False. Setting the lease, raising the fence and counting the attempt are one statement.
+        The caller makes `claim_id`; a repeated claim with it returns the same jobs and takes no more.
+        Raises `WorkerGone`, and gives nothing, when the worker is not enrolled or was marked gone.
+        """
+        ...
+
+    def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
+        """Prove the worker's life and extend the given leases by their `lease_s` from now. Fenced.
+
+        A lease never gets shorter. An attempt that has already settled itself is neither lost nor an error. A worker
+        marked gone extends nothing and is told so. `cancelled` lists all of the worker's running jobs that were asked
+        to stop.
+        """
+        ...
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Answer]:
+        """End attempts: apply each verdict whose lease is the current one, and answer in order. Fenced.
+
+        Also writes the verdict's notes to the journal, under the fence of the lease, and counts finished jobs. With `seen_lease_until`, a lease that
+        was renewed meanwhile is REFUSED without a stale_report: the caller was a reaper, not a zombie.
+        Either all accepted settlements are durable on return, or the call raised.
+        """
+        ...
+
+    def transaction(self, lease: Lease, max_s: float) -> AbstractContextManager[Transaction]:
+        """Open a transaction for the caller's own writes, if the lease is the current one.
+
+        Raises `LeaseLost` otherwise. After `max_s` it is rolled back and every use raises `TransactionExpired`.
+        Stores without SQL raise `StoreUnsupported`.
+        """
+        ...
+
+    # ------------------------------------------------------------------------------ finding the dead
+
+    def overdue(self, grace_s: float = 0.0, limit: int = 500) -> list[Job]:
+        """Return running jobs whose lease ended at least `grace_s` ago, longest ago first. Only reads."""
+        ...
+
+    def deadline(self) -> float | None:
+        """Return the earliest lease end of all running jobs, on the lease clock; None when nothing runs."""
+        ...
+
+    def vanished(self) -> list[Vanished]:
+        """Return the workers that are provably dead, and those marked gone that still hold leases. Only reads.
+
+        Evidence `lock`: the liveness lock is free; look again a moment later before you believe it. A lock that cannot
+        be judged is not listed.
+        """
+        ...
+
+    def enroll(self, worker: Worker) -> None:
+        """Take the worker's liveness lock, then write its row. Its id must be new."""
+        ...
+
+    def retire(self, worker_id: str, cause: str) -> bool:
+        """Mark a worker gone: from now on its claims and beats do nothing. False when it was gone already.
+
+        Its leases stay until somebody settles them. If it is our own, its liveness lock is dropped.
+        """
+        ...
+
+    # --------------------------------------------------------------------------- the operator's door
+
+    def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
+        """Apply an act if state and fence are still what the person saw; False otherwise, and nothing changed.
+
+        The verdict's notes are written under the fence that the person saw.
+        Raises `KeyTaken` when the job would come alive onto a key that another live job holds.
+        """
+        ...
+
+    def pause(self, queue: str, paused: bool) -> None:
+        """Stop or resume claims from a queue. Running jobs go on."""
+        ...
+
+    def purge(self, states: Sequence[State], before: float, limit: int = 1000) -> int:
+        """Delete up to `limit` jobs that ended in these states before that wall time, with their history."""
+        ...
+
+    def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
+        """Delete one job that is not running, with its history, if it is still what the person saw."""
+        ...
+
+    # ---------------------------------------------------------------------------------- the read side
+
+    def get(self, job_id: str) -> Job | None:
+        """Return the job, or None."""
+        ...
+
+    def find(self, where: Filter) -> list[Job]:
+        """Return the jobs that match, newest first, at most `where.limit`."""
+        ...
+
+    def counts(self) -> dict[str, dict[State, int]]:
+        """Return per queue how many jobs are in each state. States with none are left out."""
+        ...
+
+    def journal(self, job_id: str | None = None, kinds: Sequence[str] = (), limit: int = 1000) -> list[Event]:
+        """Return events, oldest first; of one job, or the newest `limit` of all."""
+        ...
+
+    def workers(self, gone: bool = False) -> list[Worker]:
+        """Return the enrolled workers, oldest first; with `gone` also those marked gone."""
+        ...
+
+    def paused(self) -> list[str]:
+        """Return the names of paused queues."""
+        ...
+
+    def unserved(self, queues: Sequence[str], tasks: Sequence[str]) -> Mapping[str, int]:
+        """Return due jobs in these queues whose task is not among `tasks`: task name and how many (at most 1,000)."""
+        ...
+
+    # ------------------------------------------------------------------------------------ hints and house
+
+    def due(self, queues: Sequence[str], tasks: Sequence[str]) -> float | None:
+        """Return the earliest run_at (wall) of the jobs that a claim could give; None when there are none."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return early, with True, when something may have changed. A hint: polling is the truth."""
+        ...
+
+    def wake(self) -> None:
+        """Make a `wait` of this process return now."""
+        ...
+
+    def schema(self) -> Schema:
+        """Return the schema's version. Creates nothing."""
+        ...
+
+    def migrate(self) -> Schema:
+        """Bring the schema up to date, under a lock; return what was found before. Safe to run from many at once."""
+        ...
+
+    def check(self) -> list[str]:
+        """Verify the store's integrity; return what is wrong, in words."""
+        ...
+
+    def close(self) -> None:
+        """Close every connection. The store is of no use afterwards."""
+        ...

@@ -1,0 +1,1 @@
+"""The embedded store: one file, many processes of one host."""

@@ -1,0 +1,279 @@
+"""Connections to one SQLite file: how they are opened, lent, guarded and never carried over a fork.
+
+Every write is one short `BEGIN IMMEDIATE` transaction. Threads of this process queue on a lock of their own before
+they go to SQLite's, because SQLite lets waiters sleep and does not keep a queue.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from holdfast.clock import Clock, pause
+from holdfast.errors import (
+    BadURL,
+    StoreError,
+    StoreFull,
+    StoreLost,
+    StoreMissing,
+    StoreReadOnly,
+    StoreUnavailable,
+    StoreUnsupported,
+)
+
+OLDEST_SQLITE = (3, 38, 0)  # STRICT tables, UPDATE … FROM, the ->> operator
+C = TypeVar("C", bound=sqlite3.Connection)
+_SPARE = 8  # connections kept open for the next caller
+
+# Connections that a forked child inherited. Closing one would run SQLite's clean-up on the parent's files, so they
+# are kept here, untouched, for as long as the child lives.
+_inherited: list[Any] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the URL says: `sqlite:///relative.db`, `sqlite:////absolute.db`, and the options after `?`."""
+
+    path: Path
+    synchronous: str = "full"  # full: an acknowledged job survives power loss; normal: it survives kill -9
+    busy_s: float = 10.0  # how long a call waits for the write lock
+    max_mb: float | None = None  # refuse to let the file grow beyond this
+
+    @classmethod
+    def parse(cls, url: str) -> Options:
+        parts = urlsplit(url)
+        if parts.scheme != "sqlite" or parts.netloc or not parts.path.startswith("/") or len(parts.path) < 2:
+            raise BadURL(f"{url!r} is not a SQLite address; write sqlite:///jobs.db or sqlite:////absolute/jobs.db")
+        path = Path(unquote(parts.path[1:]))
+        given = dict(parse_qsl(parts.query, keep_blank_values=True))
+        unknown = set(given) - {"synchronous", "busy_s", "max_mb"}
+        if unknown:
+            raise BadURL(f"{url!r}: unknown option {', '.join(sorted(unknown))}; known: synchronous, busy_s, max_mb")
+        synchronous = given.get("synchronous", "full").lower()
+        if synchronous not in ("full", "normal"):
+            raise BadURL(f"{url!r}: synchronous={synchronous!r} is not full or normal")
+        try:
+            busy_s = float(given.get("busy_s", 10.0))
+            max_mb = float(given["max_mb"]) if "max_mb" in given else None
+        except ValueError:
+            raise BadURL(f"{url!r}: busy_s and max_mb are numbers") from None
+        return cls(path.absolute(), synchronous, busy_s, max_mb)
+
+
+class Connections:
+    """A small stock of connections to one file."""
+
+    def __init__(self, options: Options, clock: Clock, *, create: bool) -> None:
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            oldest = ".".join(map(str, OLDEST_SQLITE))
+            raise StoreUnsupported(
+                f"this Python brings SQLite {sqlite3.sqlite_version}; Holdfast needs {oldest} or newer: "
+                "use a newer Python, or PostgreSQL"
+            )
+        self.options = options
+        self._clock = clock
+        self._spare: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        self._writer = threading.Lock()
+        self._closed = False
+        self._identity = self._make_file(create)
+        _forks.add(self)
+
+    # ------------------------------------------------------------------------------------ transactions
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection for reading; each statement sees one consistent state."""
+        connection = self._borrow()
+        try:
+            yield connection
+        except sqlite3.Error as error:
+            raise self._explain(error) from error
+        finally:
+            self._give_back(connection)
+
+    @contextmanager
+    def writing(self, busy_s: float | None = None) -> Iterator[sqlite3.Connection]:
+        """Lend a connection inside a write transaction; commit at the end, roll back on any exception."""
+        connection = self.begin(busy_s)
+        try:
+            yield connection
+            connection.execute("COMMIT")
+        except BaseException as error:
+            self.undo(connection)
+            if isinstance(error, sqlite3.Error):
+                raise self._explain(error) from error
+            raise
+        finally:
+            self.end(connection)
+
+    def begin(self, busy_s: float | None = None, connection: sqlite3.Connection | None = None) -> sqlite3.Connection:
+        """Open a write transaction, waiting for our turn; pair with `end`."""
+        give_up_at = self._clock.lease() + (self.options.busy_s if busy_s is None else busy_s)
+        if not self._writer.acquire(timeout=max(0.001, give_up_at - self._clock.lease())):
+            raise self._busy()
+        try:
+            self._check_identity()
+            connection = connection or self._borrow()
+        except BaseException:
+            self._writer.release()
+            raise
+        nap_s = 0.0005
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                return connection
+            except sqlite3.Error as error:
+                locked = _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+                if not locked or self._clock.lease() >= give_up_at:
+                    self.end(connection)
+                    raise (self._busy() if locked else self._explain(error)) from error
+            pause(nap_s)
+            nap_s = min(nap_s * 1.5, 0.01)
+
+    def undo(self, connection: sqlite3.Connection) -> None:
+        """Roll back what is open; never raises."""
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            connection.close()
+
+    def end(self, connection: sqlite3.Connection, keep: bool = True) -> None:
+        """Give the connection of a write transaction back and let the next writer in."""
+        if keep:
+            self._give_back(connection)
+        else:
+            connection.close()
+        self._writer.release()
+
+    def close(self) -> None:
+        """Close what is spare; what is lent is closed when it comes back."""
+        with self._lock:
+            self._closed = True
+            spare, self._spare = self._spare, []
+        for connection in spare:
+            connection.close()
+
+    # ------------------------------------------------------------------------------------ one connection
+
+    def open(self, factory: type[C] = sqlite3.Connection) -> C:  # type: ignore[assignment]
+        """Open a connection with our settings. Never creates a file."""
+        uri = f"file:{quote(str(self.options.path))}?mode=rw"
+        try:
+            connection = sqlite3.connect(
+                uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False, factory=factory
+            )
+            connection.execute("PRAGMA busy_timeout=0")
+            connection.execute(f"PRAGMA synchronous={self.options.synchronous}")
+            connection.execute("PRAGMA temp_store=memory")
+            if self.options.max_mb is not None:
+                page = connection.execute("PRAGMA page_size").fetchone()[0]
+                connection.execute(f"PRAGMA max_page_count={int(self.options.max_mb * 1_048_576 // page)}")
+        except sqlite3.Error as error:
+            raise self._explain(error) from error
+        return connection
+
+    def _borrow(self) -> sqlite3.Connection:
+        self._check_identity()
+        with self._lock:
+            if self._closed:
+                raise StoreUnavailable(f"the store {self.options.path} is closed")
+            if self._spare:
+                return self._spare.pop()
+        return self.open()
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        with self._lock:
+            if not self._closed and len(self._spare) < _SPARE and not connection.in_transaction:
+                self._spare.append(connection)
+                return
+        connection.close()
+
+    # ------------------------------------------------------------------------------------- the file
+
+    def _make_file(self, create: bool) -> tuple[int, int]:
+        path = self.options.path
+        if not path.parent.is_dir():
+            raise StoreMissing(f"the folder {path.parent} does not exist; create it first")
+        if path.is_dir():
+            raise StoreMissing(f"{path} is a folder; name a file inside it")
+        if create:
+            try:
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            except FileExistsError:
+                pass
+            except OSError as error:
+                raise StoreReadOnly(f"cannot create {path}: {error.strerror}") from error
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            raise StoreMissing(f"there is no store at {path}") from None
+        if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK):
+            raise StoreReadOnly(f"{path} or its folder cannot be written by this user")
+        return found.st_dev, found.st_ino
+
+    def _check_identity(self) -> None:
+        try:
+            found = os.stat(self.options.path)
+        except OSError:
+            raise StoreLost(f"{self.options.path} was deleted while in use; restore it, then start again") from None
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise StoreLost(f"{self.options.path} was replaced while in use; start again to use the new file")
+
+    def _after_fork(self) -> None:
+        _inherited.append(self._spare)
+        self._spare = []
+        self._lock = threading.Lock()
+        self._writer = threading.Lock()
+
+    # -------------------------------------------------------------------------------------- errors
+
+    def _busy(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self.options.path} stayed locked by another writer for {self.options.busy_s:g} s; is a process "
+            "stopped inside a transaction?"
+        )
+
+    def _explain(self, error: sqlite3.Error) -> StoreError:
+        path = self.options.path
+        match _code(error):
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                return self._busy()
+            case sqlite3.SQLITE_FULL:
+                return StoreFull(f"{path}: no room left ({error}); nothing was written")
+            case sqlite3.SQLITE_READONLY:
+                return StoreReadOnly(f"{path} cannot be written ({error})")
+            case sqlite3.SQLITE_CANTOPEN:
+                return StoreMissing(f"{path} cannot be opened ({error})")
+            case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+                return StoreLost(f"{path} is damaged or not a SQLite file ({error}); restore it from a backup")
+            case sqlite3.SQLITE_IOERR:
+                return StoreUnavailable(f"{path}: the disk reported an error ({error})")
+            case _:
+                return StoreError(f"{path}: {error}")
+
+
+def _code(error: sqlite3.Error) -> int | None:
+    """Return the primary result code of SQLite, without the extension."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+_forks: weakref.WeakSet[Connections] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for connections in _forks:
+        connections._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

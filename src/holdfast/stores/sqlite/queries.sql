@@ -1,0 +1,401 @@
+-- The statements of the SQLite store, named like the protocol's verbs and in their order.
+--
+-- Three habits look odd and have one reason: the driver lets other threads run before and after every row that it
+-- steps to, and under load each of these costs milliseconds. So batches come in as one JSON parameter (json_each),
+-- rows go out as one JSON value (json_group_array), and the hot verbs are a handful of single steps.
+--
+-- :wall is wall time; :lease is the lease clock; both come from the store's clock.
+
+-- name: add
+INSERT INTO holdfast_job (
+    id, task, queue, payload, key, priority, run_at, created_at,
+    attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
+    lease_s, beat_s, timeout_s, stall_s
+)
+SELECT
+    value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
+    coalesce(value ->> 6, :wall + (value ->> 7)), :wall,
+    value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13,
+    value ->> 14, value ->> 15, value ->> 16, value ->> 17
+FROM json_each(:jobs)
+WHERE true
+ON CONFLICT DO NOTHING;
+
+-- name: add_last
+SELECT coalesce(max(seq), 0) FROM holdfast_job;
+
+-- name: add_answers
+-- For each wanted job: the id that is stored, and whether it was there before :last.
+SELECT json_group_array(json_array(coalesce(own.id, holder.id), coalesce(own.seq, holder.seq) <= :last))
+FROM json_each(:jobs) AS wanted
+LEFT JOIN holdfast_job AS own ON own.id = wanted.value ->> 0
+LEFT JOIN holdfast_job AS holder
+    ON own.id IS NULL
+    AND holder.key = wanted.value ->> 4
+    AND holder.state IN ('ready', 'running', 'waiting', 'held');
+
+-- name: claim_worker
+SELECT 1 FROM holdfast_worker WHERE id = :worker AND gone_at IS NULL;
+
+-- name: claim_lanes
+-- The (queue, priority) pairs that have ready jobs, found by leaping from one to the next in the index, so that a
+-- million scheduled jobs of one priority are not read to get at the next. Paused queues are left out.
+WITH RECURSIVE lane (queue, priority) AS (
+    SELECT wanted.value, (
+        SELECT max(job.priority) FROM holdfast_job AS job WHERE job.state = 'ready' AND job.queue = wanted.value
+    )
+    FROM json_each(:queues) AS wanted
+    WHERE wanted.value NOT IN (SELECT name FROM holdfast_queue WHERE paused = 1)
+    UNION ALL
+    SELECT lane.queue, (
+        SELECT max(job.priority) FROM holdfast_job AS job
+        WHERE job.state = 'ready' AND job.queue = lane.queue AND job.priority < lane.priority
+    )
+    FROM lane WHERE lane.priority IS NOT NULL
+)
+SELECT json_group_array(json_array(queue, priority)) FROM lane WHERE priority IS NOT NULL;
+
+-- name: claim
+-- One statement sets the lease, raises the fence and counts the attempt.
+UPDATE holdfast_job SET
+    state = 'running',
+    worker = :worker,
+    claim_id = :claim_id,
+    fence = fence + 1,
+    attempt = attempt + 1,
+    lease_until = :lease + lease_s,
+    claimed_at = :wall,
+    started = :started
+WHERE seq IN (
+    SELECT seq FROM holdfast_job
+    WHERE state = 'ready' AND queue = :queue AND priority = :priority AND run_at <= :wall
+        AND task IN (SELECT value FROM json_each(:tasks))
+        AND (:started = 1 OR on_crash = 'retry')
+    ORDER BY run_at, seq
+    LIMIT :limit
+);
+
+-- name: claim_answers
+SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
+    SELECT row FROM holdfast_row
+    WHERE state = 'running' AND worker = :worker AND claim_id = :claim_id
+    ORDER BY started DESC, queue, priority DESC, run_at, seq
+);
+
+-- name: beat_worker
+UPDATE holdfast_worker
+SET beats = beats + 1, beat_at = :wall, rss_mb = coalesce(:rss_mb, rss_mb)
+WHERE id = :worker AND gone_at IS NULL;
+
+-- name: beat
+-- A lease never gets shorter, and nothing but the current attempt may extend it.
+UPDATE holdfast_job SET
+    lease_until = max(lease_until, :lease + lease_s),
+    started = max(started, pulse.started),
+    progress = coalesce(pulse.progress, progress),
+    note = coalesce(pulse.note, note)
+FROM (
+    SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id,
+        value ->> 3 AS started, value ->> 4 AS progress, value ->> 5 AS note
+    FROM json_each(:pulses)
+) AS pulse
+WHERE holdfast_job.id = pulse.id
+    AND holdfast_job.fence = pulse.fence
+    AND holdfast_job.claim_id = pulse.claim_id
+    AND holdfast_job.state = 'running';
+
+-- name: beat_lost
+-- Whose lease is not the current one. An attempt that settled itself still has its fence on the row: not lost.
+SELECT json_group_array(json_array(pulse.value ->> 0, pulse.value ->> 1, job.id IS NOT NULL))
+FROM json_each(:pulses) AS pulse
+LEFT JOIN holdfast_job AS job ON job.id = pulse.value ->> 0
+WHERE job.id IS NULL OR job.fence <> pulse.value ->> 1 OR job.claim_id IS NOT pulse.value ->> 2;
+
+-- name: beat_cancelled
+SELECT json_group_array(id) FROM holdfast_job
+WHERE state = 'running' AND worker = :worker AND cancel_requested = 1;
+
+-- name: settle
+-- The only way out of `running`: every conjunct below is a guard, and tests/mutants.py drops each of them.
+-- Leases never get shorter, so one that ends no later than what the reaper saw was not renewed; the millionth of a
+-- second covers what JSON rounds off.
+UPDATE holdfast_job SET
+    state = ending.state,
+    run_at = coalesce(ending.run_at, run_at),
+    error = coalesce(ending.error, error),
+    result = coalesce(ending.result, result),
+    failures = iif(ending.fresh_budgets, 0, failures) + ending.failures,
+    crashes = iif(ending.fresh_budgets, 0, crashes) + ending.crashes,
+    zombies = zombies + ending.zombies,
+    suspects = coalesce(ending.suspects, suspects),
+    rolling_back = coalesce(ending.rolling_back, rolling_back),
+    cancel_requested = coalesce(ending.cancel_requested, cancel_requested),
+    priority = coalesce(ending.priority, priority),
+    fence = fence + ending.raises_fence,
+    claim_id = iif(ending.raises_fence, NULL, claim_id),
+    worker = NULL,
+    lease_until = NULL,
+    started = 0,
+    ended_at = iif(ending.ended, :wall, NULL)
+FROM (
+    SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id, value ->> 3 AS seen_lease_until,
+        value ->> 4 AS state, value ->> 5 AS ended, value ->> 6 AS run_at, value ->> 7 AS error, value ->> 8 AS result,
+        value ->> 9 AS failures, value ->> 10 AS crashes, value ->> 11 AS zombies, value ->> 12 AS suspects,
+        value ->> 13 AS rolling_back, value ->> 14 AS cancel_requested, value ->> 15 AS priority,
+        value ->> 16 AS fresh_budgets, value ->> 17 AS raises_fence
+    FROM json_each(:endings)
+) AS ending
+WHERE holdfast_job.id = ending.id
+    AND holdfast_job.fence = ending.fence
+    AND holdfast_job.claim_id = ending.claim_id
+    AND holdfast_job.state = 'running'
+    AND (ending.seen_lease_until IS NULL OR holdfast_job.lease_until <= ending.seen_lease_until + 0.000001);
+
+-- name: settle_done
+-- The same guards for the plain success, which is most of all endings.
+UPDATE holdfast_job SET
+    state = 'done',
+    result = coalesce(ending.result, holdfast_job.result),
+    worker = NULL,
+    lease_until = NULL,
+    started = 0,
+    ended_at = :wall
+FROM (
+    SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id, value ->> 3 AS result
+    FROM json_each(:endings)
+) AS ending
+WHERE holdfast_job.id = ending.id
+    AND holdfast_job.fence = ending.fence
+    AND holdfast_job.claim_id = ending.claim_id
+    AND holdfast_job.state = 'running';
+
+-- name: settle_seen
+-- What stands in the way of a settlement that was not applied.
+SELECT fence = :fence AND claim_id IS :claim_id AS own, state FROM holdfast_job WHERE id = :id;
+
+-- name: settle_tally
+INSERT INTO holdfast_tally (queue, state, jobs)
+SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:tallies)
+WHERE true
+ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs;
+
+-- name: settle_journal
+-- The second look of a zombie finds its stale_report already there.
+INSERT INTO holdfast_journal (job_id, at, kind, fence, worker, actor, detail)
+SELECT value ->> 0, :wall, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5
+FROM json_each(:notes)
+WHERE true
+ON CONFLICT DO NOTHING;
+
+-- name: transaction
+SELECT 1 FROM holdfast_job WHERE id = :id AND fence = :fence AND claim_id = :claim_id AND state = 'running';
+
+-- name: overdue
+-- A lease of another boot is on another clock: that worker is judged by `vanished`.
+SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
+    SELECT row FROM holdfast_row AS job
+    JOIN holdfast_worker AS holder ON holder.id = job.worker
+    WHERE job.state = 'running' AND job.lease_until <= :lease - :grace AND holder.boot_id = :boot_id
+    ORDER BY job.lease_until
+    LIMIT :limit
+);
+
+-- name: deadline
+SELECT min(job.lease_until) FROM holdfast_job AS job
+JOIN holdfast_worker AS holder ON holder.id = job.worker
+WHERE job.state = 'running' AND holder.boot_id = :boot_id;
+
+-- name: vanished
+-- Every worker not yet gone, with the inode of its lock file; and the gone ones that still hold leases.
+SELECT json_group_array(json_array(
+    id, name, host, pid, boot_id, supervisor, json(queues), slots, beat_s, version, started_at, beat_at, beats,
+    running, rss_mb, gone_at, gone_cause, lock_inode
+))
+FROM holdfast_workforce
+WHERE gone_at IS NULL OR running > 0;
+
+-- name: enroll
+INSERT INTO holdfast_worker (
+    id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, lock_inode
+)
+VALUES (
+    :id, :name, :host, :pid, :boot_id, :supervisor, :queues, :slots, :beat_s, :version, :wall, :wall, :lock_inode
+);
+
+-- name: retire
+UPDATE holdfast_worker SET gone_at = :wall, gone_cause = :cause WHERE id = :worker AND gone_at IS NULL;
+
+-- name: retire_old
+-- The rows of workers that are long gone and hold nothing.
+DELETE FROM holdfast_worker
+WHERE gone_at < :wall - 86400
+    AND NOT EXISTS (SELECT 1 FROM holdfast_job WHERE state = 'running' AND worker = holdfast_worker.id);
+
+-- name: move
+-- The operator's door: compare-and-set on the state and the fence that the person saw.
+UPDATE holdfast_job SET
+    state = :state,
+    run_at = coalesce(:run_at, run_at),
+    error = coalesce(:error, error),
+    result = coalesce(:result, result),
+    failures = iif(:fresh_budgets, 0, failures),
+    crashes = iif(:fresh_budgets, 0, crashes),
+    rolling_back = coalesce(:rolling_back, rolling_back),
+    cancel_requested = coalesce(:cancel_requested, cancel_requested),
+    priority = coalesce(:priority, priority),
+    fence = fence + :raises_fence,
+    claim_id = iif(:raises_fence, NULL, claim_id),
+    ended_at = iif(:ended, :wall, NULL)
+WHERE id = :id AND state = :seen_state AND fence = :seen_fence
+RETURNING queue;
+
+-- name: pause
+INSERT INTO holdfast_queue (name, paused) VALUES (:queue, :paused)
+ON CONFLICT (name) DO UPDATE SET paused = excluded.paused;
+
+-- name: purge
+SELECT json_group_array(json_array(seq, id, queue, state)) FROM (
+    SELECT seq, id, queue, state FROM holdfast_job
+    WHERE ended_at < :before AND state IN (SELECT value FROM json_each(:states))
+    ORDER BY ended_at
+    LIMIT :limit
+);
+
+-- name: purge_jobs
+DELETE FROM holdfast_job WHERE seq IN (SELECT value ->> 0 FROM json_each(:jobs));
+
+-- name: purge_journal
+DELETE FROM holdfast_journal WHERE job_id IN (SELECT value ->> 1 FROM json_each(:jobs));
+
+-- name: purge_steps
+DELETE FROM holdfast_step WHERE job_id IN (SELECT value ->> 1 FROM json_each(:jobs));
+
+-- name: delete
+SELECT json_group_array(json_array(seq, id, queue, state)) FROM holdfast_job
+WHERE id = :id AND state = :seen_state AND fence = :seen_fence AND state <> 'running';
+
+-- name: get
+SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE id = :id;
+
+-- name: find
+-- Anything, newest first. Not for states that are rare: these have their own index and query below.
+SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
+    SELECT row FROM holdfast_row
+    WHERE (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+        AND (:queue IS NULL OR queue = :queue)
+        AND (:task IS NULL OR task = :task)
+        AND (:key IS NULL OR key = :key)
+        AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
+    ORDER BY seq DESC
+    LIMIT :limit
+);
+
+-- name: find_aside
+-- The states that an index lists by themselves: what is held or dead is found without reading what is done.
+SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
+    SELECT row FROM holdfast_row
+    WHERE state = :state AND state IN ('waiting', 'held', 'dead', 'cancelled', 'rolled_back')
+        AND (:queue IS NULL OR queue = :queue)
+        AND (:task IS NULL OR task = :task)
+        AND (:key IS NULL OR key = :key)
+        AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
+    ORDER BY seq DESC
+    LIMIT :limit
+);
+
+-- name: find_running
+SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
+    SELECT row FROM holdfast_row
+    WHERE state = 'running'
+        AND (:queue IS NULL OR queue = :queue)
+        AND (:task IS NULL OR task = :task)
+        AND (:key IS NULL OR key = :key)
+        AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
+        AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
+    ORDER BY seq DESC
+    LIMIT :limit
+);
+
+-- name: find_worker
+SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
+    SELECT row FROM holdfast_row
+    WHERE state = 'running' AND worker = :worker
+        AND (:queue IS NULL OR queue = :queue)
+        AND (:task IS NULL OR task = :task)
+        AND (:key IS NULL OR key = :key)
+        AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
+        AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
+    ORDER BY seq DESC
+    LIMIT :limit
+);
+
+-- name: counts
+-- Live states exactly, each from its own index; ended ones from the tally.
+SELECT json_group_array(json_array(queue, state, jobs)) FROM (
+    SELECT queue, 'ready' AS state, count(*) AS jobs FROM holdfast_job WHERE state = 'ready' GROUP BY queue
+    UNION ALL
+    SELECT queue, 'running', count(*) FROM holdfast_job WHERE state = 'running' GROUP BY queue
+    UNION ALL
+    SELECT queue, 'waiting', count(*) FROM holdfast_job WHERE state = 'waiting' GROUP BY queue
+    UNION ALL
+    SELECT queue, 'held', count(*) FROM holdfast_job WHERE state = 'held' GROUP BY queue
+    UNION ALL
+    SELECT queue, state, jobs FROM holdfast_tally WHERE jobs <> 0
+);
+
+-- name: journal
+SELECT json_group_array(json_array(seq, job_id, at, kind, fence, worker, actor, json(detail))) FROM (
+    SELECT * FROM holdfast_journal
+    WHERE job_id = :job_id AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
+    ORDER BY seq
+    LIMIT :limit
+);
+
+-- name: journal_all
+SELECT json_group_array(json_array(seq, job_id, at, kind, fence, worker, actor, json(detail))) FROM (
+    SELECT * FROM (
+        SELECT * FROM holdfast_journal
+        WHERE :kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds))
+        ORDER BY seq DESC
+        LIMIT :limit
+    )
+    ORDER BY seq
+);
+
+-- name: workers
+SELECT json_group_array(json_array(
+    id, name, host, pid, boot_id, supervisor, json(queues), slots, beat_s, version, started_at, beat_at, beats,
+    running, rss_mb, gone_at, gone_cause
+))
+FROM (SELECT * FROM holdfast_workforce WHERE :gone = 1 OR gone_at IS NULL ORDER BY started_at, id);
+
+-- name: paused
+SELECT json_group_array(name) FROM (SELECT name FROM holdfast_queue WHERE paused = 1 ORDER BY name);
+
+-- name: unserved
+SELECT json_group_array(json_array(task, jobs)) FROM (
+    SELECT task, count(*) AS jobs FROM (
+        SELECT task FROM holdfast_job
+        WHERE state = 'ready' AND queue IN (SELECT value FROM json_each(:queues)) AND run_at <= :wall
+            AND task NOT IN (SELECT value FROM json_each(:tasks))
+        LIMIT 1000
+    )
+    GROUP BY task
+);
+
+-- name: due
+SELECT run_at FROM holdfast_job
+WHERE state = 'ready' AND queue = :queue AND priority = :priority
+    AND task IN (SELECT value FROM json_each(:tasks))
+ORDER BY run_at
+LIMIT 1;
+
+-- name: schema
+SELECT value FROM holdfast_meta WHERE name = 'schema';
+
+-- name: schema_exists
+SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'holdfast_meta';
+
+-- name: migrate
+INSERT INTO holdfast_meta (name, value) VALUES ('schema', :version)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value;

@@ -1,0 +1,474 @@
+"""The SQLite store: the verbs of `stores/protocol.py` over `queries.sql`."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.core.machine import ENDED, State
+from holdfast.core.records import (
+    BeatAnswer,
+    Event,
+    Filter,
+    Job,
+    Lease,
+    Moment,
+    NewJob,
+    Note,
+    Pulse,
+    Vanished,
+    Worker,
+)
+from holdfast.core.verdict import Settlement, Verdict
+from holdfast.errors import KeyTaken, SchemaMismatch, StoreLost, StoreUnsupported, WorkerGone
+from holdfast.points import point
+from holdfast.stores import codec
+from holdfast.stores.protocol import Added, Answer, Schema
+from holdfast.stores.sql import load_migrations, load_queries
+from holdfast.stores.sqlite import liveness
+from holdfast.stores.sqlite.connection import Connections, Options
+from holdfast.stores.sqlite.transaction import SqliteTransaction
+
+_PACKAGE = "holdfast.stores.sqlite"
+Q = load_queries(_PACKAGE)
+_MIGRATIONS = load_migrations(_PACKAGE)
+_TICK_S = 0.005  # how often `wait` looks for commits of other processes
+
+
+class SqliteStore:
+    """One file, many processes of one host. See `stores/protocol.py: Store` for every promise."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True) -> None:
+        self.url = url
+        self._clock = clock or SystemClock()
+        self._db = Connections(Options.parse(url), self._clock, create=create)
+        self._changed = threading.Condition()
+        self._changes = 0
+        self._watch = threading.local()
+        self._foreign: dict[str, tuple[int, float]] = {}  # workers of another boot: beats when first seen, and when
+
+    def now(self) -> Moment:
+        return Moment(self._clock.wall(), self._clock.lease())
+
+    # ---------------------------------------------------------------------------- the life of a job
+
+    def add(self, jobs: Sequence[NewJob]) -> list[Added]:
+        if not jobs:
+            return []
+        rows = {"jobs": codec.encode([codec.new_job(job) for job in jobs]).decode(), "wall": self._clock.wall()}
+        point("add.before")
+        with self._db.writing() as db:
+            last = db.execute(Q["add_last"]).fetchone()[0]
+            if db.execute(Q["add"], rows).rowcount == len(jobs):
+                answers = [Added(job.id, False) for job in jobs]
+            else:
+                found = codec.rows_from(db.execute(Q["add_answers"], {**rows, "last": last}).fetchone()[0])
+                answers = [
+                    Added(stored, bool(before) or stored != job.id)
+                    for job, (stored, before) in zip(jobs, found, strict=True)
+                ]
+        point("add.after")
+        return answers
+
+    def claim(
+        self,
+        worker_id: str,
+        claim_id: str,
+        queues: Sequence[str],
+        tasks: Sequence[str],
+        limit: int,
+        ahead: int = 0,
+    ) -> list[Job]:
+        token = {"worker": worker_id, "claim_id": claim_id}
+        known = codec.encode(tasks).decode()
+        point("claim.before")
+        with self._db.writing() as db:
+            if db.execute(Q["claim_worker"], token).fetchone() is None:
+                raise WorkerGone(f"worker {worker_id} is not enrolled or was declared dead")
+            taken = db.execute(Q["claim_answers"], token).fetchone()[0]
+            if taken == "[]":
+                lanes = self._lanes(db, queues)
+                clock = {"wall": self._clock.wall(), "lease": self._clock.lease(), "tasks": known, **token}
+                if _take(db, lanes, queues, limit, {**clock, "started": 1}) == limit:
+                    _take(db, lanes, queues, ahead, {**clock, "started": 0})
+                taken = db.execute(Q["claim_answers"], token).fetchone()[0]
+        point("claim.after")
+        return codec.jobs_from(taken)
+
+    def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
+        rows = {"pulses": codec.encode([codec.pulse(pulse) for pulse in pulses]).decode()}
+        worker = {"worker": worker_id, "wall": self._clock.wall(), "rss_mb": rss_mb}
+        point("beat.before")
+        with self._db.writing() as db:
+            if db.execute(Q["beat_worker"], worker).rowcount == 0:
+                return BeatAnswer(gone=True)
+            lost: list[str] = []
+            if pulses and db.execute(Q["beat"], {**rows, "lease": self._clock.lease()}).rowcount < len(pulses):
+                stale = codec.rows_from(db.execute(Q["beat_lost"], rows).fetchone()[0])
+                lost = [job_id for job_id, _, _ in stale]
+                notes = [
+                    line
+                    for job_id, fence, known in stale
+                    if known
+                    for line in codec.journal_lines(job_id, fence, worker_id, (Note("stale_report", {"verb": "beat"}),))
+                ]
+                self._write_notes(db, notes)
+            cancelled = codec.names_from(db.execute(Q["beat_cancelled"], {"worker": worker_id}).fetchone()[0])
+        return BeatAnswer(lost=lost, cancelled=cancelled)
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Answer]:
+        if not settlements:
+            return []
+        point("settle.before")
+        with self._db.writing() as db:
+            answers = self._settle(db, settlements)
+        point("settle.after")
+        return answers
+
+    @contextlib.contextmanager
+    def transaction(self, lease: Lease, max_s: float) -> Iterator[SqliteTransaction]:
+        transaction = SqliteTransaction(self._db, lease, max_s, Q["transaction"], self._settle)
+        try:
+            yield transaction
+        finally:
+            transaction.rollback()
+
+    # ------------------------------------------------------------------------------ finding the dead
+
+    def overdue(self, grace_s: float = 0.0, limit: int = 500) -> list[Job]:
+        values = {
+            "lease": self._clock.lease(),
+            "boot_id": self._clock.boot_id,
+            "grace": grace_s,
+            "limit": limit,
+        }
+        return codec.jobs_from(self._one("overdue", values))
+
+    def deadline(self) -> float | None:
+        earliest: float | None = self._one("deadline", {"boot_id": self._clock.boot_id})
+        return earliest
+
+    def vanished(self) -> list[Vanished]:
+        found = []
+        for *row, inode in codec.rows_from(self._one("vanished")):
+            worker = codec.worker_from(row)
+            if worker.gone_at is not None:
+                found.append(Vanished(worker, "gone"))
+            elif worker.boot_id != self._clock.boot_id:
+                if self._is_of_a_dead_boot(worker):
+                    found.append(Vanished(worker, "boot"))
+            elif liveness.look(self._lock_path(worker.id), inode) is liveness.Life.FREE:
+                found.append(Vanished(worker, "lock"))
+        return found
+
+    def enroll(self, worker: Worker) -> None:
+        values = {
+            **{name: getattr(worker, name) for name in ("id", "name", "host", "pid", "boot_id", "supervisor")},
+            **{name: getattr(worker, name) for name in ("slots", "beat_s", "version")},
+            "queues": codec.encode(worker.queues).decode(),
+            "wall": self._clock.wall(),
+            "lock_inode": liveness.take(self._lock_path(worker.id)),
+        }
+        with self._db.writing() as db:
+            db.execute(Q["enroll"], values)
+
+    def retire(self, worker_id: str, cause: str) -> bool:
+        with self._db.writing() as db:
+            values = {"worker": worker_id, "wall": self._clock.wall(), "cause": cause}
+            changed = db.execute(Q["retire"], values).rowcount == 1
+            db.execute(Q["retire_old"], {"wall": self._clock.wall()})
+        liveness.drop(self._lock_path(worker_id))
+        self._foreign.pop(worker_id, None)
+        return changed
+
+    # --------------------------------------------------------------------------- the operator's door
+
+    def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
+        seen = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence, "wall": self._clock.wall()}
+        with self._db.writing() as db:
+            try:
+                row = db.execute(Q["move"], {**codec.changes(verdict), **seen}).fetchone()
+            except sqlite3.IntegrityError as error:
+                if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
+                    raise KeyTaken(f"job {job_id}: its key belongs to another live job") from error
+                raise
+            if row is None:
+                return False
+            tallies = Counter({(row[0], seen_state): -1 if seen_state in ENDED else 0})
+            tallies[row[0], verdict.state] += 1 if verdict.state in ENDED else 0
+            self._write_tallies(db, tallies)
+            self._write_notes(db, codec.journal_lines(job_id, seen_fence, None, verdict.notes))
+        return True
+
+    def pause(self, queue: str, paused: bool) -> None:
+        with self._db.writing() as db:
+            db.execute(Q["pause"], {"queue": queue, "paused": paused})
+
+    def purge(self, states: Sequence[State], before: float, limit: int = 1000) -> int:
+        values = {"states": codec.encode(states).decode(), "before": before, "limit": limit}
+        with self._db.writing() as db:
+            return self._remove(db, db.execute(Q["purge"], values).fetchone()[0])
+
+    def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
+        values = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence}
+        with self._db.writing() as db:
+            return self._remove(db, db.execute(Q["delete"], values).fetchone()[0]) == 1
+
+    # ---------------------------------------------------------------------------------- the read side
+
+    def get(self, job_id: str) -> Job | None:
+        found = codec.jobs_from(self._one("get", {"id": job_id}))
+        return found[0] if found else None
+
+    def find(self, where: Filter) -> list[Job]:
+        values: dict[str, Any] = {
+            name: getattr(where, name) for name in ("queue", "task", "key", "before", "limit", "worker")
+        }
+        values["cancel_requested"] = where.cancel_requested
+        values["states"] = codec.encode(where.states).decode() if where.states else None
+        if where.worker is not None:
+            return codec.jobs_from(self._one("find_worker", values))
+        if where.states == (State.RUNNING,):
+            return codec.jobs_from(self._one("find_running", values))
+        if len(where.states) == 1 and where.states[0] not in (State.READY, State.DONE):
+            return codec.jobs_from(self._one("find_aside", {**values, "state": where.states[0].value}))
+        return codec.jobs_from(self._one("find", values))
+
+    def counts(self) -> dict[str, dict[State, int]]:
+        result: dict[str, dict[State, int]] = {}
+        for queue, state, jobs in codec.rows_from(self._one("counts")):
+            result.setdefault(queue, {})[State(state)] = jobs
+        return result
+
+    def journal(self, job_id: str | None = None, kinds: Sequence[str] = (), limit: int = 1000) -> list[Event]:
+        values = {"job_id": job_id, "kinds": codec.encode(kinds).decode() if kinds else None, "limit": limit}
+        query = "journal_all" if job_id is None else "journal"
+        return [codec.event_from(row) for row in codec.rows_from(self._one(query, values))]
+
+    def workers(self, gone: bool = False) -> list[Worker]:
+        return [codec.worker_from(row) for row in codec.rows_from(self._one("workers", {"gone": gone}))]
+
+    def paused(self) -> list[str]:
+        return codec.names_from(self._one("paused"))
+
+    def unserved(self, queues: Sequence[str], tasks: Sequence[str]) -> Mapping[str, int]:
+        values = {
+            "queues": codec.encode(queues).decode(),
+            "tasks": codec.encode(tasks).decode(),
+            "wall": self._clock.wall(),
+        }
+        return dict(codec.rows_from(self._one("unserved", values)))
+
+    # ------------------------------------------------------------------------------------ hints and house
+
+    def due(self, queues: Sequence[str], tasks: Sequence[str]) -> float | None:
+        known = codec.encode(tasks).decode()
+        earliest: float | None = None
+        with self._db.reading() as db:
+            for queue, priority in self._lanes(db, queues):
+                row = db.execute(Q["due"], {"queue": queue, "priority": priority, "tasks": known}).fetchone()
+                if row is not None and (earliest is None or row[0] < earliest):
+                    earliest = row[0]
+        return earliest
+
+    def wait(self, timeout_s: float) -> bool:
+        give_up_at = self._clock.lease() + timeout_s
+        while not self._has_changed():
+            left = give_up_at - self._clock.lease()
+            if left <= 0:
+                return False
+            with self._changed:
+                self._changed.wait(min(_TICK_S, left))
+        return True
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changes += 1
+            self._changed.notify_all()
+
+    def schema(self) -> Schema:
+        with self._db.reading() as db:
+            return self._schema(db)
+
+    def migrate(self) -> Schema:
+        found = self.schema()
+        if found.found < found.wanted:
+            self._use_wal()
+            with self._db.writing(busy_s=60) as db:
+                found = self._schema(db)  # another process may have been first
+                for number, script in _MIGRATIONS[found.found :]:
+                    for statement in _statements(script):
+                        db.execute(statement)
+                    point("migrate.middle")
+                    db.execute(Q["migrate"], {"version": str(number)})
+        if found.found > found.wanted:
+            raise SchemaMismatch(
+                f"{self._db.options.path} has schema {found.found}; this Holdfast knows {found.wanted}: upgrade it"
+            )
+        return found
+
+    def check(self) -> list[str]:
+        with self._db.reading() as db:
+            return [row[0] for row in db.execute("PRAGMA quick_check(20)") if row[0] != "ok"]
+
+    def close(self) -> None:
+        self._db.close()
+        self._watch = threading.local()
+
+    # ------------------------------------------------------------------------------------- parts
+
+    def _one(self, query: str, values: Mapping[str, Any] | None = None) -> Any:
+        with self._db.reading() as db:
+            return db.execute(Q[query], values or {}).fetchone()[0]
+
+    def _lanes(self, db: sqlite3.Connection, queues: Sequence[str]) -> list[list[Any]]:
+        return codec.rows_from(db.execute(Q["claim_lanes"], {"queues": codec.encode(queues).decode()}).fetchone()[0])
+
+    def _settle(self, db: sqlite3.Connection, settlements: Sequence[Settlement]) -> list[Answer]:
+        """Apply all at once; if any is refused, undo that and go one by one to learn which."""
+        wall = self._clock.wall()
+        db.execute("SAVEPOINT settle")
+        if _apply(db, settlements, wall) == len(settlements):
+            answers = [Answer.ACCEPTED] * len(settlements)
+        else:
+            db.execute("ROLLBACK TO settle")
+            answers = [self._settle_one(db, settlement, wall) for settlement in settlements]
+        tallies: Counter[tuple[str, State]] = Counter()
+        notes: list[list[Any]] = []
+        for settlement, answer in zip(settlements, answers, strict=True):
+            if answer is Answer.ACCEPTED:
+                verdict, lease = settlement.verdict, settlement.lease
+                if verdict.state in ENDED:
+                    tallies[settlement.queue, verdict.state] += 1
+                if verdict.notes:
+                    notes += codec.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.notes)
+        self._write_tallies(db, tallies)
+        self._write_notes(db, notes)
+        db.execute("RELEASE settle")
+        return answers
+
+    def _settle_one(self, db: sqlite3.Connection, settlement: Settlement, wall: float) -> Answer:
+        if _apply(db, [settlement], wall) == 1:
+            return Answer.ACCEPTED
+        lease = settlement.lease
+        token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
+        row = db.execute(Q["settle_seen"], token).fetchone()
+        if row is not None and row[0] and row[1] != "running":
+            return Answer.ALREADY
+        if row is not None and settlement.seen_lease_until is None:
+            detail = {"verb": "settle", "reported": settlement.verdict.state.value, "state": row[1]}
+            notes = (Note("stale_report", detail),)
+            self._write_notes(db, codec.journal_lines(lease.job_id, lease.fence, settlement.worker, notes))
+        return Answer.REFUSED
+
+    def _write_tallies(self, db: sqlite3.Connection, tallies: Counter[tuple[str, State]]) -> None:
+        rows = [(queue, state, jobs) for (queue, state), jobs in tallies.items() if jobs]
+        if rows:
+            db.execute(Q["settle_tally"], {"tallies": codec.encode(rows).decode()})
+
+    def _write_notes(self, db: sqlite3.Connection, notes: list[list[Any]]) -> None:
+        if notes:
+            db.execute(Q["settle_journal"], {"notes": codec.encode(notes).decode(), "wall": self._clock.wall()})
+
+    def _remove(self, db: sqlite3.Connection, found: str) -> int:
+        rows = codec.rows_from(found)
+        for query in ("purge_journal", "purge_steps", "purge_jobs"):
+            db.execute(Q[query], {"jobs": found})
+        ended = [(queue, State(state)) for _, _, queue, state in rows if State(state) in ENDED]
+        self._write_tallies(db, Counter({key: -count for key, count in Counter(ended).items()}))
+        return len(rows)
+
+    def _is_of_a_dead_boot(self, worker: Worker) -> bool:
+        """Boot ids have no order. A worker of another boot is dead when it stays silent for a beat; if it beats, two
+        hosts use this file at once, and SQLite's locks do not reach that far."""
+        now = self._clock.lease()
+        beats, since = self._foreign.setdefault(worker.id, (worker.beats, now))
+        if worker.beats != beats:
+            raise StoreLost(
+                f"worker {worker.name} on {worker.host} uses {self._db.options.path} from another host or boot; "
+                "SQLite is for one host: use PostgreSQL for several"
+            )
+        return now - since >= worker.beat_s
+
+    def _lock_path(self, worker_id: str) -> Path:
+        path = self._db.options.path
+        return path.with_name(path.name + "-workers") / f"{worker_id}.lock"
+
+    def _has_changed(self) -> bool:
+        watch = self._watch
+        if getattr(watch, "db", None) is None:
+            watch.db, watch.version, watch.changes = self._db.open(), None, -1
+        version = (watch.db.execute("PRAGMA data_version").fetchone()[0], self._changes)
+        changed: bool = version != (watch.version, watch.changes)
+        watch.version, watch.changes = version
+        return changed
+
+    def _use_wal(self) -> None:
+        with self._db.reading() as db:
+            db.execute("PRAGMA busy_timeout=10000")
+            mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            db.execute("PRAGMA busy_timeout=0")
+        if mode != "wal":
+            raise StoreUnsupported(
+                f"{self._db.options.path}: SQLite could not switch to WAL (it stayed in {mode}); "
+                "is the file on a network drive?"
+            )
+
+    def _schema(self, db: sqlite3.Connection) -> Schema:
+        if db.execute(Q["schema_exists"]).fetchone() is None:
+            return Schema(0, len(_MIGRATIONS))
+        row = db.execute(Q["schema"]).fetchone()
+        return Schema(int(row[0]) if row else 0, len(_MIGRATIONS))
+
+
+def _take(
+    db: sqlite3.Connection, lanes: list[list[Any]], queues: Sequence[str], limit: int, values: dict[str, Any]
+) -> int:
+    """Claim up to `limit` jobs: an even share from each queue first, then whatever is left, in the queues' order."""
+    priorities: dict[str, list[int]] = {}
+    for queue, priority in lanes:
+        priorities.setdefault(queue, []).append(priority)
+    turn = [queue for queue in queues if queue in priorities]
+    taken = 0
+    share = -(-limit // len(turn)) if turn else 0
+    for most in (share, limit):
+        for queue in turn:
+            wanted = min(most, limit - taken)
+            for priority in sorted(priorities[queue], reverse=True):
+                if wanted <= 0:
+                    break
+                lane = {**values, "queue": queue, "priority": priority, "limit": wanted}
+                got = db.execute(Q["claim"], lane).rowcount
+                wanted -= got
+                taken += got
+        if len(turn) < 2:
+            break
+    return taken
+
+
+def _apply(db: sqlite3.Connection, settlements: Sequence[Settlement], wall: float) -> int:
+    """Apply the settlements whose lease is the current one; return how many that were."""
+    plain = [codec.plain_ending(each) for each in settlements if codec.is_plain_success(each)]
+    others = [codec.ending(each) for each in settlements if not codec.is_plain_success(each)]
+    applied = 0
+    if plain:
+        applied += db.execute(Q["settle_done"], {"endings": codec.encode(plain).decode(), "wall": wall}).rowcount
+    if others:
+        applied += db.execute(Q["settle"], {"endings": codec.encode(others).decode(), "wall": wall}).rowcount
+    return applied
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Split a migration into statements; the driver's own script call would commit in between."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
