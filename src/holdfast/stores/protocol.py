@@ -107,8 +107,9 @@ class Store(Protocol):
     def settle(self, settlements: Sequence[Settlement]) -> list[Answer]:
         """End attempts: apply each verdict whose lease is the current one, and answer in order. Fenced.
 
-        Also writes the verdict's notes to the journal, under the fence of the lease, and counts finished jobs. With `seen_lease_until`, a lease that
-        was renewed meanwhile is REFUSED without a stale_report: the caller was a reaper, not a zombie.
+        Also writes the verdict's notes to the journal, under the fence of the lease, and counts finished jobs. With
+        `seen_lease_until`, a lease that was renewed meanwhile is REFUSED without a stale_report: the caller was a
+        reaper, not a zombie.
         Either all accepted settlements are durable on return, or the call raised.
         """
         ...
@@ -214,6 +215,10 @@ class Store(Protocol):
 
     def wake(self) -> None:
         """Make a `wait` of this process return now."""
+        ...
+
+    def ping(self) -> None:
+        """Return once the store takes writes; raise `StoreUnavailable` when it does not in time."""
         ...
 
     def schema(self) -> Schema:

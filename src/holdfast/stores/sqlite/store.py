@@ -30,13 +30,13 @@ from holdfast.errors import KeyTaken, SchemaMismatch, StoreLost, StoreUnsupporte
 from holdfast.points import point
 from holdfast.stores import codec
 from holdfast.stores.protocol import Added, Answer, Schema
-from holdfast.stores.sql import load_migrations, load_queries
-from holdfast.stores.sqlite import liveness
+from holdfast.stores.sql import load_migrations
+from holdfast.stores.sqlite import batch, liveness
+from holdfast.stores.sqlite.batch import Q
 from holdfast.stores.sqlite.connection import Connections, Options
 from holdfast.stores.sqlite.transaction import SqliteTransaction
 
 _PACKAGE = "holdfast.stores.sqlite"
-Q = load_queries(_PACKAGE)
 _MIGRATIONS = load_migrations(_PACKAGE)
 _TICK_S = 0.005  # how often `wait` looks for commits of other processes
 
@@ -95,8 +95,8 @@ class SqliteStore:
             if taken == "[]":
                 lanes = self._lanes(db, queues)
                 clock = {"wall": self._clock.wall(), "lease": self._clock.lease(), "tasks": known, **token}
-                if _take(db, lanes, queues, limit, {**clock, "started": 1}) == limit:
-                    _take(db, lanes, queues, ahead, {**clock, "started": 0})
+                if batch.take(db, lanes, queues, limit, {**clock, "started": 1}) == limit:
+                    batch.take(db, lanes, queues, ahead, {**clock, "started": 0})
                 taken = db.execute(Q["claim_answers"], token).fetchone()[0]
         point("claim.after")
         return codec.jobs_from(taken)
@@ -118,7 +118,7 @@ class SqliteStore:
                     if known
                     for line in codec.journal_lines(job_id, fence, worker_id, (Note("stale_report", {"verb": "beat"}),))
                 ]
-                self._write_notes(db, notes)
+                batch.write_notes(db, notes, self._clock.wall())
             cancelled = codec.names_from(db.execute(Q["beat_cancelled"], {"worker": worker_id}).fetchone()[0])
         return BeatAnswer(lost=lost, cancelled=cancelled)
 
@@ -127,13 +127,13 @@ class SqliteStore:
             return []
         point("settle.before")
         with self._db.writing() as db:
-            answers = self._settle(db, settlements)
+            answers = batch.settle(db, settlements, self._clock.wall())
         point("settle.after")
         return answers
 
     @contextlib.contextmanager
     def transaction(self, lease: Lease, max_s: float) -> Iterator[SqliteTransaction]:
-        transaction = SqliteTransaction(self._db, lease, max_s, Q["transaction"], self._settle)
+        transaction = SqliteTransaction(self._db, lease, max_s, self._clock)
         try:
             yield transaction
         finally:
@@ -202,8 +202,8 @@ class SqliteStore:
                 return False
             tallies = Counter({(row[0], seen_state): -1 if seen_state in ENDED else 0})
             tallies[row[0], verdict.state] += 1 if verdict.state in ENDED else 0
-            self._write_tallies(db, tallies)
-            self._write_notes(db, codec.journal_lines(job_id, seen_fence, None, verdict.notes))
+            batch.write_tallies(db, tallies)
+            batch.write_notes(db, codec.journal_lines(job_id, seen_fence, None, verdict.notes), self._clock.wall())
         return True
 
     def pause(self, queue: str, paused: bool) -> None:
@@ -292,6 +292,10 @@ class SqliteStore:
             self._changes += 1
             self._changed.notify_all()
 
+    def ping(self) -> None:
+        with self._db.writing():
+            pass  # the lock is all that is asked for; nothing is written, so nothing is synced
+
     def schema(self) -> Schema:
         with self._db.reading() as db:
             return self._schema(db)
@@ -330,58 +334,12 @@ class SqliteStore:
     def _lanes(self, db: sqlite3.Connection, queues: Sequence[str]) -> list[list[Any]]:
         return codec.rows_from(db.execute(Q["claim_lanes"], {"queues": codec.encode(queues).decode()}).fetchone()[0])
 
-    def _settle(self, db: sqlite3.Connection, settlements: Sequence[Settlement]) -> list[Answer]:
-        """Apply all at once; if any is refused, undo that and go one by one to learn which."""
-        wall = self._clock.wall()
-        db.execute("SAVEPOINT settle")
-        if _apply(db, settlements, wall) == len(settlements):
-            answers = [Answer.ACCEPTED] * len(settlements)
-        else:
-            db.execute("ROLLBACK TO settle")
-            answers = [self._settle_one(db, settlement, wall) for settlement in settlements]
-        tallies: Counter[tuple[str, State]] = Counter()
-        notes: list[list[Any]] = []
-        for settlement, answer in zip(settlements, answers, strict=True):
-            if answer is Answer.ACCEPTED:
-                verdict, lease = settlement.verdict, settlement.lease
-                if verdict.state in ENDED:
-                    tallies[settlement.queue, verdict.state] += 1
-                if verdict.notes:
-                    notes += codec.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.notes)
-        self._write_tallies(db, tallies)
-        self._write_notes(db, notes)
-        db.execute("RELEASE settle")
-        return answers
-
-    def _settle_one(self, db: sqlite3.Connection, settlement: Settlement, wall: float) -> Answer:
-        if _apply(db, [settlement], wall) == 1:
-            return Answer.ACCEPTED
-        lease = settlement.lease
-        token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
-        row = db.execute(Q["settle_seen"], token).fetchone()
-        if row is not None and row[0] and row[1] != "running":
-            return Answer.ALREADY
-        if row is not None and settlement.seen_lease_until is None:
-            detail = {"verb": "settle", "reported": settlement.verdict.state.value, "state": row[1]}
-            notes = (Note("stale_report", detail),)
-            self._write_notes(db, codec.journal_lines(lease.job_id, lease.fence, settlement.worker, notes))
-        return Answer.REFUSED
-
-    def _write_tallies(self, db: sqlite3.Connection, tallies: Counter[tuple[str, State]]) -> None:
-        rows = [(queue, state, jobs) for (queue, state), jobs in tallies.items() if jobs]
-        if rows:
-            db.execute(Q["settle_tally"], {"tallies": codec.encode(rows).decode()})
-
-    def _write_notes(self, db: sqlite3.Connection, notes: list[list[Any]]) -> None:
-        if notes:
-            db.execute(Q["settle_journal"], {"notes": codec.encode(notes).decode(), "wall": self._clock.wall()})
-
     def _remove(self, db: sqlite3.Connection, found: str) -> int:
         rows = codec.rows_from(found)
         for query in ("purge_journal", "purge_steps", "purge_jobs"):
             db.execute(Q[query], {"jobs": found})
         ended = [(queue, State(state)) for _, _, queue, state in rows if State(state) in ENDED]
-        self._write_tallies(db, Counter({key: -count for key, count in Counter(ended).items()}))
+        batch.write_tallies(db, Counter({key: -count for key, count in Counter(ended).items()}))
         return len(rows)
 
     def _is_of_a_dead_boot(self, worker: Worker) -> bool:
@@ -425,43 +383,6 @@ class SqliteStore:
             return Schema(0, len(_MIGRATIONS))
         row = db.execute(Q["schema"]).fetchone()
         return Schema(int(row[0]) if row else 0, len(_MIGRATIONS))
-
-
-def _take(
-    db: sqlite3.Connection, lanes: list[list[Any]], queues: Sequence[str], limit: int, values: dict[str, Any]
-) -> int:
-    """Claim up to `limit` jobs: an even share from each queue first, then whatever is left, in the queues' order."""
-    priorities: dict[str, list[int]] = {}
-    for queue, priority in lanes:
-        priorities.setdefault(queue, []).append(priority)
-    turn = [queue for queue in queues if queue in priorities]
-    taken = 0
-    share = -(-limit // len(turn)) if turn else 0
-    for most in (share, limit):
-        for queue in turn:
-            wanted = min(most, limit - taken)
-            for priority in sorted(priorities[queue], reverse=True):
-                if wanted <= 0:
-                    break
-                lane = {**values, "queue": queue, "priority": priority, "limit": wanted}
-                got = db.execute(Q["claim"], lane).rowcount
-                wanted -= got
-                taken += got
-        if len(turn) < 2:
-            break
-    return taken
-
-
-def _apply(db: sqlite3.Connection, settlements: Sequence[Settlement], wall: float) -> int:
-    """Apply the settlements whose lease is the current one; return how many that were."""
-    plain = [codec.plain_ending(each) for each in settlements if codec.is_plain_success(each)]
-    others = [codec.ending(each) for each in settlements if not codec.is_plain_success(each)]
-    applied = 0
-    if plain:
-        applied += db.execute(Q["settle_done"], {"endings": codec.encode(plain).decode(), "wall": wall}).rowcount
-    if others:
-        applied += db.execute(Q["settle"], {"endings": codec.encode(others).decode(), "wall": wall}).rowcount
-    return applied
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -9,29 +9,28 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.clock import Clock
 from holdfast.core.records import Lease
 from holdfast.core.verdict import Settlement
 from holdfast.errors import LeaseLost, TransactionExpired
 from holdfast.stores.protocol import Answer
+from holdfast.stores.sqlite import batch
 from holdfast.stores.sqlite.connection import Connections
-
-Settle = Callable[[sqlite3.Connection, Sequence[Settlement]], list[Answer]]
 
 
 class SqliteTransaction:
     """See `stores/protocol.py: Transaction`."""
 
-    def __init__(self, db: Connections, lease: Lease, max_s: float, check: str, settle: Settle) -> None:
+    def __init__(self, db: Connections, lease: Lease, max_s: float, clock: Clock) -> None:
         self._db = db
-        self._settle = settle
+        self._clock = clock
         self._open = True
         self._ending = threading.Lock()
         self.connection = FencedConnection.open(db)
         token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
-        if self.connection.execute(check, token).fetchone() is None:
+        if self.connection.execute(batch.Q["transaction"], token).fetchone() is None:
             self.rollback()
             raise LeaseLost(f"job {lease.job_id}: another attempt holds the lease")
         self.connection.lend()
@@ -43,7 +42,7 @@ class SqliteTransaction:
     def settle(self, settlement: Settlement) -> Answer:
         self.connection.take_back()
         try:
-            answer = self._settle(self.connection, [settlement])[0]
+            answer = batch.settle(self.connection, [settlement], self._clock.wall())[0]
             if answer is not Answer.REFUSED:
                 self.connection.execute("COMMIT")
         finally:

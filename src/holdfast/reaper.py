@@ -1,0 +1,288 @@
+"""The reaper is a query, not a service: find lost attempts, judge them, settle them.
+
+    overdue · vanished (read)  ──▶  judge() (pure)  ──▶  settle() (compare-and-set)
+
+Reading and then writing is safe because every settlement carries the fence that was read; so any number of reapers may
+run at once, anywhere, without the user's code. The same pass serves the thread inside each worker, `app.reap()`,
+`holdfast scan`, and the supervisor that saw a child end.
+
+Two things make it patient. A free lock and an overdue lease are believed at the second look, a moment after the first,
+so that a worker that was only held up comes first. And after a gap, in which the store took no writes for longer than a
+beat, the living get one more beat to renew; what is lost in the gap is excused: nobody was at fault.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.clock import Clock, pause
+from holdfast.core.machine import State
+from holdfast.core.records import Detector, Filter, Job, Vanished, Worker
+from holdfast.core.times import iso
+from holdfast.core.verdict import Lost, Verdict, judge, settlement
+from holdfast.errors import StoreError
+from holdfast.hooks import Hooks
+from holdfast.identity import chance
+from holdfast.points import point
+from holdfast.stores.protocol import Answer, Store
+
+log = logging.getLogger("holdfast.reaper")
+
+PAGE = 500
+SECOND_LOOK_S = 0.1
+STORM = 100  # when one pass recovers more than this many jobs,
+STORM_SPREAD_S = 5.0  # they come back over so many seconds
+
+
+class Zombie(msgspec.Struct, frozen=True, kw_only=True):
+    """A job whose attempt lost its worker, and what becomes of it."""
+
+    job: Job
+    worker: Worker | None
+    detector: Detector
+    verdict: Verdict
+    recovered: bool  # False: a dry run, or somebody else was first
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What one pass found."""
+
+    zombies: list[Zombie] = []
+
+    @property
+    def recovered(self) -> int:
+        """Count the jobs that this pass settled itself."""
+        return sum(zombie.recovered for zombie in self.zombies)
+
+    def ended_as(self, state: State) -> int:
+        """Count the jobs that this pass sent, or a dry run would send, to a state."""
+        return sum(zombie.verdict.state is state for zombie in self.zombies)
+
+
+class Reaper:
+    """Passes over one store, with the memory that makes them patient."""
+
+    def __init__(
+        self, store: Store, clock: Clock, *, hooks: Hooks | None = None, grace_s: float = 0.0, name: str | None = None
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._hooks = hooks or Hooks()
+        self._grace_s = grace_s
+        self._name = name  # of our own worker: what an earlier incarnation of it left is a restart
+        self._free_locks: set[str] = set()
+        self._overdue: dict[tuple[str, int, float], float] = {}
+        self._holders: dict[str, Worker] = {}
+        self._contact: float | None = None
+        self._gap_s = 0.0
+        self._gap_ended = float("-inf")
+
+    def once(self, *, fix: bool = True) -> Report:
+        """Make one pass; believe only what the pass before has seen too. Raises `StoreError` when the store does."""
+        zombies: list[Zombie] = []
+        vanished = self._seen_twice(self._store.vanished())
+        spread_s = STORM_SPREAD_S if sum(each.worker.running for each in vanished) > STORM else 0.0
+        for each in vanished:
+            zombies += self._recover_worker(each, fix, spread_s)
+        zombies += self._recover_overdue(fix, skip={zombie.job.id for zombie in zombies})
+        self._note_contact()
+        return Report(zombies)
+
+    def recover_worker(self, worker: Worker, detector: Detector, cause: str) -> Report:
+        """Declare a worker dead and settle what it held. For those who saw it end with their own eyes."""
+        spread_s = STORM_SPREAD_S if worker.running > STORM else 0.0
+        self._store.retire(worker.id, f"{detector}: {cause}")
+        return Report(self._settle_all_of(worker, detector, cause, spread_s))
+
+    # ------------------------------------------------------------------------------------- vanished
+
+    def _seen_twice(self, vanished: Sequence[Vanished]) -> list[Vanished]:
+        believed = [each for each in vanished if each.evidence != "lock" or each.worker.id in self._free_locks]
+        self._free_locks = {each.worker.id for each in vanished if each.evidence == "lock"}
+        return believed
+
+    def _recover_worker(self, vanished: Vanished, fix: bool, spread_s: float) -> list[Zombie]:
+        worker = vanished.worker
+        detector, cause = self._cause(vanished)
+        if not fix:
+            jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
+            return [self._judge(job, worker, detector, cause, len(jobs), spread_s) for job in jobs]
+        if vanished.evidence != "gone":
+            self._store.retire(worker.id, f"{detector}: {cause}")
+            point("reap.retired")
+        return self._settle_all_of(worker, detector, cause, spread_s)
+
+    def _cause(self, vanished: Vanished) -> tuple[Detector, str]:
+        worker = vanished.worker
+        if vanished.evidence == "gone":
+            known, _, words = (worker.gone_cause or "").partition(": ")
+            for detector in ("exit", "restart", "vanished"):
+                if known == detector:
+                    return detector, words
+            return "vanished", worker.gone_cause or "marked gone"
+        ours = worker.name == self._name
+        if vanished.evidence == "boot":
+            return ("restart" if ours else "vanished"), "the machine was started anew under it"
+        words = "an earlier process of this worker died" if ours else "its process died"
+        return ("restart" if ours else "vanished"), f"{words} (pid {worker.pid} on {worker.host})"
+
+    def _settle_all_of(self, worker: Worker, detector: Detector, cause: str, spread_s: float) -> list[Zombie]:
+        zombies: list[Zombie] = []
+        while True:
+            jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
+            page = [self._judge(job, worker, detector, cause, len(zombies) + len(jobs), spread_s) for job in jobs]
+            page = self._settle(page, seen_lease=False)
+            zombies += page
+            if not any(zombie.recovered for zombie in page):
+                return zombies
+            point("reap.middle")
+
+    # -------------------------------------------------------------------------------------- expired
+
+    def _recover_overdue(self, fix: bool, skip: set[str]) -> list[Zombie]:
+        zombies: list[Zombie] = []
+        while True:
+            page = [job for job in self._store.overdue(self._grace_s, PAGE) if job.id not in skip]
+            if page and fix:
+                self._feel_for_a_gap()
+            now = self._store.now().lease
+            ripe = [job for job in page if self._is_ripe(job, now)]
+            judged = [self._judge(job, None, "expired", "its lease ran out", 0, self._spread(ripe)) for job in ripe]
+            if not fix:
+                return judged
+            judged = self._settle(judged, seen_lease=True)
+            zombies += judged
+            skip |= {job.id for job in page}
+            if len(page) < PAGE or not any(zombie.recovered for zombie in judged):
+                self._forget_overdue(now)
+                return zombies
+            point("reap.middle")
+
+    def _is_ripe(self, job: Job, now: float) -> bool:
+        first_seen = self._overdue.setdefault((job.id, job.fence, job.lease_until or 0.0), now)
+        if now < self._gap_ended + job.beat_s and self._gap_s >= job.beat_s:
+            return False
+        return now - first_seen >= SECOND_LOOK_S or len(self._overdue) > PAGE
+
+    def _spread(self, jobs: Sequence[Job]) -> float:
+        return STORM_SPREAD_S if len(jobs) > STORM else 0.0
+
+    def _forget_overdue(self, now: float) -> None:
+        self._overdue = {key: seen for key, seen in self._overdue.items() if now - seen < 60.0}
+
+    # ----------------------------------------------------------------------------------------- gaps
+
+    def _feel_for_a_gap(self) -> None:
+        """Take the store's write lock for an instant: reads may work while nobody can renew."""
+        before = self._clock.lease()
+        self._store.ping()
+        waited = self._clock.lease() - before
+        if waited > SECOND_LOOK_S:
+            self._gap_s, self._gap_ended = waited, self._clock.lease()
+            self._contact = self._gap_ended
+
+    def _note_contact(self) -> None:
+        now = self._clock.lease()
+        if self._contact is not None and now - self._contact > 2.0:
+            self._gap_s, self._gap_ended = now - self._contact, now
+        self._contact = now
+
+    # ------------------------------------------------------------------------------------------ both
+
+    def _judge(
+        self, job: Job, worker: Worker | None, detector: Detector, cause: str, suspects: int, spread_s: float
+    ) -> Zombie:
+        now = self._store.now()
+        holder = worker or self._holder(job)
+        in_gap = detector == "expired" and (job.lease_until or 0.0) >= self._gap_ended - self._gap_s
+        excused = in_gap and now.lease < self._gap_ended + 2 * job.lease_s and self._gap_s >= job.beat_s
+        outcome = Lost(
+            detector=detector,
+            cause=f"worker {holder.name if holder else job.worker} was lost: {cause}",
+            autopsy=_autopsy(job, holder, now.wall, now.lease),
+            suspects=suspects if suspects > 1 else 0,
+            excused=excused,
+            spread_s=spread_s,
+        )
+        verdict = judge(outcome, job, now.wall, chance=chance())
+        return Zombie(job=job, worker=holder, detector=detector, verdict=verdict, recovered=False)
+
+    def _holder(self, job: Job) -> Worker | None:
+        if job.worker not in self._holders:
+            self._holders = {worker.id: worker for worker in self._store.workers(gone=True)}
+        return self._holders.get(job.worker or "")
+
+    def _settle(self, zombies: list[Zombie], *, seen_lease: bool) -> list[Zombie]:
+        """Settle a page; if the store stumbles over it, one by one, so that one bad row does not stop the rest."""
+        if not zombies:
+            return []
+        batch = [settlement(zombie.job, zombie.verdict, seen_lease=seen_lease) for zombie in zombies]
+        try:
+            answers: list[Answer | None] = [*self._store.settle(batch)]
+        except StoreError:
+            answers = [_attempt(lambda each=each: self._store.settle([each])[0]) for each in batch]  # type: ignore[misc]
+            if not any(answers):
+                raise
+        settled = [
+            msgspec.structs.replace(zombie, recovered=answer is Answer.ACCEPTED)
+            for zombie, answer in zip(zombies, answers, strict=True)
+        ]
+        for zombie in settled:
+            if zombie.recovered:
+                self._tell(zombie)
+        return settled
+
+    def _tell(self, zombie: Zombie) -> None:
+        job, verdict = zombie.job, zombie.verdict
+        log.warning(
+            "zombie: job %s (%s) of %s found by %s, now %s",
+            *(job.id, job.task, zombie.worker.name if zombie.worker else job.worker, zombie.detector, verdict.state),
+        )
+        detail = {"id": job.id, "task": job.task, "queue": job.queue, "state": verdict.state.value}
+        for note in verdict.notes:
+            if note.kind in ("zombie", "held", "dead"):
+                self._hooks.emit(note.kind, {**detail, **note.detail})
+
+
+def reap(store: Store, clock: Clock, *, hooks: Hooks | None = None, grace_s: float = 0.0, fix: bool = True) -> Report:
+    """Make one complete pass: two looks, a moment apart. Without `fix` nothing is changed."""
+    reaper = Reaper(store, clock, hooks=hooks, grace_s=grace_s)
+    first = reaper.once(fix=fix)
+    pause(SECOND_LOOK_S)
+    second = reaper.once(fix=fix)
+    if not fix:
+        return second
+    return Report(first.zombies + second.zombies)
+
+
+def _attempt(call: Callable[[], Answer]) -> Answer | None:
+    try:
+        return call()
+    except StoreError as error:
+        log.error("a job could not be settled and is left for the next pass: %s", error)
+        return None
+
+
+def _autopsy(job: Job, worker: Worker | None, wall: float, lease: float) -> dict[str, Any]:
+    """Collect what is known of the victim, for the journal."""
+    known: dict[str, Any] = {
+        "worker": worker.name if worker else job.worker,
+        "host": worker.host if worker else None,
+        "pid": worker.pid if worker else None,
+        "last_beat": iso(worker.beat_at) if worker else None,
+        "lease_until": iso(wall + (job.lease_until or lease) - lease),
+        "seconds_since_beat": round(wall - worker.beat_at, 3) if worker else None,
+        "seconds_overdue": round(max(0.0, lease - (job.lease_until or lease)), 3),
+        "attempt": job.attempt,
+        "started": job.started,
+        "progress": job.progress,
+        "note": job.note,
+        "rss_mb": worker.rss_mb if worker else None,
+        "fence_before": job.fence,
+        "fence_after": job.fence + 1,
+    }
+    return {name: value for name, value in known.items() if value is not None}

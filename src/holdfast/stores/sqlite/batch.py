@@ -1,0 +1,103 @@
+"""What a claim and a settlement do inside their transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.core.machine import ENDED, State
+from holdfast.core.records import Note
+from holdfast.core.verdict import Settlement
+from holdfast.stores import codec
+from holdfast.stores.protocol import Answer
+from holdfast.stores.sql import load_queries
+
+Q = load_queries("holdfast.stores.sqlite")
+
+
+def take(
+    db: sqlite3.Connection, lanes: list[list[Any]], queues: Sequence[str], limit: int, values: dict[str, Any]
+) -> int:
+    """Claim up to `limit` jobs: an even share from each queue first, then whatever is left, in the queues' order."""
+    priorities: dict[str, list[int]] = {}
+    for queue, priority in lanes:
+        priorities.setdefault(queue, []).append(priority)
+    turn = [queue for queue in queues if queue in priorities]
+    taken = 0
+    share = -(-limit // len(turn)) if turn else 0
+    for most in (share, limit):
+        for queue in turn:
+            wanted = min(most, limit - taken)
+            for priority in sorted(priorities[queue], reverse=True):
+                if wanted <= 0:
+                    break
+                lane = {**values, "queue": queue, "priority": priority, "limit": wanted}
+                got = db.execute(Q["claim"], lane).rowcount
+                wanted -= got
+                taken += got
+        if len(turn) < 2:
+            break
+    return taken
+
+
+def apply(db: sqlite3.Connection, settlements: Sequence[Settlement], wall: float) -> int:
+    """Apply the settlements whose lease is the current one; return how many that were."""
+    plain = [codec.plain_ending(each) for each in settlements if codec.is_plain_success(each)]
+    others = [codec.ending(each) for each in settlements if not codec.is_plain_success(each)]
+    applied = 0
+    if plain:
+        applied += db.execute(Q["settle_done"], {"endings": codec.encode(plain).decode(), "wall": wall}).rowcount
+    if others:
+        applied += db.execute(Q["settle"], {"endings": codec.encode(others).decode(), "wall": wall}).rowcount
+    return applied
+
+
+def settle(db: sqlite3.Connection, settlements: Sequence[Settlement], wall: float) -> list[Answer]:
+    """Apply all at once; if any is refused, undo that and go one by one to learn which."""
+    db.execute("SAVEPOINT settle")
+    if apply(db, settlements, wall) == len(settlements):
+        answers = [Answer.ACCEPTED] * len(settlements)
+    else:
+        db.execute("ROLLBACK TO settle")
+        answers = [_settle_one(db, settlement, wall) for settlement in settlements]
+    tallies: Counter[tuple[str, State]] = Counter()
+    notes: list[list[Any]] = []
+    for settlement, answer in zip(settlements, answers, strict=True):
+        if answer is Answer.ACCEPTED:
+            verdict, lease = settlement.verdict, settlement.lease
+            if verdict.state in ENDED:
+                tallies[settlement.queue, verdict.state] += 1
+            if verdict.notes:
+                notes += codec.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.notes)
+    write_tallies(db, tallies)
+    write_notes(db, notes, wall)
+    db.execute("RELEASE settle")
+    return answers
+
+
+def _settle_one(db: sqlite3.Connection, settlement: Settlement, wall: float) -> Answer:
+    if apply(db, [settlement], wall) == 1:
+        return Answer.ACCEPTED
+    lease = settlement.lease
+    token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
+    row = db.execute(Q["settle_seen"], token).fetchone()
+    if row is not None and row[0] and row[1] != "running":
+        return Answer.ALREADY
+    if row is not None and settlement.seen_lease_until is None:
+        detail = {"verb": "settle", "reported": settlement.verdict.state.value, "state": row[1]}
+        notes = (Note("stale_report", detail),)
+        write_notes(db, codec.journal_lines(lease.job_id, lease.fence, settlement.worker, notes), wall)
+    return Answer.REFUSED
+
+
+def write_tallies(db: sqlite3.Connection, tallies: Counter[tuple[str, State]]) -> None:
+    rows = [(queue, state, jobs) for (queue, state), jobs in tallies.items() if jobs]
+    if rows:
+        db.execute(Q["settle_tally"], {"tallies": codec.encode(rows).decode()})
+
+
+def write_notes(db: sqlite3.Connection, notes: list[list[Any]], wall: float) -> None:
+    if notes:
+        db.execute(Q["settle_journal"], {"notes": codec.encode(notes).decode(), "wall": wall})
