@@ -1,0 +1,400 @@
+"""Arguments and results as text: strict, typed JSON.
+
+    call ──Signature.encode()──▶ {"path": "cat.mov", "width": 480} ──Signature.decode()──▶ (args, kwargs)
+
+Everything that the worker would refuse is refused at the enqueue, with nothing stored. Data never names code: there is
+no pickle, no import path and no tag that chooses a class other than those that the signature itself names.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import Any, NoReturn, Protocol
+
+import msgspec
+
+from holdfast.core.shape import BYTES, Misfit, Shape, depth_of, lower, too_deep
+from holdfast.errors import PayloadError
+
+CONTEXT_TYPES = frozenset({"Context", "Flow"})
+CONTEXT_NAMES = frozenset({"ctx", "flow"})
+
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a payload or a result may be, as UTF-8, and how deeply one value in it may nest."""
+
+    bytes_max: int = 1_048_576
+    depth_max: int = 64
+
+
+LIMITS = Limits()
+
+
+class Codec(Protocol):
+    """Turns plain JSON types into the text that is stored, and back. `App(codec=…)` replaces JSON by another.
+
+    `decode(encode(plain)) == plain` must hold; whatever either raises becomes a `PayloadError`.
+    """
+
+    def encode(self, plain: Any) -> str:
+        """Return the text, which must be valid Unicode."""
+        ...
+
+    def decode(self, text: str) -> Any:
+        """Return what `encode` was given. The text comes from the store and is not to be trusted."""
+        ...
+
+
+def _no_doubled_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {doubled!r} stands there twice")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {text[:20]} is too large")
+    return number
+
+
+class JsonCodec:
+    """Compact JSON by the standard library: integers of any size are exact; NaN and doubled keys are refused."""
+
+    def __init__(self) -> None:
+        self._encoder = json.JSONEncoder(
+            ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
+        )
+        self._decoder = json.JSONDecoder(
+            object_pairs_hook=_no_doubled_keys, parse_constant=_no_constant, parse_float=_finite
+        )
+
+    def encode(self, plain: Any) -> str:
+        try:
+            return self._encoder.encode(plain)
+        except ValueError as error:
+            if "integer string" in str(error):
+                raise PayloadError("an integer has too many digits for Python's JSON; pass it as text") from error
+            raise PayloadError("NaN and Infinity have no JSON form; pass None or text instead") from error
+        except TypeError as error:
+            raise PayloadError(_not_json(error)) from error
+        except RecursionError as error:
+            raise PayloadError(too_deep(plain, LIMITS.depth_max)) from error
+
+    def decode(self, text: str) -> Any:
+        try:
+            plain = self._decoder.decode(text)
+            if "\\ud" in text or "\\uD" in text:
+                self._encoder.encode(plain).encode()  # an escaped half of a surrogate pair is not text
+            return plain
+        except UnicodeEncodeError as error:
+            raise PayloadError("it holds half of a surrogate pair, which is not text") from error
+        except RecursionError as error:
+            raise PayloadError("it is nested too deeply") from error
+        except (ValueError, TypeError) as error:
+            if "integer string" in str(error):
+                raise PayloadError("it holds an integer with too many digits") from error
+            raise PayloadError(f"it is not valid JSON: {error}") from error
+
+
+JSON = JsonCodec()
+
+
+class Signature:
+    """What a task can be called with, studied once when the task is declared.
+
+    A leading parameter that is annotated `Context` or `Flow`, or named `ctx` or `flow` without another annotation, is
+    given by the worker and is no argument. `names` helps to resolve annotations that are text.
+    Raises `PayloadError` for an annotation that cannot travel.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        task: str,
+        *,
+        codec: Codec = JSON,
+        limits: Limits = LIMITS,
+        names: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._task = f"task {task}"
+        self._codec = codec
+        self._limits = limits
+        signature = inspect.signature(fn)
+        parameters = list(signature.parameters.values())
+        hints = _Hints(fn, self._task, names)
+        self.takes_context = bool(parameters) and _is_context(parameters[0], hints)
+        if self.takes_context:
+            parameters = parameters[1:]
+        self._signature = signature.replace(parameters=parameters)
+        self._positional = tuple(p.name for p in parameters if p.kind in _POSITIONAL)
+        self._only_positional = tuple(p.name for p in parameters if p.kind is Parameter.POSITIONAL_ONLY)
+        self._named = frozenset(
+            p.name for p in parameters if p.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        )
+        self._star = next((p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
+        self._stars = next((p.name for p in parameters if p.kind is Parameter.VAR_KEYWORD), None)
+        self._required = frozenset(
+            p.name for p in parameters if p.default is Parameter.empty and p.name not in (self._star, self._stars)
+        )
+        self._shapes = {
+            p.name: Shape(
+                _with_stars(p, hints.of(p.name, p.annotation)),
+                f"{self._task}: argument {p.name!r}",
+                depth_max=limits.depth_max,
+            )
+            for p in parameters
+        }
+        self.result = _result_shape(signature.return_annotation, hints, self._task)
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Return the call as text, defaults left out; or raise `PayloadError` naming the argument and what to do."""
+        shapes = self._shapes
+        plain = {name: shapes[name].to_plain(value) for name, value in self._bind(args, kwargs).items()}
+        try:
+            text = self._codec.encode(plain)
+            _check_text(text, self._limits)
+        except Exception as error:
+            self._blame(plain, error)
+        _check_depth(self._task, text, plain, self._limits, 1, self._codec)
+        return text
+
+    def decode(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the call that was encoded. Raises `PayloadError`, and nothing else, when the text does not fit."""
+        plain = decode_plain(text, f"{self._task}: the payload", self._limits, self._codec, outer=1)
+        if not isinstance(plain, dict):
+            raise PayloadError(f"{self._task}: the payload must be an object of arguments")
+        shapes = self._shapes
+        for name in plain:
+            if name not in shapes:
+                raise PayloadError(f"{self._task}: unexpected argument {name!r}; {self._takes()}")
+        if not self._required <= plain.keys():
+            [missing, *_] = sorted(self._required - plain.keys())
+            raise PayloadError(f"{self._task}: missing argument {missing!r}; {self._takes()}")
+        bound = {name: shapes[name].from_plain(value) for name, value in plain.items()}
+        if self._star is None and self._stars is None and not self._only_positional:
+            return (), bound
+        return self._spread(bound)
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Give each argument its name. By hand: `inspect` takes longer than all the rest of an enqueue."""
+        bound = dict(zip(self._positional, args, strict=False))
+        if len(args) > len(self._positional):
+            if self._star is None:
+                self._misfit(args, kwargs)
+            bound[self._star] = args[len(self._positional) :]
+        others: dict[str, Any] = {}
+        for name, value in kwargs.items():
+            if name in self._named and name not in bound:
+                bound[name] = value
+            elif self._stars is not None and name not in self._named:
+                others[name] = value
+            else:
+                self._misfit(args, kwargs)
+        if others and self._stars is not None:
+            bound[self._stars] = others
+        if not self._required <= bound.keys():
+            self._misfit(args, kwargs)
+        return bound
+
+    def _misfit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NoReturn:
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise PayloadError(f"{self._task}: {error}; {self._takes()}") from None
+        raise AssertionError("inspect and we disagree about a call")  # pragma: no cover
+
+    def _takes(self) -> str:
+        bare = [p.replace(annotation=Parameter.empty) for p in self._signature.parameters.values()]
+        return f"it takes {inspect.Signature(bare)}"
+
+    def _spread(self, bound: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Undo `_bind` for a signature with stars or positional-only parameters."""
+        more = bound.pop(self._star, ()) if self._star is not None else ()
+        others = bound.pop(self._stars, {}) if self._stars is not None else {}
+        args: list[Any] = []
+        leading = self._positional if more else self._only_positional
+        for index, name in enumerate(leading):
+            if name not in bound:
+                if more or any(later in bound for later in leading[index:]):
+                    raise PayloadError(f"{self._task}: missing argument {name!r}, which others come after")
+                break
+            args.append(bound.pop(name))
+        doubled = sorted(others.keys() & self._named)
+        if doubled:
+            raise PayloadError(f"{self._task}: argument {doubled[0]!r} is given twice")
+        return (*args, *more), bound | others
+
+    def _blame(self, plain: dict[str, Any], error: Exception) -> NoReturn:
+        """Find the argument that cannot be encoded, to name it."""
+        for name, value in plain.items():
+            try:
+                _check_text(self._codec.encode(value), self._limits)
+            except Exception as culprit:
+                raise PayloadError(f"{self._shapes[name].where}: {_said(culprit)}") from error
+        raise PayloadError(f"{self._task}: the arguments together: {_said(error)}") from error
+
+
+def encode_value(value: Any, where: str, limits: Limits = LIMITS, codec: Codec = JSON) -> str:
+    """Return a result as text, or raise `PayloadError`.
+
+    It is not held against an annotation: the work is done, and a wrong one must not make it be done again. Tuples and
+    sets become lists, dates text, and keys text; the annotation undoes that when the result is read.
+    """
+    try:
+        plain = msgspec.to_builtins(value, builtin_types=BYTES, enc_hook=lower, str_keys=True)
+        text = codec.encode(plain)
+        _check_text(text, limits)
+    except Misfit as misfit:
+        raise PayloadError(f"{where}: {misfit.reason}") from misfit
+    except RecursionError as error:
+        raise PayloadError(f"{where}: {too_deep(value, limits.depth_max)}") from error
+    except Exception as error:
+        raise PayloadError(f"{where}: {_said(error)}") from error
+    _check_depth(where, text, plain, limits, 0, codec)
+    return text
+
+
+def decode_value(text: str, shape: Shape | None, where: str, limits: Limits = LIMITS, codec: Codec = JSON) -> Any:
+    """Return a result as its annotation says, or plain without one. Raises only `PayloadError`."""
+    plain = decode_plain(text, where, limits, codec, outer=0)
+    return plain if shape is None else shape.from_plain(plain)
+
+
+def decode_plain(text: str, where: str, limits: Limits, codec: Codec, *, outer: int) -> Any:
+    """Return plain JSON types from text that nobody has checked. `outer` levels are ours and do not count."""
+    if not isinstance(text, str):
+        raise PayloadError(f"{where} is not text")
+    try:
+        _check_size(text, limits)
+        plain = codec.decode(text)
+    except Exception as error:
+        raise PayloadError(f"{where}: {_said(error)}") from error
+    _check_depth(where, text, plain, limits, outer, codec)
+    return plain
+
+
+def _check_text(text: str, limits: Limits) -> None:
+    try:
+        _check_size(text, limits)
+    except UnicodeEncodeError as error:
+        raise PayloadError("it holds half of a surrogate pair, which is not text; remove it") from error
+
+
+def _check_size(text: str, limits: Limits) -> None:
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > limits.bytes_max:
+        raise PayloadError(
+            f"it has {size:,} bytes, and at most {limits.bytes_max:,} are allowed; "
+            "store the data elsewhere and pass its name"
+        )
+
+
+def _check_depth(where: str, text: str, plain: Any, limits: Limits, outer: int, codec: Codec) -> None:
+    deepest = limits.depth_max + outer
+    # Fewer brackets than levels allowed: no need to walk.
+    if codec is JSON and text.count("[") + text.count("{") <= deepest:
+        return
+    if depth_of(plain) > deepest:
+        raise PayloadError(f"{where}: {too_deep(plain, limits.depth_max)}")
+
+
+class _Hints:
+    """Annotations of one function, resolved one by one, so that a bad one is named."""
+
+    def __init__(self, fn: Callable[..., Any], task: str, names: Mapping[str, Any] | None) -> None:
+        self._globals = getattr(inspect.unwrap(fn), "__globals__", {})
+        self._task = task
+        self._names = dict(names or {})
+
+    def of(self, name: str, annotation: Any) -> Any:
+        if annotation is Parameter.empty:
+            return Any
+        try:
+            return self.resolve(annotation)
+        except Exception as error:
+            raise PayloadError(
+                f"{self._task}: the annotation {annotation!r} of {name!r} cannot be resolved ({error}); "
+                "import the type at run time, at the top of the module"
+            ) from error
+
+    def resolve(self, annotation: Any) -> Any:
+        carrier = types.SimpleNamespace(__annotations__={"it": annotation})
+        try:
+            return typing.get_type_hints(carrier, self._globals, include_extras=True)["it"]
+        except NameError:
+            return typing.get_type_hints(carrier, self._globals, self._names, include_extras=True)["it"]
+
+
+def _is_context(first: Parameter, hints: _Hints) -> bool:
+    if first.kind not in _POSITIONAL:
+        return False
+    if first.annotation is Parameter.empty:
+        return first.name in CONTEXT_NAMES
+    try:
+        hint = hints.resolve(first.annotation)
+    except Exception:  # imported for type checkers only, perhaps
+        return str(first.annotation).rpartition(".")[2] in CONTEXT_TYPES
+    if hint is Any:
+        return first.name in CONTEXT_NAMES
+    return any(
+        one.__name__ in CONTEXT_TYPES and one.__module__.partition(".")[0] == "holdfast"
+        for one in getattr(hint, "__mro__", ())
+    )
+
+
+def _with_stars(parameter: Parameter, hint: Any) -> Any:
+    if parameter.kind is Parameter.VAR_POSITIONAL:
+        return tuple[hint, ...]
+    if parameter.kind is Parameter.VAR_KEYWORD:
+        return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Unpack else dict[str, hint]
+    return hint
+
+
+def _result_shape(annotation: Any, hints: _Hints, task: str) -> Shape | None:
+    """Return how a result is read; None, that is plain, where the annotation says nothing that JSON could use.
+
+    A class that never travels is refused now: found out later, the work would be done, fail and be done again.
+    """
+    if annotation in (Parameter.empty, None):
+        return None
+    try:
+        hint = hints.resolve(annotation)
+    except Exception:  # imported for type checkers only, perhaps
+        return None
+    try:
+        return Shape(hint, f"{task}: the result")
+    except PayloadError:
+        if isinstance(hint, type) and not inspect.isabstract(hint) and not typing.is_typeddict(hint):
+            raise
+        return None
+
+
+def _not_json(error: TypeError) -> str:
+    kind = str(error).removeprefix("Object of type ").partition(" ")[0]
+    if kind in {one.__name__ for one in BYTES}:
+        return f"{kind} cannot travel as JSON; pass base64 text, or store them elsewhere and pass their name"
+    return f"a {kind} has no JSON form of its own; annotate it as {kind}, or convert it first"
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, PayloadError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
