@@ -7,6 +7,7 @@ Nothing outlives the process, and nobody outside it can see the store.
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections import Counter
@@ -40,7 +41,7 @@ UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
 
 
 class MemoryStore:
-    """See the module's docstring; the verbs' promises are in `stores/protocol.py`."""
+    """See `stores/protocol.py: Store` for every promise."""
 
     def __init__(self, url: str = "memory://", *, clock: Clock | None = None) -> None:
         self.url = url
@@ -49,7 +50,7 @@ class MemoryStore:
         self._jobs: dict[str, Job] = {}  # in the order in which they were added
         self._workers: dict[str, Worker] = {}  # in the order in which they enrolled
         self._events: dict[str, list[Event]] = {}  # by job
-        self._last_seq = 0
+        self._seqs = itertools.count(1)
         self._paused: set[str] = set()
         self._hints: dict[int, threading.Event] = {}  # by waiting thread, so that none eats another's
 
@@ -82,8 +83,7 @@ class MemoryStore:
         with self._lock:
             if not self._lives(worker_id):
                 raise WorkerGone(f"worker {worker_id} is not enrolled, or was declared dead")
-            given = [job for job in self._held_by(worker_id) if job.claim_id == claim_id]
-            if given:
+            if given := [job for job in self._held_by(worker_id) if job.claim_id == claim_id]:
                 return given  # the answer was lost
             now = self.now()
             open_queues = [queue for queue in dict.fromkeys(queues) if queue not in self._paused]
@@ -96,13 +96,12 @@ class MemoryStore:
 
             return take(limit, started=True) + take(ahead, started=False)
 
-    def beat(self, worker_id: str, pulses: Sequence[Pulse]) -> BeatAnswer:
+    def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
         with self._lock:
             if not self._lives(worker_id):
                 return BeatAnswer(gone=True)
             now = self.now()
-            worker = self._workers[worker_id]
-            self._workers[worker_id] = replace(worker, beat_at=now.wall, beats=worker.beats + 1)
+            self._workers[worker_id] = _beaten(self._workers[worker_id], now.wall, rss_mb)
             lost = []
             for pulse in pulses:
                 job = self._jobs.get(pulse.lease.job_id)
@@ -125,19 +124,17 @@ class MemoryStore:
         if job is None or not _owns(job, settlement.lease):
             # A reaper that comes second is told so, but only an attempt that comes back is a stale report.
             if seen is None and not settlement.verdict.raises_fence:
-                self._report_stale(settlement.lease, None)
+                self._report_stale(settlement.lease, settlement.worker)
             return Answer.REFUSED
         if job.state is not State.RUNNING:
             return Answer.ALREADY
         if seen is not None and job.lease_until != seen:
             return Answer.REFUSED  # it beat after the reaper looked: it lives
-        self._apply(job, settlement.verdict)
+        self._apply(job, settlement.verdict, settlement.worker)
         return Answer.ACCEPTED
 
     def transaction(self, lease: Lease, max_s: float) -> AbstractContextManager[Transaction]:
-        raise StoreUnsupported(
-            "memory:// has no database to write to, so ctx.transaction() cannot work on it; use sqlite:///…"
-        )
+        raise StoreUnsupported("memory:// has no SQL, so ctx.transaction() cannot work there; use sqlite:///…")
 
     # ------------------------------------------------------------------------------ finding the dead
 
@@ -184,7 +181,7 @@ class MemoryStore:
             holder = self._holder(job.key)
             if verdict.state in LIVE and holder is not None and holder.id != job_id:
                 raise KeyTaken(f"key {job.key!r} belongs to job {holder.id}, which is {holder.state.value}")
-            self._apply(job, verdict)
+            self._apply(job, verdict, None)
             self.wake()
             return True
 
@@ -242,11 +239,8 @@ class MemoryStore:
     def workers(self, gone: bool = False) -> list[Worker]:
         with self._lock:
             running = Counter(job.worker for job in self._running())
-            return [
-                replace(worker, running=running[worker.id] if worker.gone_at is None else 0)
-                for worker in self._workers.values()
-                if gone or worker.gone_at is None
-            ]
+            listed = [worker for worker in self._workers.values() if gone or worker.gone_at is None]
+            return [replace(one, running=running[one.id] if one.gone_at is None else 0) for one in listed]
 
     def paused(self) -> list[str]:
         with self._lock:
@@ -277,6 +271,9 @@ class MemoryStore:
             for hint in self._hints.values():
                 hint.set()
 
+    def ping(self) -> None:
+        """Memory always takes writes."""
+
     def schema(self) -> Schema:
         return Schema(SCHEMA, SCHEMA)
 
@@ -306,16 +303,15 @@ class MemoryStore:
         del self._jobs[job_id]
         self._events.pop(job_id, None)
 
-    def _apply(self, job: Job, verdict: Verdict) -> None:
+    def _apply(self, job: Job, verdict: Verdict, worker_id: str | None) -> None:
         """Make the job what the verdict says, and write down why."""
         self._put(_judged(job, verdict, self._clock.wall()))
         for note in verdict.notes:
-            self._write(job.id, note, job.fence, job.worker)
+            self._write(job.id, note, job.fence, worker_id)
 
     def _write(self, job_id: str, note: Note, fence: int, worker: str | None) -> None:
-        self._last_seq += 1
         wall, events = self._clock.wall(), self._events.setdefault(job_id, [])
-        events.append(Event(self._last_seq, job_id, wall, note.kind, fence, worker, note.actor, note.detail))
+        events.append(Event(next(self._seqs), job_id, wall, note.kind, fence, worker, note.actor, note.detail))
 
     def _report_stale(self, lease: Lease, worker_id: str | None) -> None:
         """Write down, once per fence, that an attempt came back after it had been given up."""
@@ -390,6 +386,11 @@ def _leased(job: Job, worker_id: str, claim_id: str, now: Moment, started: bool)
 def _owns(job: Job, lease: Lease) -> bool:
     """Return whether the lease is the newest of the job; a job that is not running keeps its last one."""
     return job.fence == lease.fence and job.claim_id == lease.claim_id
+
+
+def _beaten(worker: Worker, wall: float, rss_mb: float | None) -> Worker:
+    rss_mb = rss_mb if rss_mb is not None else worker.rss_mb
+    return replace(worker, beat_at=wall, beats=worker.beats + 1, rss_mb=rss_mb)
 
 
 def _renewed(job: Job, pulse: Pulse, lease_now: float) -> Job:

@@ -8,12 +8,10 @@ import threading
 class FakeClock:
     """Both clocks of a host, in the hand of a test. Pass it wherever a `Clock` is taken.
 
-    `boot_id` may be set: the leases of the boot before then belong to a clock that no longer counts.
+    Both stand still unless a test calls `advance`, or the code under test waits (see `wait`).
     """
 
-    def __init__(
-        self, wall: float = 1_700_000_000.0, lease: float = 1_000.0, boot_id: str = "boot-1"
-    ) -> None:
+    def __init__(self, wall: float = 1_700_000_000.0, lease: float = 1_000.0, boot_id: str = "boot-1") -> None:
         self.boot_id = boot_id
         self._wall = wall
         self._lease = lease
@@ -37,6 +35,12 @@ class FakeClock:
         """Set the wall clock, forwards or back, as a person or NTP would. Lease time does not notice."""
         with self._lock:
             self._wall = wall
+
+    def reboot(self, boot_id: str, lease: float = 0.0) -> None:
+        """Start the machine anew: another boot id, and a lease clock that begins again."""
+        with self._lock:
+            self.boot_id = boot_id
+            self._lease = lease
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """Return whether the event is set. If it is not, do not sleep: the whole timeout passes at once.

@@ -1,0 +1,50 @@
+"""delete: one job that does not run, if it is still what the person saw."""
+
+import pytest
+
+from holdfast.core.machine import State
+from holdfast.stores.protocol import Store
+from tests.factory import job_in, make_job, picture
+
+STILL = sorted(set(State) - {State.RUNNING})
+
+
+@pytest.mark.parametrize("state", STILL)
+def test_a_job_that_does_not_run_is_deleted_with_its_history(store: Store, state: State) -> None:
+    job, other = job_in(store, state, key="k"), job_in(store, state, key="other")
+    assert store.delete(job.id, state, job.fence) is True
+    assert store.get(job.id) is None
+    assert store.journal(job.id) == []
+    assert store.get(other.id) == other
+    assert store.counts() == {"default": {state: 1}}
+
+
+def test_a_running_job_is_never_deleted(store: Store) -> None:
+    job = job_in(store, State.RUNNING)
+    before = picture(store)
+    assert store.delete(job.id, State.RUNNING, job.fence) is False
+    assert picture(store) == before
+
+
+@pytest.mark.parametrize("state", STILL)
+def test_a_job_that_is_no_longer_what_was_seen_stays(store: Store, state: State) -> None:
+    job = job_in(store, state)
+    before = picture(store)
+    assert store.delete(job.id, state, job.fence + 1) is False
+    assert store.delete(job.id, state, job.fence - 1) is False
+    for other in set(State) - {state}:
+        assert store.delete(job.id, other, job.fence) is False
+    assert picture(store) == before
+
+
+def test_deleting_again_is_false(store: Store) -> None:
+    job = job_in(store, State.DONE)
+    store.delete(job.id, State.DONE, job.fence)
+    assert store.delete(job.id, State.DONE, job.fence) is False
+    assert store.delete("nobody", State.DONE, 1) is False
+
+
+def test_a_deleted_jobs_id_and_key_are_free(store: Store) -> None:
+    job = job_in(store, State.HELD, key="k")
+    store.delete(job.id, State.HELD, job.fence)
+    assert not store.add([make_job(id=job.id, key="k")])[0].existed

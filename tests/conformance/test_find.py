@@ -1,0 +1,101 @@
+"""find: jobs by state, queue, task, worker, key; newest first; in pages."""
+
+import pytest
+
+from holdfast.core import acts
+from holdfast.core.machine import State
+from holdfast.core.records import Filter, Job
+from holdfast.stores.protocol import Store
+from holdfast.testing import FakeClock
+from tests.factory import add, enrol, job_in, make_job, row, start
+
+
+def ids(jobs: list[Job]) -> list[str]:
+    return [job.id for job in jobs]
+
+
+def test_newest_means_added_last_whatever_the_ids_and_times_say(store: Store, clock: FakeClock) -> None:
+    store.add([make_job(id="z", run_at=clock.wall() + 99), make_job(id="a", run_at=0.0)])
+    clock.set_wall(clock.wall() - 3600)
+    store.add([make_job(id="m")])
+    assert ids(store.find(Filter())) == ["m", "a", "z"]
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_by_state(store: Store, state: State) -> None:
+    jobs = {name: job_in(store, name) for name in State}
+    assert store.find(Filter(states=(state,))) == [jobs[state]]
+
+
+def test_by_several_states(store: Store) -> None:
+    jobs = {name: job_in(store, name) for name in State}
+    found = store.find(Filter(states=(State.DEAD, State.HELD, State.RUNNING, State.DONE)))
+    wanted = [jobs[name] for name in State if name in (State.DEAD, State.HELD, State.RUNNING, State.DONE)]
+    assert found == wanted[::-1]
+
+
+@pytest.mark.parametrize("state", [None, *State])
+def test_by_queue_task_and_key_in_every_state(store: Store, state: State | None) -> None:
+    states = (state,) if state else ()
+    wanted = job_in(store, state or State.READY, queue="a", task="mail", key="k")
+    job_in(store, state or State.READY, queue="b", task="mail", key="l")
+    job_in(store, state or State.READY, queue="b", task="other", key="m")
+    assert ids(store.find(Filter(states=states, queue="a"))) == [wanted.id]
+    assert ids(store.find(Filter(states=states, key="k"))) == [wanted.id]
+    assert ids(store.find(Filter(states=states, queue="a", task="mail", key="k"))) == [wanted.id]
+    assert len(store.find(Filter(states=states, task="mail"))) == 2
+    assert store.find(Filter(states=states, queue="a", task="other")) == []
+    assert store.find(Filter(states=states, key="K")) == []
+
+
+def test_by_key_all_jobs_that_ever_had_it(store: Store) -> None:
+    old, new = job_in(store, State.DONE, key="k"), add(store, key="k")
+    assert ids(store.find(Filter(key="k"))) == [new.id, old.id]
+
+
+@pytest.mark.parametrize("states", [(), (State.RUNNING,), (State.RUNNING, State.READY)])
+def test_by_worker_what_it_runs_now(store: Store, states: tuple[State, ...]) -> None:
+    worker = enrol(store)
+    mine = [start(store, worker).id for _ in range(2)]
+    job_in(store, State.DONE)
+    start(store)
+    assert ids(store.find(Filter(worker=worker, states=states))) == mine[::-1]
+    assert store.find(Filter(worker="nobody", states=states)) == []
+    assert ids(store.find(Filter(worker=worker, states=states, limit=1))) == mine[1:]
+    assert ids(store.find(Filter(worker=worker, states=states, before=mine[1]))) == mine[:1]
+    assert store.find(Filter(worker=worker, states=(State.DONE,))) == []
+
+
+@pytest.mark.parametrize("states", [(), (State.RUNNING,)])
+def test_by_whether_it_was_asked_to_stop(store: Store, states: tuple[State, ...]) -> None:
+    asked, other = start(store), start(store)
+    store.move(asked.id, State.RUNNING, asked.fence, acts.cancel(asked, actor="ann"))
+    assert store.find(Filter(cancel_requested=True, states=states)) == [row(store, asked.id)]
+    assert ids(store.find(Filter(cancel_requested=False, states=states))) == [other.id]
+    assert len(store.find(Filter(states=states))) == 2
+
+
+@pytest.mark.parametrize("state", [None, State.READY, State.RUNNING, State.HELD, State.DONE])
+def test_pages_follow_each_other_without_gap_or_overlap(store: Store, state: State | None) -> None:
+    jobs = [job_in(store, state or State.READY).id for _ in range(7)]
+    states = (state,) if state else ()
+    pages: list[list[str]] = []
+    before = None
+    while page := store.find(Filter(states=states, limit=3, before=before)):
+        pages.append(ids(page))
+        before = page[-1].id
+        add(store, queue="another")  # new jobs do not move the pages that follow
+    assert [len(page) for page in pages] == [3, 3, 1]
+    assert [job_id for page in pages for job_id in page] == jobs[::-1]
+
+
+def test_a_hundred_unless_asked_for_more(store: Store) -> None:
+    store.add([make_job() for _ in range(120)])
+    assert len(store.find(Filter())) == 100
+    assert len(store.find(Filter(limit=110))) == 110
+    assert store.find(Filter(limit=0)) == []
+
+
+def test_nothing_is_found_in_an_empty_store(store: Store) -> None:
+    for states in ((), *((state,) for state in State)):
+        assert store.find(Filter(states=states)) == []

@@ -1,0 +1,228 @@
+"""move: a person's act, applied only if state and fence are still what the person saw."""
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.core import acts
+from holdfast.core.machine import ENDED, State
+from holdfast.core.records import Job
+from holdfast.core.verdict import Failed, Succeeded, Verdict
+from holdfast.errors import KeyTaken
+from holdfast.stores.protocol import Answer, Store
+from holdfast.testing import FakeClock
+from tests.factory import EXPIRED, add, again, claim, job_in, picture, revive, row, settle, start
+
+Act = Callable[[Job], Verdict]
+
+ACTS: dict[str, tuple[State, Act, State]] = {
+    "cancel a ready job": (State.READY, lambda job: acts.cancel(job, actor="ann"), State.CANCELLED),
+    "cancel a waiting job": (State.WAITING, lambda job: acts.cancel(job, actor="ann"), State.CANCELLED),
+    "cancel a held job": (State.HELD, lambda job: acts.cancel(job, actor="ann"), State.CANCELLED),
+    "revive a held job": (State.HELD, lambda job: acts.revive(job, 5.0, actor="ann"), State.READY),
+    "revive a dead job": (State.DEAD, lambda job: acts.revive(job, 5.0, actor="ann"), State.READY),
+    "revive a cancelled job": (State.CANCELLED, lambda job: acts.revive(job, 5.0, actor="ann"), State.READY),
+    "answer retry": (State.HELD, lambda job: acts.resolve(job, "retry", 5.0, actor="ann"), State.READY),
+    "answer done": (
+        State.HELD,
+        lambda job: acts.resolve(job, "done", 5.0, actor="ann", result='"x"'),
+        State.DONE,
+    ),
+    "answer fail": (State.HELD, lambda job: acts.resolve(job, "fail", 5.0, actor="ann"), State.DEAD),
+    "hold a ready job": (State.READY, lambda job: acts.hold(job, actor="ann"), State.HELD),
+    "hold a waiting job": (State.WAITING, lambda job: acts.hold(job, actor="ann"), State.HELD),
+}
+every_act = pytest.mark.parametrize(("state", "act", "after"), ACTS.values(), ids=ACTS.keys())
+
+
+@every_act
+def test_an_act_is_applied_and_raises_the_fence(
+    store: Store, clock: FakeClock, state: State, act: Act, after: State
+) -> None:
+    seen = job_in(store, state)
+    clock.advance(60)
+    assert store.move(seen.id, seen.state, seen.fence, act(seen)) is True
+    moved = row(store, seen.id)
+    assert (moved.state, moved.fence, moved.claim_id) == (after, seen.fence + 1, None)
+    assert (moved.worker, moved.lease_until, moved.attempt) == (None, None, seen.attempt)
+    assert moved.ended_at == (clock.wall() if after in ENDED else None)
+
+
+@every_act
+def test_an_act_is_journalled_under_the_fence_that_was_seen_with_its_actor(
+    store: Store, clock: FakeClock, state: State, act: Act, after: State
+) -> None:
+    seen = job_in(store, state)
+    known = len(store.journal(seen.id))
+    clock.advance(60)
+    verdict = act(seen)
+    store.move(seen.id, seen.state, seen.fence, verdict)
+    events = store.journal(seen.id)[known:]
+    assert [event.kind for event in events] == [note.kind for note in verdict.notes]
+    assert {(event.fence, event.actor, event.at) for event in events} == {(seen.fence, "ann", clock.wall())}
+
+
+@every_act
+def test_an_act_whose_answer_was_lost_is_repeated_and_changes_nothing(
+    store: Store, state: State, act: Act, after: State
+) -> None:
+    seen = job_in(store, state)
+    store.move(seen.id, seen.state, seen.fence, act(seen))
+    before = picture(store)
+    assert store.move(seen.id, seen.state, seen.fence, act(seen)) is False
+    assert picture(store) == before
+
+
+@every_act
+def test_an_act_on_another_fence_than_was_seen_changes_nothing(
+    store: Store, state: State, act: Act, after: State
+) -> None:
+    seen = job_in(store, state)
+    before = picture(store)
+    for fence in (seen.fence - 1, seen.fence + 1):
+        assert store.move(seen.id, seen.state, fence, act(seen)) is False
+    assert picture(store) == before
+
+
+@every_act
+def test_an_act_on_another_state_than_was_seen_changes_nothing(
+    store: Store, state: State, act: Act, after: State
+) -> None:
+    seen = job_in(store, state)
+    before = picture(store)
+    for other in set(State) - {state}:
+        assert store.move(seen.id, other, seen.fence, act(seen)) is False
+    assert picture(store) == before
+
+
+def test_an_act_on_an_unknown_job_is_false(store: Store) -> None:
+    assert store.move("nobody", State.HELD, 1, acts.cancel(job_in(store, State.HELD), actor="ann")) is False
+
+
+def test_an_approval_repeated_after_the_second_hold_starts_no_third_run(store: Store) -> None:
+    seen = job_in(store, State.HELD)
+    assert revive(store, seen)
+    second = again(store, row(store, seen.id))
+    settle(store, second, EXPIRED)
+    assert row(store, seen.id).state is State.HELD
+    assert not revive(store, seen)
+    assert row(store, seen.id).state is State.HELD
+
+
+# -------------------------------------------------------------------------------------------- revive
+
+
+def test_a_revived_job_has_fresh_budgets_and_keeps_its_history(store: Store, clock: FakeClock) -> None:
+    job = start(store, attempts_max=2, base_s=0.0, cap_s=0.0)
+    settle(store, job, Failed("at first"))
+    settle(store, again(store, row(store, job.id)), EXPIRED)
+    dead = row(store, job.id)
+    assert (dead.state, dead.failures, dead.crashes, dead.zombies) == (State.DEAD, 1, 1, 1)
+    clock.advance(60)
+    revive(store, dead)
+    job = row(store, dead.id)
+    assert (job.failures, job.crashes, job.ended_at) == (0, 0, None)
+    assert (job.error, job.attempt, job.zombies) == (dead.error, dead.attempt, dead.zombies)
+    assert job.run_at == clock.wall()
+
+
+def test_a_revived_job_is_claimed_under_a_higher_fence(store: Store) -> None:
+    dead = job_in(store, State.DEAD)
+    revive(store, dead)
+    job = again(store, row(store, dead.id))
+    assert (job.fence, job.attempt) == (dead.fence + 2, dead.attempt + 1)
+
+
+def test_a_revived_job_is_no_longer_asked_to_stop(store: Store) -> None:
+    running = start(store)
+    store.move(running.id, State.RUNNING, running.fence, acts.cancel(running, actor="ann"))
+    settle(store, row(store, running.id), EXPIRED)
+    cancelled = row(store, running.id)
+    assert (cancelled.state, cancelled.cancel_requested) == (State.CANCELLED, True)
+    revive(store, cancelled)
+    assert row(store, running.id).cancel_requested is False
+
+
+@pytest.mark.parametrize("state", [State.DEAD, State.CANCELLED])
+def test_reviving_onto_a_key_that_is_taken_raises_and_changes_nothing(store: Store, state: State) -> None:
+    ended = job_in(store, state, key="order-42")
+    add(store, key="order-42")
+    before = picture(store)
+    with pytest.raises(KeyTaken):
+        revive(store, ended)
+    assert picture(store) == before
+
+
+def test_what_the_person_saw_is_checked_before_the_key(store: Store) -> None:
+    ended = job_in(store, State.DEAD, key="order-42")
+    add(store, key="order-42")
+    verdict = acts.revive(ended, 0.0, actor="ann")
+    assert store.move(ended.id, State.DEAD, ended.fence + 1, verdict) is False
+
+
+def test_a_held_job_keeps_its_key_and_can_be_revived_onto_it(store: Store) -> None:
+    held = job_in(store, State.HELD, key="order-42")
+    assert revive(store, held)
+
+
+def test_a_key_is_free_for_a_revival_once_its_holder_has_ended(store: Store) -> None:
+    ended = job_in(store, State.DEAD, key="order-42")
+    holder = start(store, key="order-42")
+    settle(store, holder, Succeeded())
+    assert revive(store, ended)
+
+
+# ----------------------------------------------------------------------------------- cancel, move in queue
+
+
+def test_a_running_job_is_asked_to_stop_and_keeps_its_lease(store: Store) -> None:
+    job = start(store)
+    assert store.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann")) is True
+    asked = row(store, job.id)
+    assert asked.cancel_requested is True
+    assert (asked.state, asked.fence, asked.claim_id, asked.worker) == (
+        State.RUNNING,
+        job.fence,
+        job.claim_id,
+        job.worker,
+    )
+    assert (asked.lease_until, asked.started, asked.ended_at) == (job.lease_until, True, None)
+    assert [event.kind for event in store.journal(job.id)] == ["moved"]
+
+
+def test_a_cancel_that_comes_after_the_end_is_refused(store: Store) -> None:
+    job = start(store)
+    settle(store, job, Succeeded())
+    assert store.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann")) is False
+    assert row(store, job.id).state is State.DONE
+
+
+def test_a_cancel_aimed_at_one_attempt_does_not_hit_the_next(store: Store) -> None:
+    zombie = start(store)
+    settle(store, zombie, EXPIRED)
+    successor = again(store, row(store, zombie.id))
+    assert store.move(zombie.id, State.RUNNING, zombie.fence, acts.cancel(zombie, actor="ann")) is False
+    assert row(store, zombie.id) == successor
+
+
+def test_a_claim_that_comes_before_a_persons_act_wins(store: Store) -> None:
+    seen = add(store)
+    claim(store)
+    assert store.move(seen.id, State.READY, seen.fence, acts.cancel(seen, actor="ann")) is False
+    assert row(store, seen.id).state is State.RUNNING
+
+
+def test_a_persons_act_that_comes_before_a_settle_does_not_refuse_it(store: Store) -> None:
+    job = start(store)
+    store.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
+    assert settle(store, job, Succeeded()) is Answer.ACCEPTED
+
+
+def test_a_ready_job_is_moved_in_its_queue(store: Store, clock: FakeClock) -> None:
+    first, second = add(store), add(store)
+    verdict = acts.reprioritise(second, actor="ann", priority=9, run_at=clock.wall() - 1)
+    assert store.move(second.id, State.READY, second.fence, verdict) is True
+    moved = row(store, second.id)
+    assert (moved.priority, moved.run_at, moved.state, moved.fence) == (9, clock.wall() - 1, State.READY, 0)
+    assert [job.id for job in claim(store, limit=1)] == [second.id]
+    assert row(store, first.id) == first

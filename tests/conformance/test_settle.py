@@ -1,0 +1,490 @@
+"""settle: the only way out of running; applies verdicts, journals them, refuses who is not the attempt. Fenced."""
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.core import acts
+from holdfast.core.machine import ENDED, Move, State
+from holdfast.core.records import Filter, Lease, Note, Pulse
+from holdfast.core.verdict import (
+    Cancelled,
+    Failed,
+    Lost,
+    Outcome,
+    Parked,
+    Released,
+    Settlement,
+    Snoozed,
+    Stalled,
+    Succeeded,
+    TimedOut,
+    Verdict,
+)
+from holdfast.stores.protocol import Answer, Store
+from holdfast.testing import FakeClock
+from tests.conformance.test_add import AWKWARD
+from tests.factory import (
+    EXPIRED,
+    STALE,
+    again,
+    claim,
+    enrol,
+    job_in,
+    make_job,
+    picture,
+    row,
+    settle,
+    settlement,
+    stale_reports,
+    start,
+)
+
+ACCEPTED, ALREADY, REFUSED = Answer.ACCEPTED, Answer.ALREADY, Answer.REFUSED
+
+ENDINGS: dict[str, tuple[Outcome, State]] = {
+    "success": (Succeeded('"fine"'), State.DONE),
+    "failure": (Failed("boom"), State.READY),
+    "time limit": (TimedOut("too long"), State.READY),
+    "stall": (Stalled("stuck"), State.READY),
+    "release": (Released(True, "stopping"), State.READY),
+    "snooze": (Snoozed(60.0), State.READY),
+    "park": (Parked("for a signal"), State.WAITING),
+    "cancellation": (Cancelled(), State.CANCELLED),
+}
+every_ending = pytest.mark.parametrize(("outcome", "state"), ENDINGS.values(), ids=ENDINGS.keys())
+
+
+def report(lease: Lease) -> Settlement:
+    """What an attempt sends when it succeeded."""
+    verdict = Verdict(move=Move.FINISH, state=State.DONE, result='"from the grave"')
+    return Settlement(lease=lease, queue="default", worker="w", verdict=verdict)
+
+
+# -------------------------------------------------------------------------------------- what is applied
+
+
+@every_ending
+def test_an_ending_takes_lease_and_worker_off_the_row_and_keeps_the_fence(
+    store: Store, clock: FakeClock, outcome: Outcome, state: State
+) -> None:
+    job = start(store)
+    clock.advance(5)
+    assert settle(store, job, outcome) is ACCEPTED
+    after = row(store, job.id)
+    assert (after.state, after.worker, after.lease_until, after.started) == (state, None, None, False)
+    assert (after.fence, after.claim_id, after.attempt) == (job.fence, job.claim_id, job.attempt)
+    assert after.claimed_at == job.claimed_at
+    assert after.ended_at == (clock.wall() if state in ENDED else None)
+
+
+def test_a_loss_raises_the_fence_and_takes_the_claim_id_off_the_row(store: Store) -> None:
+    job = start(store)
+    assert settle(store, job, EXPIRED) is ACCEPTED
+    after = row(store, job.id)
+    assert (after.state, after.fence, after.claim_id) == (State.READY, job.fence + 1, None)
+    assert (after.worker, after.lease_until, after.started, after.attempt) == (None, None, False, 1)
+    assert (after.crashes, after.zombies, after.failures) == (1, 1, 0)
+
+
+def test_a_success_keeps_its_result_and_the_last_error(store: Store) -> None:
+    job = start(store, base_s=0.0, cap_s=0.0)
+    settle(store, job, Failed("at first"))
+    settle(store, again(store, row(store, job.id)), Succeeded('{"ok": true}'))
+    after = row(store, job.id)
+    assert (after.state, after.result, after.error, after.failures) == (
+        State.DONE,
+        '{"ok": true}',
+        "at first",
+        1,
+    )
+
+
+def test_a_success_without_a_result_leaves_none(store: Store) -> None:
+    job = start(store)
+    settle(store, job, Succeeded())
+    assert row(store, job.id).result is None
+
+
+EVERYTHING = Verdict(
+    move=Move.RETRY,
+    state=State.READY,
+    run_at=1_800_000_000.5,
+    error="why",
+    result="[]",
+    failures=2,
+    crashes=3,
+    zombies=4,
+    suspects=5,
+    rolling_back=True,
+    cancel_requested=True,
+    priority=6,
+)
+
+
+def settle_with(store: Store, verdict: Verdict) -> None:
+    job = start(store)
+    settled = Settlement(lease=job.lease, queue=job.queue, worker=job.worker, verdict=verdict)
+    assert store.settle([settled]) == [ACCEPTED]
+
+
+def test_every_part_of_a_verdict_is_applied(store: Store) -> None:
+    settle_with(store, EVERYTHING)
+    [job] = store.find(Filter())
+    assert (job.run_at, job.error, job.result, job.priority) == (1_800_000_000.5, "why", "[]", 6)
+    assert (job.failures, job.crashes, job.zombies, job.suspects) == (2, 3, 4, 5)
+    assert (job.rolling_back, job.cancel_requested) == (True, True)
+
+
+def test_what_a_verdict_leaves_out_stays_as_it_was_and_numbers_add_up(store: Store, clock: FakeClock) -> None:
+    settle_with(store, EVERYTHING)
+    [before] = store.find(Filter())
+    clock.set_wall(1_800_000_001)
+    job = again(store, before)
+    plain = Verdict(move=Move.RETRY, state=State.READY, failures=1, crashes=1, zombies=1)
+    store.settle([Settlement(lease=job.lease, queue=job.queue, worker=job.worker, verdict=plain)])
+    after = row(store, job.id)
+    assert (after.run_at, after.error, after.result) == (1_800_000_000.5, "why", "[]")
+    assert (after.failures, after.crashes, after.zombies) == (3, 4, 5)
+    assert (after.suspects, after.priority) == (5, 6)
+    assert (after.rolling_back, after.cancel_requested) == (True, True)
+
+
+def test_flags_and_numbers_can_be_taken_back_to_nothing(store: Store, clock: FakeClock) -> None:
+    settle_with(store, EVERYTHING)
+    clock.set_wall(1_800_000_001)
+    job = again(store, store.find(Filter())[0])
+    none = Verdict(
+        move=Move.RETRY,
+        state=State.READY,
+        suspects=0,
+        rolling_back=False,
+        cancel_requested=False,
+        priority=0,
+        fresh_budgets=True,
+        error="",
+        run_at=0.0,
+    )
+    store.settle([Settlement(lease=job.lease, queue=job.queue, worker=job.worker, verdict=none)])
+    after = row(store, job.id)
+    assert (after.suspects, after.rolling_back, after.cancel_requested) == (0, False, False)
+    assert (after.priority, after.error, after.run_at) == (0, "", 0.0)
+    assert (after.failures, after.crashes, after.zombies) == (0, 0, 4)
+
+
+def test_progress_and_note_stay_readable_after_the_end(store: Store) -> None:
+    job = start(store)
+    assert job.worker is not None
+    store.beat(job.worker, [Pulse(job.lease, progress=0.5, note="half")])
+    settle(store, job, Succeeded())
+    assert (row(store, job.id).progress, row(store, job.id).note) == (0.5, "half")
+
+
+@pytest.mark.parametrize("text", AWKWARD.values(), ids=AWKWARD.keys())
+def test_any_error_result_note_and_detail_come_back_as_they_were(store: Store, text: str) -> None:
+    job = start(store)
+    assert job.worker is not None
+    store.beat(job.worker, [Pulse(job.lease, note=text)])
+    verdict = Verdict(
+        move=Move.BURY,
+        state=State.DEAD,
+        error=text,
+        result=text,
+        notes=(Note("dead", {"reason": text, text: [text]}, actor=text),),
+    )
+    store.settle([Settlement(lease=job.lease, queue=job.queue, worker=job.worker, verdict=verdict)])
+    after = row(store, job.id)
+    assert (after.error, after.result, after.note) == (text, text, text)
+    [event] = store.journal(job.id)
+    assert (event.detail, event.actor) == ({"reason": text, text: [text]}, text)
+
+
+# ------------------------------------------------------------------------------------------- the journal
+
+
+def test_notes_are_journalled_in_order_under_the_fence_of_the_attempt(store: Store, clock: FakeClock) -> None:
+    job = start(store, on_crash="hold")
+    clock.advance(31)
+    settle(store, job, Lost("expired", "silence", autopsy={"rss_mb": 12.5, "stack": ["a", "b"], "x": None}))
+    zombie, held = store.journal(job.id)
+    assert (zombie.kind, held.kind) == ("zombie", "held")
+    assert (zombie.fence, zombie.worker, zombie.at, zombie.actor) == (
+        job.fence,
+        job.worker,
+        clock.wall(),
+        None,
+    )
+    assert zombie.detail["detector"] == "expired"
+    assert (zombie.detail["rss_mb"], zombie.detail["stack"], zombie.detail["x"]) == (12.5, ["a", "b"], None)
+    assert zombie.seq < held.seq
+
+
+def test_a_plain_success_writes_no_event(store: Store) -> None:
+    job = start(store)
+    settle(store, job, Succeeded())
+    assert store.journal() == []
+
+
+def test_a_success_with_a_note_writes_it(store: Store) -> None:
+    verdict = Verdict(move=Move.FINISH, state=State.DONE, notes=(Note("succeeded"),))
+    settle_with(store, verdict)
+    assert [event.kind for event in store.journal()] == ["succeeded"]
+
+
+# ------------------------------------------------------------------------------------------- repeats
+
+
+@every_ending
+def test_a_settle_whose_answer_was_lost_is_repeated_and_changes_nothing(
+    store: Store, clock: FakeClock, outcome: Outcome, state: State
+) -> None:
+    job = start(store)
+    settle(store, job, outcome)
+    before = picture(store)
+    clock.advance(5)
+    assert settle(store, job, outcome) is ALREADY
+    assert picture(store) == before
+
+
+def test_an_attempt_has_one_outcome_the_first(store: Store) -> None:
+    job = start(store)
+    settle(store, job, Failed("the first"))
+    assert settle(store, job, Succeeded('"the second"')) is ALREADY
+    after = row(store, job.id)
+    assert (after.state, after.error, after.result) == (State.READY, "the first", None)
+
+
+def test_the_same_settlement_twice_in_one_batch_is_applied_once(store: Store) -> None:
+    job = start(store)
+    twice = settlement(job, Failed("boom"), now=store.now().wall)
+    assert store.settle([twice, twice]) == [ACCEPTED, ALREADY]
+    assert row(store, job.id).failures == 1
+    assert [event.kind for event in store.journal()] == ["failed"]
+
+
+def test_two_outcomes_of_one_attempt_in_one_batch_are_one_the_first(store: Store) -> None:
+    job = start(store)
+    first, second = settlement(job, Succeeded('"1"')), settlement(job, Failed("boom"))
+    assert store.settle([first, second]) == [ACCEPTED, ALREADY]
+    after = row(store, job.id)
+    assert (after.state, after.failures, after.result) == (State.DONE, 0, '"1"')
+    assert store.counts() == {"default": {State.DONE: 1}}
+
+
+def test_settling_nothing_is_nothing(store: Store) -> None:
+    assert store.settle([]) == []
+
+
+# ------------------------------------------------------------------------------------------- the fence
+
+
+@pytest.mark.parametrize("stale", STALE.values(), ids=STALE.keys())
+def test_a_stale_report_is_refused_and_nothing_changes_but_one_event(
+    store: Store, clock: FakeClock, stale: Callable[[Store], Lease]
+) -> None:
+    lease = stale(store)
+    before, counts = row(store, lease.job_id), store.counts()
+    events = store.journal()
+    clock.advance(10)
+    for _ in range(3):
+        assert store.settle([report(lease)]) == [REFUSED]
+    assert row(store, lease.job_id) == before
+    assert store.counts() == counts
+    *others, event = store.journal()
+    assert others == events
+    assert (event.kind, event.job_id, event.fence) == ("stale_report", lease.job_id, lease.fence)
+    assert (event.worker, event.at) == ("w", clock.wall())
+
+
+@pytest.mark.parametrize("outcome", [pair[0] for pair in ENDINGS.values()], ids=ENDINGS.keys())
+def test_a_zombie_is_refused_whatever_it_reports(store: Store, outcome: Outcome) -> None:
+    zombie = start(store)
+    settle(store, zombie, EXPIRED)
+    successor = again(store, row(store, zombie.id))
+    assert settle(store, zombie, outcome) is REFUSED
+    assert row(store, zombie.id) == successor
+    assert settle(store, successor, Succeeded('"mine"')) is ACCEPTED
+    assert row(store, zombie.id).result == '"mine"'
+
+
+def test_each_zombie_of_a_job_leaves_its_own_stale_report(store: Store) -> None:
+    zombies = [start(store, crashes_max=9, attempts_max=9, base_s=0.0, cap_s=0.0)]
+    for _ in range(3):
+        settle(store, zombies[-1], EXPIRED)
+        zombies.append(again(store, row(store, zombies[0].id)))
+    for zombie in zombies[:-1] * 2:
+        assert settle(store, zombie, Succeeded()) is REFUSED
+    assert [event.fence for event in stale_reports(store)] == [zombie.fence for zombie in zombies[:-1]]
+
+
+def test_two_strangers_with_one_fence_leave_one_stale_report(store: Store) -> None:
+    job = start(store)
+    for name in ("stranger", "another"):
+        assert store.settle([report(Lease(job.id, job.fence, name))]) == [REFUSED]
+    assert len(stale_reports(store)) == 1
+
+
+def test_a_stale_report_does_not_stop_the_true_attempt_from_reporting(store: Store) -> None:
+    job = start(store)
+    store.settle([report(Lease(job.id, job.fence, "stranger"))])
+    assert settle(store, job, Succeeded()) is ACCEPTED
+
+
+def test_an_unknown_job_is_refused_without_an_event(store: Store) -> None:
+    assert store.settle([report(Lease("nobody", 1, "c"))]) == [REFUSED]
+    assert store.journal() == []
+
+
+def test_a_report_after_the_purge_is_refused_without_an_event(store: Store, clock: FakeClock) -> None:
+    job = start(store)
+    settle(store, job, Succeeded())
+    store.purge([State.DONE], clock.wall() + 1)
+    assert settle(store, job, Succeeded()) is REFUSED
+    assert store.journal() == []
+
+
+def test_good_and_stale_in_one_batch_are_told_apart_in_order(store: Store) -> None:
+    good, other = start(store), start(store)
+    stale = STALE["after a successor claimed"](store)
+    settled = job_in(store, State.DONE)
+    batch = [report(stale), settlement(good, Failed("x")), report(settled.lease), report(Lease("no", 1, "c"))]
+    assert store.settle([*batch, settlement(other, Succeeded())]) == [
+        REFUSED,
+        ACCEPTED,
+        ALREADY,
+        REFUSED,
+        ACCEPTED,
+    ]
+    assert row(store, good.id).failures == 1
+    assert row(store, other.id).state is State.DONE
+    assert store.counts()["default"][State.DONE] == 2
+
+
+def test_a_late_report_is_accepted_while_nobody_has_reaped_it(store: Store, clock: FakeClock) -> None:
+    job = start(store, lease_s=30.0)
+    clock.advance(3600)
+    assert settle(store, job, Succeeded()) is ACCEPTED
+
+
+def test_a_report_of_a_worker_marked_gone_is_accepted_while_nobody_has_reaped_it(store: Store) -> None:
+    job = start(store)
+    assert job.worker is not None
+    store.retire(job.worker, "killed")
+    assert settle(store, job, Succeeded()) is ACCEPTED
+
+
+def test_the_report_of_a_revived_jobs_earlier_attempt_is_refused(store: Store) -> None:
+    held = job_in(store, State.HELD)
+    assert held.fence == 2
+    store.move(held.id, held.state, held.fence, acts.revive(held, 0.0, actor="ann"))
+    revived = again(store, row(store, held.id))
+    assert store.settle([report(Lease(held.id, 1, "claim"))]) == [REFUSED]
+    assert row(store, held.id) == revived
+
+
+# ------------------------------------------------------------------------------------------- reapers
+
+
+def test_a_reaper_that_saw_the_lease_as_it_is_settles_it(store: Store, clock: FakeClock) -> None:
+    job = start(store)
+    clock.advance(30)
+    [seen] = store.overdue()
+    assert settle(store, seen, EXPIRED, seen_lease=True) is ACCEPTED
+    assert row(store, job.id).state is State.READY
+
+
+@pytest.mark.parametrize("lease", [0.1 + 0.2, 12_345.678_901_234_567, 1e7 / 3, 98_765_432.123_456_789])
+def test_a_lease_end_is_read_back_to_the_last_bit_or_nothing_could_be_reaped(
+    store: Store, clock: FakeClock, lease: float
+) -> None:
+    clock.reboot(clock.boot_id, lease)
+    job = start(store, lease_s=7.7)
+    assert job.lease_until == lease + 7.7
+    clock.advance(8)
+    [seen] = store.overdue()
+    assert seen == job
+    assert settle(store, seen, EXPIRED, seen_lease=True) is ACCEPTED
+
+
+def test_the_second_of_two_reapers_is_refused_without_a_stale_report(store: Store, clock: FakeClock) -> None:
+    start(store)
+    clock.advance(30)
+    [seen] = store.overdue()
+    [also_seen] = store.overdue()
+    settle(store, seen, EXPIRED, seen_lease=True)
+    before = picture(store)
+    assert settle(store, also_seen, EXPIRED, seen_lease=True) is REFUSED
+    assert picture(store) == before
+
+
+def test_a_reaper_that_settles_by_fence_alone_and_comes_second_leaves_no_stale_report(store: Store) -> None:
+    job = start(store)
+    vanished = Lost("vanished", "its process is gone")
+    assert settle(store, job, vanished) is ACCEPTED
+    before = picture(store)
+    assert settle(store, job, vanished) is REFUSED
+    again(store, row(store, job.id))
+    assert settle(store, job, vanished) is REFUSED
+    assert stale_reports(store) == []
+    assert row(store, job.id).fence == before[0][0].fence + 1
+
+
+def test_a_reaper_that_comes_after_the_attempt_settled_itself_changes_nothing(store: Store, clock: FakeClock) -> None:
+    job = start(store)
+    clock.advance(30)
+    [seen] = store.overdue()
+    settle(store, job, Succeeded())
+    before = picture(store)
+    assert settle(store, seen, EXPIRED, seen_lease=True) in (ALREADY, REFUSED)
+    assert picture(store) == before
+
+
+def test_a_reaper_with_an_old_sight_of_the_lease_is_refused_even_when_it_has_run_out_again(
+    store: Store, clock: FakeClock
+) -> None:
+    job = start(store)
+    assert job.worker is not None
+    clock.advance(30)
+    [seen] = store.overdue()
+    store.beat(job.worker, [Pulse(job.lease)])
+    clock.advance(60)
+    assert settle(store, seen, EXPIRED, seen_lease=True) is REFUSED
+    [newer] = store.overdue()
+    assert settle(store, newer, EXPIRED, seen_lease=True) is ACCEPTED
+
+
+def test_a_detector_that_knows_of_the_death_settles_a_lease_that_has_just_been_renewed(
+    store: Store, clock: FakeClock
+) -> None:
+    seen = start(store)
+    assert seen.worker is not None
+    clock.advance(5)
+    store.beat(seen.worker, [Pulse(seen.lease)])
+    assert settle(store, seen, Lost("exit", "killed by signal 9")) is ACCEPTED
+
+
+def test_a_late_report_of_a_reaped_attempt_is_refused_even_with_the_fence_on_the_row(store: Store) -> None:
+    zombie = start(store)
+    settle(store, zombie, EXPIRED)
+    now = row(store, zombie.id)
+    guess = Lease(zombie.id, now.fence, zombie.lease.claim_id)
+    assert store.settle([report(guess)]) == [REFUSED]
+
+
+# ------------------------------------------------------------------------------------------- together
+
+
+def test_a_settled_key_is_free_for_the_next_job(store: Store) -> None:
+    job = start(store, key="k")
+    settle(store, job, Succeeded())
+    assert not store.add([make_job(key="k")])[0].existed
+
+
+def test_two_thousand_attempts_are_settled_in_one_batch(store: Store) -> None:
+    store.add([make_job() for _ in range(2000)])
+    jobs = claim(store, enrol(store), limit=2000)
+    outcomes = [Succeeded('"x"') if number % 2 else Failed("x") for number in range(2000)]
+    batch = [settlement(job, outcome) for job, outcome in zip(jobs, outcomes, strict=True)]
+    assert store.settle(batch) == [ACCEPTED] * 2000
+    assert store.counts() == {"default": {State.DONE: 1000, State.READY: 1000}}
+    assert len(store.journal(limit=5000)) == 1000
