@@ -34,6 +34,7 @@ does not swallow them.
     ├── LeaseLost                  the right to run this attempt is gone
     ├── Cancelled                  somebody asked for the job to stop
     ├── TimeLimit                  the attempt ran longer than its `timeout_s`
+    ├── NoProgress                 the attempt did not move for its `stall_s`
     └── Stopping                   the worker is going away; the attempt is given back
 """
 
@@ -150,7 +151,9 @@ class Snooze(Exception):
 
 
 class Interrupted(BaseException):
-    """The attempt must stop now."""
+    """The attempt must stop now. `stack` is where the handler was, when that is known."""
+
+    stack: str | None = None
 
 
 class LeaseLost(Interrupted):
@@ -163,6 +166,10 @@ class Cancelled(Interrupted):
 
 class TimeLimit(Interrupted):
     """The attempt ran longer than its `timeout_s`."""
+
+
+class NoProgress(Interrupted):
+    """The attempt did not move for its `stall_s`."""
 
 
 class Stopping(Interrupted):

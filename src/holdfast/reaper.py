@@ -23,7 +23,7 @@ from holdfast.clock import Clock, pause
 from holdfast.core.machine import State
 from holdfast.core.records import Detector, Filter, Job, Vanished, Worker
 from holdfast.core.times import iso
-from holdfast.core.verdict import Lost, Verdict, judge, settlement
+from holdfast.core.verdict import Lost, Released, Verdict, judge, settlement
 from holdfast.errors import StoreError
 from holdfast.hooks import Hooks
 from holdfast.identity import chance
@@ -92,11 +92,25 @@ class Reaper:
         self._note_contact()
         return Report(zombies)
 
-    def recover_worker(self, worker: Worker, detector: Detector, cause: str) -> Report:
+    def recover_worker(self, worker: Worker, detector: Detector, cause: str, *, excused: bool = False) -> Report:
         """Declare a worker dead and settle what it held. For those who saw it end with their own eyes."""
         spread_s = STORM_SPREAD_S if worker.running > STORM else 0.0
         self._store.retire(worker.id, f"{detector}: {cause}")
-        return Report(self._settle_all_of(worker, detector, cause, spread_s))
+        return Report(self._settle_all_of(worker, detector, cause, spread_s, excused))
+
+    def release_worker(self, worker: Worker, cause: str) -> int:
+        """Give back what a worker held that was told to stop and has ended; return how many jobs that were."""
+        self._store.retire(worker.id, cause)
+        released = 0
+        while True:
+            jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
+            wall = self._store.now().wall
+            outcome = Released(started=True, cause=cause)
+            batch = [settlement(job, judge(outcome, job, wall, chance=chance())) for job in jobs]
+            accepted = [answer is Answer.ACCEPTED for answer in self._store.settle(batch)]
+            released += sum(accepted)
+            if not any(accepted):
+                return released
 
     # ------------------------------------------------------------------------------------- vanished
 
@@ -130,11 +144,14 @@ class Reaper:
         words = "an earlier process of this worker died" if ours else "its process died"
         return ("restart" if ours else "vanished"), f"{words} (pid {worker.pid} on {worker.host})"
 
-    def _settle_all_of(self, worker: Worker, detector: Detector, cause: str, spread_s: float) -> list[Zombie]:
+    def _settle_all_of(
+        self, worker: Worker, detector: Detector, cause: str, spread_s: float, excused: bool = False
+    ) -> list[Zombie]:
         zombies: list[Zombie] = []
         while True:
             jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
-            page = [self._judge(job, worker, detector, cause, len(zombies) + len(jobs), spread_s) for job in jobs]
+            suspects = len(zombies) + len(jobs)
+            page = [self._judge(job, worker, detector, cause, suspects, spread_s, excused) for job in jobs]
             page = self._settle(page, seen_lease=False)
             zombies += page
             if not any(zombie.recovered for zombie in page):
@@ -194,18 +211,25 @@ class Reaper:
     # ------------------------------------------------------------------------------------------ both
 
     def _judge(
-        self, job: Job, worker: Worker | None, detector: Detector, cause: str, suspects: int, spread_s: float
+        self,
+        job: Job,
+        worker: Worker | None,
+        detector: Detector,
+        cause: str,
+        suspects: int = 0,
+        spread_s: float = 0.0,
+        excused: bool = False,
     ) -> Zombie:
         now = self._store.now()
         holder = worker or self._holder(job)
         in_gap = detector == "expired" and (job.lease_until or 0.0) >= self._gap_ended - self._gap_s
-        excused = in_gap and now.lease < self._gap_ended + 2 * job.lease_s and self._gap_s >= job.beat_s
+        in_gap = in_gap and now.lease < self._gap_ended + 2 * job.lease_s and self._gap_s >= job.beat_s
         outcome = Lost(
             detector=detector,
             cause=f"worker {holder.name if holder else job.worker} was lost: {cause}",
             autopsy=_autopsy(job, holder, now.wall, now.lease),
             suspects=suspects if suspects > 1 else 0,
-            excused=excused,
+            excused=excused or in_gap,
             spread_s=spread_s,
         )
         verdict = judge(outcome, job, now.wall, chance=chance())

@@ -114,7 +114,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """A verdict with the lease that it ends.
 
     `seen_lease_until`: the lease end that the reaper read. If a beat came in between, the settlement is refused,
-    so a live job is never reaped.
+    so a live job is never reaped. `seen_cancel`: whether the judge knew that the job was asked to stop; if that has
+    changed, the store answers AGAIN, because every ending but success becomes a cancellation.
     """
 
     lease: Lease
@@ -122,6 +123,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None  # whose attempt it is, for the journal
     verdict: Verdict
     seen_lease_until: float | None = None
+    seen_cancel: bool = False
 
 
 def settlement(job: Job, verdict: Verdict, *, seen_lease: bool = False) -> Settlement:
@@ -132,6 +134,7 @@ def settlement(job: Job, verdict: Verdict, *, seen_lease: bool = False) -> Settl
         worker=job.worker,
         verdict=verdict,
         seen_lease_until=job.lease_until if seen_lease else None,
+        seen_cancel=job.cancel_requested,
     )
 
 

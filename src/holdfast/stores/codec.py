@@ -74,7 +74,7 @@ def ending(settlement: Settlement) -> list[Any]:
     """Flatten any settlement."""
     lease, verdict = settlement.lease, settlement.verdict
     return [
-        *(lease.job_id, lease.fence, lease.claim_id, settlement.seen_lease_until),
+        *(lease.job_id, lease.fence, lease.claim_id, settlement.seen_lease_until, settlement.seen_cancel),
         *(verdict.state, verdict.state in ENDED, verdict.run_at, verdict.error, verdict.result),
         *(verdict.failures, verdict.crashes, verdict.zombies, verdict.suspects, verdict.rolling_back),
         *(verdict.cancel_requested, verdict.priority, verdict.fresh_budgets, verdict.raises_fence),

@@ -30,6 +30,7 @@ class Answer(StrEnum):
     ACCEPTED = "accepted"
     ALREADY = "already"  # this very settlement was accepted before; its answer was lost
     REFUSED = "refused"  # the lease is not the current one
+    AGAIN = "again"  # the job was asked to stop after the judge looked: judge again
 
 
 class Schema(NamedTuple):
@@ -110,6 +111,7 @@ class Store(Protocol):
         Also writes the verdict's notes to the journal, under the fence of the lease, and counts finished jobs. With
         `seen_lease_until`, a lease that was renewed meanwhile is REFUSED without a stale_report: the caller was a
         reaper, not a zombie.
+        A verdict other than done, made before the job was asked to stop (`seen_cancel`), is answered with AGAIN.
         Either all accepted settlements are durable on return, or the call raised.
         """
         ...

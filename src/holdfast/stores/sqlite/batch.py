@@ -83,10 +83,15 @@ def _settle_one(db: sqlite3.Connection, settlement: Settlement, wall: float) -> 
     lease = settlement.lease
     token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
     row = db.execute(Q["settle_seen"], token).fetchone()
-    if row is not None and row[0] and row[1] != "running":
+    if row is None:
+        return Answer.REFUSED
+    own, state, cancel_requested = row
+    if own and state != State.RUNNING:
         return Answer.ALREADY
-    if row is not None and settlement.seen_lease_until is None:
-        detail = {"verb": "settle", "reported": settlement.verdict.state.value, "state": row[1]}
+    if own and cancel_requested != settlement.seen_cancel:
+        return Answer.AGAIN
+    if not own and settlement.seen_lease_until is None:
+        detail = {"verb": "settle", "reported": settlement.verdict.state.value, "state": state}
         notes = (Note("stale_report", detail),)
         write_notes(db, codec.journal_lines(lease.job_id, lease.fence, settlement.worker, notes), wall)
     return Answer.REFUSED

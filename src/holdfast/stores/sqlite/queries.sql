@@ -139,17 +139,19 @@ UPDATE holdfast_job SET
     ended_at = iif(ending.ended, :wall, NULL)
 FROM (
     SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id, value ->> 3 AS seen_lease_until,
-        value ->> 4 AS state, value ->> 5 AS ended, value ->> 6 AS run_at, value ->> 7 AS error, value ->> 8 AS result,
-        value ->> 9 AS failures, value ->> 10 AS crashes, value ->> 11 AS zombies, value ->> 12 AS suspects,
-        value ->> 13 AS rolling_back, value ->> 14 AS cancel_requested, value ->> 15 AS priority,
-        value ->> 16 AS fresh_budgets, value ->> 17 AS raises_fence
+        value ->> 4 AS seen_cancel, value ->> 5 AS state, value ->> 6 AS ended, value ->> 7 AS run_at,
+        value ->> 8 AS error, value ->> 9 AS result, value ->> 10 AS failures, value ->> 11 AS crashes,
+        value ->> 12 AS zombies, value ->> 13 AS suspects, value ->> 14 AS rolling_back,
+        value ->> 15 AS cancel_requested, value ->> 16 AS priority, value ->> 17 AS fresh_budgets,
+        value ->> 18 AS raises_fence
     FROM json_each(:endings)
 ) AS ending
 WHERE holdfast_job.id = ending.id
     AND holdfast_job.fence = ending.fence
     AND holdfast_job.claim_id = ending.claim_id
     AND holdfast_job.state = 'running'
-    AND (ending.seen_lease_until IS NULL OR holdfast_job.lease_until <= ending.seen_lease_until + 0.000001);
+    AND (ending.seen_lease_until IS NULL OR holdfast_job.lease_until <= ending.seen_lease_until + 0.000001)
+    AND (ending.state = 'done' OR holdfast_job.cancel_requested = ending.seen_cancel);
 
 -- name: settle_done
 -- The same guards for the plain success, which is most of all endings.
@@ -171,7 +173,7 @@ WHERE holdfast_job.id = ending.id
 
 -- name: settle_seen
 -- What stands in the way of a settlement that was not applied.
-SELECT fence = :fence AND claim_id IS :claim_id AS own, state FROM holdfast_job WHERE id = :id;
+SELECT fence = :fence AND claim_id IS :claim_id, state, cancel_requested FROM holdfast_job WHERE id = :id;
 
 -- name: settle_tally
 INSERT INTO holdfast_tally (queue, state, jobs)

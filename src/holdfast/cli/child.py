@@ -1,0 +1,70 @@
+"""The program of one worker process; started by the supervisor, never by hand.
+
+The main thread only listens: to orders of the supervisor, to signals, and for the end of the runner. When the pipe of
+the supervisor closes, the supervisor is dead: give back what runs and leave.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+from typing import Any
+
+import msgspec
+
+from holdfast.cli.loading import load_app
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.runner import Runner
+
+log = logging.getLogger("holdfast.worker")
+
+
+def main() -> None:
+    settings: dict[str, Any] = msgspec.json.decode(sys.argv[1])
+    orders: int = settings["orders"]
+    os.set_inheritable(orders, False)
+    options = msgspec.convert(settings["options"], WorkerOptions)
+    logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s %(message)s")
+    app = load_app(settings["app"])
+    app.url = settings["db"]
+    ended, signals = os.pipe(), os.pipe()
+    os.set_blocking(signals[1], False)
+    signal.set_wakeup_fd(signals[1])
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    runner = Runner(app, options, name=settings["name"], supervisor=settings["supervisor"], may_exit=True)
+    codes: list[int] = []
+
+    def run() -> None:
+        try:
+            codes.append(runner.run())
+        except BaseException:
+            log.exception("the worker failed")
+        finally:
+            os.write(ended[1], b".")
+
+    threading.Thread(target=run, name="holdfast-runner", daemon=True).start()
+    sources = [orders, signals[0], ended[0]]
+    while ended[0] not in (ready := select.select(sources, [], [])[0]):
+        if signals[0] in ready:
+            os.read(signals[0], 64)
+            runner.stop()  # the same signal often reaches the whole group: only an order of the supervisor means now
+        if orders in ready:
+            words = os.read(orders, 64)
+            if b"now" in words or not words:
+                runner.stop_now()
+            else:
+                runner.stop()
+            if not words:
+                log.warning("the supervisor is gone; giving back what runs")
+                sources.remove(orders)
+    logging.shutdown()
+    os._exit(codes[0] if codes else 1)  # a handler thread that would not stop must not keep us
+
+
+if __name__ == "__main__":
+    main()

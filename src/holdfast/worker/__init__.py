@@ -1,0 +1,1 @@
+"""Drivers that run jobs: threads, processes and signals. `runner.py` is one process; `supervisor.py` its parent."""

@@ -1,0 +1,153 @@
+"""One run of a job inside this process: what the threads of a worker share about it."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.core.lease import TrustWindow, trust
+from holdfast.core.records import Job, Lease, Pulse
+from holdfast.errors import Interrupted
+
+if TYPE_CHECKING:
+    from holdfast.stores.protocol import Transaction
+    from holdfast.tasks import Task
+
+
+class Attempt:
+    """The attempt's lease, its trust in it, and the way to interrupt its handler.
+
+    Written by several threads: `window` by the keeper, `progress` and `note` by the handler, the rest under `_lock`.
+    """
+
+    __slots__ = (
+        "_async",
+        "_lock",
+        "_thread",
+        "claimed_at",
+        "deadline",
+        "ended",
+        "interrupt",
+        "job",
+        "lease",
+        "moved_at",
+        "note",
+        "progress",
+        "reported",
+        "started_at",
+        "task",
+        "transaction",
+        "window",
+    )
+
+    def __init__(self, job: Job, task: Task[..., object], sent_at: float) -> None:
+        self.job = job
+        self.task = task
+        self.lease: Lease = job.lease
+        self.claimed_at = sent_at
+        self.window: TrustWindow = trust(sent_at, job.lease_s, job.beat_s)
+        self.started_at: float | None = None
+        self.deadline: float | None = None
+        self.ended = False  # the handler has returned; its outcome may still be on its way
+        self.moved_at = sent_at
+        self.progress: float | None = None
+        self.note: str | None = None
+        self.interrupt: Interrupted | None = None  # why the handler was asked to stop
+        self.transaction: Transaction | None = None
+        self.reported = True  # False while there is progress that no beat has carried yet
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._async: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.lease.job_id, self.lease.fence
+
+    def start(self, now: float) -> None:
+        """Note that the handler begins."""
+        self.started_at = self.moved_at = now
+        if self.job.timeout_s is not None:
+            self.deadline = now + self.job.timeout_s
+
+    def move(self, now: float, progress: float | None, note: str | None) -> None:
+        """Note that the handler moves."""
+        self.moved_at = now
+        self.progress = progress if progress is not None else self.progress
+        self.note = note if note is not None else self.note
+        self.reported = False
+
+    def pulse(self) -> Pulse:
+        """Return what the next beat says about this attempt."""
+        self.reported = True
+        return Pulse(self.lease, self.started_at is not None, self.progress, self.note)
+
+    def ask_to_stop(self) -> None:
+        """Note that somebody asked for the job to stop: every ending but success is a cancellation from now on."""
+        self.job = msgspec.structs.replace(self.job, cancel_requested=True)
+
+    # ------------------------------------------------------------------------- stopping the handler
+
+    def stop(self, why: Interrupted) -> None:
+        """Ask the handler to stop, now and once. It stops at its next bytecode or await; C code it does not reach."""
+        with self._lock:
+            if self.interrupt is not None:
+                return
+            self.interrupt = why
+            if self._thread is not None:
+                _raise_in(self._thread, type(why))
+            elif self._async is not None:
+                loop, task = self._async
+                loop.call_soon_threadsafe(task.cancel)
+
+    def enter_thread(self) -> None:
+        """Say that the handler runs in this thread from now on."""
+        with self._lock:
+            self._thread = threading.get_ident()
+            if self.interrupt is not None:
+                raise self.interrupt
+
+    def leave_thread(self) -> None:
+        """Say that the handler has left this thread; no interrupt can hit it any more."""
+        while True:
+            try:
+                with self._lock:
+                    if self._thread is not None:
+                        _raise_in(self._thread, None)
+                    self._thread = None
+                return
+            except Interrupted:  # it came in on the last bytecodes
+                continue
+
+    def enter_loop(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+        """Say that the handler runs as this asyncio task from now on."""
+        with self._lock:
+            self._async = (loop, task)
+            if self.interrupt is not None:
+                raise self.interrupt
+
+    def leave_loop(self) -> None:
+        """Say that the handler's asyncio task has ended."""
+        with self._lock:
+            self._async = None
+
+    def stack(self) -> str | None:
+        """Return where the handler is now, for the journal."""
+        with self._lock:
+            if self._thread is not None:
+                frame = sys._current_frames().get(self._thread)
+                return "".join(traceback.format_stack(frame)) if frame is not None else None
+            if self._async is not None:
+                frames = self._async[1].get_stack()
+                return "".join("".join(traceback.format_stack(frame)) for frame in frames[-8:])
+        return None
+
+
+def _raise_in(thread: int, signal: type[BaseException] | None) -> None:
+    argument = ctypes.py_object(signal) if signal is not None else None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), argument)

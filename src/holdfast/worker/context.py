@@ -1,0 +1,93 @@
+"""What running code sees of its own attempt."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast.clock import Clock
+from holdfast.core.records import Job
+from holdfast.errors import Cancelled, UsageError
+from holdfast.stores.protocol import Store
+from holdfast.worker.attempt import Attempt
+
+
+class Context:
+    """The first argument of a task that asks for it: `def transcode(ctx: Context, path: str)`."""
+
+    __slots__ = ("_attempt", "_beat", "_clock", "_store", "log")
+
+    def __init__(
+        self, attempt: Attempt, store: Store, clock: Clock, beat: Callable[[], None], logger: logging.Logger
+    ) -> None:
+        self._attempt = attempt
+        self._store = store
+        self._clock = clock
+        self._beat = beat
+        self.log = logging.LoggerAdapter(logger, {"job_id": attempt.job.id, "task": attempt.job.task})
+
+    @property
+    def job(self) -> Job:
+        """Return the job's row as it was claimed."""
+        return self._attempt.job
+
+    @property
+    def attempt(self) -> int:
+        """Return how many times the job was started, this time included."""
+        return self._attempt.job.attempt
+
+    @property
+    def fence(self) -> int:
+        """Return a number that only ever rises; pass it on so that others can refuse a zombie."""
+        return self._attempt.lease.fence
+
+    @property
+    def cancelled(self) -> bool:
+        """Say whether somebody asked for this job to stop."""
+        return isinstance(self._attempt.interrupt, Cancelled)
+
+    @property
+    def deadline(self) -> float | None:
+        """Return when the attempt runs into its `timeout_s`, on the worker's lease clock; None without one."""
+        return self._attempt.deadline
+
+    def time_left(self) -> float | None:
+        """Return the seconds until `timeout_s` is reached; None without one."""
+        deadline = self._attempt.deadline
+        return None if deadline is None else max(0.0, deadline - self._clock.lease())
+
+    def progress(self, fraction: float | None = None, *, note: str | None = None) -> None:
+        """Tell how far the work is, from 0 to 1; it also proves that the work moves. Raises if it must stop."""
+        self._attempt.move(self._clock.lease(), fraction, note[:1000] if note is not None else None)
+        self._check()
+
+    def heartbeat(self) -> None:
+        """Send a beat soon, without waiting for it. Leases renew by themselves; few tasks need this."""
+        self._attempt.move(self._clock.lease(), None, None)
+        self._beat()
+        self._check()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """Yield the store's own connection inside an open transaction.
+
+        What is written through it commits together with the end of this attempt, when the task returns, or not at
+        all. Put it last and keep it short: it holds a lock of the store. Only stores with SQL have it.
+        """
+        if self._attempt.transaction is not None:
+            raise UsageError("ctx.transaction() was opened before in this attempt; do all writes in one")
+        manager = self._store.transaction(self._attempt.lease, self._attempt.job.beat_s / 2)
+        transaction = manager.__enter__()
+        self._attempt.transaction = transaction
+        try:
+            yield transaction.connection
+        except BaseException:
+            transaction.rollback()
+            self._attempt.transaction = None
+            raise
+
+    def _check(self) -> None:
+        if self._attempt.interrupt is not None:
+            raise self._attempt.interrupt

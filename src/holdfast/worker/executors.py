@@ -1,0 +1,208 @@
+"""Running a handler: async tasks on one event loop, sync tasks in threads. Both end in an `Outcome`.
+
+Whatever a handler does, its attempt gets exactly one outcome and the worker goes on: an exception whose text
+cannot be read, `sys.exit`, a result that cannot be stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast import errors
+from holdfast.clock import Clock
+from holdfast.core.verdict import (
+    Cancelled,
+    Failed,
+    Outcome,
+    Released,
+    Snoozed,
+    Stalled,
+    Succeeded,
+    TimedOut,
+)
+from holdfast.points import point
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.context import Context
+
+log = logging.getLogger("holdfast.worker")
+
+ERROR_MAX = 8_000  # characters of an error's text
+TRACE_MAX = 32_000  # characters of a traceback in the journal
+
+MakeContext = Callable[[Attempt], Context]
+Commit = Callable[[Attempt, Outcome], Outcome | None]  # with the task's own transaction; None: settled
+Report = Callable[[Attempt, Outcome | None], None]
+
+
+class Threads:
+    """Runs sync handlers, each in a thread; as many threads as were ever needed at once."""
+
+    def __init__(self, clock: Clock, make_context: MakeContext, commit: Commit, report: Report) -> None:
+        self._clock = clock
+        self._make_context = make_context
+        self._commit = commit
+        self._report = report
+        self._work: queue.SimpleQueue[Attempt | None] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._count = 0
+
+    def start(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            if not self._idle.acquire(blocking=False):
+                self._count += 1
+                threading.Thread(target=self._loop, name=f"holdfast-job-{self._count}", daemon=True).start()
+            self._work.put(attempt)
+
+    def close(self) -> None:
+        for _ in range(self._count):
+            self._work.put(None)
+
+    def _loop(self) -> None:
+        while (attempt := self._work.get()) is not None:
+            outcome = self._commit(attempt, self._run(attempt))
+            self._idle.release()
+            self._report(attempt, outcome)
+
+    def _run(self, attempt: Attempt) -> Outcome:
+        outcome: Outcome | None = None
+        attempt.start(self._clock.lease())
+        point("handler.before")
+        try:
+            try:
+                attempt.enter_thread()
+                arguments, named = _arguments(attempt, self._make_context)
+                outcome = _success(attempt, attempt.task.fn(*arguments, **named))
+            except BaseException as error:
+                outcome = outcome or conclude(attempt, error)
+            finally:
+                attempt.leave_thread()
+        except errors.Interrupted as late:  # it came in between the handler and here
+            attempt.leave_thread()
+            outcome = outcome or conclude(attempt, late)
+        point("handler.after")
+        return outcome
+
+
+class Loop:
+    """Runs async handlers on an event loop in a thread of its own."""
+
+    def __init__(self, clock: Clock, make_context: MakeContext, commit: Commit, report: Report) -> None:
+        self._clock = clock
+        self._make_context = make_context
+        self._commit = commit
+        self._report = report
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="holdfast-loop", daemon=True)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread.start()
+
+    def start(self, attempts: Sequence[Attempt]) -> None:
+        if not attempts:
+            return
+        if threading.get_ident() == self._thread.ident:
+            self._spawn(attempts)
+        else:
+            self._loop.call_soon_threadsafe(self._spawn, attempts)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(1.0)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _spawn(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            task = self._loop.create_task(self._run(attempt))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, attempt: Attempt) -> None:
+        outcome: Outcome | None
+        attempt.start(self._clock.lease())
+        point("handler.before")
+        task = asyncio.current_task()
+        try:
+            if task is not None:
+                attempt.enter_loop(self._loop, task)
+            arguments, named = _arguments(attempt, self._make_context)
+            outcome = _success(attempt, await attempt.task.fn(*arguments, **named))
+        except BaseException as error:  # cancellation and sys.exit end the attempt, not the loop
+            outcome = conclude(attempt, error)
+        attempt.leave_loop()
+        point("handler.after")
+        if attempt.transaction is not None:
+            outcome = await asyncio.to_thread(self._commit, attempt, outcome)
+        self._report(attempt, outcome)
+
+
+def _arguments(attempt: Attempt, make_context: MakeContext) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    task = attempt.task
+    arguments, named = task.decode(attempt.job.payload)
+    if task.takes_context:
+        return (make_context(attempt), *arguments), named
+    return tuple(arguments), named
+
+
+def _success(attempt: Attempt, value: object) -> Outcome:
+    try:
+        return Succeeded(attempt.task.encode_result(value))
+    except errors.PayloadError as error:
+        return Failed(f"the result could not be stored: {error}")
+
+
+def conclude(attempt: Attempt, error: BaseException) -> Outcome:
+    """Turn whatever left the handler into an outcome; never raises."""
+    if attempt.transaction is not None:
+        attempt.transaction.rollback()
+        attempt.transaction = None
+    if isinstance(error, errors.Interrupted | asyncio.CancelledError) and attempt.interrupt is not None:
+        return interrupted(attempt, attempt.interrupt)
+    if isinstance(error, errors.Interrupted):
+        return interrupted(attempt, error)
+    if isinstance(error, errors.Snooze):
+        return Snoozed(error.delay_s)
+    if isinstance(error, asyncio.CancelledError):
+        return Failed("the task was cancelled from inside (asyncio.CancelledError)")
+    return Failed(describe(error), {"traceback": _trace(error)})
+
+
+def interrupted(attempt: Attempt, why: errors.Interrupted) -> Outcome:
+    """Turn the signal that stopped a handler into an outcome."""
+    match why:
+        case errors.Cancelled():
+            return Cancelled(str(why) or "cancelled")
+        case errors.TimeLimit():
+            return TimedOut(str(why), _stack_of(why))
+        case errors.NoProgress():
+            return Stalled(str(why), _stack_of(why))
+        case _:
+            return Released(started=True, cause=str(why) or type(why).__name__)
+
+
+def describe(error: BaseException) -> str:
+    """Say what was raised, whatever its text does."""
+    kind = type(error).__name__
+    try:
+        text = str(error)
+    except BaseException:
+        return f"{kind}: (its text could not be read)"
+    return (f"{kind}: {text}" if text else kind)[:ERROR_MAX]
+
+
+def _stack_of(why: errors.Interrupted) -> dict[str, Any]:
+    return {"stack": why.stack[-TRACE_MAX:]} if why.stack else {}
+
+
+def _trace(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))[-TRACE_MAX:]
+    except BaseException:
+        return "(the traceback could not be written)"

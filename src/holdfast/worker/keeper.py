@@ -1,0 +1,132 @@
+"""The keeper proves life: it renews all leases of this worker in one call, on a thread and connection of its own.
+
+A handler that blocks the event loop or holds a thread cannot stop it. Short jobs cost no beat: only a lease that has
+used up a third of itself is renewed. An attempt is kept until the store has acknowledged its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import sys
+import threading
+from collections.abc import Callable, Iterable
+
+from holdfast.clock import Clock
+from holdfast.core.lease import trust
+from holdfast.core.machine import State
+from holdfast.core.records import Filter
+from holdfast.errors import Cancelled, HoldfastError, LeaseLost
+from holdfast.stores.protocol import Store
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.trouble import Trouble
+
+log = logging.getLogger("holdfast.worker")
+
+LOOK_S = 0.5  # how soon a request to stop reaches a handler
+PROGRESS_S = 1.0  # how soon progress reaches the store
+
+
+class Keeper:
+    """See the module's docstring. `worker_id` names the incarnation that it speaks for; `gone` is called when the store
+    says that this incarnation was declared dead."""
+
+    def __init__(self, store: Store, clock: Clock, beat_s: float, gone: Callable[[str], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._beat_s = beat_s
+        self._gone = gone
+        self._attempts: dict[tuple[str, int], Attempt] = {}
+        self._wake = threading.Event()
+        self._closing = False
+        self._beat_at = float("-inf")
+        self._progress_at = float("-inf")
+        self._trouble = Trouble(log, clock, "handlers are stopped before their leases end")
+        self._thread = threading.Thread(target=self._serve, name="holdfast-keeper", daemon=True)
+        self.worker_id = ""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake.set()
+        self._thread.join(1.0)
+
+    def keep(self, attempts: Iterable[Attempt]) -> None:
+        """Renew these leases from now on."""
+        self._attempts.update({attempt.key: attempt for attempt in attempts})
+
+    def forget(self, attempts: Iterable[Attempt]) -> None:
+        """Stop renewing: the store has acknowledged their end."""
+        for attempt in attempts:
+            self._attempts.pop(attempt.key, None)
+
+    def all(self) -> list[Attempt]:
+        """Return every attempt that is not settled yet."""
+        return list(self._attempts.values())
+
+    def beat_soon(self) -> None:
+        """Beat at the next opportunity."""
+        self._beat_at = float("-inf")
+        self._wake.set()
+
+    # ------------------------------------------------------------------------------------- the thread
+
+    def _serve(self) -> None:
+        while not self._closing:
+            pause_s = LOOK_S
+            try:
+                self._beat()
+                self._look_for_cancellations()
+                self._trouble.over()
+            except HoldfastError as error:
+                pause_s = self._trouble.met(error)
+            except Exception:
+                log.exception("the keeper stumbled; it goes on")
+            self._clock.wait(self._wake, min(pause_s, self._beat_s / 2))
+            self._wake.clear()
+
+    def _beat(self) -> None:
+        now = self._clock.lease()
+        attempts = self.all()
+        due = [attempt for attempt in attempts if attempt.window.must_renew(now)]
+        if now - self._progress_at >= PROGRESS_S:
+            due += [attempt for attempt in attempts if not attempt.reported and attempt not in due]
+            self._progress_at = now
+        if not due and now - self._beat_at < self._beat_s:
+            return
+        worker_id = self.worker_id
+        sent_at = self._clock.lease()
+        answer = self._store.beat(worker_id, [attempt.pulse() for attempt in due], rss_mb=_rss_mb())
+        self._beat_at = sent_at
+        if answer.gone:
+            self._gone(worker_id)
+            return
+        lost = set(answer.lost)
+        for attempt in due:
+            if attempt.job.id in lost:
+                attempt.stop(LeaseLost("the store says that another attempt has taken over"))
+            else:
+                attempt.window = trust(sent_at, attempt.job.lease_s, attempt.job.beat_s)
+        self._cancel(answer.cancelled)
+
+    def _look_for_cancellations(self) -> None:
+        if not any(attempt.started_at is not None for attempt in self.all()):
+            return
+        where = Filter(states=(State.RUNNING,), worker=self.worker_id, cancel_requested=True, limit=1000)
+        self._cancel([job.id for job in self._store.find(where)])
+
+    def _cancel(self, job_ids: list[str]) -> None:
+        if not job_ids:
+            return
+        wanted = set(job_ids)
+        for attempt in self.all():
+            if attempt.job.id in wanted and attempt.interrupt is None:
+                attempt.ask_to_stop()
+                attempt.stop(Cancelled("cancelled while running"))
+
+
+def _rss_mb() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used / (1_048_576 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,32 @@
+"""How a worker is run, validated once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What `holdfast worker` was told."""
+
+    queues: tuple[str, ...] = ()  # empty: every queue that the app's tasks name
+    slots: int = 20  # per process
+    processes: int = 1
+    name: str | None = None  # default: the host's name
+    grace_period_s: float = 30.0  # how long running jobs may go on after SIGTERM
+    reaper: bool = True
+    grace_s: float = 0.0  # the reaper's patience beyond the end of a lease
+    db: str | None = None
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        for name in ("slots", "processes"):
+            value = getattr(self, name)
+            if not 1 <= value <= 10_000:
+                raise UsageError(f"{name}={value} must be between 1 and 10,000")
+        for name in ("grace_period_s", "grace_s"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1e9:
+                raise UsageError(f"{name}={value} must be a number of seconds of at least 0")

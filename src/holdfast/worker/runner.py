@@ -1,0 +1,352 @@
+"""One worker process: it claims jobs, runs them, and hands their endings to the settler.
+
+claim loop ──▶ buffer ──▶ slots (event loop, threads) ──▶ settler ──▶ store
+    ▲                                                        keeper: beats        (store)
+    └── woken by the store, or by a slot that became free    watch: local time    (no store)
+                                                             reaper: other dead   (store)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast.clock import Clock, pause
+from holdfast.core.records import Job, Worker
+from holdfast.core.verdict import Cancelled, Outcome, Released
+from holdfast.errors import HoldfastError, LeaseLost, Stopping, WorkerGone
+from holdfast.identity import chance, new_id
+from holdfast.reaper import SECOND_LOOK_S, Reaper
+from holdfast.stores.protocol import Store
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.context import Context
+from holdfast.worker.executors import Loop, Threads
+from holdfast.worker.keeper import Keeper
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.pace import Pace
+from holdfast.worker.settler import Settler
+from holdfast.worker.trouble import Trouble
+from holdfast.worker.watch import Watch
+
+if TYPE_CHECKING:
+    from holdfast.app import App
+
+log = logging.getLogger("holdfast.worker")
+
+EXIT_STUCK = 75  # a handler would not stop at the end; it was given back
+EXIT_FENCED = 76  # a handler would not stop before its lease ended
+REAP_S = 0.25  # how often to look for the dead
+UNSERVED_S = 60.0  # how often to say which tasks nobody here knows
+BUFFERED_MAX_S = 1.0  # a job claimed ahead that has not begun by then is given back
+
+
+class Runner:
+    """One incarnation after the other of one named worker, in this process."""
+
+    def __init__(
+        self,
+        app: App,
+        options: WorkerOptions,
+        *,
+        name: str | None = None,
+        supervisor: str | None = None,
+        may_exit: bool = False,
+    ) -> None:
+        self._app = app
+        self._options = options
+        self._store: Store = app.store
+        self._clock: Clock = app.clock
+        self.name = name or options.name or socket.gethostname()
+        self._supervisor = supervisor
+        self._may_exit = may_exit  # this process is ours alone, and somebody will start it again
+        self._tasks = dict(app.tasks)
+        self._queues = list(options.queues) or sorted({task.queue for task in self._tasks.values()}) or ["default"]
+        self._beat_s = min((task.policy.beat_every_s for task in self._tasks.values()), default=10.0)
+        self._lock = threading.Lock()
+        self._buffer: deque[Attempt] = deque()
+        self._running = 0
+        self._room = threading.Event()
+        self._stopping = threading.Event()
+        self._stop_now = threading.Event()
+        self._idle = threading.Event()
+        self._pace = Pace()
+        self._trouble = Trouble(log, self._clock, "no jobs are claimed meanwhile")
+        self._keeper = Keeper(self._store, self._clock, self._beat_s, self._was_declared_dead)
+        self._settler = Settler(
+            self._store, self._clock, self._keeper.forget, journal_all=getattr(app, "journal", "short") == "full"
+        )
+        self._watch = Watch(self._clock, self._keeper.all, self._overran)
+        self._threads = Threads(self._clock, self._context, self._settler.commit, self._ended)
+        self._loop = Loop(self._clock, self._context, self._settler.commit, self._ended)
+        self._reaper = Reaper(self._store, self._clock, hooks=app.hooks, grace_s=options.grace_s, name=self.name)
+        self._reaper_thread = threading.Thread(target=self._reap, name="holdfast-reaper", daemon=True)
+        self._due_in_s: float | None = None
+        self.worker_id = ""
+
+    # --------------------------------------------------------------------------------------- life
+
+    def run(self) -> int:
+        """Work until told to stop; return the exit code."""
+        self._until_it_works(self._enroll)
+        self._until_it_works(self._sweep)
+        self._keeper.start()
+        self._settler.start()
+        self._watch.start()
+        if self._options.reaper:
+            self._reaper_thread.start()
+        log.info(
+            "worker %s is ready: %d slots, queues %s, %d tasks",
+            *(self.name, self._options.slots, ", ".join(self._queues), len(self._tasks)),
+        )
+        try:
+            self._claim_until_stopped()
+            return self._drain()
+        finally:
+            self._leave()
+
+    def stop(self) -> None:
+        """Claim nothing more; let running jobs finish within the grace period. Safe to repeat, and in a signal."""
+        self._stopping.set()
+        self._room.set()
+        self._store.wake()
+
+    def stop_now(self) -> None:
+        """Give back what runs, at once."""
+        self._stop_now.set()
+        self.stop()
+
+    def _enroll(self) -> None:
+        worker = Worker(
+            id=new_id(),
+            name=self.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            boot_id=self._clock.boot_id,
+            supervisor=self._supervisor,
+            queues=self._queues,
+            slots=self._options.slots,
+            beat_s=self._beat_s,
+            version=_version(),
+        )
+        self._store.enroll(worker)
+        self.worker_id = self._keeper.worker_id = worker.id
+
+    def _sweep(self) -> None:
+        """Before the first claim: settle what dead workers left, an earlier process of this name first of all."""
+        recovered = self._reaper.once().recovered
+        pause(SECOND_LOOK_S)
+        recovered += self._reaper.once().recovered
+        log.log(logging.WARNING if recovered else logging.INFO, "recovered %d orphaned jobs at start", recovered)
+
+    def _until_it_works(self, step: Callable[[], None]) -> None:
+        while not self._stopping.is_set():
+            try:
+                step()
+                self._trouble.over()
+                return
+            except HoldfastError as error:
+                self._clock.wait(self._stopping, self._trouble.met(error))
+
+    # -------------------------------------------------------------------------------------- claiming
+
+    def _claim_until_stopped(self) -> None:
+        said_at = self._clock.lease() - UNSERVED_S + 5.0
+        claim_id = new_id()
+        while not self._stopping.is_set():
+            try:
+                limit, ahead = self._room_now()
+                if limit + ahead == 0:
+                    self._room.clear()
+                    if self._room_now() == (0, 0):
+                        self._clock.wait(self._room, 0.25)
+                    self._give_back_stale_buffer()
+                    continue
+                if self._is_due():
+                    jobs = self._claim(claim_id, limit, ahead)
+                    claim_id = new_id()  # only after an answer: a lost one is asked for again
+                    if jobs:
+                        self._pace.add(self._settler.settled, self._clock.lease())
+                        continue
+                if self._clock.lease() - said_at >= UNSERVED_S:
+                    said_at = self._clock.lease()
+                    self._say_what_nobody_serves()
+                self._trouble.over()
+                self._wait_for_work()
+            except WorkerGone:
+                self._was_declared_dead(self.worker_id)
+                claim_id = new_id()
+            except HoldfastError as error:
+                self._clock.wait(self._stopping, self._trouble.met(error))
+            except Exception as error:
+                log.exception("the claim loop stumbled; it goes on")
+                self._clock.wait(self._stopping, self._trouble.met(error))
+
+    def _room_now(self) -> tuple[int, int]:
+        """Return how many jobs could start at once, and how many more to claim ahead of a free slot."""
+        with self._lock:
+            taken = self._running + len(self._buffer)
+        slots = self._options.slots
+        target = self._pace.ahead(self._settler.settled, self._clock.lease())
+        ahead = slots + target - max(taken, slots)
+        return max(0, slots - taken), ahead if 2 * ahead >= target else 0  # refill in gulps, not in sips
+
+    def _is_due(self) -> bool:
+        due = self._store.due(self._queues, list(self._tasks))
+        self._due_in_s = None if due is None else due - self._clock.wall()
+        return self._due_in_s is not None and self._due_in_s <= 0
+
+    def _claim(self, claim_id: str, limit: int, ahead: int) -> list[Job]:
+        first = self._queues.pop(0)
+        self._queues.append(first)  # the next claim begins with another queue
+        sent_at = self._clock.lease()
+        jobs = self._store.claim(self.worker_id, claim_id, self._queues, list(self._tasks), limit, ahead)
+        attempts = [Attempt(job, self._tasks[job.task], sent_at) for job in jobs]
+        self._keeper.keep(attempts)
+        for attempt in attempts:
+            if attempt.job.cancel_requested:
+                self._settler.put(attempt, Cancelled("cancelled before it started"))
+        with self._lock:
+            self._buffer.extend(attempt for attempt in attempts if not attempt.job.cancel_requested)
+        self._start_next()
+        return jobs
+
+    def _wait_for_work(self) -> None:
+        timeout_s = 1.0 if self._due_in_s is None else min(1.0, max(0.001, self._due_in_s))
+        self._store.wait(timeout_s)
+
+    def _give_back_stale_buffer(self) -> None:
+        now = self._clock.lease()
+        with self._lock:
+            stale = [each for each in self._buffer if now - each.claimed_at > BUFFERED_MAX_S]
+            for attempt in stale:
+                self._buffer.remove(attempt)
+        if stale:
+            self._pace.reset()
+        for attempt in stale:
+            self._settler.put(attempt, Released(started=False, cause="claimed ahead, but no slot became free"))
+
+    def _say_what_nobody_serves(self) -> None:
+        for task, jobs in self._store.unserved(self._queues, list(self._tasks)).items():
+            log.warning("%d due jobs of task %r are left for a worker that knows it", jobs, task)
+
+    # --------------------------------------------------------------------------------------- running
+
+    def _start_next(self) -> None:
+        """Fill the free slots from the buffer."""
+        in_loop: list[Attempt] = []
+        in_threads: list[Attempt] = []
+        with self._lock:
+            while self._buffer and self._running < self._options.slots:
+                attempt = self._buffer.popleft()
+                self._running += 1
+                (in_loop if attempt.task.is_async else in_threads).append(attempt)
+        self._loop.start(in_loop)
+        self._threads.start(in_threads)
+
+    def _ended(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        """Take the ending of an attempt, from whatever thread it ran in."""
+        attempt.ended = True
+        if outcome is not None:
+            self._settler.put(attempt, outcome)
+        with self._lock:
+            self._running -= 1
+            last = self._running == 0
+        if last:
+            self._idle.set()
+        if self._buffer:
+            self._start_next()
+        self._room.set()
+
+    def _context(self, attempt: Attempt) -> Context:
+        return Context(attempt, self._store, self._clock, self._keeper.beat_soon, logging.getLogger("holdfast.job"))
+
+    # ------------------------------------------------------------------------------------- reaping
+
+    def _reap(self) -> None:
+        trouble = Trouble(log, self._clock, "no zombies are looked for meanwhile")
+        while not self._stopping.is_set():
+            pause_s = REAP_S * (0.75 + 0.5 * chance())
+            try:
+                self._reaper.once()
+                deadline = self._store.deadline()
+                if deadline is not None:  # wake up for the earliest deadline instead of ticking past it
+                    pause_s = min(pause_s, max(0.02, deadline + self._options.grace_s - self._clock.lease()))
+                trouble.over()
+            except HoldfastError as error:
+                pause_s = trouble.met(error)
+            except Exception:
+                log.exception("the reaper stumbled; it goes on")
+            self._clock.wait(self._stopping, pause_s)
+
+    # -------------------------------------------------------------------------------------- leaving
+
+    def _was_declared_dead(self, worker_id: str) -> None:
+        """Stop what the dead incarnation ran; its leases are or will be settled by others. Then enrol anew."""
+        with self._lock:
+            if worker_id != self.worker_id:
+                return
+            buffered = list(self._buffer)
+            self._buffer.clear()
+        log.warning("this worker was declared dead while it lived; its jobs are stopped and it enrols anew")
+        for attempt in self._keeper.all():
+            attempt.stop(LeaseLost("this worker was declared dead"))
+        self._keeper.forget(buffered)
+        self._until_it_works(self._enroll)
+
+    def _overran(self, attempt: Attempt) -> None:
+        message = "job %s: its handler did not stop before the lease ended"
+        if self._may_exit:
+            log.critical(message + "; ending this process", attempt.job.id)
+            logging.shutdown()
+            os._exit(EXIT_FENCED)
+        attempt.stop(LeaseLost("the lease has ended"))
+
+    def _drain(self) -> int:
+        """Give back what has not begun, let the rest finish within the grace period, then stop it."""
+        with self._lock:
+            buffered, running = list(self._buffer), self._running
+            self._buffer.clear()
+            self._idle.clear()
+            if running == 0:
+                self._idle.set()
+        for attempt in buffered:
+            self._settler.put(attempt, Released(started=False, cause="the worker stopped"))
+        if running:
+            log.info("stopping: %d jobs may go on for %g s", running, self._options.grace_period_s)
+        give_up_at = self._clock.lease() + self._options.grace_period_s
+        while not self._idle.is_set() and not self._stop_now.is_set() and self._clock.lease() < give_up_at:
+            self._clock.wait(self._idle, 0.05)
+        if not self._idle.is_set():
+            for attempt in self._keeper.all():
+                if not attempt.ended:
+                    attempt.stop(Stopping("the worker stopped"))
+            self._clock.wait(self._idle, 2.0)
+        flushed = self._settler.flush(5.0)
+        if not self._idle.is_set() or not flushed:
+            log.warning("a handler would not stop, or the store takes no endings; leaving it to the supervisor")
+            return EXIT_STUCK
+        return 0
+
+    def _leave(self) -> None:
+        self._settler.close()
+        self._keeper.close()
+        self._watch.close()
+        self._threads.close()
+        self._loop.close()
+        if not self._keeper.all():
+            try:
+                self._store.retire(self.worker_id, "left")
+            except HoldfastError as error:
+                log.warning("could not sign off: %s", error)
+        log.info("worker %s has stopped", self.name)
+
+
+def _version() -> str:
+    from holdfast import __version__
+
+    return __version__

@@ -1,0 +1,148 @@
+"""The thread that ends attempts: it judges outcomes and settles them in batches.
+
+While one batch is being written the next one gathers, so a busy worker pays one commit for many jobs and an idle one
+answers at once. An outcome is kept until the store has acknowledged it, through any outage; its lease renews meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.clock import Clock
+from holdfast.core.records import Note
+from holdfast.core.verdict import Failed, Outcome, Settlement, Succeeded, judge, settlement
+from holdfast.errors import HoldfastError, StoreError, TransactionExpired
+from holdfast.identity import chance
+from holdfast.stores.protocol import Answer, Store
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.trouble import Trouble
+
+log = logging.getLogger("holdfast.worker")
+
+BATCH = 500
+Ending = tuple[Attempt, Outcome]
+
+
+class Settler:
+    """See the module's docstring."""
+
+    def __init__(
+        self, store: Store, clock: Clock, forget: Callable[[list[Attempt]], None], *, journal_all: bool = False
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._forget = forget
+        self._journal_all = journal_all
+        self._endings: deque[Ending] = deque()
+        self._wake = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._closing = False
+        self._trouble = Trouble(log, clock, "endings are kept until the store takes them")
+        self.settled = 0
+        self._thread = threading.Thread(target=self._serve, name="holdfast-settler", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Take an ending; it is written within milliseconds."""
+        self._idle.clear()
+        self._endings.append((attempt, outcome))
+        self._wake.set()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything is written; False when the time was up first."""
+        return self._clock.wait(self._idle, timeout_s)
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake.set()
+        self._thread.join(1.0)
+
+    def commit(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
+        """Commit the task's own writes, if it has any, with its success. None: settled; else the outcome to report."""
+        transaction, attempt.transaction = attempt.transaction, None
+        if transaction is None or not isinstance(outcome, Succeeded):
+            return outcome
+        try:
+            answer = transaction.settle(self._judge(attempt, outcome, self._store.now().wall))
+        except (TransactionExpired, StoreError) as error:
+            return Failed(str(error))
+        finally:
+            transaction.rollback()
+        if answer is Answer.REFUSED:
+            return outcome  # the report will be refused as well, and journalled
+        self._forget([attempt])
+        self.settled += 1
+        return None
+
+    # ------------------------------------------------------------------------------------ the thread
+
+    def _serve(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            while self._endings:
+                batch = [self._endings.popleft() for _ in range(min(BATCH, len(self._endings)))]
+                self._settle_for_good(batch)
+            self._idle.set()
+            if self._endings:  # one came in while the flag was set
+                self._idle.clear()
+                self._wake.set()
+            elif self._closing:
+                return
+
+    def _settle_for_good(self, batch: list[Ending]) -> None:
+        while True:
+            try:
+                self._settle(batch)
+                self._trouble.over()
+                return
+            except HoldfastError as error:
+                if self._closing:
+                    log.error("leaving with %d endings unwritten: %s", len(batch), error)
+                    return
+                self._clock.wait(threading.Event(), self._trouble.met(error))
+            except Exception:
+                if len(batch) == 1:
+                    self._give_up_on(batch[0])
+                    return
+                log.exception("a batch of %d endings cannot be written; splitting it", len(batch))
+                middle = len(batch) // 2
+                self._settle_for_good(batch[:middle])
+                self._settle_for_good(batch[middle:])
+                return
+
+    def _settle(self, batch: list[Ending]) -> None:
+        wall = self._store.now().wall
+        answers = self._store.settle([self._judge(attempt, outcome, wall) for attempt, outcome in batch])
+        asked_to_stop = []
+        for (attempt, outcome), answer in zip(batch, answers, strict=True):
+            if answer is Answer.REFUSED:
+                log.warning("job %s: attempt %d reported too late and was refused", attempt.job.id, attempt.job.attempt)
+            elif answer is Answer.AGAIN:
+                attempt.ask_to_stop()
+                asked_to_stop.append((attempt, outcome))
+        self._forget([ending[0] for ending in batch if ending not in asked_to_stop])
+        self.settled += len(batch) - len(asked_to_stop)
+        if asked_to_stop:
+            self._settle(asked_to_stop)
+
+    def _judge(self, attempt: Attempt, outcome: Outcome, wall: float) -> Settlement:
+        verdict = judge(outcome, attempt.job, wall, chance=chance())
+        if self._journal_all and isinstance(outcome, Succeeded):
+            verdict = msgspec.structs.replace(verdict, notes=(Note("succeeded"), *verdict.notes))
+        return settlement(attempt.job, verdict)
+
+    def _give_up_on(self, ending: Ending) -> None:
+        """One ending that no store will ever take: end the attempt as failed, with the reason."""
+        attempt, outcome = ending
+        log.exception("the ending of job %s cannot be written", attempt.job.id)
+        if not isinstance(outcome, Failed) or outcome.detail:
+            self._settle_for_good([(attempt, Failed("its ending could not be written"))])

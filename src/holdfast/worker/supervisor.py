@@ -1,0 +1,180 @@
+"""The parent of the worker processes. It runs no user code, sees its children end, and knows why.
+
+A child that ends takes its leases with it; the parent settles them at once, with the cause in words, and starts the
+child again, more slowly each time it dies young. Orders go down a pipe (`stop`, `now`); when the parent dies the
+pipe closes, and the children give back what they run and leave.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.clock import Clock
+from holdfast.core.records import Worker
+from holdfast.errors import HoldfastError
+from holdfast.identity import new_id
+from holdfast.reaper import Reaper
+from holdfast.stores.protocol import Store
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.runner import EXIT_FENCED, EXIT_STUCK
+from holdfast.worker.trouble import Trouble
+
+if TYPE_CHECKING:
+    from holdfast.app import App
+
+log = logging.getLogger("holdfast.supervisor")
+
+CHILD = "holdfast.cli.child"
+YOUNG_S = 10.0  # a child that dies before this age is restarted more slowly
+RESTART_MAX_S = 30.0
+STOP_MARGIN_S = 15.0  # beyond the grace period; then a child is killed
+
+
+def supervise(app_ref: str, app: App, options: WorkerOptions) -> int:
+    """Run the workers of an app until SIGTERM or SIGINT; a second one gives back what runs at once."""
+    return Supervisor(app_ref, app, options).run()
+
+
+class Supervisor:
+    """See the module's docstring."""
+
+    def __init__(self, app_ref: str, app: App, options: WorkerOptions) -> None:
+        self._app_ref = app_ref
+        self._url = app.url
+        self._store: Store = app.store
+        self._clock: Clock = app.clock
+        self._hooks = app.hooks
+        self._options = options
+        self._id = new_id()
+        self._name = options.name or socket.gethostname()
+        self._stopping = threading.Event()
+        self._orders: dict[int, int] = {}  # child number -> the end of the pipe that we write to
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    def run(self) -> int:
+        """Start the children, pass on signals, and return when all have ended."""
+        signals = _catch_signals()
+        monitors = [
+            threading.Thread(target=self._monitor, args=(number,), name=f"holdfast-child-{number}", daemon=True)
+            for number in range(1, self._options.processes + 1)
+        ]
+        for monitor in monitors:
+            monitor.start()
+        told = 0
+        kill_at = float("inf")
+        while any(monitor.is_alive() for monitor in monitors):
+            if select.select([signals], [], [], 0.2)[0]:
+                told += len([number for number in os.read(signals, 64) if number in (signal.SIGTERM, signal.SIGINT)])
+                self._stopping.set()
+                self._order("now" if told > 1 else "stop")
+                log.info("stopping now" if told > 1 else "stopping")
+                kill_at = self._clock.lease() + STOP_MARGIN_S + (0 if told > 1 else self._options.grace_period_s)
+            if self._clock.lease() > kill_at:
+                self._kill()
+        return 0
+
+    # ------------------------------------------------------------------------------------ one child
+
+    def _monitor(self, number: int) -> None:
+        pause_s = 0.1
+        while not self._stopping.is_set():
+            born_at = self._clock.lease()
+            child = self._spawn(number)
+            if self._stopping.is_set():
+                self._order("stop")
+            code = child.wait()
+            with contextlib.suppress(OSError):
+                os.close(self._orders.pop(number))
+            self._bury(number, child.pid, code)
+            if self._stopping.is_set():
+                return
+            pause_s = 0.1 if self._clock.lease() - born_at > YOUNG_S else min(pause_s * 2, RESTART_MAX_S)
+            log.warning("child %s/%d %s; starting it again in %.1f s", self._name, number, _why(code), pause_s)
+            self._clock.wait(self._stopping, pause_s)
+
+    def _spawn(self, number: int) -> subprocess.Popen[bytes]:
+        read_end, write_end = os.pipe()
+        settings = {
+            "app": self._app_ref,
+            "db": self._url,
+            "name": f"{self._name}/{number}",
+            "supervisor": self._id,
+            "orders": read_end,
+            "options": asdict(self._options),
+        }
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-m", CHILD, msgspec.json.encode(settings).decode()],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(read_end,),
+            )
+        finally:
+            os.close(read_end)
+        self._orders[number] = write_end
+        self._children[number] = child
+        return child
+
+    def _bury(self, number: int, pid: int, code: int) -> None:
+        """Settle what a child left behind; keep trying while the store fails."""
+        trouble = Trouble(log, self._clock, "the jobs of a dead child are settled when it is back")
+        reaper = Reaper(self._store, self._clock, hooks=self._hooks, name=f"{self._name}/{number}")
+        for _ in range(20 if self._stopping.is_set() else 1000):
+            try:
+                for worker in self._store.workers():
+                    if worker.supervisor == self._id and worker.pid == pid:
+                        self._settle_leases(reaper, worker, code)
+                return
+            except HoldfastError as error:
+                self._clock.wait(threading.Event(), trouble.met(error))
+
+    def _settle_leases(self, reaper: Reaper, worker: Worker, code: int) -> None:
+        if code == EXIT_STUCK or (self._stopping.is_set() and code == 0):
+            released = reaper.release_worker(worker, "the worker stopped")
+            log.info("gave back %d jobs of %s", released, worker.name)
+            return
+        excused = code == EXIT_FENCED  # it ended itself because the store was out of reach
+        report = reaper.recover_worker(worker, "exit", f"its process {_why(code)}", excused=excused)
+        log.warning("%s %s; %d of its jobs were settled", worker.name, _why(code), report.recovered)
+
+    # ------------------------------------------------------------------------------------ all of them
+
+    def _order(self, word: str) -> None:
+        for write_end in list(self._orders.values()):
+            with contextlib.suppress(OSError):
+                os.write(write_end, f"{word}\n".encode())
+
+    def _kill(self) -> None:
+        for child in self._children.values():
+            with contextlib.suppress(OSError):
+                child.kill()
+
+
+def _catch_signals() -> int:
+    """Turn SIGTERM and SIGINT into bytes on a pipe, so that nothing runs inside a signal handler."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    return read_end
+
+
+def _why(code: int) -> str:
+    if code < 0:
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    return f"exited with code {code}"

@@ -1,0 +1,39 @@
+"""A store that fails never kills a worker: wait, try again, and say so in one line now and then."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.clock import Clock
+
+LONGEST_S = 2.0
+SAY_EVERY_S = 30.0
+
+
+class Trouble:
+    """The backoff of one thread, and its log."""
+
+    def __init__(self, log: logging.Logger, clock: Clock, meanwhile: str) -> None:
+        self._log = log
+        self._clock = clock
+        self._meanwhile = meanwhile
+        self._since: float | None = None
+        self._said_at = 0.0
+        self._pause_s = 0.05
+
+    def met(self, error: Exception) -> float:
+        """Note one more failure; return how long to wait before the next try."""
+        now = self._clock.lease()
+        if self._since is None:
+            self._since, self._said_at, self._pause_s = now, float("-inf"), 0.05
+        if now - self._said_at >= SAY_EVERY_S:
+            self._log.warning("the store fails (%s); trying again; %s", error, self._meanwhile)
+            self._said_at = now
+        pause, self._pause_s = self._pause_s, min(self._pause_s * 2, LONGEST_S)
+        return pause
+
+    def over(self) -> None:
+        """Note that the store answered."""
+        if self._since is not None:
+            self._log.warning("the store is back after %.1f s", self._clock.lease() - self._since)
+            self._since = None

@@ -1,0 +1,67 @@
+"""The watch keeps time by the local clock alone and never touches the store.
+
+It stops a handler that runs past `timeout_s`, one that does not move for `stall_s`, and, when no beat got through,
+every handler whose lease is about to end (self-fencing). It works while the store hangs: that is why it is not the
+keeper.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from holdfast.clock import Clock
+from holdfast.errors import Interrupted, LeaseLost, NoProgress, TimeLimit
+from holdfast.worker.attempt import Attempt
+
+log = logging.getLogger("holdfast.worker")
+
+LOOK_S = 0.1
+
+
+class Watch:
+    """See the module's docstring. `overrun` is called with an attempt whose handler would not stop before its lease
+    ended: only the end of this process can stop it."""
+
+    def __init__(self, clock: Clock, attempts: Callable[[], list[Attempt]], overrun: Callable[[Attempt], None]) -> None:
+        self._clock = clock
+        self._attempts = attempts
+        self._overrun = overrun
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="holdfast-watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(1.0)
+
+    def look(self) -> None:
+        """Stop what must stop now."""
+        now = self._clock.lease()
+        for attempt in self._attempts():
+            if attempt.started_at is None or attempt.ended:
+                continue
+            if attempt.window.is_over(now):
+                self._overrun(attempt)
+            elif attempt.window.must_stop(now):
+                attempt.stop(LeaseLost("no beat got through; stopped before the lease ended"))
+            elif attempt.deadline is not None and now >= attempt.deadline:
+                _stop(attempt, TimeLimit(f"ran longer than timeout_s={attempt.job.timeout_s:g}"))
+            elif attempt.job.stall_s is not None and now - attempt.moved_at >= attempt.job.stall_s:
+                _stop(attempt, NoProgress(f"no progress for stall_s={attempt.job.stall_s:g}"))
+
+    def _serve(self) -> None:
+        while not self._clock.wait(self._stop, LOOK_S):
+            try:
+                self.look()
+            except Exception:
+                log.exception("the watch stumbled; it goes on")
+
+
+def _stop(attempt: Attempt, why: Interrupted) -> None:
+    if attempt.interrupt is None:
+        why.stack = attempt.stack()
+        attempt.stop(why)
