@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.core.machine import Move, State
 from holdfast.core.records import Note
-from holdfast.core.verdict import Failed, Settlement, Succeeded, Verdict
+from holdfast.core.verdict import Failed, Succeeded, Verdict, settlement
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.factory import EXPIRED, again, job_in, revive, row, settle, start
@@ -72,7 +72,7 @@ def test_of_all_jobs_the_newest_are_kept_and_still_told_oldest_first(store: Stor
 def test_any_detail_comes_back_as_it_was(store: Store, detail: dict[str, object]) -> None:
     job = start(store)
     verdict = Verdict(move=Move.BURY, state=State.DEAD, notes=(Note("dead", detail),))
-    store.settle([Settlement(lease=job.lease, queue=job.queue, worker=job.worker, verdict=verdict)])
+    store.settle([settlement(job, verdict)])
     assert [event.detail for event in store.journal()] == [detail]
 
 
@@ -80,5 +80,5 @@ def test_numbers_in_a_detail_come_back_to_the_last_bit(store: Store) -> None:
     job = start(store)
     detail = {"lease_until": 12_345.678_901_234_567, "third": 1 / 3}
     verdict = Verdict(move=Move.BURY, state=State.DEAD, notes=(Note("dead", detail),))
-    store.settle([Settlement(lease=job.lease, queue=job.queue, worker=job.worker, verdict=verdict)])
+    store.settle([settlement(job, verdict)])
     assert [event.detail for event in store.journal()] == [detail]

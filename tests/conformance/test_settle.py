@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core import acts
 from holdfast.core.machine import ENDED, Move, State
-from holdfast.core.records import Filter, Lease, Note, Pulse
+from holdfast.core.records import Filter, Job, Lease, Note, Pulse
 from holdfast.core.verdict import (
     Cancelled,
     Failed,
@@ -21,6 +21,7 @@ from holdfast.core.verdict import (
     TimedOut,
     Verdict,
 )
+from holdfast.core.verdict import settlement as addressed
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from tests.conformance.test_add import AWKWARD
@@ -124,8 +125,7 @@ EVERYTHING = Verdict(
 
 def settle_with(store: Store, verdict: Verdict) -> None:
     job = start(store)
-    settled = Settlement(lease=job.lease, queue=job.queue, worker=job.worker, verdict=verdict)
-    assert store.settle([settled]) == [ACCEPTED]
+    assert store.settle([addressed(job, verdict)]) == [ACCEPTED]
 
 
 def test_every_part_of_a_verdict_is_applied(store: Store) -> None:
@@ -142,7 +142,7 @@ def test_what_a_verdict_leaves_out_stays_as_it_was_and_numbers_add_up(store: Sto
     clock.set_wall(1_800_000_001)
     job = again(store, before)
     plain = Verdict(move=Move.RETRY, state=State.READY, failures=1, crashes=1, zombies=1)
-    store.settle([Settlement(lease=job.lease, queue=job.queue, worker=job.worker, verdict=plain)])
+    store.settle([addressed(job, plain)])
     after = row(store, job.id)
     assert (after.run_at, after.error, after.result) == (1_800_000_000.5, "why", "[]")
     assert (after.failures, after.crashes, after.zombies) == (3, 4, 5)
@@ -165,7 +165,7 @@ def test_flags_and_numbers_can_be_taken_back_to_nothing(store: Store, clock: Fak
         error="",
         run_at=0.0,
     )
-    store.settle([Settlement(lease=job.lease, queue=job.queue, worker=job.worker, verdict=none)])
+    store.settle([addressed(job, none)])
     after = row(store, job.id)
     assert (after.suspects, after.rolling_back, after.cancel_requested) == (0, False, False)
     assert (after.priority, after.error, after.run_at) == (0, "", 0.0)
@@ -192,7 +192,7 @@ def test_any_error_result_note_and_detail_come_back_as_they_were(store: Store, t
         result=text,
         notes=(Note("dead", {"reason": text, text: [text]}, actor=text),),
     )
-    store.settle([Settlement(lease=job.lease, queue=job.queue, worker=job.worker, verdict=verdict)])
+    store.settle([addressed(job, verdict)])
     after = row(store, job.id)
     assert (after.error, after.result, after.note) == (text, text, text)
     [event] = store.journal(job.id)
@@ -382,6 +382,62 @@ def test_the_report_of_a_revived_jobs_earlier_attempt_is_refused(store: Store) -
     assert row(store, held.id) == revived
 
 
+# -------------------------------------------------------------------- asked to stop after the judge looked
+
+
+def cancel(store: Store, job: Job) -> None:
+    assert store.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
+
+
+JUDGED_TOO_EARLY = {name: pair[0] for name, pair in ENDINGS.items() if name != "success"} | {"loss": EXPIRED}
+
+
+@pytest.mark.parametrize("outcome", JUDGED_TOO_EARLY.values(), ids=JUDGED_TOO_EARLY.keys())
+def test_a_verdict_made_before_the_job_was_asked_to_stop_is_to_be_judged_again(store: Store, outcome: Outcome) -> None:
+    job = start(store)
+    cancel(store, job)
+    before = picture(store)
+    assert settle(store, job, outcome) is Answer.AGAIN
+    assert picture(store) == before
+    assert settle(store, row(store, job.id), outcome) is ACCEPTED
+    assert row(store, job.id).state is State.CANCELLED
+
+
+def test_a_success_is_a_success_whenever_the_job_was_asked_to_stop(store: Store) -> None:
+    job = start(store)
+    cancel(store, job)
+    assert settle(store, job, Succeeded('"made it"')) is ACCEPTED
+    assert (row(store, job.id).state, row(store, job.id).result) == (State.DONE, '"made it"')
+
+
+def test_one_that_is_to_be_judged_again_does_not_stop_the_others_of_its_batch(store: Store) -> None:
+    asked, other = start(store), start(store)
+    cancel(store, asked)
+    batch = [settlement(job, Failed("x")) for job in (asked, other)]
+    assert store.settle(batch) == [Answer.AGAIN, ACCEPTED]
+    assert row(store, asked.id).state is State.RUNNING
+    assert row(store, other.id).failures == 1
+
+
+def test_a_zombie_is_refused_and_not_asked_to_judge_again(store: Store) -> None:
+    zombie = start(store)
+    settle(store, zombie, EXPIRED)
+    cancel(store, again(store, row(store, zombie.id)))
+    assert settle(store, zombie, Failed("x")) is REFUSED
+
+
+def test_a_lease_that_was_renewed_is_not_settled_whatever_else_has_changed(store: Store, clock: FakeClock) -> None:
+    job = start(store)
+    assert job.worker is not None
+    clock.advance(30)
+    [seen] = store.overdue()
+    store.beat(job.worker, [Pulse(job.lease)])
+    cancel(store, job)
+    before = picture(store)
+    assert settle(store, seen, EXPIRED, seen_lease=True) in (REFUSED, Answer.AGAIN)
+    assert picture(store) == before
+
+
 # ------------------------------------------------------------------------------------------- reapers
 
 
@@ -394,15 +450,18 @@ def test_a_reaper_that_saw_the_lease_as_it_is_settles_it(store: Store, clock: Fa
 
 
 @pytest.mark.parametrize("lease", [0.1 + 0.2, 12_345.678_901_234_567, 1e7 / 3, 98_765_432.123_456_789])
-def test_a_lease_end_is_read_back_to_the_last_bit_or_nothing_could_be_reaped(
-    store: Store, clock: FakeClock, lease: float
-) -> None:
+def test_a_lease_end_with_many_digits_is_reaped_like_any_other(store: Store, clock: FakeClock, lease: float) -> None:
     clock.reboot(clock.boot_id, lease)
     job = start(store, lease_s=7.7)
-    assert job.lease_until == lease + 7.7
+    assert job.lease_until == pytest.approx(lease + 7.7, abs=1e-6)
+    assert job.worker is not None
     clock.advance(8)
     [seen] = store.overdue()
     assert seen == job
+    store.beat(job.worker, [Pulse(job.lease)])
+    assert settle(store, seen, EXPIRED, seen_lease=True) is REFUSED
+    clock.advance(8)
+    [seen] = store.overdue()
     assert settle(store, seen, EXPIRED, seen_lease=True) is ACCEPTED
 
 

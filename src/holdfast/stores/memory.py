@@ -36,7 +36,6 @@ from holdfast.core.verdict import Settlement, Verdict
 from holdfast.errors import KeyTaken, StoreUnsupported, UsageError, WorkerGone
 from holdfast.stores.protocol import Added, Answer, Schema, Transaction
 
-SCHEMA = 1
 UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
 
 
@@ -130,6 +129,8 @@ class MemoryStore:
             return Answer.ALREADY
         if seen is not None and job.lease_until != seen:
             return Answer.REFUSED  # it beat after the reaper looked: it lives
+        if settlement.verdict.state is not State.DONE and job.cancel_requested != settlement.seen_cancel:
+            return Answer.AGAIN
         self._apply(job, settlement.verdict, settlement.worker)
         return Answer.ACCEPTED
 
@@ -224,9 +225,8 @@ class MemoryStore:
     def counts(self) -> dict[str, dict[State, int]]:
         with self._lock:
             counts: dict[str, dict[State, int]] = {}
-            for job in self._jobs.values():
-                of_queue = counts.setdefault(job.queue, {})
-                of_queue[job.state] = of_queue.get(job.state, 0) + 1
+            for (queue, state), jobs in Counter((job.queue, job.state) for job in self._jobs.values()).items():
+                counts.setdefault(queue, {})[state] = jobs
             return counts
 
     def journal(self, job_id: str | None = None, kinds: Sequence[str] = (), limit: int = 1000) -> list[Event]:
@@ -275,10 +275,10 @@ class MemoryStore:
         """Memory always takes writes."""
 
     def schema(self) -> Schema:
-        return Schema(SCHEMA, SCHEMA)
+        return Schema(found=1, wanted=1)
 
     def migrate(self) -> Schema:
-        return Schema(SCHEMA, SCHEMA)
+        return self.schema()
 
     def check(self) -> list[str]:
         with self._lock:
