@@ -88,7 +88,7 @@ class Reaper:
         spread_s = STORM_SPREAD_S if sum(each.worker.running for each in vanished) > STORM else 0.0
         for each in vanished:
             zombies += self._recover_worker(each, fix, spread_s)
-        zombies += self._recover_overdue(fix, skip={zombie.job.id for zombie in zombies})
+        zombies += self._recover_overdue(fix, done={zombie.job.id for zombie in zombies})
         self._note_contact()
         return Report(zombies)
 
@@ -100,7 +100,10 @@ class Reaper:
 
     def release_worker(self, worker: Worker, cause: str) -> int:
         """Give back what a worker held that was told to stop and has ended; return how many jobs that were."""
-        self._store.retire(worker.id, cause)
+        self._store.retire(worker.id, f"released: {cause}")
+        return self._release_all_of(worker, cause)
+
+    def _release_all_of(self, worker: Worker, cause: str) -> int:
         released = 0
         while True:
             jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
@@ -121,6 +124,10 @@ class Reaper:
 
     def _recover_worker(self, vanished: Vanished, fix: bool, spread_s: float) -> list[Zombie]:
         worker = vanished.worker
+        manner, _, words = (worker.gone_cause or "").partition(": ")
+        if manner == "released" and fix:
+            self._release_all_of(worker, words)
+            return []
         detector, cause = self._cause(vanished)
         if not fix:
             jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
@@ -160,21 +167,22 @@ class Reaper:
 
     # -------------------------------------------------------------------------------------- expired
 
-    def _recover_overdue(self, fix: bool, skip: set[str]) -> list[Zombie]:
+    def _recover_overdue(self, fix: bool, done: set[str]) -> list[Zombie]:
         zombies: list[Zombie] = []
+        left = 0  # overdue rows that stay: not ripe, not readable, or renewed; they must not hide those behind them
         while True:
-            page = [job for job in self._store.overdue(self._grace_s, PAGE) if job.id not in skip]
+            page = self._store.overdue(self._grace_s, PAGE, skip=left)
             if page and fix:
                 self._feel_for_a_gap()
             now = self._store.now().lease
-            ripe = [job for job in page if self._is_ripe(job, now)]
+            ripe = [job for job in page if job.id not in done and self._is_ripe(job, now)]
             judged = [self._judge(job, None, "expired", "its lease ran out", 0, self._spread(ripe)) for job in ripe]
             if not fix:
                 return judged
             judged = self._settle(judged, seen_lease=True)
             zombies += judged
-            skip |= {job.id for job in page}
-            if len(page) < PAGE or not any(zombie.recovered for zombie in judged):
+            left += len(page) - sum(zombie.recovered for zombie in judged)
+            if not page:
                 self._forget_overdue(now)
                 return zombies
             point("reap.middle")
@@ -183,7 +191,8 @@ class Reaper:
         first_seen = self._overdue.setdefault((job.id, job.fence, job.lease_until or 0.0), now)
         if now < self._gap_ended + job.beat_s and self._gap_s >= job.beat_s:
             return False
-        return now - first_seen >= SECOND_LOOK_S or len(self._overdue) > PAGE
+        many = len(self._overdue) > PAGE  # a second look at each of very many would only delay them all
+        return many or now - first_seen >= SECOND_LOOK_S
 
     def _spread(self, jobs: Sequence[Job]) -> float:
         return STORM_SPREAD_S if len(jobs) > STORM else 0.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -11,15 +12,30 @@ from holdfast.core.machine import ENDED
 from holdfast.core.records import Event, Job, NewJob, Note, Pulse, Worker
 from holdfast.core.verdict import Settlement, Verdict
 
+log = logging.getLogger("holdfast.stores")
+
 encode = msgspec.json.Encoder().encode
 _jobs = msgspec.json.Decoder(list[Job], strict=False)  # not strict: SQLite has no booleans
+_job = msgspec.json.Decoder(Job, strict=False)
+_raws = msgspec.json.Decoder(list[msgspec.Raw])
 _rows = msgspec.json.Decoder(list[list[Any]])
 _names = msgspec.json.Decoder(list[str])
 
 
 def jobs_from(text: str) -> list[Job]:
-    """Read rows of jobs."""
-    return _jobs.decode(text)
+    """Read rows of jobs. One that cannot be read is left out and logged, so that it does not hide the others."""
+    try:
+        return _jobs.decode(text)
+    except msgspec.ValidationError:
+        return list(_readable(text))
+
+
+def _readable(text: str) -> Iterator[Job]:
+    for row in _raws.decode(text):
+        try:
+            yield _job.decode(row)
+        except msgspec.ValidationError as error:
+            log.error("a job's row cannot be read and is left out (%s): %.200s", error, bytes(row))
 
 
 def rows_from(text: str) -> list[list[Any]]:

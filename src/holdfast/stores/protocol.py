@@ -126,8 +126,11 @@ class Store(Protocol):
 
     # ------------------------------------------------------------------------------ finding the dead
 
-    def overdue(self, grace_s: float = 0.0, limit: int = 500) -> list[Job]:
-        """Return running jobs whose lease ended at least `grace_s` ago, longest ago first. Only reads."""
+    def overdue(self, grace_s: float = 0.0, limit: int = 500, skip: int = 0) -> list[Job]:
+        """Return running jobs whose lease ended at least `grace_s` ago, longest ago first, without the first `skip`.
+
+        Only reads. A row that cannot be read is left out.
+        """
         ...
 
     def deadline(self) -> float | None:

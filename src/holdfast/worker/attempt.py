@@ -34,6 +34,7 @@ class Attempt:
         "deadline",
         "ended",
         "interrupt",
+        "interrupted_at",
         "job",
         "lease",
         "moved_at",
@@ -59,6 +60,7 @@ class Attempt:
         self.progress: float | None = None
         self.note: str | None = None
         self.interrupt: Interrupted | None = None  # why the handler was asked to stop
+        self.interrupted_at = float("inf")  # lease clock
         self.transaction: Transaction | None = None
         self.reported = True  # False while there is progress that no beat has carried yet
         self._lock = threading.Lock()

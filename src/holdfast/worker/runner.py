@@ -68,6 +68,7 @@ class Runner:
         self._queues = list(options.queues) or sorted({task.queue for task in self._tasks.values()}) or ["default"]
         self._beat_s = min((task.policy.beat_every_s for task in self._tasks.values()), default=10.0)
         self._lock = threading.Lock()
+        self._enrolling = threading.Lock()
         self._buffer: deque[Attempt] = deque()
         self._running = 0
         self._room = threading.Event()
@@ -240,13 +241,20 @@ class Runner:
         """Fill the free slots from the buffer."""
         in_loop: list[Attempt] = []
         in_threads: list[Attempt] = []
+        too_late: list[Attempt] = []
+        now = self._clock.lease()
         with self._lock:
             while self._buffer and self._running < self._options.slots:
                 attempt = self._buffer.popleft()
+                if attempt.window.must_stop(now):
+                    too_late.append(attempt)
+                    continue
                 self._running += 1
                 (in_loop if attempt.task.is_async else in_threads).append(attempt)
         self._loop.start(in_loop)
         self._threads.start(in_threads)
+        for attempt in too_late:
+            self._settler.put(attempt, Released(started=False, cause="its lease was about to end before it began"))
 
     def _ended(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """Take the ending of an attempt, from whatever thread it ran in."""
@@ -275,7 +283,8 @@ class Runner:
                 self._reaper.once()
                 deadline = self._store.deadline()
                 if deadline is not None:  # wake up for the earliest deadline instead of ticking past it
-                    pause_s = min(pause_s, max(0.02, deadline + self._options.grace_s - self._clock.lease()))
+                    left_s = deadline + self._options.grace_s - self._clock.lease()
+                    pause_s = min(pause_s, left_s if left_s > 0 else SECOND_LOOK_S)
                 trouble.over()
             except HoldfastError as error:
                 pause_s = trouble.met(error)
@@ -287,16 +296,17 @@ class Runner:
 
     def _was_declared_dead(self, worker_id: str) -> None:
         """Stop what the dead incarnation ran; its leases are or will be settled by others. Then enrol anew."""
-        with self._lock:
+        with self._enrolling:
             if worker_id != self.worker_id:
-                return
-            buffered = list(self._buffer)
-            self._buffer.clear()
-        log.warning("this worker was declared dead while it lived; its jobs are stopped and it enrols anew")
-        for attempt in self._keeper.all():
-            attempt.stop(LeaseLost("this worker was declared dead"))
-        self._keeper.forget(buffered)
-        self._until_it_works(self._enroll)
+                return  # the other thread was told as well, and was first
+            log.warning("this worker was declared dead while it lived; its jobs are stopped and it enrols anew")
+            with self._lock:
+                buffered = list(self._buffer)
+                self._buffer.clear()
+            for attempt in self._keeper.all():
+                attempt.stop(LeaseLost("this worker was declared dead"))
+            self._keeper.forget(buffered)
+            self._until_it_works(self._enroll)
 
     def _overran(self, attempt: Attempt) -> None:
         message = "job %s: its handler did not stop before the lease ended"

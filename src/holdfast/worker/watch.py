@@ -44,10 +44,12 @@ class Watch:
         for attempt in self._attempts():
             if attempt.started_at is None or attempt.ended:
                 continue
-            if attempt.window.is_over(now):
-                self._overrun(attempt)
-            elif attempt.window.must_stop(now):
+            if attempt.window.must_stop(now):
                 attempt.stop(LeaseLost("no beat got through; stopped before the lease ended"))
+                attempt.interrupted_at = min(attempt.interrupted_at, now)
+                # A process that was frozen wakes up past the end: its handlers still get a moment to stop and report.
+                if attempt.window.is_over(now) and now - attempt.interrupted_at >= min(1.0, attempt.job.lease_s / 10):
+                    self._overrun(attempt)
             elif attempt.deadline is not None and now >= attempt.deadline:
                 _stop(attempt, TimeLimit(f"ran longer than timeout_s={attempt.job.timeout_s:g}"))
             elif attempt.job.stall_s is not None and now - attempt.moved_at >= attempt.job.stall_s:

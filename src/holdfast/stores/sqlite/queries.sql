@@ -198,8 +198,8 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
     SELECT row FROM holdfast_row AS job
     JOIN holdfast_worker AS holder ON holder.id = job.worker
     WHERE job.state = 'running' AND job.lease_until <= :lease - :grace AND holder.boot_id = :boot_id
-    ORDER BY job.lease_until
-    LIMIT :limit
+    ORDER BY job.lease_until, job.seq
+    LIMIT :limit OFFSET :skip
 );
 
 -- name: deadline

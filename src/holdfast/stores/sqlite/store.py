@@ -141,12 +141,13 @@ class SqliteStore:
 
     # ------------------------------------------------------------------------------ finding the dead
 
-    def overdue(self, grace_s: float = 0.0, limit: int = 500) -> list[Job]:
+    def overdue(self, grace_s: float = 0.0, limit: int = 500, skip: int = 0) -> list[Job]:
         values = {
             "lease": self._clock.lease(),
             "boot_id": self._clock.boot_id,
             "grace": grace_s,
             "limit": limit,
+            "skip": skip,
         }
         return codec.jobs_from(self._one("overdue", values))
 
