@@ -5,7 +5,6 @@ Policy travels on the job's row, so the reaper needs none of the user's code.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -13,18 +12,22 @@ from holdfast.errors import PolicyError
 
 OnCrash = Literal["retry", "hold", "fail", "rollback"]
 
+WHOLE_MAX = 2**31 - 1
+SECONDS_MAX = 10**9  # thirty years
 BEATS_PER_LEASE = 3  # one beat may be lost, and one late, before the lease runs out
 
 
 def _whole(name: str, value: object, *, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
-        raise PolicyError(f"{name}={value!r} must be a whole number of at least {least}")
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= WHOLE_MAX:
+        raise PolicyError(f"{name}={value!r} must be a whole number of at least {least} and at most {WHOLE_MAX}")
 
 
 def _seconds(name: str, value: object, *, least: float) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not least <= value <= 10**9:  # type: ignore[arg-type,operator]
-        raise PolicyError(f"{name}={value!r} must be a number of seconds of at least {least:g}")
+    if not number or not least <= value <= SECONDS_MAX:  # type: ignore[operator]  # not a number is never in between
+        raise PolicyError(
+            f"{name}={value!r} must be a number of seconds of at least {least:g} and at most {SECONDS_MAX}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
