@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.policy import Policy, Retry
@@ -21,7 +23,9 @@ from holdfast.core.verdict import (
     judge,
 )
 from holdfast.core.verdict import settlement as addressed
+from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Answer, Store
+from holdfast.testing import FakeClock
 
 _numbers = itertools.count(1)
 
@@ -126,6 +130,11 @@ def job_in(store: Store, state: State, **given: Any) -> Job:
     job = row(store, job.id)
     assert job.state is state
     return job
+
+
+def a_job(state: State = State.RUNNING, **changes: Any) -> Job:
+    """A job in this state that no store knows, with any of its fields changed."""
+    return msgspec.structs.replace(job_in(MemoryStore(clock=FakeClock()), state), **changes)
 
 
 def revive(store: Store, job: Job) -> bool:

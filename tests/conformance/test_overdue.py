@@ -37,6 +37,16 @@ def test_longest_ago_comes_first_and_the_limit_holds(store: Store, clock: FakeCl
     assert [job.id for job in store.overdue(limit=2)] == [ids[1], ids[2]]
 
 
+def test_some_can_be_skipped_so_that_one_that_cannot_be_settled_does_not_hide_the_rest(
+    store: Store, clock: FakeClock
+) -> None:
+    ids = [start(store, lease_s=lease_s).id for lease_s in (10.0, 20.0, 30.0)]
+    clock.advance(100)
+    assert [job.id for job in store.overdue(skip=1)] == ids[1:]
+    assert [job.id for job in store.overdue(limit=1, skip=1)] == ids[1:2]
+    assert store.overdue(skip=3) == []
+
+
 def test_looking_changes_nothing(store: Store, clock: FakeClock) -> None:
     start(store)
     clock.advance(31)

@@ -211,6 +211,8 @@ def _run_again(
     crashes: int = 0,
 ) -> Verdict:
     """Run the job again while its budgets last; then bury it, or hold it if it was rolling back."""
+    if isinstance(outcome, Released):  # given back while it rolls back: it costs nothing, and waits for nothing
+        return _verdict(Move.RELEASE, outcome, job, run_at=now)
     total_crashes = job.crashes + crashes
     total = job.failures + failures + total_crashes
     spent = None

@@ -139,11 +139,11 @@ class MemoryStore:
 
     # ------------------------------------------------------------------------------ finding the dead
 
-    def overdue(self, grace_s: float = 0.0, limit: int = 500) -> list[Job]:
+    def overdue(self, grace_s: float = 0.0, limit: int = 500, skip: int = 0) -> list[Job]:
         with self._lock:
             latest = self._clock.lease() - grace_s
             ended = [job for job in self._running() if _lease_end(job) <= latest]
-            return sorted(ended, key=_lease_end)[:limit]
+            return sorted(ended, key=_lease_end)[skip : skip + limit]
 
     def deadline(self) -> float | None:
         with self._lock:

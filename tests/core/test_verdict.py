@@ -1,0 +1,528 @@
+"""judge: what becomes of a job, over every combination, against tables written by hand from the design.
+
+The tables below are sections 2, 14 and 15 in another form. They know nothing of how `judge` is written.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.machine import MOVES, Move, State
+from holdfast.core.records import Job
+from holdfast.core.verdict import (
+    Cancelled,
+    Failed,
+    Lost,
+    Outcome,
+    Parked,
+    Released,
+    Snoozed,
+    Stalled,
+    Succeeded,
+    TimedOut,
+    Verdict,
+    judge,
+    settlement,
+)
+from tests.factory import a_job
+
+NOW = 1_700_000_000.0
+ON_CRASH = ("retry", "hold", "fail", "rollback")
+RUNNING = a_job()
+
+OUTCOMES: dict[str, Outcome] = {
+    "succeeded": Succeeded('"r"'),
+    "failed": Failed("boom", {"trace": "x"}),
+    "timed out": TimedOut("too long", {"stack": "y"}),
+    "stalled": Stalled("stuck"),
+    "lost": Lost("expired", "silence", {"host": "h"}, suspects=4),
+    "lost, excused": Lost("expired", "silence", {"host": "h"}, suspects=4, excused=True),
+    "lost with many": Lost("vanished", "silence", spread_s=8.0),
+    "released before it began": Released(False, "stopping"),
+    "released after it began": Released(True, "stopping"),
+    "snoozed": Snoozed(60.0),
+    "parked": Parked("signal"),
+    "cancelled": Cancelled("asked to"),
+}
+
+#                                     retry     hold      fail      rollback
+WHILE_BUDGETS_LAST = {
+    "succeeded": ("done", "done", "done", "done"),
+    "failed": ("ready", "ready", "ready", "ready"),
+    "timed out": ("ready", "held", "dead", "ready"),
+    "stalled": ("ready", "held", "dead", "ready"),
+    "lost": ("ready", "held", "dead", "ready"),
+    "lost, excused": ("ready", "held", "dead", "ready"),
+    "lost with many": ("ready", "held", "dead", "ready"),
+    "released before it began": ("ready", "ready", "ready", "ready"),
+    "released after it began": ("ready", "held", "dead", "ready"),
+    "snoozed": ("ready", "ready", "ready", "ready"),
+    "parked": ("waiting", "waiting", "waiting", "waiting"),
+    "cancelled": ("cancelled", "cancelled", "cancelled", "cancelled"),
+}
+# Once a budget is spent, only these differ: the job is given up instead of being run again.
+# An undo that has not begun is begun all the same: rolling back is what becomes of a workflow that is given up.
+WHEN_SPENT = {
+    "failed": ("dead", "dead", "dead", "dead"),
+    "timed out": ("dead", "held", "dead", "ready"),
+    "stalled": ("dead", "held", "dead", "ready"),
+    "lost": ("dead", "held", "dead", "ready"),
+    "lost with many": ("dead", "held", "dead", "ready"),
+}
+# While it rolls back, success is the end of the rollback, and a spent budget holds the job and never buries it.
+ROLLING_BACK = {"succeeded": ("rolled_back",) * 4}
+ROLLING_BACK_WHEN_SPENT = {
+    "failed": ("held", "held", "held", "held"),
+    "timed out": ("held", "held", "dead", "held"),
+    "stalled": ("held", "held", "dead", "held"),
+    "lost": ("held", "held", "dead", "held"),
+    "lost with many": ("held", "held", "dead", "held"),
+}
+COUNTS_AS_FAILURE = {"failed", "timed out", "stalled"}
+COUNTS_AS_CRASH = {"lost", "lost with many"}
+IS_LOSS = {"lost", "lost, excused", "lost with many"}
+
+# failures and crashes so far, attempts_max, crashes_max: below, at and over each budget.
+BUDGETS = [
+    (0, 0, 5, 3),  # all is left
+    (3, 0, 5, 3),  # the next but one attempt is the last
+    (4, 0, 5, 3),  # this was the last attempt
+    (2, 2, 5, 9),  # failures and crashes count together
+    (0, 1, 5, 3),
+    (0, 2, 9, 3),  # this was the last crash
+    (0, 0, 1, 3),
+    (0, 0, 5, 1),
+    (0, 0, 1, 1),
+    (5, 0, 5, 3),  # over already: somebody lowered the budget
+    (0, 3, 9, 3),
+    (7, 7, 5, 3),
+]
+
+
+def is_spent(name: str, failures: int, crashes: int, attempts_max: int, crashes_max: int) -> bool:
+    """Section 2: dead when crashes >= crashes_max or failures + crashes >= attempts_max."""
+    if name in COUNTS_AS_FAILURE:
+        return failures + 1 + crashes >= attempts_max
+    if name in COUNTS_AS_CRASH:
+        return crashes + 1 >= crashes_max or failures + crashes + 1 >= attempts_max
+    return False
+
+
+def wanted_state(name: str, on_crash: str, rolling_back: bool, cancel: bool, spent: bool) -> str:
+    if cancel and name != "succeeded":
+        return "cancelled"  # section 15, race 11
+    tables = [WHILE_BUDGETS_LAST]
+    if spent:
+        tables.insert(0, WHEN_SPENT)
+    if rolling_back:
+        tables.insert(0, ROLLING_BACK)
+    if rolling_back and spent:
+        tables.insert(0, ROLLING_BACK_WHEN_SPENT)
+    return next(table[name] for table in tables if name in table)[ON_CRASH.index(on_crash)]
+
+
+Case = tuple[str, str, bool, bool, tuple[int, int, int, int]]
+CASES: list[Case] = list(
+    itertools.product(OUTCOMES, ON_CRASH, (False, True), (False, True), BUDGETS)  # 12 x 4 x 2 x 2 x 12
+)
+
+
+def cases(*only: str, **fixed: Any) -> Iterator[tuple[Case, Job, Verdict]]:
+    """Every combination of the named outcomes, judged."""
+    for case in CASES:
+        name, on_crash, rolling_back, cancel, (failures, crashes, attempts_max, crashes_max) = case
+        if only and name not in only:
+            continue
+        job = msgspec.structs.replace(
+            RUNNING,
+            on_crash=on_crash,
+            rolling_back=rolling_back,
+            cancel_requested=cancel,
+            failures=failures,
+            crashes=crashes,
+            attempts_max=attempts_max,
+            crashes_max=crashes_max,
+        )
+        if all(getattr(job, field) == value for field, value in fixed.items()):
+            yield case, job, judge(OUTCOMES[name], job, NOW, chance=0.5)
+
+
+def test_every_combination_leads_where_the_design_says() -> None:
+    seen = 0
+    for (name, on_crash, rolling_back, cancel, budget), _, verdict in cases():
+        wanted = wanted_state(name, on_crash, rolling_back, cancel, is_spent(name, *budget))
+        assert verdict.state == wanted, (name, on_crash, rolling_back, cancel, budget)
+        seen += 1
+    assert seen == 12 * 4 * 2 * 2 * len(BUDGETS)
+
+
+def test_every_verdict_is_a_move_that_the_machine_has() -> None:
+    for case, _, verdict in cases():
+        assert MOVES[State.RUNNING][verdict.move] is verdict.state, case
+
+
+def test_what_each_ending_costs() -> None:
+    for case, _, verdict in cases():
+        name, _, _, cancel, _ = case
+        asked_to_stop = cancel or name == "cancelled"
+        failures = int(name in COUNTS_AS_FAILURE and not asked_to_stop)
+        crashes = int(name in COUNTS_AS_CRASH and not asked_to_stop)
+        assert (verdict.failures, verdict.crashes) == (failures, crashes), case
+        assert verdict.zombies == int(name in IS_LOSS), case
+        assert not verdict.fresh_budgets, case
+
+
+def test_only_a_loss_raises_the_fence_because_only_then_the_attempt_may_still_report() -> None:
+    for case, _, verdict in cases():
+        assert verdict.raises_fence is (case[0] in IS_LOSS), case
+
+
+def test_only_a_loss_tells_how_many_were_suspects() -> None:
+    for case, _, verdict in cases():
+        outcome = OUTCOMES[case[0]]
+        wanted = outcome.suspects if isinstance(outcome, Lost) else None
+        assert verdict.suspects == wanted, case
+
+
+def test_rolling_back_begins_once_and_only_for_those_who_declared_it() -> None:
+    short_endings = COUNTS_AS_FAILURE - {"failed"} | IS_LOSS | {"released after it began"}
+    for case, _, verdict in cases():
+        name, on_crash, rolling_back, cancel, _ = case
+        begins = name in short_endings and on_crash == "rollback" and not rolling_back and not cancel
+        assert verdict.rolling_back is (True if begins else None), case
+        assert (verdict.move is Move.UNDO) is begins, case
+        if begins:
+            assert verdict.run_at == NOW, case
+
+
+def test_a_result_is_kept_only_from_a_job_that_is_done() -> None:
+    for case, _, verdict in cases():
+        assert verdict.result == ('"r"' if verdict.state is State.DONE else None), case
+
+
+def test_no_ending_touches_priority_or_the_wish_to_cancel() -> None:
+    for case, _, verdict in cases():
+        assert (verdict.priority, verdict.cancel_requested) == (None, None), case
+
+
+def test_a_cancelled_job_keeps_no_other_state_of_mind_than_cancelled() -> None:
+    for case, _, verdict in cases(cancel_requested=True):
+        assert verdict.state in (State.DONE, State.ROLLED_BACK, State.CANCELLED), case
+        assert (verdict.state is State.CANCELLED) is (case[0] != "succeeded"), case
+
+
+# --------------------------------------------------------------------------------------- when it runs again
+
+
+def test_a_job_that_runs_again_says_when_and_one_that_does_not_leaves_it() -> None:
+    for case, _, verdict in cases():
+        assert (verdict.run_at is not None) is (verdict.state is State.READY), case
+
+
+def again_after(outcome: Outcome, *, chance: float = 0.5, **changes: Any) -> float:
+    job = msgspec.structs.replace(RUNNING, **{"attempts_max": 99, "crashes_max": 99} | changes)
+    verdict = judge(outcome, job, NOW, chance=chance)
+    assert verdict.state is State.READY
+    assert verdict.run_at is not None
+    return verdict.run_at - NOW
+
+
+@pytest.mark.parametrize("failures", [0, 1, 7])
+@pytest.mark.parametrize("jitter", [False, True])
+def test_after_a_first_crash_the_job_is_ready_at_once(failures: int, jitter: bool) -> None:
+    assert again_after(OUTCOMES["lost"], failures=failures, backoff_jitter=jitter) == 0
+
+
+@pytest.mark.parametrize(("crashes", "delay"), [(1, 2), (2, 4), (3, 8), (20, 3600)])
+def test_after_further_crashes_it_waits_with_the_jobs_backoff(crashes: int, delay: float) -> None:
+    assert again_after(OUTCOMES["lost"], crashes=crashes, backoff_jitter=False) == delay
+
+
+@pytest.mark.parametrize("name", ["failed", "timed out", "stalled"])
+@pytest.mark.parametrize(("failures", "crashes", "delay"), [(0, 0, 1), (1, 0, 2), (2, 1, 8), (40, 0, 3600)])
+def test_after_a_failure_it_waits_with_the_jobs_backoff(name: str, failures: int, crashes: int, delay: float) -> None:
+    assert again_after(OUTCOMES[name], failures=failures, crashes=crashes, backoff_jitter=False) == delay
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.25, 0.75])
+def test_jitter_is_drawn_from_zero_to_the_whole_delay(chance: float) -> None:
+    assert again_after(Failed("x"), chance=chance, failures=3) == 8 * chance
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.25, 0.75])
+def test_when_many_were_lost_at_once_a_first_crash_is_spread_over_a_few_seconds(chance: float) -> None:
+    assert again_after(Lost("vanished", "x", spread_s=8.0), chance=chance) == 8 * chance
+    assert again_after(Lost("vanished", "x", spread_s=0.0), chance=chance) == 0
+
+
+def test_a_loss_that_is_excused_is_ready_at_once_when_it_would_be_the_first() -> None:
+    assert again_after(OUTCOMES["lost, excused"]) == 0
+
+
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("rolling_back", [False, True])
+def test_a_graceful_release_is_ready_at_once(started: bool, rolling_back: bool) -> None:
+    released = Released(started, "stopping")
+    on_crash = "rollback" if rolling_back else "retry"
+    assert again_after(released, on_crash=on_crash, rolling_back=rolling_back, failures=3, crashes=2) == 0
+
+
+def test_a_graceful_release_never_finds_a_budget_spent() -> None:
+    for case, _, verdict in cases("released before it began", on_crash="retry", cancel_requested=False):
+        assert (verdict.move, verdict.run_at) == (Move.RELEASE, NOW), case
+    for case, _, verdict in cases("released after it began", on_crash="retry", cancel_requested=False):
+        assert (verdict.move, verdict.run_at) == (Move.RELEASE, NOW), case
+
+
+@pytest.mark.parametrize(("delay_s", "wanted"), [(60.0, 60.0), (0.0, 0.0), (-5.0, 0.0), (math.nan, 0.0)])
+def test_a_snooze_is_as_long_as_was_asked_for_and_never_in_the_past(delay_s: float, wanted: float) -> None:
+    assert again_after(Snoozed(delay_s)) == wanted
+
+
+# ------------------------------------------------------------------------------------ what is written down
+
+
+def test_the_reason_is_kept_as_the_error_of_every_job_that_stops() -> None:
+    for case, _, verdict in cases():
+        if verdict.state in (State.HELD, State.DEAD, State.CANCELLED):
+            assert verdict.error, case
+
+
+def test_a_release_a_snooze_a_park_and_a_success_leave_the_last_error_readable() -> None:
+    quiet = {"succeeded", "released before it began", "snoozed", "parked"}
+    for case, _, verdict in cases(*quiet, cancel_requested=False):
+        assert verdict.error is None, case
+    for case, _, verdict in cases("released after it began", on_crash="retry", cancel_requested=False):
+        assert verdict.error is None, case
+
+
+ERRORS = {"failed": "boom", "timed out": "too long", "stalled": "stuck", "lost": "silence"}
+
+
+@pytest.mark.parametrize(("name", "error"), ERRORS.items())
+def test_the_error_begins_with_what_happened(name: str, error: str) -> None:
+    for case, _, verdict in cases(name, cancel_requested=False):
+        assert verdict.error is not None
+        assert verdict.error.startswith(error), case
+
+
+def test_a_job_whose_budget_is_spent_says_which_one_and_how_often() -> None:
+    crashed = msgspec.structs.replace(RUNNING, crashes=2, crashes_max=3, attempts_max=9)
+    assert judge(OUTCOMES["lost"], crashed, NOW, chance=0).error == "silence; crashed 3 times (crashes_max=3)"
+    failed = msgspec.structs.replace(RUNNING, failures=3, crashes=1, attempts_max=5)
+    wanted = "boom; failed or crashed 5 times (attempts_max=5)"
+    assert judge(OUTCOMES["failed"], failed, NOW, chance=0).error == wanted
+
+
+EVENT = {
+    "failed": "failed",
+    "timed out": "timed_out",
+    "stalled": "stalled",
+    "lost": "zombie",
+    "lost, excused": "zombie",
+    "lost with many": "zombie",
+    "released before it began": "released",
+    "released after it began": "released",
+    "snoozed": "snoozed",
+}
+EVENT_OF_STATE = {"held": "held", "dead": "dead", "cancelled": "cancelled", "rolled_back": "rolled_back"}
+
+
+def test_every_ending_writes_what_happened_and_then_what_became_of_it() -> None:
+    for case, _, verdict in cases():
+        wanted = [EVENT[case[0]]] if case[0] in EVENT else []
+        wanted += [EVENT_OF_STATE[verdict.state]] if verdict.state in EVENT_OF_STATE else []
+        assert [note.kind for note in verdict.notes] == wanted, case
+        assert {note.actor for note in verdict.notes} <= {None}, case
+
+
+def test_the_event_of_an_ending_carries_the_decision() -> None:
+    for case, _, verdict in cases(*EVENT):
+        assert verdict.notes[0].detail["decision"] == verdict.move.value, case
+
+
+def test_an_autopsy_goes_into_the_zombie_event() -> None:
+    for case, _, verdict in cases("lost", "lost, excused"):
+        detail = verdict.notes[0].detail
+        assert (detail["detector"], detail["cause"], detail["host"]) == ("expired", "silence", "h"), case
+
+
+def test_traces_and_stacks_go_into_the_event() -> None:
+    for _, _, verdict in cases("failed"):
+        assert verdict.notes[0].detail["trace"] == "x"
+    for _, _, verdict in cases("timed out"):
+        assert verdict.notes[0].detail["stack"] == "y"
+
+
+def test_a_plain_success_writes_nothing() -> None:
+    for case, _, verdict in cases("succeeded", rolling_back=False):
+        assert verdict.notes == (), case
+        assert verdict.error is None, case
+
+
+def test_the_reason_in_a_held_or_dead_event_is_the_error_of_the_row() -> None:
+    for case, _, verdict in cases():
+        if verdict.state in (State.HELD, State.DEAD):
+            assert verdict.notes[-1].detail["reason"] == verdict.error, case
+
+
+# ---------------------------------------------------------------------------------------------- properties
+
+small = st.integers(0, 12)
+huge = st.integers(0, 2**31)
+chances = st.floats(min_value=0, max_value=1, exclude_max=True)
+seconds = st.floats(min_value=0, max_value=1e9)
+texts = st.text(max_size=8)
+
+losses: st.SearchStrategy[Outcome] = st.builds(
+    Lost,
+    st.sampled_from(["exit", "vanished", "expired", "stuck", "restart"]),
+    texts,
+    suspects=small,
+    excused=st.booleans(),
+    spread_s=st.floats(min_value=0, max_value=60),
+)
+forced: st.SearchStrategy[Outcome] = st.builds(TimedOut, texts) | st.builds(Stalled, texts)
+failures: st.SearchStrategy[Outcome] = st.builds(Failed, texts)
+outcomes: st.SearchStrategy[Outcome] = st.one_of(
+    losses,
+    forced,
+    failures,
+    st.builds(Succeeded, st.none() | texts),
+    st.builds(Released, st.booleans(), texts),
+    st.builds(Snoozed, st.floats(min_value=-1e9, max_value=1e9)),
+    st.builds(Parked, texts),
+    st.builds(Cancelled, texts),
+)
+
+
+@st.composite
+def jobs(draw: st.DrawFn, numbers: st.SearchStrategy[int] = huge) -> Job:
+    base, cap = sorted([draw(seconds), draw(seconds)])
+    return msgspec.structs.replace(
+        RUNNING,
+        failures=draw(numbers),
+        crashes=draw(numbers),
+        zombies=draw(numbers),
+        attempts_max=draw(st.integers(1, 2**31 - 1) | st.integers(1, 12)),
+        crashes_max=draw(st.integers(1, 2**31 - 1) | st.integers(1, 12)),
+        on_crash=draw(st.sampled_from(ON_CRASH)),
+        rolling_back=draw(st.booleans()),
+        cancel_requested=draw(st.booleans()),
+        backoff_base_s=base,
+        backoff_cap_s=cap,
+        backoff_jitter=draw(st.booleans()),
+        started=draw(st.booleans()),
+    )
+
+
+@given(job=jobs(), outcome=outcomes, now=seconds, chance=chances)
+def test_a_job_never_runs_in_the_past_nor_later_than_its_cap_its_spread_or_its_snooze(
+    job: Job, outcome: Outcome, now: float, chance: float
+) -> None:
+    run_at = judge(outcome, job, now, chance=chance).run_at
+    if run_at is None:
+        return
+    longest = job.backoff_cap_s
+    if isinstance(outcome, Snoozed):
+        longest = max(0.0, outcome.delay_s)
+    if isinstance(outcome, Lost):
+        longest = max(longest, outcome.spread_s)
+    assert math.isfinite(run_at)
+    assert now <= run_at <= now + longest
+
+
+@given(job=jobs(), outcome=outcomes, now=seconds, chance=chances)
+def test_judging_is_pure(job: Job, outcome: Outcome, now: float, chance: float) -> None:
+    before = msgspec.structs.asdict(job)
+    assert judge(outcome, job, now, chance=chance) == judge(outcome, job, now, chance=chance)
+    assert msgspec.structs.asdict(job) == before
+
+
+@given(job=jobs(), outcome=outcomes, chance=chances)
+def test_no_job_runs_again_over_its_budgets(job: Job, outcome: Outcome, chance: float) -> None:
+    verdict = judge(outcome, job, NOW, chance=chance)
+    costs = verdict.failures + verdict.crashes
+    if verdict.move is Move.RETRY and costs:
+        assert job.failures + job.crashes + costs < job.attempts_max
+        assert not verdict.crashes or job.crashes + verdict.crashes < job.crashes_max
+
+
+@given(
+    job=jobs().map(lambda job: msgspec.structs.replace(job, on_crash="hold")),
+    outcome=losses | forced | st.builds(Released, st.just(True), texts),
+    chance=chances,
+)
+def test_what_is_dangerous_to_repeat_never_becomes_ready_by_itself(job: Job, outcome: Outcome, chance: float) -> None:
+    verdict = judge(outcome, job, NOW, chance=chance)
+    assert verdict.state is (State.CANCELLED if job.cancel_requested else State.HELD)
+    assert verdict.run_at is None
+
+
+@given(
+    job=jobs(numbers=st.just(0)),
+    budgets=st.tuples(st.integers(1, 12), st.integers(1, 12)),
+    endings=st.lists(losses | forced | failures, min_size=40, max_size=40),
+)
+def test_a_job_that_always_ends_badly_is_given_up_within_its_budgets(
+    job: Job, budgets: tuple[int, int], endings: list[Outcome]
+) -> None:
+    attempts_max, crashes_max = budgets
+    job = msgspec.structs.replace(job, attempts_max=attempts_max, crashes_max=crashes_max, cancel_requested=False)
+    paid = 0
+    for outcome in endings:
+        if isinstance(outcome, Lost) and outcome.excused:
+            continue  # nobody is to blame, and it costs nothing
+        verdict = judge(outcome, job, NOW, chance=0.5)
+        paid += 1
+        job = msgspec.structs.replace(
+            job,
+            failures=job.failures + verdict.failures,
+            crashes=job.crashes + verdict.crashes,
+            rolling_back=verdict.rolling_back or job.rolling_back,
+        )
+        if verdict.state is not State.READY:
+            assert verdict.state in (State.DEAD, State.HELD)
+            break
+    # One more than the budget: a workflow whose last attempt was lost still begins to roll back.
+    assert paid <= job.attempts_max + 1
+    assert job.failures + job.crashes <= job.attempts_max + 1
+
+
+@given(job=jobs(), outcome=outcomes, chance=chances)
+def test_while_it_rolls_back_a_job_is_buried_only_by_its_own_declaration(
+    job: Job, outcome: Outcome, chance: float
+) -> None:
+    if job.rolling_back and judge(outcome, job, NOW, chance=chance).state is State.DEAD:
+        assert job.on_crash == "fail"
+
+
+@given(job=jobs(), outcome=outcomes, chance=chances)
+def test_a_job_is_done_or_rolled_back_only_by_success(job: Job, outcome: Outcome, chance: float) -> None:
+    state = judge(outcome, job, NOW, chance=chance).state
+    assert (state in (State.DONE, State.ROLLED_BACK)) is isinstance(outcome, Succeeded)
+    if state is State.DONE:
+        assert not job.rolling_back
+
+
+# --------------------------------------------------------------------------------------------- settlements
+
+
+def test_a_settlement_is_addressed_to_the_attempt_that_was_seen() -> None:
+    verdict = judge(OUTCOMES["lost"], RUNNING, NOW, chance=0.5)
+    plain, reaped = settlement(RUNNING, verdict), settlement(RUNNING, verdict, seen_lease=True)
+    assert (plain.lease, plain.queue, plain.worker) == (RUNNING.lease, RUNNING.queue, RUNNING.worker)
+    assert (plain.verdict, plain.seen_lease_until) == (verdict, None)
+    assert reaped.seen_lease_until == RUNNING.lease_until is not None
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_a_settlement_says_whether_its_judge_knew_of_the_cancel(cancel: bool) -> None:
+    job = msgspec.structs.replace(RUNNING, cancel_requested=cancel)
+    assert settlement(job, judge(Failed("x"), job, NOW, chance=0.5)).seen_cancel is cancel
