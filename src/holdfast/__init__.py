@@ -1,3 +1,76 @@
-"""Background jobs that survive kill -9."""
+"""Background jobs that survive kill -9.
+
+from holdfast import App, Context, Retry
+
+app = App("sqlite:///jobs.db")
+
+@app.task(retry=Retry(attempts_max=3), on_crash="hold")
+def charge(ctx: Context, order_id: int, cents: int) -> str:
+    return f"charged {cents} for {order_id}"
+
+job = charge.using(key="order-42").enqueue(42, cents=999)
+job.result(timeout=10)
+"""
+
+from holdfast.app import App
+from holdfast.core.payload import Codec
+from holdfast.core.policy import Retry
+from holdfast.errors import (
+    BadURL,
+    Cancelled,
+    HoldfastError,
+    IllegalMove,
+    Interrupted,
+    JobCancelled,
+    JobDead,
+    JobEnded,
+    JobRolledBack,
+    KeyTaken,
+    LeaseLost,
+    NotFound,
+    PayloadError,
+    PolicyError,
+    Refused,
+    SchemaMismatch,
+    Snooze,
+    StoreError,
+    StoreUnavailable,
+    UnknownTask,
+    UsageError,
+)
+from holdfast.jobs import Job
+from holdfast.tasks import Task
+from holdfast.worker.context import Context
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "App",
+    "BadURL",
+    "Cancelled",
+    "Codec",
+    "Context",
+    "HoldfastError",
+    "IllegalMove",
+    "Interrupted",
+    "Job",
+    "JobCancelled",
+    "JobDead",
+    "JobEnded",
+    "JobRolledBack",
+    "KeyTaken",
+    "LeaseLost",
+    "NotFound",
+    "PayloadError",
+    "PolicyError",
+    "Refused",
+    "Retry",
+    "SchemaMismatch",
+    "Snooze",
+    "StoreError",
+    "StoreUnavailable",
+    "Task",
+    "UnknownTask",
+    "UsageError",
+    "__version__",
+]

@@ -32,7 +32,7 @@ _NATIVE = (
     datetime.timedelta,
     decimal.Decimal,
 )
-_SCALARS = frozenset({str, int, float, bool, type(None)})
+_SCALARS: frozenset[type] = frozenset({str, int, float, bool, type(None)})
 _EXACT: tuple[tuple[mi.Type, type], ...] = (
     (mi.StrType(), str),
     (mi.IntType(), int),

@@ -1,0 +1,96 @@
+"""The verbs of `App` for `await`: `await app.aio.get(id)`. A test holds names, signatures and docstrings together.
+
+Everything below is synchronous and runs in a thread meanwhile; there is no second implementation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.app import App, States
+from holdfast.core import acts
+from holdfast.jobs import Job
+from holdfast.tasks import Draft
+
+if TYPE_CHECKING:
+    from holdfast.reaper import Report
+
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _as(verb: Callable[..., Any]) -> Callable[[F], F]:
+    """Give the twin the docstring of the verb that it waits for."""
+
+    def document(fn: F) -> F:
+        fn.__doc__ = verb.__doc__
+        return fn
+
+    return document
+
+
+class AsyncApp:
+    """The app's verbs, each awaited; see `App`. Use it as `app.aio`."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    @_as(App.enqueue_many)
+    async def enqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Job[R]]:
+        return await asyncio.to_thread(self._app.enqueue_many, list(drafts))
+
+    @_as(App.get)
+    async def get(self, id: str) -> Job[Any]:
+        return await asyncio.to_thread(self._app.get, id)
+
+    @_as(App.find)
+    async def find(
+        self,
+        state: States = None,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        key: str | None = None,
+        limit: int = 100,
+    ) -> list[Job[Any]]:
+        return await asyncio.to_thread(self._app.find, state, queue=queue, task=task, key=key, limit=limit)
+
+    @_as(App.counts)
+    async def counts(self) -> dict[str, int]:
+        return await asyncio.to_thread(self._app.counts)
+
+    @_as(App.cancel)
+    async def cancel(self, id: str, *, by: str = "app", note: str | None = None) -> Job[Any]:
+        return await asyncio.to_thread(self._app.cancel, id, by=by, note=note)
+
+    @_as(App.revive)
+    async def revive(self, id: str, *, by: str = "app", note: str | None = None) -> Job[Any]:
+        return await asyncio.to_thread(self._app.revive, id, by=by, note=note)
+
+    @_as(App.resolve)
+    async def resolve(
+        self,
+        id: str,
+        answer: acts.Answer,
+        *,
+        by: str = "app",
+        note: str | None = None,
+        result: Any = None,
+    ) -> Job[Any]:
+        return await asyncio.to_thread(self._app.resolve, id, answer, by=by, note=note, result=result)
+
+    @_as(App.reap)
+    async def reap(self, *, grace_s: float = 0.0) -> Report:
+        return await asyncio.to_thread(self._app.reap, grace_s=grace_s)
+
+    @_as(App.close)
+    async def close(self) -> None:
+        await asyncio.to_thread(self._app.close)
+
+    async def __aenter__(self) -> AsyncApp:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()

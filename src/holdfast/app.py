@@ -1,0 +1,376 @@
+"""The app: where tasks are declared, and the way to the store that holds their jobs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args, overload
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.core import acts
+from holdfast.core.machine import State
+from holdfast.core.payload import JSON, Codec
+from holdfast.core.policy import OnCrash, Policy, Retry
+from holdfast.core.records import Filter
+from holdfast.core.records import Job as Row
+from holdfast.core.verdict import Verdict
+from holdfast.errors import NotFound, Refused, SchemaMismatch, UnknownTask, UsageError
+from holdfast.hooks import Hook, HookKind, Hooks
+from holdfast.jobs import Job
+from holdfast.stores import open_store
+from holdfast.stores.protocol import Store
+from holdfast.tasks import Declare, Draft, Key, Options, Task
+
+if TYPE_CHECKING:
+    from holdfast.aio import AsyncApp
+    from holdfast.reaper import Report
+    from holdfast.worker.context import Context
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_URL = "sqlite:///holdfast.db"
+ADD_AT_ONCE = 1_000  # jobs in one transaction of `enqueue_many`
+
+Journal = Literal["short", "full"]
+States = str | Iterable[str] | None
+
+
+class App:
+    """Tasks and their jobs. Making one does no I/O; the store is opened at its first use. Safe to share by threads.
+
+    url: `sqlite:///jobs.db` (a path from here; four slashes for one from the root), `memory://`; by default
+    `$HOLDFAST_DB`, or a file `holdfast.db` in this folder. codec: how payloads and results become text, when JSON does
+    not serve; every program of the fleet needs the same. journal: "full" also records claims and successes.
+    migrate: False for those who run `holdfast db migrate` themselves; a stale schema is then refused.
+
+        app = App("sqlite:///jobs.db")
+
+        @app.task(queue="mail", retry=Retry(attempts_max=3))
+        def send(to: str, subject: str = "hello") -> str:
+            return f"sent to {to}"
+
+        job = send.enqueue("ann@example.org")
+        job.result(timeout=10)
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        codec: Codec | None = None,
+        logger: logging.Logger | None = None,
+        journal: Journal = "short",
+        migrate: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        if journal not in get_args(Journal):
+            raise UsageError(f'journal={journal!r} is not known; choose "short" or "full"')
+        self.codec: Codec = codec if codec is not None else JSON
+        self.logger = logger if logger is not None else logging.getLogger("holdfast")
+        self.journal: Journal = journal
+        self.clock: Clock = clock if clock is not None else SystemClock()
+        self.hooks = Hooks()
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self._url = url or os.environ.get("HOLDFAST_DB") or DEFAULT_URL
+        self._migrate = migrate
+        self._store: Store | None = None
+        self._closed = False
+        self._aio: AsyncApp | None = None
+        self._lock = threading.RLock()
+
+    # ------------------------------------------------------------------------------------ declaring
+
+    @overload
+    def task(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        fn: None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        retry: Retry = ...,
+        crashes_max: int = 3,
+        on_crash: OnCrash = "retry",
+        lease_s: float = 30.0,
+        beat_s: float | None = None,
+        timeout_s: float | None = None,
+        stall_s: float | None = None,
+        priority: int = 0,
+        key: Key = None,
+    ) -> Declare: ...
+    def task(
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        retry: Retry = Retry(),  # noqa: B008  frozen
+        crashes_max: int = 3,
+        on_crash: OnCrash = "retry",
+        lease_s: float = 30.0,
+        beat_s: float | None = None,
+        timeout_s: float | None = None,
+        stall_s: float | None = None,
+        priority: int = 0,
+        key: Key = None,
+    ) -> Any:
+        """Turn a function into a task: `@app.task`, or `@app.task(…)` with options.
+
+        name: what the store knows it by; `module.qualname` by default. retry: how often and how soon after a failure.
+        on_crash: what becomes of a job whose worker died: "retry", "hold" for a person, or "fail"; at most
+        `crashes_max` crashes. lease_s: how long a worker may be silent. timeout_s: how long an attempt may run.
+        stall_s: how long it may go without `ctx.progress()`. key: text, or a function of the arguments that returns
+        text or None; while a live job has the key, an enqueue returns that job.
+        Raises `UsageError` for what can never work: a generator, a name that is taken, an argument that cannot travel.
+        """
+        policy = Policy(retry, crashes_max, on_crash, lease_s, beat_s, timeout_s, stall_s)
+        options = Options(queue=queue, priority=priority, key=key, policy=policy)
+
+        def declare(fn: Callable[..., Any]) -> Task[..., Any]:
+            return self._register(Task(self, fn, options, name))
+
+        return declare if fn is None else declare(fn)
+
+    def named(self, name: str) -> Task[..., Any]:
+        """Return the task of this name; its last part will do where only one task has it. Raises `UnknownTask`."""
+        if name in self.tasks:
+            return self.tasks[name]
+        found = [task for task in self.tasks.values() if task.name.rpartition(".")[2] == name]
+        if len(found) == 1:
+            return found[0]
+        known = ", ".join(sorted(task.name for task in found or self.tasks.values())) or "none"
+        what = "several tasks are called" if found else "this app has no task"
+        raise UnknownTask(f"{what} {name!r}; known: {known}")
+
+    @overload
+    def on(self, kind: HookKind, hook: Hook) -> Hook: ...
+    @overload
+    def on(self, kind: HookKind) -> Callable[[Hook], Hook]: ...
+    def on(self, kind: HookKind, hook: Hook | None = None) -> Hook | Callable[[Hook], Hook]:
+        """Call `hook` with the event's details whenever one of this kind happens in this process.
+
+        Without a hook it is a decorator. A hook that raises is logged and stops nothing.
+        """
+        if hook is None:
+            return lambda fn: self.hooks.on(kind, fn)
+        return self.hooks.on(kind, hook)
+
+    def _register(self, task: Task[..., Any]) -> Task[..., Any]:
+        with self._lock:
+            if task.name in self.tasks:
+                raise UsageError(f"this app has a task {task.name!r} already; give one of them another name=")
+            self.tasks = {**self.tasks, task.name: task}  # a new dict: whoever walks the old one is not disturbed
+        return task
+
+    # ------------------------------------------------------------------------------------- the store
+
+    @property
+    def url(self) -> str:
+        """Return the address of the store. It may be set until the store is first used."""
+        return self._url
+
+    @url.setter
+    def url(self, url: str) -> None:
+        with self._lock:
+            if self._store is not None:
+                raise UsageError("the store is open; set the url before its first use")
+            self._url = url
+
+    @property
+    def store(self) -> Store:
+        """Return the store, opened and brought up to date at the first use."""
+        store = self._store
+        return store if store is not None else self._open()
+
+    def _open(self) -> Store:
+        with self._lock:
+            if self._closed:
+                raise UsageError("this app is closed; make another one")
+            if self._store is None:
+                store = open_store(self._url, clock=self.clock, create=self._migrate)
+                try:
+                    self._check_schema(store)
+                except BaseException:
+                    store.close()
+                    raise
+                self._store = store
+            return self._store
+
+    def _check_schema(self, store: Store) -> None:
+        if self._migrate:
+            store.migrate()
+            return
+        schema = store.schema()
+        if schema.found != schema.wanted:
+            raise SchemaMismatch(
+                f"the store's schema is version {schema.found}, this program wants {schema.wanted}; "
+                "run `holdfast db migrate`, or make the App without migrate=False"
+            )
+
+    def close(self) -> None:
+        """Close the store. Safe to call twice; the app is of no use afterwards."""
+        with self._lock:
+            store, self._store, self._closed = self._store, None, True
+        if store is not None:
+            store.close()
+
+    def __enter__(self) -> App:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def aio(self) -> AsyncApp:
+        """Return the same verbs for `await`."""
+        if self._aio is None:
+            from holdfast.aio import AsyncApp
+
+            self._aio = AsyncApp(self)
+        return self._aio
+
+    # --------------------------------------------------------------------------------------- the jobs
+
+    def enqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Job[R]]:
+        """Store many jobs, made by `task.job(…)`, and return them in order once they are durable.
+
+        A thousand share one transaction and are stored all or none. If the store fails on the way, call it again with
+        the same drafts: what is stored already is found again, not doubled.
+        """
+        wanted = list(drafts)
+        for draft in wanted:
+            if not isinstance(draft, Draft) or draft.task.app is not self:
+                raise UsageError(f"{draft!r} is not a job of this app; make it with task.job(…)")
+        store = self.store
+        jobs: list[Job[R]] = []
+        for start in range(0, len(wanted), ADD_AT_ONCE):
+            added = store.add([draft.new for draft in wanted[start : start + ADD_AT_ONCE]])
+            jobs += [Job(self, each.id, existed=each.existed) for each in added]
+            store.wake()
+        return jobs
+
+    def get(self, id: str) -> Job[Any]:
+        """Return the job, or raise `NotFound`."""
+        return self._handle(self._row(id))
+
+    def find(
+        self,
+        state: States = None,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        key: str | None = None,
+        limit: int = 100,
+    ) -> list[Job[Any]]:
+        """Return the jobs that match, newest first, at most `limit`. `state` is one, several, or None for any."""
+        where = Filter(states=_states(state), queue=queue, task=task, key=key, limit=limit)
+        return [self._handle(row) for row in self.store.find(where)]
+
+    def counts(self) -> dict[str, int]:
+        """Return how many jobs are in each of the eight states, over all queues."""
+        total = {state.value: 0 for state in State}
+        for states in self.store.counts().values():
+            for state, number in states.items():
+                total[state.value] += number
+        return total
+
+    def cancel(self, id: str, *, by: str = "app", note: str | None = None) -> Job[Any]:
+        """Stop a job that has not ended, and return it. A running one is asked to stop, and may succeed all the same.
+
+        Raises `NotFound`; `IllegalMove` when it has ended; `Refused` when it moved on meanwhile: look again.
+        """
+        return self._act(id, lambda row: acts.cancel(row, actor=by, reason=note))
+
+    def revive(self, id: str, *, by: str = "app", note: str | None = None) -> Job[Any]:
+        """Bring a held, dead or cancelled job back, ready now and with fresh budgets, and return it.
+
+        Raises `NotFound`; `IllegalMove` from any other state; `KeyTaken` when another live job has its key; `Refused`
+        when it moved on meanwhile: look again.
+        """
+        now = self.store.now().wall
+        return self._act(id, lambda row: acts.revive(row, now, actor=by, reason=note))
+
+    def resolve(
+        self,
+        id: str,
+        answer: acts.Answer,
+        *,
+        by: str = "app",
+        note: str | None = None,
+        result: Any = None,
+    ) -> Job[Any]:
+        """Answer for a held job, and return it: "retry" runs it again, "done" says that it happened, "fail" gives up.
+
+        `result` goes with "done", and must be what the task would have returned. Raises as `revive` does.
+        """
+        if answer not in get_args(acts.Answer):
+            raise UsageError(f'{answer!r} is no answer; choose "retry", "done" or "fail"')
+        if result is not None and answer != "done":
+            raise UsageError(f'a result goes with "done" only, not with {answer!r}')
+        now = self.store.now().wall
+
+        def judged(row: Row) -> Verdict:
+            text = None if result is None else self._result_text(row, result)
+            return acts.resolve(row, answer, now, actor=by, reason=note, result=text)
+
+        return self._act(id, judged)
+
+    def reap(self, *, grace_s: float = 0.0) -> Report:
+        """Find attempts whose worker is lost, decide what becomes of their jobs, and report. Safe to run anywhere.
+
+        It looks twice, a moment apart, so that a worker that was only held up comes first.
+        """
+        from holdfast.reaper import reap
+
+        return reap(self.store, self.clock, hooks=self.hooks, grace_s=grace_s)
+
+    # ---------------------------------------------------------------------------------------- inside
+
+    def _act(self, id: str, judged: Callable[[Row], Verdict]) -> Job[Any]:
+        row = self._row(id)
+        if not self.store.move(id, row.state, row.fence, judged(row)):
+            now = self._row(id)
+            raise Refused(
+                f"job {id} was {row.state.value} (fence {row.fence}) and is {now.state.value} (fence {now.fence}) "
+                "by now; nothing was changed"
+            )
+        self.store.wake()
+        return self.get(id)
+
+    def _row(self, id: str) -> Row:
+        row = self.store.get(id)
+        if row is None:
+            raise NotFound(f"there is no job {id!r}")
+        return row
+
+    def _handle(self, row: Row) -> Job[Any]:
+        return Job(self, row.id, row=row)
+
+    def _result_text(self, row: Row, result: Any) -> str:
+        task = self.tasks.get(row.task)
+        if task is None:
+            raise UnknownTask(f"this app has no task {row.task!r}, so the result cannot be checked")
+        text = task.encode_result(result)
+        task.decode_result(text)  # a person's answer is held to the annotation: nothing is lost by asking again
+        return text
+
+
+def _states(state: States) -> tuple[State, ...]:
+    names = () if state is None else (state,) if isinstance(state, str) else tuple(state)
+    try:
+        return tuple(State(name) for name in names)
+    except ValueError:
+        known = ", ".join(State)
+        raise UsageError(f"{state!r} is not a state; known: {known}") from None

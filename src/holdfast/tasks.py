@@ -1,0 +1,325 @@
+"""Tasks: functions that can be enqueued. Made by `app.task`; everything about one is checked when it is declared."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+import re
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import PurePath
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from holdfast.core.payload import Signature, decode_value, encode_value
+from holdfast.core.policy import OnCrash, Policy, Retry
+from holdfast.core.records import NewJob
+from holdfast.errors import PolicyError, UsageError
+from holdfast.identity import new_job_id
+
+if TYPE_CHECKING:
+    from holdfast.app import App
+    from holdfast.jobs import Job
+    from holdfast.worker.context import Context
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+NAME_MAX = 200
+KEY_MAX = 255
+PRIORITY_MAX = 1_000_000
+RUN_AFTER_MAX_S = 10.0**10  # three centuries
+_RUN_AT_MAX = 253_402_300_799.0  # the end of the year 9999, the last that people can be shown
+_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_MAIN = ("__main__", "__mp_main__")
+
+Key = str | Callable[..., str | None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What an enqueue may choose, validated once when it is made."""
+
+    queue: str = "default"
+    priority: int = 0
+    key: Key = None
+    id: str | None = None
+    run_at: float | None = None
+    delay_s: float = 0.0
+    policy: Policy = field(default_factory=Policy)
+
+    def __post_init__(self) -> None:
+        check_name("queue", self.queue)
+        whole = isinstance(self.priority, int) and not isinstance(self.priority, bool)
+        if not whole or abs(self.priority) > PRIORITY_MAX:
+            raise UsageError(
+                f"priority={self.priority!r} must be a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"
+            )
+        if self.key is not None and not callable(self.key):
+            _check_key(self.key)
+        if self.id is not None and not (isinstance(self.id, str) and _ID.fullmatch(self.id)):
+            raise UsageError(f"id={self.id!r} must be 1 to 64 letters, digits or any of _ . : -")
+
+    def key_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Return the key of one call; a callable key is asked."""
+        if not callable(self.key):
+            return self.key
+        key = self.key(*args, **kwargs)
+        if key is not None:
+            _check_key(key)
+        return key
+
+
+@dataclass(frozen=True, slots=True)
+class Draft(Generic[R_co]):
+    """One job that is not stored yet, for `app.enqueue_many`. It has its id: stored twice, it is still one job."""
+
+    task: Task[..., R_co]
+    new: NewJob
+
+
+class Sender(Generic[P, R]):
+    """A task with the options of its next jobs: what `task.using(…)` returns. It may be kept and used again."""
+
+    def __init__(self, task: Task[P, R], options: Options) -> None:
+        self._task = task
+        self._options = options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Store one job that calls the task with these arguments; return once it is durable.
+
+        Raises `PayloadError`, and stores nothing, when an argument does not fit the signature or cannot travel. If the
+        key belongs to a live job, or the id is known, that job is returned and its `existed` is true.
+        If the store fails on the way, the job may have been stored: repeat with the same `using(id=…)`, and there is
+        still only one.
+        """
+        return self._task.app.enqueue_many([self.job(*args, **kwargs)])[0]
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Do as `enqueue` does, without blocking the event loop."""
+        draft = self.job(*args, **kwargs)
+        return (await self._task.app.aio.enqueue_many([draft]))[0]
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> Draft[R]:
+        """Return a job that is checked but not stored; give it to `app.enqueue_many`."""
+        task, options = self._task, self._options
+        new = NewJob(
+            id=options.id or new_job_id(task.app.clock),
+            task=task.name,
+            payload=task.encode(args, kwargs),
+            queue=options.queue,
+            key=options.key_for(args, kwargs),
+            priority=options.priority,
+            run_at=options.run_at,
+            delay_s=options.delay_s,
+            policy=options.policy,
+        )
+        return Draft(task, new)
+
+    def using(
+        self,
+        *,
+        run_after: float | timedelta | None = None,
+        run_at: datetime | None = None,
+        key: str | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        id: str | None = None,
+        retry: Retry | None = None,
+        crashes_max: int | None = None,
+        on_crash: OnCrash | None = None,
+        lease_s: float | None = None,
+        timeout_s: float | None = None,
+        stall_s: float | None = None,
+    ) -> Sender[P, R]:
+        """Return the task with other options for its jobs; what is None stays as it was.
+
+        run_after: seconds from now, counted by the store's clock. run_at: an instant with a time zone; one that has
+        passed means now. key: while a live job has it, an enqueue returns that job. priority: larger is sooner. id: the
+        caller's own, for repeating an enqueue whose answer was lost. The rest is as in `app.task`.
+        """
+        policy = {
+            "retry": retry,
+            "crashes_max": crashes_max,
+            "on_crash": on_crash,
+            "lease_s": lease_s,
+            "timeout_s": timeout_s,
+            "stall_s": stall_s,
+        }
+        given = _given(policy)
+        changes = _given({"key": key, "priority": priority, "queue": queue, "id": id})
+        if given:
+            changes["policy"] = self._task.check_policy(dataclasses.replace(self._options.policy, **given))
+        if run_after is not None or run_at is not None:
+            changes["run_at"], changes["delay_s"] = _when(run_after, run_at)
+        return Sender(self._task, dataclasses.replace(self._options, **changes))
+
+
+class Task(Sender[P, R]):
+    """A function that workers run. Calling it runs it here and now, as if it were not decorated.
+
+    `name` is what the store knows it by: jobs outlive programs, so a task that is renamed leaves its jobs behind.
+    """
+
+    def __init__(self, app: App, fn: Callable[..., Any], options: Options, name: str | None = None) -> None:
+        fn = _checked_function(fn)
+        self.app = app
+        self.fn = fn
+        self.name = check_name("task name", name if name is not None else default_name(fn))
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self._signature = Signature(fn, self.name, codec=app.codec, names=_names_around())
+        self.takes_context = self._signature.takes_context
+        self.check_policy(options.policy)
+        super().__init__(self, options)
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    @property
+    def queue(self) -> str:
+        """Return the queue of its jobs, unless `using` says otherwise."""
+        return self._options.queue
+
+    @property
+    def priority(self) -> int:
+        """Return the priority of its jobs, unless `using` says otherwise."""
+        return self._options.priority
+
+    @property
+    def policy(self) -> Policy:
+        """Return what travels on the row of its jobs, unless `using` says otherwise."""
+        return self._options.policy
+
+    def check_policy(self, policy: Policy) -> Policy:
+        """Return the policy if this task can follow it."""
+        if policy.on_crash == "rollback":
+            raise PolicyError(
+                f'task {self.name}: on_crash="rollback" needs recorded steps with undos, which only workflows have; '
+                'use "retry", "hold" or "fail"'
+            )
+        return policy
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return a call as a payload, or raise `PayloadError`."""
+        return self._signature.encode(args, kwargs)
+
+    def decode(self, payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the call that a payload holds, without the context. Raises only `PayloadError`."""
+        return self._signature.decode(payload)
+
+    def encode_result(self, value: Any) -> str:
+        """Return what the function returned as text, or raise `PayloadError`."""
+        return encode_value(value, f"task {self.name}: the result", codec=self.app.codec)
+
+    def decode_result(self, text: str) -> R:
+        """Return a stored result as the type that the function is annotated with. Raises only `PayloadError`."""
+        where = f"task {self.name}: the result"
+        value: R = decode_value(text, self._signature.result, where, codec=self.app.codec)
+        return value
+
+
+class Declare(Protocol):
+    """What `app.task(…)` returns: turns a function into a task that has the function's own signature."""
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+
+
+def default_name(fn: Callable[..., Any]) -> str:
+    """Return `module.qualname`. A script's `__main__` is replaced by the module's name or the file's stem, so that the
+    script and a worker that imports it agree."""
+    module = getattr(fn, "__module__", None)
+    qualname = getattr(fn, "__qualname__", None)
+    if not module or not qualname or "<lambda>" in qualname:
+        raise UsageError(f"{fn!r} has no name that a worker could find again; give it one with name=")
+    if module in _MAIN:
+        main = sys.modules.get(module)
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec is not None else PurePath(file).stem if file else module
+    return f"{module}.{qualname}"
+
+
+def check_name(what: str, name: object) -> str:
+    """Return the name if it can be stored and shown."""
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_MAX or not name.isprintable() or name != name.strip():
+        raise UsageError(f"{what} {name!r} must be 1 to {NAME_MAX} printable characters without space around them")
+    return name
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, str) or not 1 <= len(key) <= KEY_MAX:
+        raise UsageError(f"key={key!r} must be text of 1 to {KEY_MAX} characters")
+    if "\0" in key or any("\ud800" <= letter <= "\udfff" for letter in key):
+        raise UsageError(f"key={key!r} holds a character that cannot be stored")
+
+
+def _when(run_after: float | timedelta | None, run_at: datetime | None) -> tuple[float | None, float]:
+    """Return (run_at, delay_s) as the row has them."""
+    if run_after is not None and run_at is not None:
+        raise UsageError("run_after and run_at contradict each other; give one of them")
+    if run_at is not None:
+        if not isinstance(run_at, datetime) or run_at.utcoffset() is None:
+            raise UsageError(f"run_at={run_at!r} must be a datetime with a time zone, such as datetime.now(UTC)")
+        instant = run_at.timestamp()
+        if not 0 <= instant <= _RUN_AT_MAX:
+            raise UsageError(f"run_at={run_at!r} must lie between the years 1970 and 9999")
+        return instant, 0.0
+    seconds = run_after.total_seconds() if isinstance(run_after, timedelta) else run_after
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not math.isfinite(seconds) or not 0 <= seconds <= RUN_AFTER_MAX_S:  # type: ignore[arg-type,operator]
+        raise UsageError(f"run_after={run_after!r} must be a number of seconds from now, or a timedelta, not negative")
+    return None, float(seconds)  # type: ignore[arg-type]
+
+
+def _checked_function(fn: Any) -> Callable[..., Any]:
+    if isinstance(fn, staticmethod):
+        fn = fn.__func__
+    what = None
+    if isinstance(fn, Sender):
+        what = f"{fn!r} is a task already"
+    elif isinstance(fn, type):
+        what = f"{fn.__name__} is a class"
+    elif inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        what = f"{fn!r} is a generator, which has no single result"
+    elif not callable(fn) or not (inspect.isroutine(fn) or isinstance(fn, functools.partial)):
+        what = f"{fn!r} is not a function"
+    elif _first_parameter(fn) in ("self", "cls"):
+        what = f"{fn!r} is a method, and a worker has no object to call it on"
+    if what is not None:
+        raise UsageError(f"only functions can be tasks; {what}. Decorate a plain or async function")
+    found: Callable[..., Any] = fn
+    return found
+
+
+def _first_parameter(fn: Callable[..., Any]) -> str | None:
+    try:
+        return next(iter(inspect.signature(fn).parameters), None)
+    except ValueError as error:
+        raise UsageError(f"{fn!r} is built in and does not tell its arguments; wrap it in a function") from error
+
+
+def _names_around() -> dict[str, Any]:
+    """Return the local names where the task is being declared: annotations that are text may speak of them."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "holdfast":
+        frame = frame.f_back
+    return {} if frame is None else dict(frame.f_locals)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,96 @@
+"""Read by mypy --strict, never run. `# is: T` is what the checker must reveal, `# error: code` what it must refuse."""
+
+from datetime import timedelta
+from typing import Any, reveal_type
+
+from holdfast import App, Context, Job, Retry
+
+app = App("memory://")
+
+
+@app.task
+def bare(x: int, y: str = "a") -> float:
+    return float(x)
+
+
+@app.task()
+async def awaited(x: int) -> list[str]:
+    return [str(x)]
+
+
+@app.task(queue="media", retry=Retry(attempts_max=2), on_crash="hold", timeout_s=60, key=lambda path: path)
+def with_context(ctx: Context, path: str, *, width: int = 720) -> bytes | None:
+    ctx.progress(0.5)
+    return None
+
+
+@app.task
+async def with_context_awaited(ctx: Context, n: int) -> dict[str, int]:
+    return {"n": n}
+
+
+@app.task
+def nothing() -> None: ...
+
+
+@app.task
+def anything(data: Any) -> Any: ...
+
+
+@app.task(on_crash="explode")  # error: call-overload
+def wrong_option() -> None: ...
+
+
+# The signature is the task's own.
+
+reveal_type(bare)  # is: holdfast.tasks.Task[[x: int, y: str =], float]
+reveal_type(awaited)  # is: holdfast.tasks.Task[[x: int], list[str]]
+reveal_type(with_context)  # is: holdfast.tasks.Task[[path: str, *, width: int =], bytes | None]
+reveal_type(with_context_awaited)  # is: holdfast.tasks.Task[[n: int], dict[str, int]]
+
+reveal_type(bare.enqueue(1))  # is: holdfast.jobs.Job[float]
+reveal_type(with_context.enqueue("a", width=1))  # is: holdfast.jobs.Job[bytes | None]
+reveal_type(nothing.enqueue().result())  # is: None
+anything.enqueue([1])
+
+bare.enqueue()  # error: call-arg
+bare.enqueue("1")  # error: arg-type
+bare.enqueue(1, z=2)  # error: call-arg
+bare.enqueue(1, "a", 3)  # error: call-arg
+awaited.enqueue(x="1")  # error: arg-type
+with_context.enqueue("a", 5)  # error: call-arg
+with_context.enqueue(path=5)  # error: arg-type
+
+# Options keep it, and do not mix with arguments.
+
+later = with_context.using(run_after=timedelta(minutes=5), key="k", priority=5)
+reveal_type(later.enqueue("a"))  # is: holdfast.jobs.Job[bytes | None]
+reveal_type(later.using(lease_s=5).job("a"))  # is: holdfast.tasks.Draft[bytes | None]
+later.enqueue(1)  # error: arg-type
+with_context.using(run_at="tomorrow")  # error: arg-type
+with_context.using(path="a")  # error: call-arg
+
+
+async def use() -> None:
+    job = await awaited.aenqueue(1)
+    reveal_type(job)  # is: holdfast.jobs.Job[list[str]]
+    reveal_type(await job.aresult(timeout=5))  # is: list[str]
+    reveal_type(await app.aio.get("id"))  # is: holdfast.jobs.Job[Any]
+    reveal_type(await app.aio.enqueue_many([bare.job(1)]))  # is: list[holdfast.jobs.Job[float]]
+
+
+# Many jobs, of one task or of several.
+
+reveal_type(app.enqueue_many([bare.job(1), bare.job(2)]))  # is: list[holdfast.jobs.Job[float]]
+mixed: list[Job[object]] = app.enqueue_many([bare.job(1), awaited.job(2)])
+app.enqueue_many([bare])  # error: arg-type
+
+reveal_type(app.get("id").result())  # is: Any
+reveal_type(app.counts())  # is: dict[str, int]
+app.resolve("id", "maybe")  # error: arg-type
+app.on("zombie", print)
+app.on("party", print)  # error: call-overload
+
+
+@app.on("dead")
+def told(event: Any) -> None: ...
