@@ -2,7 +2,7 @@
 
 The docstrings are the contract; `tests/conformance/` has a file for each verb. A store passes the whole suite or
 it is not a store. Fenced verbs (`beat`, `settle`) never raise for a stale lease: they refuse it, say so in their
-answer, change nothing, and leave one `stale_report` event per (job, fence).
+answer, change nothing, and leave one `stale_report` event per (job, fence). Text holds no NUL; callers see to it.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Context:
 
     def progress(self, fraction: float | None = None, *, note: str | None = None) -> None:
         """Tell how far the work is, from 0 to 1; it also proves that the work moves. Raises if it must stop."""
-        self._attempt.move(self._clock.lease(), fraction, note[:1000] if note is not None else None)
+        self._attempt.move(self._clock.lease(), fraction, note[:1000].replace("\0", "␀") if note is not None else None)
         self._check()
 
     def heartbeat(self) -> None:

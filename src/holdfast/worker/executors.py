@@ -194,7 +194,7 @@ def describe(error: BaseException) -> str:
         text = str(error)
     except BaseException:
         return f"{kind}: (its text could not be read)"
-    return (f"{kind}: {text}" if text else kind)[:ERROR_MAX]
+    return (f"{kind}: {text}" if text else kind)[:ERROR_MAX].replace("\0", "␀")  # no store's text holds a NUL
 
 
 def _stack_of(why: errors.Interrupted) -> dict[str, Any]:

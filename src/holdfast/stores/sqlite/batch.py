@@ -21,24 +21,23 @@ def take(
     db: sqlite3.Connection, lanes: list[list[Any]], queues: Sequence[str], limit: int, values: dict[str, Any]
 ) -> int:
     """Claim up to `limit` jobs: an even share from each queue first, then whatever is left, in the queues' order."""
-    priorities: dict[str, list[int]] = {}
+    priorities: dict[str, list[int]] = {queue: [] for queue in queues}
     for queue, priority in lanes:
-        priorities.setdefault(queue, []).append(priority)
-    turn = [queue for queue in queues if queue in priorities]
+        priorities[queue].append(priority)
+    even, odd = divmod(limit, max(1, len(queues)))
     taken = 0
-    share = -(-limit // len(turn)) if turn else 0
-    for most in (share, limit):
-        for queue in turn:
-            wanted = min(most, limit - taken)
-            for priority in sorted(priorities[queue], reverse=True):
-                if wanted <= 0:
-                    break
-                lane = {**values, "queue": queue, "priority": priority, "limit": wanted}
-                got = db.execute(Q["claim"], lane).rowcount
-                wanted -= got
-                taken += got
-        if len(turn) < 2:
-            break
+    shares = [(queue, even + (number < odd)) for number, queue in enumerate(queues)]
+    for queue, share in [*shares, *((queue, limit) for queue in queues)]:
+        wanted = min(share, limit - taken)
+        for priority in sorted(priorities[queue], reverse=True):
+            if wanted <= 0:
+                break
+            lane = {**values, "queue": queue, "priority": priority, "limit": wanted}
+            got = db.execute(Q["claim"], lane).rowcount
+            wanted -= got
+            taken += got
+        if wanted > 0:
+            priorities[queue] = []  # it has no more to give
     return taken
 
 
@@ -90,7 +89,7 @@ def _settle_one(db: sqlite3.Connection, settlement: Settlement, wall: float) -> 
         return Answer.ALREADY
     if own and cancel_requested != settlement.seen_cancel:
         return Answer.AGAIN
-    if not own and settlement.seen_lease_until is None:
+    if not own and not settlement.verdict.raises_fence:  # a second reaper is late, but no zombie
         detail = {"verb": "settle", "reported": settlement.verdict.state.value, "state": state}
         notes = (Note("stale_report", detail),)
         write_notes(db, codec.journal_lines(lease.job_id, lease.fence, settlement.worker, notes), wall)

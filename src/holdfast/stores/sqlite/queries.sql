@@ -89,20 +89,20 @@ WHERE id = :worker AND gone_at IS NULL;
 
 -- name: beat
 -- A lease never gets shorter, and nothing but the current attempt may extend it.
-UPDATE holdfast_job SET
-    lease_until = max(lease_until, :lease + lease_s),
-    started = max(started, pulse.started),
-    progress = coalesce(pulse.progress, progress),
-    note = coalesce(pulse.note, note)
+UPDATE holdfast_job AS job SET
+    lease_until = max(job.lease_until, :lease + job.lease_s),
+    started = max(job.started, pulse.started),
+    progress = coalesce(pulse.progress, job.progress),
+    note = coalesce(pulse.note, job.note)
 FROM (
     SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id,
         value ->> 3 AS started, value ->> 4 AS progress, value ->> 5 AS note
     FROM json_each(:pulses)
 ) AS pulse
-WHERE holdfast_job.id = pulse.id
-    AND holdfast_job.fence = pulse.fence
-    AND holdfast_job.claim_id = pulse.claim_id
-    AND holdfast_job.state = 'running';
+WHERE job.id = pulse.id
+    AND job.fence = pulse.fence
+    AND job.claim_id = pulse.claim_id
+    AND job.state = 'running';
 
 -- name: beat_lost
 -- Whose lease is not the current one. An attempt that settled itself still has its fence on the row: not lost.
@@ -119,20 +119,20 @@ WHERE state = 'running' AND worker = :worker AND cancel_requested = 1;
 -- The only way out of `running`: every conjunct below is a guard, and tests/mutants.py drops each of them.
 -- Leases never get shorter, so one that ends no later than what the reaper saw was not renewed; the millionth of a
 -- second covers what JSON rounds off.
-UPDATE holdfast_job SET
+UPDATE holdfast_job AS job SET
     state = ending.state,
-    run_at = coalesce(ending.run_at, run_at),
-    error = coalesce(ending.error, error),
-    result = coalesce(ending.result, result),
-    failures = iif(ending.fresh_budgets, 0, failures) + ending.failures,
-    crashes = iif(ending.fresh_budgets, 0, crashes) + ending.crashes,
-    zombies = zombies + ending.zombies,
-    suspects = coalesce(ending.suspects, suspects),
-    rolling_back = coalesce(ending.rolling_back, rolling_back),
-    cancel_requested = coalesce(ending.cancel_requested, cancel_requested),
-    priority = coalesce(ending.priority, priority),
-    fence = fence + ending.raises_fence,
-    claim_id = iif(ending.raises_fence, NULL, claim_id),
+    run_at = coalesce(ending.run_at, job.run_at),
+    error = coalesce(ending.error, job.error),
+    result = coalesce(ending.result, job.result),
+    failures = iif(ending.fresh_budgets, 0, job.failures) + ending.failures,
+    crashes = iif(ending.fresh_budgets, 0, job.crashes) + ending.crashes,
+    zombies = job.zombies + ending.zombies,
+    suspects = coalesce(ending.suspects, job.suspects),
+    rolling_back = coalesce(ending.rolling_back, job.rolling_back),
+    cancel_requested = coalesce(ending.cancel_requested, job.cancel_requested),
+    priority = coalesce(ending.priority, job.priority),
+    fence = job.fence + ending.raises_fence,
+    claim_id = iif(ending.raises_fence, NULL, job.claim_id),
     worker = NULL,
     lease_until = NULL,
     started = 0,
@@ -146,18 +146,18 @@ FROM (
         value ->> 18 AS raises_fence
     FROM json_each(:endings)
 ) AS ending
-WHERE holdfast_job.id = ending.id
-    AND holdfast_job.fence = ending.fence
-    AND holdfast_job.claim_id = ending.claim_id
-    AND holdfast_job.state = 'running'
-    AND (ending.seen_lease_until IS NULL OR holdfast_job.lease_until <= ending.seen_lease_until + 0.000001)
-    AND (ending.state = 'done' OR holdfast_job.cancel_requested = ending.seen_cancel);
+WHERE job.id = ending.id
+    AND job.fence = ending.fence
+    AND job.claim_id = ending.claim_id
+    AND job.state = 'running'
+    AND (ending.seen_lease_until IS NULL OR job.lease_until <= ending.seen_lease_until + 0.000001)
+    AND (ending.state = 'done' OR job.cancel_requested = ending.seen_cancel);
 
 -- name: settle_done
 -- The same guards for the plain success, which is most of all endings.
-UPDATE holdfast_job SET
+UPDATE holdfast_job AS job SET
     state = 'done',
-    result = coalesce(ending.result, holdfast_job.result),
+    result = coalesce(ending.result, job.result),
     worker = NULL,
     lease_until = NULL,
     started = 0,
@@ -166,10 +166,10 @@ FROM (
     SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id, value ->> 3 AS result
     FROM json_each(:endings)
 ) AS ending
-WHERE holdfast_job.id = ending.id
-    AND holdfast_job.fence = ending.fence
-    AND holdfast_job.claim_id = ending.claim_id
-    AND holdfast_job.state = 'running';
+WHERE job.id = ending.id
+    AND job.fence = ending.fence
+    AND job.claim_id = ending.claim_id
+    AND job.state = 'running';
 
 -- name: settle_seen
 -- What stands in the way of a settlement that was not applied.
@@ -287,6 +287,7 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
         AND (:queue IS NULL OR queue = :queue)
         AND (:task IS NULL OR task = :task)
         AND (:key IS NULL OR key = :key)
+        AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
         AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
     ORDER BY seq DESC
     LIMIT :limit
@@ -300,6 +301,7 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
         AND (:queue IS NULL OR queue = :queue)
         AND (:task IS NULL OR task = :task)
         AND (:key IS NULL OR key = :key)
+        AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
         AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
     ORDER BY seq DESC
     LIMIT :limit

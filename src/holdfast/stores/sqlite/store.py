@@ -26,7 +26,15 @@ from holdfast.core.records import (
     Worker,
 )
 from holdfast.core.verdict import Settlement, Verdict
-from holdfast.errors import KeyTaken, SchemaMismatch, StoreLost, StoreUnsupported, WorkerGone
+from holdfast.errors import (
+    KeyTaken,
+    Refused,
+    SchemaMismatch,
+    StoreLost,
+    StoreReadOnly,
+    StoreUnsupported,
+    WorkerGone,
+)
 from holdfast.points import point
 from holdfast.stores import codec
 from holdfast.stores.protocol import Added, Answer, Schema
@@ -48,8 +56,8 @@ class SqliteStore:
         self.url = url
         self._clock = clock or SystemClock()
         self._db = Connections(Options.parse(url), self._clock, create=create)
-        self._changed = threading.Condition()
-        self._changes = 0
+        self._woken = threading.Event()
+        self._wakes = 0
         self._watch = threading.local()
         self._foreign: dict[str, tuple[int, float]] = {}  # workers of another boot: beats when first seen, and when
 
@@ -69,10 +77,7 @@ class SqliteStore:
                 answers = [Added(job.id, False) for job in jobs]
             else:
                 found = codec.rows_from(db.execute(Q["add_answers"], {**rows, "last": last}).fetchone()[0])
-                answers = [
-                    Added(stored, bool(before) or stored != job.id)
-                    for job, (stored, before) in zip(jobs, found, strict=True)
-                ]
+                answers = _answers(jobs, found)
         point("add.after")
         return answers
 
@@ -93,6 +98,8 @@ class SqliteStore:
                 raise WorkerGone(f"worker {worker_id} is not enrolled or was declared dead")
             taken = db.execute(Q["claim_answers"], token).fetchone()[0]
             if taken == "[]":
+                paused = codec.names_from(db.execute(Q["paused"]).fetchone()[0])
+                queues = [queue for queue in dict.fromkeys(queues) if queue not in paused]
                 lanes = self._lanes(db, queues)
                 clock = {"wall": self._clock.wall(), "lease": self._clock.lease(), "tasks": known, **token}
                 if batch.take(db, lanes, queues, limit, {**clock, "started": 1}) == limit:
@@ -174,7 +181,7 @@ class SqliteStore:
             **{name: getattr(worker, name) for name in ("slots", "beat_s", "version")},
             "queues": codec.encode(worker.queues).decode(),
             "wall": self._clock.wall(),
-            "lock_inode": liveness.take(self._lock_path(worker.id)),
+            "lock_inode": self._take_lock(worker.id),
         }
         with self._db.writing() as db:
             db.execute(Q["enroll"], values)
@@ -233,6 +240,8 @@ class SqliteStore:
         }
         values["cancel_requested"] = where.cancel_requested
         values["states"] = codec.encode(where.states).decode() if where.states else None
+        if where.worker is not None and where.states and State.RUNNING not in where.states:
+            return []  # only a running job has a worker
         if where.worker is not None:
             return codec.jobs_from(self._one("find_worker", values))
         if where.states == (State.RUNNING,):
@@ -284,14 +293,13 @@ class SqliteStore:
             left = give_up_at - self._clock.lease()
             if left <= 0:
                 return False
-            with self._changed:
-                self._changed.wait(min(_TICK_S, left))
+            self._clock.wait(self._woken, min(_TICK_S, left))
+            self._woken.clear()  # a hint: what counts is the number of wakes
         return True
 
     def wake(self) -> None:
-        with self._changed:
-            self._changes += 1
-            self._changed.notify_all()
+        self._wakes += 1
+        self._woken.set()
 
     def ping(self) -> None:
         with self._db.writing():
@@ -355,6 +363,14 @@ class SqliteStore:
             )
         return now - since >= worker.beat_s
 
+    def _take_lock(self, worker_id: str) -> int:
+        try:
+            return liveness.take(self._lock_path(worker_id))
+        except FileExistsError:
+            raise Refused(f"worker {worker_id} is enrolled already; every start of a worker has a new id") from None
+        except OSError as error:
+            raise StoreReadOnly(f"cannot write {self._lock_path(worker_id)}: {error.strerror}") from error
+
     def _lock_path(self, worker_id: str) -> Path:
         path = self._db.options.path
         return path.with_name(path.name + "-workers") / f"{worker_id}.lock"
@@ -362,11 +378,9 @@ class SqliteStore:
     def _has_changed(self) -> bool:
         watch = self._watch
         if getattr(watch, "db", None) is None:
-            watch.db, watch.version, watch.changes = self._db.open(), None, -1
-        version = (watch.db.execute("PRAGMA data_version").fetchone()[0], self._changes)
-        changed: bool = version != (watch.version, watch.changes)
-        watch.version, watch.changes = version
-        return changed
+            watch.db, watch.seen = self._db.open(), None
+        before, watch.seen = watch.seen, (watch.db.execute("PRAGMA data_version").fetchone()[0], self._wakes)
+        return bool(before != watch.seen)
 
     def _use_wal(self) -> None:
         with self._db.reading() as db:
@@ -384,6 +398,16 @@ class SqliteStore:
             return Schema(0, len(_MIGRATIONS))
         row = db.execute(Q["schema"]).fetchone()
         return Schema(int(row[0]) if row else 0, len(_MIGRATIONS))
+
+
+def _answers(jobs: Sequence[NewJob], found: list[list[Any]]) -> list[Added]:
+    """Say for each wanted job which one is stored; the second of two in one batch existed too."""
+    answers: list[Added] = []
+    new: set[str] = set()
+    for job, (stored, before) in zip(jobs, found, strict=True):
+        answers.append(Added(stored, bool(before) or stored != job.id or stored in new))
+        new.add(stored)
+    return answers
 
 
 def _statements(script: str) -> Iterator[str]:
