@@ -85,10 +85,10 @@ class MemoryStore:
             if given := [job for job in self._held_by(worker_id) if job.claim_id == claim_id]:
                 return given  # the answer was lost
             now = self.now()
-            open_queues = [queue for queue in dict.fromkeys(queues) if queue not in self._paused]
+            open_queues = [queue for queue in queues if queue not in self._paused]
 
             def take(most: int, *, started: bool) -> list[Job]:
-                due = [job for job in self._ready(open_queues, tasks) if job.run_at <= now.wall]
+                due = [job for job in self._ready(open_queues) if job.task in tasks and job.run_at <= now.wall]
                 willing = [job for job in due if started or job.on_crash == "retry"]
                 chosen = _fair(willing, open_queues, most)
                 return [self._put(_leased(job, worker_id, claim_id, now, started)) for job in chosen]
@@ -256,7 +256,7 @@ class MemoryStore:
     def due(self, queues: Sequence[str], tasks: Sequence[str]) -> float | None:
         with self._lock:
             open_queues = [queue for queue in queues if queue not in self._paused]
-            return min((job.run_at for job in self._ready(open_queues, tasks)), default=None)
+            return min((job.run_at for job in self._ready(open_queues) if job.task in tasks), default=None)
 
     def wait(self, timeout_s: float) -> bool:
         """A change between two waits of one thread makes the second return at once."""
@@ -337,9 +337,8 @@ class MemoryStore:
     def _held_by(self, worker_id: str) -> Iterable[Job]:
         return (job for job in self._running() if job.worker == worker_id)
 
-    def _ready(self, queues: Sequence[str], tasks: Sequence[str] | None = None) -> Iterable[Job]:
-        ready = (job for job in self._jobs.values() if job.state is State.READY and job.queue in queues)
-        return (job for job in ready if tasks is None or job.task in tasks)
+    def _ready(self, queues: Sequence[str]) -> Iterable[Job]:
+        return (job for job in self._jobs.values() if job.state is State.READY and job.queue in queues)
 
 
 # ---------------------------------------------------------------------------- one job, before and after
