@@ -1,0 +1,182 @@
+"""What all commands share: the options that may stand anywhere, the way an error is shown, lazy loading.
+
+`--db`, `-v` and `-q` may be given before the command, between the words, or after it; the last one wins. Every other
+option has an environment variable that click names by the command: HOLDFAST_WORKER_SLOTS, HOLDFAST_JOBS_LIST_LIMIT.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import click
+
+from holdfast.cli.exits import Exit, code_of
+from holdfast.cli.screen import clean_lines
+from holdfast.errors import HoldfastError
+
+DEFAULT_DB = "sqlite:///holdfast.db"
+LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
+
+
+@dataclass
+class Settings:
+    """What was said about every command."""
+
+    db_given: str | None = None  # on the command line, so it overrides the address that an App has
+    verbosity: int = 0
+
+    @property
+    def db(self) -> str:
+        return self.db_given or os.environ.get("HOLDFAST_DB") or DEFAULT_DB
+
+
+def settings() -> Settings:
+    """Return the settings of the command that is being run."""
+    return click.get_current_context().find_root().ensure_object(Settings)
+
+
+def say(message: str) -> None:
+    """Tell a person something that is not data: on stderr, and not with -q."""
+    if settings().verbosity >= 0:
+        click.echo(message, err=True)
+
+
+def show_log() -> None:
+    """Show the program's own log with -v; without, a command says itself what it did. Workers have their own way."""
+    if settings().verbosity > 0:
+        logging.basicConfig(level=logging.DEBUG, format=LOG_FORMAT)
+    else:
+        logging.getLogger("holdfast").addHandler(logging.NullHandler())
+
+
+def complain(message: str) -> None:
+    """Say what went wrong, in the one form that all errors have."""
+    click.echo("holdfast: " + "\n".join(clean_lines(message)), err=True)
+
+
+class Command(click.Command):
+    """A command that takes the common options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += common_options()
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write_examples(self.epilog, formatter)
+
+
+class Group(click.Group):
+    """A noun: its verbs are commands. Takes the common options too."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += common_options()
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write_examples(self.epilog, formatter)
+
+
+Group.group_class = Group
+
+
+class Root(Group):
+    """The `holdfast` command: loads a noun's module when it is used, and turns errors into exit codes."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy  # name -> (module, summary)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.lazy)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in self.lazy:
+            close = get_close_matches(name, self.lazy)
+            if close and not ctx.resilient_parsing:
+                ctx.fail(f"No such command {name!r}. Did you mean {close[0]!r}?")
+            return None
+        command: click.Command = getattr(importlib.import_module(self.lazy[name][0]), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Like click's own, from the summaries at hand: the list of commands needs none of their modules."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in self.lazy.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HoldfastError as error:
+            if ctx.ensure_object(Settings).verbosity > 0:
+                traceback.print_exc(file=sys.stderr)
+            complain(str(error))
+            ctx.exit(code_of(error))
+        except KeyboardInterrupt:
+            complain("interrupted")
+            ctx.exit(Exit.INTERRUPTED)
+
+
+# ------------------------------------------------------------------------------------ common options
+
+
+def common_options() -> list[click.Parameter]:
+    """Make the options that may stand anywhere; none reads the environment here, so that any flag beats it."""
+    return [
+        click.Option(
+            ["--db"],
+            metavar="URL",
+            help=f"The store.  [env: HOLDFAST_DB; default: {DEFAULT_DB}]",
+            expose_value=False,
+            allow_from_autoenv=False,
+            callback=_note_db,
+        ),
+        click.Option(
+            ["-v", "--verbose"],
+            count=True,
+            help="Say more; tracebacks too.",
+            expose_value=False,
+            allow_from_autoenv=False,
+            callback=_note_verbosity(1),
+        ),
+        click.Option(
+            ["-q", "--quiet"],
+            count=True,
+            help="Say nothing but data and errors.",
+            expose_value=False,
+            allow_from_autoenv=False,
+            callback=_note_verbosity(-1),
+        ),
+    ]
+
+
+def _note_db(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.find_root().ensure_object(Settings).db_given = value
+
+
+def _note_verbosity(direction: int) -> Callable[[click.Context, click.Parameter, int], None]:
+    def note(ctx: click.Context, _: click.Parameter, value: int) -> None:
+        ctx.find_root().ensure_object(Settings).verbosity += direction * value
+
+    return note
+
+
+# --------------------------------------------------------------------------------------------- parts
+
+
+def _write_examples(epilog: str | None, formatter: click.HelpFormatter) -> None:
+    if epilog:
+        formatter.write_paragraph()
+        with formatter.section("Examples"):
+            for line in epilog.strip().splitlines():
+                formatter.write(f"{' ' * formatter.current_indent}{line.strip()}\n")

@@ -1,0 +1,157 @@
+"""`holdfast db`: make, migrate, check and prune the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from holdfast import insight
+from holdfast.cli.base import Group, complain, say, settings, show_log
+from holdfast.cli.exits import Exit
+from holdfast.cli.loading import open_existing, opened_store, require_schema
+from holdfast.cli.screen import Progress, clean, show_json
+from holdfast.cli.types import Words, json_option, older_than_option
+from holdfast.core.machine import ENDED, State
+from holdfast.stores import open_store
+from holdfast.stores.protocol import Store
+
+_PAGE = 1000
+_ENDED = tuple(state.value for state in State if state in ENDED)
+
+
+@click.group(cls=Group, epilog="holdfast db init --db sqlite:///jobs.db")
+def db() -> None:
+    """Make, migrate, check and prune the store."""
+
+
+@db.command(epilog="holdfast db init --db sqlite:///jobs.db")
+def init() -> None:
+    """Make the store, or bring it up to date. Safe to repeat."""
+    show_log()
+    store = open_store(settings().db)
+    try:
+        _migrate(store)
+    finally:
+        store.close()
+
+
+@db.command(epilog="holdfast db migrate --db sqlite:///jobs.db")
+def migrate() -> None:
+    """Bring the schema of an existing store up to date. Safe to run from many places at once."""
+    show_log()
+    store = open_existing()
+    try:
+        if store.schema().found == 0:
+            require_schema(store)
+        _migrate(store)
+    finally:
+        store.close()
+
+
+def _migrate(store: Store) -> None:
+    before = store.migrate()
+    url = clean(insight.shown_url(store.url))
+    if before.found == before.wanted:
+        click.echo(f"{url} is up to date (schema {before.wanted})")
+    elif before.found == 0:
+        click.echo(f"{url} made (schema {before.wanted})")
+    else:
+        click.echo(f"{url} migrated from schema {before.found} to {before.wanted}")
+
+
+@db.command(
+    epilog="""
+    holdfast db status
+    holdfast db status --json
+    """
+)
+@json_option
+def status(as_json: bool) -> None:
+    """Show the store's address, its schema, and what it holds. Exits with 4 when the schema does not fit."""
+    show_log()
+    store = open_existing()
+    try:
+        found, wanted = store.schema()
+        view: dict[str, Any] = {"url": insight.shown_url(store.url), "schema": found, "schema_wanted": wanted}
+        if found != wanted:
+            if as_json and found:
+                show_json({**view, "jobs": None, "workers": None, "paused": None})
+            require_schema(store)
+        view |= {"jobs": insight.totals(store), "workers": len(store.workers()), "paused": store.paused()}
+    finally:
+        store.close()
+    if as_json:
+        show_json(view)
+        return
+    jobs = ", ".join(f"{number} {state}" for state, number in view["jobs"].items() if number) or "none"
+    rows = [("store", view["url"]), ("schema", f"{found}, up to date"), ("jobs", jobs), ("workers", view["workers"])]
+    if view["paused"]:
+        rows.append(("paused", ", ".join(view["paused"])))
+    for name, value in rows:
+        click.echo(f"{name:<8} {clean(value)}")
+
+
+@db.command(
+    epilog="""
+    holdfast db check
+    holdfast db check --json
+    """
+)
+@json_option
+@click.pass_context
+def check(ctx: click.Context, as_json: bool) -> None:
+    """Verify that the store is sound. Exits with 7 when it is not."""
+    with opened_store() as store:
+        findings = store.check()
+    if as_json:
+        show_json({"ok": not findings, "findings": findings})
+    elif not findings:
+        click.echo("ok")
+    for finding in findings:
+        complain(finding)
+    if findings:
+        complain("the store is damaged; stop the workers and restore it from a backup")
+        ctx.exit(Exit.UNHEALTHY)
+
+
+@db.command(
+    epilog="""
+    holdfast db prune --older-than 30d
+    holdfast db prune --older-than 12h --states done
+    """
+)
+@older_than_option
+@click.option(
+    "--states",
+    type=Words(_ENDED),
+    metavar="A,B",
+    default="done,cancelled,rolled_back",
+    show_default=True,
+    help="Which ended jobs; dead ones only if named.",
+)
+@json_option
+def prune(older_than: float, states: tuple[str, ...], as_json: bool) -> None:
+    """Delete jobs that ended long ago, with their history. In small steps, so that workers are not held up."""
+    with opened_store() as store:
+        number = purge(store, [State(state) for state in states], older_than)
+    if as_json:
+        show_json({"deleted": number})
+    else:
+        click.echo(f"{number} deleted")
+    if not number:
+        say(f"No {' or '.join(states)} job ended longer than {insight.duration(older_than)} ago.")
+
+
+def purge(store: Store, states: list[State], older_than_s: float) -> int:
+    """Delete ended jobs page by page; return how many."""
+    before = store.now().wall - older_than_s
+    totals = insight.totals(store)
+    deleted = 0
+    with Progress("pruning", sum(totals[state.value] for state in states)) as progress:
+        while page := store.purge(states, before, _PAGE):
+            deleted += page
+            progress.advance(page)
+            if page < _PAGE:
+                break
+    return deleted

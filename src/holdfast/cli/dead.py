@@ -1,0 +1,129 @@
+"""`holdfast dead`: see, revive and purge jobs that gave up."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast import insight
+from holdfast.cli.base import Group, say
+from holdfast.cli.db import purge as purge_ended
+from holdfast.cli.jobs import act_on, confirm, show_jobs
+from holdfast.cli.loading import opened_operator, opened_store
+from holdfast.cli.screen import Progress, show_json
+from holdfast.cli.types import (
+    JobId,
+    Text,
+    json_option,
+    limit_option,
+    older_than_option,
+    person,
+    person_options,
+    yes_option,
+)
+from holdfast.core.machine import State
+from holdfast.core.records import Filter
+from holdfast.errors import Refused, UsageError
+
+_PAGE = 500
+
+
+@click.group(cls=Group, epilog="holdfast dead list")
+def dead() -> None:
+    """See, revive and purge jobs that gave up."""
+
+
+@dead.command(
+    "list",
+    epilog="""
+    holdfast dead list
+    holdfast dead list --task mail.send --json
+    """,
+)
+@click.option("--queue", type=Text(), help="Only of this queue.")
+@click.option("--task", type=Text(), help="Only of this task, by its full name.")
+@limit_option
+@click.option("--before", metavar="ID", type=JobId(), help="The page after this job.")
+@json_option
+def list_(queue: str | None, task: str | None, limit: int, before: str | None, as_json: bool) -> None:
+    """Show the jobs that gave up and why, newest first."""
+    with opened_store() as store:
+        show_jobs(store, ["dead"], Filter(queue=queue, task=task, limit=limit, before=before), as_json)
+
+
+@dead.command(
+    epilog="""
+    holdfast dead revive 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d
+    holdfast dead revive --all --task mail.send --note "the mail server is back" -y
+    """
+)
+@click.argument("job_ids", metavar="[ID...]", nargs=-1, type=JobId())
+@click.option("--all", "every", is_flag=True, help="Every dead job, or those that --queue and --task leave.")
+@click.option("--queue", type=Text(), help="With --all: only of this queue.")
+@click.option("--task", type=Text(), help="With --all: only of this task, by its full name.")
+@person_options
+@yes_option
+@json_option
+def revive(
+    job_ids: tuple[str, ...],
+    every: bool,
+    queue: str | None,
+    task: str | None,
+    by: str | None,
+    note: str | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Bring dead jobs back, ready now and with fresh budgets."""
+    if every == bool(job_ids):
+        raise UsageError("name the jobs to revive, or say --all")
+    if (queue or task) and not every:
+        raise UsageError("--queue and --task go with --all")
+    if every:
+        _revive_all(Filter(states=(State.DEAD,), queue=queue, task=task, limit=_PAGE), person(by), note, yes, as_json)
+    else:
+        act_on(job_ids, lambda app, job_id: app.revive(job_id, by=person(by), note=note).row, as_json)
+
+
+def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bool) -> None:
+    """Revive page by page, starting from those that were dead when we began; what moved on meanwhile is left alone."""
+    with opened_operator() as app:
+        ids = [job.id for job in insight.all_jobs(app.store, where)]
+        if ids:
+            confirm(f"Revive {insight.counted(len(ids), 'dead job')}?", yes)
+        revived = 0
+        refused: list[str] = []
+        with Progress("reviving", len(ids)) as progress:
+            for job_id in ids:
+                try:
+                    app.revive(job_id, by=by, note=note)
+                    revived += 1
+                except Refused as error:
+                    refused.append(str(error))
+                progress.advance(1)
+    if as_json:
+        show_json({"revived": revived, "refused": len(refused)})
+    else:
+        click.echo(f"{revived} revived")
+    for reason in refused[:10]:
+        say(f"Left alone: {reason}")
+    if len(refused) > 10:
+        say(f"… and {len(refused) - 10} more.")
+
+
+@dead.command(
+    epilog="""
+    holdfast dead purge --older-than 7d -y
+    """
+)
+@older_than_option
+@yes_option
+@json_option
+def purge(older_than: float, yes: bool, as_json: bool) -> None:
+    """Delete dead jobs that gave up long ago, with their history."""
+    confirm(f"Delete every job that has been dead for {insight.duration(older_than)} for good?", yes)
+    with opened_store() as store:
+        number = purge_ended(store, [State.DEAD], older_than)
+    if as_json:
+        show_json({"deleted": number})
+    else:
+        click.echo(f"{number} deleted")

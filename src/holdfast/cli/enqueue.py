@@ -1,0 +1,103 @@
+"""`holdfast enqueue`: add a job."""
+
+from __future__ import annotations
+
+import inspect
+from difflib import get_close_matches
+from typing import Any
+
+import click
+
+from holdfast.app import App
+from holdfast.cli.base import Command, say, settings, show_log
+from holdfast.cli.loading import load_app
+from holdfast.cli.screen import show_json
+from holdfast.cli.types import Duration, Json, Text, json_option
+from holdfast.errors import UnknownTask, UsageError
+from holdfast.tasks import Task
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+    holdfast enqueue jobs:app send '["ann@example.org"]'
+    holdfast enqueue jobs:app charge '{"order_id": 42, "cents": 999}' --key order-42
+    holdfast enqueue jobs:app report --run-after 1h --json
+    """,
+)
+@click.argument("app", metavar="APP", type=Text())
+@click.argument("task", metavar="TASK", type=Text())
+@click.argument("arguments", metavar="[JSON]", type=Json(), required=False)
+@click.option("--queue", type=Text(), help="Another queue than the task's.")
+@click.option("--key", type=Text(), help="While a live job has this key, no second one is added.")
+@click.option("--run-after", type=Duration(), metavar="TIME", help="Not before so long from now: seconds, 15m, 2h.")
+@click.option("--priority", type=int, help="Larger is sooner.")
+@click.option("--id", "job_id", type=Text(), help="Your own id; repeated, there is still one job.")
+@click.option("--on-crash", type=click.Choice(["retry", "hold", "fail", "rollback"]), help="When its worker dies.")
+@json_option
+def enqueue(
+    app: str,
+    task: str,
+    arguments: Any,
+    queue: str | None,
+    key: str | None,
+    run_after: float | None,
+    priority: int | None,
+    job_id: str | None,
+    on_crash: Any,
+    as_json: bool,
+) -> None:
+    """Add a job.
+
+    TASK is a task of APP (module:name); its last part will do where only one task has it. JSON is an array of
+    positional or an object of keyword arguments; - reads it from stdin. Both are checked against the task before
+    anything is stored.
+    """
+    show_log()
+    with load_app(app, settings().db_given) as found:
+        wanted = _task(found, task)
+        args, kwargs = _call(wanted, arguments)
+        sender = wanted.using(
+            queue=queue, key=key, run_after=run_after, priority=priority, id=job_id, on_crash=on_crash
+        )
+        job = sender.enqueue(*args, **kwargs)
+        state = job.row.shown_state(found.store.now().wall)
+    if as_json:
+        show_json({"id": job.id, "existed": job.existed, "state": state})
+        return
+    click.echo(job.id)
+    if job.existed:
+        say(f"This job was there already, and is {state}; no second one was added.")
+
+
+def _task(app: App, name: str) -> Task[..., Any]:
+    try:
+        return app.named(name)
+    except UnknownTask as error:
+        shorts = {known.rpartition(".")[2]: known for known in app.tasks}
+        close = get_close_matches(name, [*app.tasks, *shorts], n=3)
+        if not close:
+            raise
+        guesses = list(dict.fromkeys(shorts.get(guess, guess) for guess in close))
+        raise UnknownTask(f"this app has no task {name!r}; did you mean {' or '.join(guesses)}?") from error
+
+
+def _call(task: Task[..., Any], arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Read the arguments as the worker will: text becomes a datetime where the signature says so."""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    match arguments:
+        case None:
+            pass
+        case list():
+            args = tuple(arguments)
+        case dict():
+            kwargs = arguments
+        case _:
+            raise UsageError("the arguments must be a JSON array (positional) or object (keywords), such as '[1, 2]'")
+    parameters = list(inspect.signature(task.fn).parameters.values())[int(task.takes_context) :]
+    try:
+        bound = inspect.Signature(parameters).bind(*args, **kwargs)
+    except TypeError:
+        return args, kwargs  # the enqueue refuses them, and says why
+    return task.decode(task.app.codec.encode(dict(bound.arguments)))

@@ -1,0 +1,38 @@
+"""What an ending is called: the one place that turns errors into exit codes.
+
+0 ok · 1 failed · 2 usage or import error · 3 store unreachable, missing, lost, read-only or full
+4 schema stale or newer · 5 not found · 6 refused (fence, state) · 7 unhealthy · 130 interrupted
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from holdfast import errors
+
+
+class Exit(IntEnum):
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    STORE = 3
+    SCHEMA = 4
+    NOT_FOUND = 5
+    REFUSED = 6
+    UNHEALTHY = 7
+    INTERRUPTED = 130
+
+
+# The first that fits; so the narrow ones stand before the broad ones.
+_CODES: tuple[tuple[type[errors.HoldfastError], Exit], ...] = (
+    (errors.UsageError, Exit.USAGE),
+    (errors.SchemaMismatch, Exit.SCHEMA),
+    (errors.StoreError, Exit.STORE),
+    (errors.NotFound, Exit.NOT_FOUND),
+    (errors.Refused, Exit.REFUSED),
+)
+
+
+def code_of(error: errors.HoldfastError) -> Exit:
+    """Return the exit code that an error means."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), Exit.FAILED)

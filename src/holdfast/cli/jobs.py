@@ -1,0 +1,215 @@
+"""`holdfast jobs`: see, retry, cancel and delete jobs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from holdfast import insight
+from holdfast.app import App
+from holdfast.cli import story
+from holdfast.cli.base import Group, complain, say
+from holdfast.cli.exits import Exit, code_of
+from holdfast.cli.loading import opened_operator, opened_store
+from holdfast.cli.screen import Column, clean, show_json, show_table, styled
+from holdfast.cli.types import JobId, Text, json_option, limit_option, person, person_options, yes_option
+from holdfast.core.records import Filter, Job, Moment
+from holdfast.errors import NotFound, Refused, UsageError
+from holdfast.stores.protocol import Store
+
+
+@click.group(cls=Group, epilog="holdfast jobs list --state held")
+def jobs() -> None:
+    """See, retry, cancel and delete jobs."""
+
+
+# ---------------------------------------------------------------------------------------------- seeing
+
+
+@jobs.command(
+    "list",
+    epilog="""
+    holdfast jobs list
+    holdfast jobs list --state retrying --queue mail
+    holdfast jobs list --state dead --json | jq -r '.[].id'
+    """,
+)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(insight.SHOWN_STATES),
+    metavar="STATE",
+    help=f"Only these; may be repeated. One of {', '.join(insight.SHOWN_STATES)}.",
+)
+@click.option("--queue", type=Text(), help="Only of this queue.")
+@click.option("--task", type=Text(), help="Only of this task, by its full name.")
+@click.option("--key", type=Text(), help="Only with this key.")
+@limit_option
+@click.option("--before", metavar="ID", type=JobId(), help="The page after this job.")
+@json_option
+def list_(
+    states: tuple[str, ...],
+    queue: str | None,
+    task: str | None,
+    key: str | None,
+    limit: int,
+    before: str | None,
+    as_json: bool,
+) -> None:
+    """Show jobs, newest first.
+
+    A ready job whose time has not come is shown as scheduled, or as retrying after a failure or crash; --state ready
+    finds these too.
+    """
+    where = Filter(queue=queue, task=task, key=key, limit=limit, before=before)
+    with opened_store() as store:
+        show_jobs(store, states, where, as_json)
+
+
+def show_jobs(store: Store, states: Sequence[str], where: Filter, as_json: bool) -> None:
+    """Find jobs and print them: the list behind `jobs`, `held` and `dead`."""
+    if where.before is not None and store.get(where.before) is None:
+        raise NotFound(f"there is no job {where.before!r} to continue after")
+    found = insight.find_jobs(store, states, where)
+    now, names = store.now(), insight.worker_names(store)
+    if as_json:
+        show_json([insight.job_view(job, now, names) for job in found])
+        return
+    if not found:
+        say("No such jobs." if states or where.queue or where.task or where.key or where.before else "No jobs.")
+        return
+    show_table(_columns(now, names, one_state=len(states) == 1), found)
+    if len(found) == where.limit:
+        say(f"Perhaps there are more: add --before {clean(found[-1].id)}, or a larger --limit.")
+
+
+def _columns(now: Moment, names: insight.Names, *, one_state: bool) -> list[Column]:
+    return [
+        Column("ID", lambda job: job.id, keep=True),
+        Column("STATE", lambda job: job.shown_state(now.wall), keep=True, rank=6 if one_state else 0),
+        Column("TASK", lambda job: job.task, least=12),
+        Column("QUEUE", lambda job: job.queue, rank=4 if one_state else 2),
+        Column("ATTEMPT", lambda job: job.attempt, right=True, keep=True, rank=5 if one_state else 3),
+        Column("AGE", lambda job: insight.brief(now.wall - job.created_at), right=True, keep=True, rank=1),
+        Column("DETAIL", lambda job: insight.in_short(job, now, names), rank=2 if one_state else 4, least=16),
+    ]
+
+
+@jobs.command(
+    epilog="""
+    holdfast jobs show 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d
+    holdfast jobs show 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --json
+    """
+)
+@click.argument("job_id", metavar="ID", type=JobId())
+@json_option
+def show(job_id: str, as_json: bool) -> None:
+    """Show one job: why it is where it is, and all that happened to it."""
+    with opened_store() as store:
+        job = known(store, job_id)
+        if as_json:
+            show_json(insight.job_story(store, job))
+            return
+        names = insight.worker_names(store)
+        story.tell(job, insight.explain(store, job), store.journal(job.id), store.now(), names)
+
+
+def known(store: Store, job_id: str) -> Job:
+    job = store.get(job_id)
+    if job is None:
+        raise NotFound(f"there is no job {job_id!r}; ids are exact: see `holdfast jobs list`")
+    return job
+
+
+# ---------------------------------------------------------------------------------------------- acting
+
+
+@jobs.command(
+    epilog="""
+    holdfast jobs retry 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "the disk is back"
+    """
+)
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=JobId())
+@person_options
+@json_option
+def retry(job_ids: tuple[str, ...], by: str | None, note: str | None, as_json: bool) -> None:
+    """Bring held, dead or cancelled jobs back, with fresh budgets."""
+    act_on(job_ids, lambda app, job_id: app.revive(job_id, by=person(by), note=note).row, as_json)
+
+
+@jobs.command(
+    epilog="""
+    holdfast jobs cancel 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --by ann --note "ordered twice"
+    """
+)
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=JobId())
+@person_options
+@json_option
+def cancel(job_ids: tuple[str, ...], by: str | None, note: str | None, as_json: bool) -> None:
+    """Stop jobs. A running one is asked to stop, and may still succeed."""
+    act_on(job_ids, lambda app, job_id: app.cancel(job_id, by=person(by), note=note).row, as_json)
+
+
+@jobs.command(
+    epilog="""
+    holdfast jobs delete 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d -y
+    """
+)
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=JobId())
+@yes_option
+@json_option
+def delete(job_ids: tuple[str, ...], yes: bool, as_json: bool) -> None:
+    """Delete jobs that are not running, with their history."""
+    confirm(f"Delete {insight.counted(len(set(job_ids)), 'job')} for good?", yes)
+
+    def remove(app: App, job_id: str) -> Job:
+        job = known(app.store, job_id)
+        if not app.store.delete(job_id, job.state, job.fence):
+            present = known(app.store, job_id)
+            advice = "; cancel it first" if present.state == "running" else "; look again"
+            raise Refused(f"job {job_id} is {present.state.value}{advice}")
+        return job
+
+    act_on(job_ids, remove, as_json, said="deleted")
+
+
+def act_on(job_ids: Sequence[str], act: Callable[[App, str], Job], as_json: bool, said: str | None = None) -> None:
+    """Act on each job, whatever becomes of the others; exit with the code of the first that was not possible."""
+    done: list[dict[str, Any]] = []
+    first_code: Exit | None = None
+    with opened_operator() as app:
+        for job_id in dict.fromkeys(job_ids):
+            try:
+                job = act(app, job_id)
+            except (NotFound, Refused) as error:
+                complain(str(error))
+                first_code = first_code or code_of(error)
+                continue
+            now = app.store.now()
+            done.append(insight.job_view(job, now, insight.worker_names(app.store)))
+            if not as_json:
+                click.echo(f"{clean(job.id)}  {said or outcome(job, now)}")
+    if as_json:
+        show_json(done)
+    if first_code is not None:
+        click.get_current_context().exit(first_code)
+
+
+def outcome(job: Job, now: Moment) -> str:
+    """Say where a job is after an act on it."""
+    shown = job.shown_state(now.wall)
+    asked = " (asked to stop)" if job.cancel_requested else ""
+    return styled(shown) + asked
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before what cannot be undone; without a terminal to ask at, demand -y."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("there is no terminal to ask at; add -y to go on")
+    click.confirm(question, abort=True, err=True)

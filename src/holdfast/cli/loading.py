@@ -1,0 +1,141 @@
+"""Find what a command works on: the user's App, named `module:name`, and a store that is already there."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from types import ModuleType
+from typing import Any
+
+from holdfast.app import App
+from holdfast.cli.base import settings, show_log
+from holdfast.core.payload import encode_value
+from holdfast.core.records import Job
+from holdfast.errors import SchemaMismatch, StoreMissing, UsageError
+from holdfast.insight import shown_url
+from holdfast.stores import open_store
+from holdfast.stores.protocol import Store
+
+# --------------------------------------------------------------------------------------------- stores
+
+
+@contextmanager
+def opened_store() -> Iterator[Store]:
+    """Open the store that the command line names, if it is there and fits this program; create nothing."""
+    show_log()
+    store = open_existing()
+    try:
+        require_schema(store)
+        yield store
+    finally:
+        store.close()
+
+
+def open_existing() -> Store:
+    """Open what is there, whatever its schema."""
+    try:
+        return open_store(settings().db, create=False)
+    except StoreMissing as error:
+        raise StoreMissing(f"{error} (is --db right? `holdfast db init` makes a store)") from error
+
+
+def require_schema(store: Store) -> None:
+    """Raise unless the store's schema is the one that this program knows."""
+    found, wanted = store.schema()
+    url = shown_url(store.url)
+    if found == 0:
+        raise StoreMissing(f"there is no Holdfast store in {url}; make one with `holdfast db init --db {url}`")
+    if found < wanted:
+        raise SchemaMismatch(
+            f"{url} has schema {found}, and this program needs {wanted}; run `holdfast db migrate --db {url}`"
+        )
+    if found > wanted:
+        raise SchemaMismatch(f"{url} has schema {found}, and this program knows only {wanted}; upgrade Holdfast")
+
+
+# ----------------------------------------------------------------------------------------------- apps
+
+
+class Operator(App):
+    """An app without the user's code, for acts on jobs: the result that a person gives is taken as it is."""
+
+    def _result_text(self, row: Job, result: Any) -> str:
+        return encode_value(result, f"job {row.id}: the result")
+
+
+@contextmanager
+def opened_operator() -> Iterator[App]:
+    """Open the store that the command line names, as `opened_store` does, for acts on jobs."""
+    with opened_store():
+        pass  # it is there, and fits
+    with Operator(settings().db, migrate=False) as app:
+        yield app
+
+
+def load_app(ref: str, db: str | None = None) -> App:
+    """Import the App that `module:name` names, with the current folder on the path; give it the store `db`, if any.
+
+    Pass what a flag said, not $HOLDFAST_DB: that is what an App without an address of its own uses, here as in every
+    other process of the user's, and must not part a worker from the programs that feed it.
+    """
+    module_name, colon, attribute = ref.partition(":")
+    if not colon or not module_name or not attribute:
+        advice = f"write {_module_of(module_name)}:app" if module_name else "write module:name, for example jobs:app"
+        raise UsageError(f"{ref!r} does not name an App; {advice}")
+    if module_name.endswith(".py") or "/" in module_name:
+        raise UsageError(f"{module_name!r} is a file; name the module: {_module_of(module_name)}:{attribute}")
+    module = _import(module_name)
+    found: object = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise UsageError(f"module {module_name!r} has no {attribute!r}{_apps_in(module, attribute, App)}")
+        found = getattr(found, part)
+    if not isinstance(found, App):
+        kind = type(found).__name__
+        raise UsageError(f"{ref} is a {kind}, not a holdfast App{_apps_in(module, attribute, App)}")
+    if db is not None:
+        found.url = db
+    return found
+
+
+def _import(name: str) -> ModuleType:
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise UsageError(f"there is no module {error.name!r} in {folder} or on the Python path") from error
+        raise UsageError(_story(name, error)) from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(_story(name, error)) from error
+
+
+def _story(name: str, error: BaseException) -> str:
+    """Tell what the user's module raised, with the lines of the user's own code only."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen ") and frame.filename not in (__file__, importlib.__file__)
+    ]
+    lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
+    told = "".join(lines).rstrip().replace("\n", "\n  ")
+    return f"module {name!r} could not be imported:\n  {told}"
+
+
+def _apps_in(module: ModuleType, wanted: str, kind: type) -> str:
+    names = [name for name, value in vars(module).items() if isinstance(value, kind)]
+    if not names:
+        return "; make one: app = holdfast.App()"
+    best = get_close_matches(wanted, names, n=1) or names
+    return f"; did you mean {module.__name__}:{best[0]}?"
+
+
+def _module_of(path: str) -> str:
+    return path.removesuffix(".py").strip("./").replace("/", ".") or "module"

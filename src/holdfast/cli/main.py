@@ -1,0 +1,61 @@
+"""The entry point: `holdfast`, and the list of everything it can do."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from holdfast import __version__
+from holdfast.cli.base import Root
+
+# In the order in which a newcomer needs them. A test compares each summary with the command's own help.
+COMMANDS = {
+    "demo": "Kill a worker with kill -9 and watch the recovery.",
+    "worker": "Run jobs.",
+    "enqueue": "Add a job.",
+    "scan": "Find jobs whose worker died; recover them with --fix.",
+    "jobs": "See, retry, cancel and delete jobs.",
+    "held": "Answer for jobs that wait for a person.",
+    "dead": "See, revive and purge jobs that gave up.",
+    "queues": "See, pause and resume queues.",
+    "workers": "See who runs jobs.",
+    "db": "Make, migrate, check and prune the store.",
+}
+
+
+@click.command(
+    "holdfast",
+    cls=Root,
+    lazy={name: (f"holdfast.cli.{name}", summary) for name, summary in COMMANDS.items()},
+    context_settings={
+        "auto_envvar_prefix": "HOLDFAST",
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
+    epilog="""
+    holdfast demo
+    holdfast worker jobs:app --slots 8
+    holdfast --db sqlite:///jobs.db jobs list --state held
+    holdfast scan --fix --json
+    """,
+)
+@click.version_option(__version__, message="holdfast %(version)s")
+def cli() -> None:
+    """Background jobs that survive kill -9.
+
+    Data goes to stdout, everything else to stderr. Every option has an environment variable, named by its command:
+    HOLDFAST_WORKER_SLOTS=8 is `holdfast worker --slots 8`.
+
+    Exit codes: 0 ok, 1 failed, 2 usage or import error, 3 store unreachable or missing, 4 schema stale or newer,
+    5 not found, 6 refused (state or fence), 7 unhealthy.
+    """
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:  # what the terminal's encoding lacks is escaped; it never raises
+            reconfigure(errors="backslashreplace")
+    cli(prog_name="holdfast")

@@ -1,0 +1,76 @@
+"""`holdfast queues`: see, pause and resume queues."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast import insight
+from holdfast.cli.base import Group, say
+from holdfast.cli.loading import opened_store
+from holdfast.cli.screen import Column, clean, show_json, show_table
+from holdfast.cli.types import Text, json_option
+
+
+@click.group(cls=Group, epilog="holdfast queues list")
+def queues() -> None:
+    """See, pause and resume queues."""
+
+
+_COLUMNS = [
+    Column("QUEUE", lambda queue: queue["queue"], least=12),
+    Column("NOW", lambda queue: "paused" if queue["paused"] else "open" if queue["served"] else "no worker", keep=True),
+    *(
+        Column(state.upper(), lambda queue, state=state: queue[state], right=True, keep=True, rank=rank)  # type: ignore[misc]
+        for state, rank in (("ready", 0), ("running", 0), ("waiting", 4), ("held", 1), ("done", 3), ("dead", 2))
+    ),
+    Column(
+        "OLDEST DUE",
+        lambda queue: None if queue["oldest_due_s"] is None else insight.brief(queue["oldest_due_s"]),
+        right=True,
+        keep=True,
+    ),
+]
+
+
+@queues.command(
+    "list",
+    epilog="""
+    holdfast queues list
+    holdfast queues list --json
+    """,
+)
+@json_option
+def list_(as_json: bool) -> None:
+    """Show every queue: jobs by state, and how long the oldest due one has waited."""
+    with opened_store() as store:
+        views = insight.queue_views(store)
+    if as_json:
+        show_json(views)
+    elif views:
+        show_table(_COLUMNS, views)
+    else:
+        say("There are no queues yet; the first job makes one.")
+
+
+@queues.command(epilog="holdfast queues pause mail media")
+@click.argument("names", metavar="QUEUE...", nargs=-1, required=True, type=Text())
+def pause(names: tuple[str, ...]) -> None:
+    """Stop claims from queues. Jobs that run go on; new ones are kept."""
+    _set(names, True)
+
+
+@queues.command(epilog="holdfast queues resume mail")
+@click.argument("names", metavar="QUEUE...", nargs=-1, required=True, type=Text())
+def resume(names: tuple[str, ...]) -> None:
+    """Let workers claim from queues again."""
+    _set(names, False)
+
+
+def _set(names: tuple[str, ...], paused: bool) -> None:
+    with opened_store() as store:
+        known = {view["queue"] for view in insight.queue_views(store)}
+        for name in dict.fromkeys(names):
+            store.pause(name, paused)
+            click.echo(f"{clean(name)} {'paused' if paused else 'resumed'}")
+            if name not in known:
+                say(f"No job has used the queue {clean(name)} yet; is the name right?")

@@ -1,0 +1,80 @@
+"""`holdfast scan`: one pass of the reaper, from cron or by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from holdfast import insight
+from holdfast.cli.base import Command, say
+from holdfast.cli.exits import Exit
+from holdfast.cli.loading import opened_store
+from holdfast.cli.screen import Column, show_json, show_table
+from holdfast.cli.types import Duration, json_option
+from holdfast.clock import SystemClock
+
+# What becomes of a zombie, as a person would say it.
+_DECISIONS = {"retry": "run again", "hold": "hold", "bury": "give up", "undo": "roll back", "cancel": "cancel"}
+_ASIDE = {"held": "held", "dead": "dead", "rolled_back": "sent to roll back"}
+
+_COLUMNS = [
+    Column("ID", lambda zombie: zombie["id"], keep=True),
+    Column("TASK", lambda zombie: zombie["task"]),
+    Column("WORKER", lambda zombie: zombie["worker"], rank=2),
+    Column("FOUND BY", lambda zombie: zombie["detector"], rank=1),
+    Column("CRASHES", lambda zombie: zombie["crashes"], right=True, rank=3),
+    Column("DECISION", lambda zombie: _DECISIONS.get(zombie["decision"], zombie["decision"]), least=9),
+]
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+    holdfast scan
+    holdfast scan --fix
+    holdfast scan --fix --json --grace 10
+    holdfast scan --check || alert "jobs lost their worker"
+    """,
+)
+@click.option("--fix", is_flag=True, help="Recover what is found. Without it nothing is changed.")
+@click.option("--check", is_flag=True, help="Exit with 7 when something was found.")
+@click.option("--grace", type=Duration(), default=0.0, metavar="TIME", help="Be patient so long after a lease's end.")
+@json_option
+@click.pass_context
+def scan(ctx: click.Context, fix: bool, check: bool, grace: float, as_json: bool) -> None:
+    """Find jobs whose worker died; recover them with --fix.
+
+    One pass of the reaper, and none of your code is needed: what becomes of each job was decided when it was enqueued.
+    Any number of these may run at once, and beside workers.
+    """
+    from holdfast.reaper import reap
+
+    with opened_store() as store:
+        report = reap(store, SystemClock(), grace_s=grace, fix=fix)
+        view = insight.scan_view(report, store.now(), fixed=fix)
+    if as_json:
+        show_json(view)
+    else:
+        _show(view, fix)
+    if check and view["zombies_found"]:
+        ctx.exit(Exit.UNHEALTHY)
+
+
+def _show(view: dict[str, Any], fixed: bool) -> None:
+    found = view["zombies_found"]
+    if not found:
+        click.echo("No zombies: every running job has a living worker.")
+        return
+    show_table(_COLUMNS, view["zombies"])
+    jobs = insight.counted(found, "job")
+    if not fixed:
+        theirs = "its" if found == 1 else "their"
+        say(f"{jobs} lost {theirs} worker. Nothing was changed; to recover: holdfast scan --fix")
+        return
+    recovered, others = view["zombies_recovered"], found - view["zombies_recovered"]
+    aside = [f"{view[key]} {words}" for key, words in _ASIDE.items() if view[key]]
+    text = f"{recovered} of {jobs} recovered"
+    text += f", of these {', '.join(aside)}" if aside else ""
+    text += f"; {others} had been settled by another reaper" if others else ""
+    say(f"{text}." + (" To decide: holdfast held list" if view["held"] else ""))

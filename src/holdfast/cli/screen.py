@@ -1,0 +1,199 @@
+"""How data is shown: JSON for programs, tables for a terminal, plain aligned text for a pipe.
+
+Job data is not trusted: whatever could move the cursor, change colours or fake a line is written as an escape, here and
+nowhere else. So a job cannot write to the operator's terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_STYLES = {
+    "ready": "cyan",
+    "scheduled": "cyan",
+    "retrying": "yellow",
+    "running": "blue",
+    "waiting": "magenta",
+    "held": "yellow",
+    "done": "green",
+    "dead": "red",
+    "cancelled": "bright_black",
+    "rolled_back": "magenta",
+    "alive": "green",
+    "silent": "yellow",
+    "gone": "bright_black",
+    "paused": "yellow",
+}
+
+
+def clean(text: object) -> str:
+    """Write text on one line: control characters, line breaks and invisible characters as escapes."""
+    plain = str(text)
+    return plain if plain.isprintable() else "".join(map(_escaped, plain))
+
+
+def _escaped(char: str) -> str:
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if code < 0x100:
+        return _SHORT.get(char, f"\\x{code:02x}")
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def clean_lines(text: str) -> list[str]:
+    """Write text that has lines of its own: each is clean, and the caller indents them."""
+    return [clean(line.expandtabs(4)) for line in re.split(r"\r?\n", text.rstrip())]
+
+
+def show_json(data: Any) -> None:
+    """Print one JSON document on stdout; what a terminal would obey is escaped inside its strings."""
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    click.echo("".join(char if char.isprintable() or char == "\n" else _json_escaped(char) for char in text))
+
+
+def _json_escaped(char: str) -> str:
+    return json.dumps(char)[1:-1] if ord(char) != 0x7F else "\\u007f"
+
+
+def one_line(data: Any) -> str:
+    """Write plain data as one clean line of JSON."""
+    return clean(json.dumps(data, ensure_ascii=False))
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def styled(word: str, key: str | None = None) -> str:
+    """Colour a word by what it means; click takes the colour away again when stdout is no terminal."""
+    style = _STYLES.get(key or word)
+    return click.style(word, fg=style) if style and uses_colour() else word
+
+
+def bold(word: str) -> str:
+    return click.style(word, bold=True) if uses_colour() else word
+
+
+def dim(word: str) -> str:
+    return click.style(word, dim=True) if uses_colour() else word
+
+
+def uses_colour() -> bool:
+    return is_terminal() and not os.environ.get("NO_COLOR")
+
+
+def width() -> int:
+    return shutil.get_terminal_size((100, 24)).columns if is_terminal() else 100
+
+
+# ---------------------------------------------------------------------------------------------- tables
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. `keep`: never shortened. `rank`: the highest goes first when the terminal is narrow."""
+
+    head: str
+    cell: Callable[[Any], object]
+    keep: bool = False
+    right: bool = False
+    rank: int = 0
+    least: int = 6  # how short its cells may be cut
+
+
+def show_table(columns: Sequence[Column], rows: Sequence[Any]) -> None:
+    """Print a table on stdout: fitted to a terminal, or in full when it is read by something else."""
+    if is_terminal():
+        _rich_table(columns, rows)
+    else:
+        _plain_table(columns, rows)
+
+
+def _cells(columns: Sequence[Column], rows: Sequence[Any]) -> list[list[str]]:
+    return [["-" if (value := column.cell(row)) is None else clean(value) for column in columns] for row in rows]
+
+
+def _plain_table(columns: Sequence[Column], rows: Sequence[Any]) -> None:
+    table = [[column.head for column in columns], *_cells(columns, rows)]
+    widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
+    for line in table:
+        padded = [
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        ]
+        click.echo("  ".join(padded).rstrip())
+
+
+def _rich_table(columns: Sequence[Column], rows: Sequence[Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    columns = [column for column in columns if not column.rank or any(column.cell(row) is not None for row in rows)]
+    columns, widths = _fitted(columns, _cells(columns, rows), console.width)
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column, size in zip(columns, widths, strict=True):
+        justify = "right" if column.right else "left"
+        table.add_column(column.head, width=size, no_wrap=True, overflow="ellipsis", justify=justify)  # type: ignore[arg-type]
+    for cells in _cells(columns, rows):
+        table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in cells))
+    console.print(table)
+
+
+def _fitted(
+    columns: Sequence[Column], table: Sequence[Sequence[str]], room: int
+) -> tuple[Sequence[Column], Sequence[int]]:
+    """Return the columns that fit and their widths: the flexible ones are cut, then the least important left out."""
+    from rich.cells import cell_len
+
+    wanted = {
+        column.head: max([len(column.head), *(cell_len(line[i]) for line in table)]) for i, column in enumerate(columns)
+    }
+    kept = list(columns)
+    while True:
+        least = [wanted[c.head] if c.keep else min(wanted[c.head], max(c.least, len(c.head))) for c in kept]
+        gaps = 2 * (len(kept) - 1)
+        droppable = [column for column in kept if column.rank]
+        if sum(least) + gaps <= room or not droppable:
+            break
+        kept.remove(max(droppable, key=lambda column: column.rank))
+    spare = max(0, room - gaps - sum(least))
+    widths = []
+    for column, size in zip(kept, least, strict=True):
+        more = min(spare, wanted[column.head] - size)
+        widths.append(size + more)
+        spare -= more
+    return kept, widths
+
+
+class Progress:
+    """A bar on stderr while a person watches; nothing otherwise."""
+
+    def __init__(self, label: str, total: int) -> None:
+        watched = sys.stderr.isatty() and total > 0
+        self._bar = click.progressbar(length=total, label=label, file=sys.stderr) if watched else None
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._bar.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+
+    def advance(self, steps: int) -> None:
+        if self._bar is not None:
+            self._bar.update(steps)

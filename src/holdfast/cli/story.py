@@ -1,0 +1,167 @@
+"""One job, laid out to be read: why it is where it is, what is known of it, and all that happened to it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from holdfast import insight
+from holdfast.cli.screen import bold, clean, clean_lines, dim, is_terminal, one_line, styled, width
+from holdfast.core.records import Event, Job, Moment
+from holdfast.core.times import iso
+
+_LABEL = 12
+_LONG = 4000  # characters of a payload or a result that are shown; all of it is in the JSON
+
+# The autopsy of a zombie in the order in which a person asks, each with its label; what is not listed comes after.
+_AUTOPSY = {
+    "cause": "cause",
+    "decision": "decision",
+    "detector": "found by",
+    "host": "host",
+    "pid": "pid",
+    "last_beat": "last beat",
+    "seconds_since_beat": "silent for",
+    "lease_until": "lease end",
+    "seconds_overdue": "overdue",
+    "attempt": "attempt",
+    "started": "had begun",
+    "step": "step",
+    "progress": "progress",
+    "note": "note",
+    "rss_mb": "memory",
+    "exit_code": "exit code",
+    "signal": "signal",
+    "fence_before": "fence",
+    "log": "last lines",
+    "stack": "stack",
+}
+_SAID_ELSEWHERE = {"fence_after", "worker"}
+
+
+def tell(job: Job, why: insight.Why, events: Sequence[Event], now: Moment, names: insight.Names) -> None:
+    """Print a job's story on stdout."""
+    state = job.shown_state(now.wall)
+    click.echo(f"{bold(clean(job.task))}  {styled(state)}  {dim(clean(job.id))}")
+    click.echo()
+    for line in textwrap.wrap(clean(why.sentence), width() - 2, break_on_hyphens=False):
+        click.echo(f"  {line}")
+    if why.answers:
+        click.echo()
+        room = max(len(words) for words, _ in why.answers)
+        for words, command in why.answers:
+            click.echo(f"  {words:<{room}}  {bold(clean(command))}")
+    click.echo()
+    for label, value in _facts(job, now, names):
+        _show(label, value, "  ")
+    if events:
+        click.echo()
+        click.echo(bold("Journal") + dim("  (oldest first, UTC)"))
+        for event in events:
+            _tell_event(event, names)
+
+
+def _facts(job: Job, now: Moment, names: insight.Names) -> Iterator[tuple[str, str]]:
+    yield "queue", job.queue + (f", priority {job.priority}" if job.priority else "")
+    if job.key is not None:
+        yield "key", job.key
+    yield "created", f"{moment(job.created_at)}, {insight.ago(job.created_at, now)}"
+    if job.run_at > now.wall:
+        yield "runs at", f"{moment(job.run_at)}, in {insight.duration(job.run_at - now.wall)}"
+    yield "attempts", f"{job.attempt}, with {job.failures} failed and {job.crashes} crashed"
+    crashes = insight.counted(job.crashes_max, "crash", "crashes")
+    yield "gives up", f"after {crashes}, or {job.attempts_max} failed and crashed in all"
+    yield "on crash", job.on_crash + (", rolling back" if job.rolling_back else "")
+    if job.zombies > job.crashes:
+        yield "zombies", f"{job.zombies} over its life"
+    yield "fence", str(job.fence)
+    end = insight.lease_end(job, now)
+    if end is not None and job.worker is not None:
+        yield "worker", names.get(job.worker, job.worker)
+        yield "lease", f"until {moment(end)}, of {insight.duration(job.lease_s)}"
+    if job.progress is not None or job.note is not None:
+        share = [] if job.progress is None else [f"{job.progress:.0%}"]
+        yield "progress", " ".join([*share, *([job.note] if job.note else [])])
+    if job.ended_at is not None:
+        yield "ended", f"{moment(job.ended_at)}, {insight.ago(job.ended_at, now)}"
+    yield "arguments", _short(one_line(insight.parsed(job.payload)))
+    if job.result is not None:
+        yield "result", _short(one_line(insight.parsed(job.result)))
+    if job.error is not None:
+        yield ("last error" if job.state == "done" else "error"), job.error
+
+
+def _tell_event(event: Event, names: insight.Names) -> None:
+    who = [f"fence {event.fence}"]
+    if event.worker:
+        who.append(f"worker {names.get(event.worker, event.worker)}")
+    if event.actor:
+        who.append(f"by {event.actor}")
+    head = f"{dim(moment(event.at, millis=True))}  {styled(clean(event.kind), _colour(event.kind))}"
+    click.echo(f"  {head}  {dim(clean(', '.join(who)))}")
+    for label, value in _details(event):
+        _show(label, value, "      ")
+
+
+def _details(event: Event) -> Iterator[tuple[str, str]]:
+    detail = event.detail
+    if event.kind != "zombie":
+        for name, value in detail.items():
+            if value is not None:
+                yield name.replace("_", " "), _worded(name, value)
+        return
+    for name in [*_AUTOPSY, *(name for name in detail if name not in _AUTOPSY)]:
+        if detail.get(name) is None or name in _SAID_ELSEWHERE:
+            continue
+        if name == "fence_before" and "fence_after" in detail:
+            yield "fence", f"{detail[name]} before, {detail['fence_after']} after"
+        else:
+            yield _AUTOPSY.get(name, name.replace("_", " ")), _worded(name, detail[name])
+
+
+def _worded(name: str, value: Any) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case int() | float() if name.startswith("seconds_") or name.endswith("_s"):
+            return insight.duration(value)
+        case int() | float() if name.endswith("_mb"):
+            return f"{value:.0f} MB"
+        case float() if name == "progress":
+            return f"{value:.0%}"
+        case str() if name in ("last_beat", "lease_until"):
+            return value.replace("T", " ")
+        case str():
+            return value
+        case list() if all(isinstance(line, str) for line in value):
+            return "\n".join(value)
+        case _:
+            return one_line(value)
+
+
+def _colour(kind: str) -> str:
+    return {"zombie": "dead", "failed": "retrying", "timed_out": "retrying", "stalled": "retrying"}.get(kind, kind)
+
+
+def _show(label: str, value: str, indent: str) -> None:
+    """Print a labelled value; one with several lines keeps them, all indented, so that none passes for ours."""
+    first, *rest = clean_lines(value)
+    if not rest and is_terminal():
+        room = max(20, width() - len(indent) - _LABEL)
+        first, *rest = textwrap.wrap(first, room, break_on_hyphens=False) or [""]
+    click.echo(f"{indent}{dim(clean(label).ljust(_LABEL))}{first}")
+    for line in rest:
+        click.echo(f"{indent}{' ' * _LABEL}{line}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONG else f"{text[:_LONG]}… ({len(text):,} characters; all of it with --json)"
+
+
+def moment(wall: float, *, millis: bool = False) -> str:
+    """Write an instant for people: UTC, without the T."""
+    text = (iso(wall) or "").replace("T", " ")
+    return text if millis else text[:19] + "Z"

@@ -1,0 +1,156 @@
+"""What may be written after an option, and options that several commands share."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from holdfast.core.payload import JSON
+from holdfast.errors import NotFound, PayloadError
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType  # older ones are not generic when the program runs
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|min|s|m|h|d|w)", re.ASCII)
+_LONGEST_S = 1e9
+
+
+class Duration(ParamType):
+    """A length of time: seconds, or numbers with units such as 500ms, 90s, 15m, 1h30m, 7d."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        text = str(value).strip().lower().replace(" ", "")
+        parts = _PART.findall(text)
+        if parts and "".join(number + unit for number, unit in parts) == text:
+            seconds = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+        elif re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
+            seconds = float(text)
+        else:
+            self.fail(f"{value!r} is no length of time; write seconds, or 90s, 15m, 2h, 7d", param, ctx)
+        if seconds > _LONGEST_S:
+            self.fail(f"{value!r} is too long", param, ctx)
+        return seconds
+
+
+class Text(ParamType):
+    """Text that a store can hold: bytes of the command line that are no UTF-8 are refused, not passed on."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not _is_utf8(text):
+            self.fail("it is not valid UTF-8", param, ctx)
+        return text
+
+
+class JobId(ParamType):
+    """An exact id. What cannot be one belongs to no job: not found, like any other unknown id."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if not _is_utf8(text):
+            raise NotFound(f"there is no job {text!a}")
+        return text
+
+
+class Words(ParamType):
+    """Several words with commas in between; given `known`, each must be one of them."""
+
+    name = "a,b"
+
+    def __init__(self, known: tuple[str, ...] = ()) -> None:
+        self.known = known
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        text = Text().convert(value, param, ctx)
+        found = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+        if not found:
+            self.fail("name at least one", param, ctx)
+        for word in found:
+            if self.known and word not in self.known:
+                self.fail(f"{word!r} is not one of {', '.join(self.known)}", param, ctx)
+        return found
+
+
+class Json(ParamType):
+    """A JSON value. `-` reads it from stdin."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        text = sys.stdin.read() if value == "-" else value
+        try:
+            return JSON.decode(text)
+        except PayloadError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# ------------------------------------------------------------------------------------- shared options
+
+
+def json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def limit_option(command: F) -> F:
+    return click.option(
+        "--limit", type=click.IntRange(1, 100_000), metavar="N", default=50, show_default=True, help="Show at most N."
+    )(command)
+
+
+def yes_option(command: F) -> F:
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(command)
+
+
+def older_than_option(command: F) -> F:
+    return click.option(
+        "--older-than", type=Duration(), required=True, metavar="TIME", help="Ended so long ago, such as 7d or 12h."
+    )(command)
+
+
+def person_options(command: F) -> F:
+    """Who does it and why: both are written to the job's journal."""
+    command = click.option("--note", type=Text(), help="Why; kept in the job's journal.")(command)
+    by = click.option("--by", type=Text(), envvar="HOLDFAST_BY", help="Who.  [env: HOLDFAST_BY; default: user@host]")
+    return by(command)
+
+
+def person(by: str | None) -> str:
+    """Return the name under which an act goes into the journal."""
+    if by:
+        return by
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number that has no name
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

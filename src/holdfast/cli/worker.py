@@ -1,0 +1,87 @@
+"""`holdfast worker`: run jobs."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from holdfast.cli.base import LOG_FORMAT, Command, settings
+from holdfast.cli.loading import load_app
+from holdfast.cli.types import Duration, Text, Words
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+    holdfast worker jobs:app
+    holdfast worker jobs:app --queues mail,media --slots 8 --processes 2
+    HOLDFAST_WORKER_SLOTS=8 holdfast worker jobs:app --db sqlite:///jobs.db
+    """,
+)
+@click.argument("app", metavar="APP", type=Text())
+@click.option(
+    "--queues", type=Words(), metavar="A,B", help="Serve only these.  [default: all that the app's tasks name]"
+)
+@click.option(
+    "--slots", type=click.IntRange(1), metavar="N", default=20, show_default=True, help="Jobs at once, per process."
+)
+@click.option(
+    "--processes", type=click.IntRange(1), metavar="N", default=1, show_default=True, help="Worker processes."
+)
+@click.option("--name", type=Text(), help="A name that stays over restarts.  [default: the host's name]")
+@click.option(
+    "--grace-period",
+    type=Duration(),
+    default=30.0,
+    metavar="TIME",
+    show_default=True,
+    help="After SIGTERM running jobs get so long; the rest is given back.",
+)
+@click.option(
+    "--grace", type=Duration(), default=0.0, metavar="TIME", help="The reaper's patience after a lease's end."
+)
+@click.option("--no-reaper", is_flag=True, help="Leave the recovery of lost jobs to others.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="How much to log, on stderr.",
+)
+@click.pass_context
+def worker(
+    ctx: click.Context,
+    app: str,
+    queues: tuple[str, ...] | None,
+    slots: int,
+    processes: int,
+    name: str | None,
+    grace_period: float,
+    grace: float,
+    no_reaper: bool,
+    log_level: str,
+) -> None:
+    """Run jobs.
+
+    APP is module:name, imported with the current folder on the path. SIGTERM or Ctrl-C ends it gracefully: no new jobs,
+    running ones may finish within the grace period, the rest is given back. A second one gives everything back at once.
+    """
+    from holdfast.worker.options import WorkerOptions
+    from holdfast.worker.supervisor import supervise
+
+    told = settings()
+    found = load_app(app, told.db_given)
+    options = WorkerOptions(
+        queues=queues or (),
+        slots=slots,
+        processes=processes,
+        name=name,
+        grace_period_s=grace_period,
+        reaper=not no_reaper,
+        grace_s=grace,
+        db=told.db_given,
+        log_level="debug" if told.verbosity > 0 else "error" if told.verbosity < 0 else log_level.lower(),
+    )
+    logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)
+    ctx.exit(supervise(app, found, options))

@@ -1,0 +1,399 @@
+"""The read side: what a store holds, as people and programs are shown it.
+
+The command line and the server show the same dicts, so a field means the same everywhere. A view is plain data:
+instants are ISO 8601 in UTC, and a worker goes by its name. Nothing here changes anything.
+
+A lease is measured on the store's lease clock, which people cannot read; it is shown as the wall time at which it ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast.core.machine import Move, State
+from holdfast.core.records import Event, Filter, Job, Moment, Worker
+from holdfast.core.times import iso
+from holdfast.reaper import Report, Zombie
+from holdfast.stores.protocol import Store
+
+SHOWN_STATES = (*(state.value for state in State), "scheduled", "retrying")
+SILENT_BEATS = 3  # a worker that missed so many beats is shown as silent
+_PAGE = 1000
+
+Names = Mapping[str, str]  # worker id -> worker name
+
+# ------------------------------------------------------------------------------------------------ jobs
+
+
+def job_view(job: Job, now: Moment, names: Names | None = None) -> dict[str, Any]:
+    """Show a job as `jobs list` does: one flat object."""
+    return {
+        "id": job.id,
+        "task": job.task,
+        "queue": job.queue,
+        "state": job.shown_state(now.wall),
+        "attempt": job.attempt,
+        "fence": job.fence,
+        "failures": job.failures,
+        "crashes": job.crashes,
+        "run_at": iso(job.run_at),
+        "worker": _name(job.worker, names),
+        "lease_until": iso(lease_end(job, now)),
+        "error": job.error,
+        "result": parsed(job.result),
+        "progress": job.progress,
+    }
+
+
+def job_story(store: Store, job: Job) -> dict[str, Any]:
+    """Show a job with its whole history, as `jobs show` does."""
+    names = worker_names(store)
+    return {
+        **job_view(job, store.now(), names),
+        "events": [event_view(event, names) for event in store.journal(job.id)],
+        "steps": [],  # filled for workflows
+    }
+
+
+def event_view(event: Event, names: Names | None = None) -> dict[str, Any]:
+    return {
+        "at": iso(event.at),
+        "kind": event.kind,
+        "fence": event.fence,
+        "worker": _name(event.worker, names),
+        "actor": event.actor,
+        "detail": event.detail,
+    }
+
+
+def find_jobs(store: Store, shown_states: Sequence[str], where: Filter) -> list[Job]:
+    """Find jobs by the words that people see, newest first, at most `where.limit`.
+
+    `scheduled` and `retrying` are part of `ready`; who asks for `ready` gets all three.
+    """
+    states = tuple(dict.fromkeys(State(word) if word in set(State) else State.READY for word in shown_states))
+    if not states or State.READY not in states or "ready" in shown_states:
+        return store.find(_narrowed(where, states, where.before, where.limit))
+    found: list[Job] = []
+    now = store.now().wall
+    for job in all_jobs(store, _narrowed(where, states, where.before, _PAGE)):
+        if job.shown_state(now) in shown_states:
+            found.append(job)
+            if len(found) == where.limit:
+                break
+    return found
+
+
+def all_jobs(store: Store, where: Filter) -> Iterator[Job]:
+    """Walk over every job that matches, newest first, page by page; `where.limit` is the size of a page."""
+    before = where.before
+    while page := store.find(_narrowed(where, where.states, before, where.limit)):
+        yield from page
+        before = page[-1].id
+        if len(page) < where.limit:
+            return
+
+
+def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
+    """Say the one thing about a job that a list has room for."""
+    match job.shown_state(now.wall):
+        case "scheduled":
+            return f"in {duration(job.run_at - now.wall)}"
+        case "retrying":
+            return f"in {duration(job.run_at - now.wall)}: {_reason(job)}"
+        case "running":
+            late = job.lease_until is not None and job.lease_until < now.lease
+            parts = [
+                "lease ran out" if late else None,
+                None if job.progress is None else f"{job.progress:.0%}",
+                job.note,
+                f"on {_name(job.worker, names)}",
+            ]
+            return ", ".join(part for part in parts if part)
+        case "done":
+            return job.result
+        case "waiting":
+            return None
+        case _:
+            return _reason(job) if job.error else None
+
+
+def lease_end(job: Job, now: Moment) -> float | None:
+    """Return the wall time at which the job's lease ends."""
+    return None if job.lease_until is None else now.wall + (job.lease_until - now.lease)
+
+
+def parsed(text: str | None) -> Any:
+    """Return what a JSON text says; the text itself when an app with a codec of its own wrote something else."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+# ------------------------------------------------------------------------------------- why is it here?
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a job is where it is, in a sentence, and what would bring it on: (words, command) pairs."""
+
+    sentence: str
+    answers: tuple[tuple[str, str], ...] = ()
+
+
+def explain(store: Store, job: Job) -> Why:
+    """Say why the job is where it is, with what the store knows of its queue and its worker."""
+    workers, now = store.workers(gone=True), store.now()
+    served = any(job.queue in worker.queues for worker in workers if worker_state(worker, now) == "alive")
+    paused = job.state is State.READY and job.queue in store.paused()
+    return why(job, now, {worker.id: worker.name for worker in workers}, paused=paused, served=served)
+
+
+def why(job: Job, now: Moment, names: Names | None = None, *, paused: bool = False, served: bool = True) -> Why:
+    """The same, from facts at hand. `paused`, `served`: what is known of the job's queue."""
+    match job.state:
+        case State.READY:
+            return _why_ready(job, now, paused=paused, served=served)
+        case State.RUNNING:
+            return _why_running(job, now, _name(job.worker, names))
+        case State.WAITING:
+            return Why("It waits for a signal, a timer or other jobs, and holds no slot meanwhile.")
+        case State.HELD:
+            choices = (
+                ("run it again", f"holdfast held approve {job.id}"),
+                ("it happened", f"holdfast held done {job.id}"),
+                ("give up", f"holdfast held fail {job.id}"),
+            )
+            return Why(f"It waits for a person's answer: {_reason(job)}.", choices)
+        case State.DONE:
+            return Why(f"It succeeded at attempt {job.attempt}, {ago(job.ended_at, now)}.")
+        case State.DEAD:
+            back = ("bring it back", f"holdfast dead revive {job.id}")
+            return Why(f"It gave up {ago(job.ended_at, now)}: {_reason(job)}.", (back,))
+        case State.CANCELLED:
+            back = ("bring it back", f"holdfast jobs retry {job.id}")
+            return Why(f"It was cancelled {ago(job.ended_at, now)}: {_reason(job)}.", (back,))
+        case State.ROLLED_BACK:
+            return Why(f"Its recorded steps were undone {ago(job.ended_at, now)}: {_reason(job)}.")
+
+
+def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool) -> Why:
+    tail, answers = "", []
+    if job.rolling_back:
+        tail += " It will undo the steps that it had recorded."
+    if paused:
+        tail += f" Its queue, {job.queue}, is paused."
+        answers.append(("let it run", f"holdfast queues resume {job.queue}"))
+    elif not served:
+        tail += f" No worker serves its queue, {job.queue}."
+        answers.append(("start one", "holdfast worker APP"))
+    if job.run_at <= now.wall:
+        again = f"; last time: {_reason(job)}" if job.failures or job.crashes else ""
+        head = f"It has been due for {duration(now.wall - job.run_at)} and waits for a free slot{again}."
+    elif job.failures or job.crashes:
+        spent = f"{counted(job.failures, 'failure')} and {counted(job.crashes, 'crash', 'crashes')}"
+        head = f"It runs again in {duration(job.run_at - now.wall)}, after {spent}: {_reason(job)}."
+    else:
+        head = f"It is scheduled and runs in {duration(job.run_at - now.wall)}."
+    return Why(head + tail, tuple(answers))
+
+
+def _why_running(job: Job, now: Moment, worker: str | None) -> Why:
+    began = f" for {duration(now.wall - job.claimed_at)}" if job.claimed_at is not None else ""
+    text = f"Worker {worker} has held it{began}, attempt {job.attempt}"
+    text += ". " if job.started else ", and has not begun it yet. "
+    if job.cancel_requested:
+        text += "It was asked to stop. "
+    left = (job.lease_until or now.lease) - now.lease
+    if left >= 0:
+        return Why(f"{text}Its lease ends in {duration(left)} unless the worker renews it.")
+    text += f"Its lease ran out {duration(-left)} ago: the worker is dead or cut off. A reaper recovers it."
+    return Why(text, (("recover it now", "holdfast scan --fix"),))
+
+
+def _reason(job: Job) -> str:
+    first = (job.error or "no reason was recorded").strip().splitlines()
+    return (first[0] if first else "no reason was recorded").rstrip(".")
+
+
+# ---------------------------------------------------------------------------------------------- a scan
+
+
+def scan_view(report: Report, now: Moment, *, fixed: bool) -> dict[str, Any]:
+    """Show one pass of the reaper: what it settled or, without `fixed`, what it would settle."""
+    found = list({(zombie.job.id, zombie.job.fence): zombie for zombie in report.zombies}.values())
+    acted = [zombie for zombie in found if zombie.recovered or not fixed]
+    return {
+        "zombies_found": len(found),
+        "zombies_recovered": sum(zombie.recovered for zombie in found),
+        "held": sum(zombie.verdict.state is State.HELD for zombie in acted),
+        "dead": sum(zombie.verdict.state is State.DEAD for zombie in acted),
+        "rolled_back": sum(zombie.verdict.move is Move.UNDO for zombie in acted),
+        "zombies": [zombie_view(zombie, now) for zombie in found],
+    }
+
+
+def zombie_view(zombie: Zombie, now: Moment) -> dict[str, Any]:
+    """Show a lost attempt. `crashes` counts this one, if it counts."""
+    job, worker = zombie.job, zombie.worker
+    return {
+        "id": job.id,
+        "task": job.task,
+        "queue": job.queue,
+        "worker": worker.name if worker else job.worker,
+        "lease_until": iso(lease_end(job, now)),
+        "last_beat": iso(worker.beat_at) if worker else None,
+        "detector": zombie.detector,
+        "crashes": job.crashes + zombie.verdict.crashes,
+        "decision": zombie.verdict.move.value,
+    }
+
+
+# --------------------------------------------------------------------------------------------- workers
+
+
+def worker_view(worker: Worker, now: Moment) -> dict[str, Any]:
+    return {
+        "id": worker.id,
+        "name": worker.name,
+        "state": worker_state(worker, now),
+        "host": worker.host,
+        "pid": worker.pid,
+        "queues": worker.queues,
+        "slots": worker.slots,
+        "running": worker.running,
+        "rss_mb": worker.rss_mb,
+        "version": worker.version,
+        "started_at": iso(worker.started_at),
+        "last_beat": iso(worker.beat_at),
+        "gone_at": iso(worker.gone_at),
+        "gone_cause": worker.gone_cause,
+    }
+
+
+def worker_state(worker: Worker, now: Moment) -> str:
+    """Return `alive`, `silent` (it missed several beats; the reaper decides what that means) or `gone`."""
+    if worker.gone_at is not None:
+        return "gone"
+    return "silent" if now.wall - worker.beat_at > SILENT_BEATS * worker.beat_s else "alive"
+
+
+def worker_names(store: Store) -> dict[str, str]:
+    return {worker.id: worker.name for worker in store.workers(gone=True)}
+
+
+# ---------------------------------------------------------------------------------------------- queues
+
+
+def queue_views(store: Store) -> list[dict[str, Any]]:
+    """Show every queue that has jobs, is paused, or is served by a living worker; by name."""
+    counts, paused, now = store.counts(), set(store.paused()), store.now()
+    workers = [worker for worker in store.workers() if worker_state(worker, now) == "alive"]
+    served = {queue for worker in workers for queue in worker.queues}
+    views = []
+    for queue in sorted({*counts, *paused, *served}):
+        jobs = counts.get(queue, {})
+        oldest = _oldest_due(store, queue, now.wall, queue in paused) if jobs.get(State.READY) else None
+        views.append(
+            {
+                "queue": queue,
+                "paused": queue in paused,
+                "served": queue in served,
+                **{state.value: jobs.get(state, 0) for state in State},
+                "oldest_due_s": None if oldest is None else round(max(0.0, now.wall - oldest), 3),
+            }
+        )
+    return views
+
+
+def totals(store: Store) -> dict[str, int]:
+    """Return how many jobs are in each state, over all queues."""
+    counts = store.counts().values()
+    return {state.value: sum(jobs.get(state, 0) for jobs in counts) for state in State}
+
+
+def _oldest_due(store: Store, queue: str, now: float, paused: bool) -> float | None:
+    """Return the run_at of the job that has been due the longest; None when nothing is due or it cannot be told.
+
+    `due` answers for given tasks and looks past paused queues, so the tasks are asked for first, and a paused
+    queue is read, unless it is very long.
+    """
+    if paused:
+        jobs = store.find(Filter(states=(State.READY,), queue=queue, limit=_PAGE))
+        due = [job.run_at for job in jobs if job.run_at <= now]
+        return min(due) if due and len(jobs) < _PAGE else None
+    tasks: set[str] = set()
+    while more := store.unserved([queue], sorted(tasks)):
+        tasks |= set(more)
+        if sum(more.values()) < _PAGE:
+            break
+    earliest = store.due([queue], sorted(tasks)) if tasks else None
+    return None if earliest is None or earliest > now else earliest
+
+
+# ----------------------------------------------------------------------------------------------- words
+
+
+def ago(wall: float | None, now: Moment) -> str:
+    return "some time ago" if wall is None else f"{duration(now.wall - wall)} ago"
+
+
+def duration(seconds: float) -> str:
+    """Write a length of time as people say it: two units at most."""
+    seconds = max(0.0, seconds)
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    for size, unit, small_size, small in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // small_size
+            return f"{whole // size} {unit} {rest} {small}" if rest and whole < 10 * size else f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
+def brief(seconds: float) -> str:
+    """Write a length of time in one unit, for a list."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(max(0.0, seconds))} s"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Write a number with its noun."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def shown_url(url: str) -> str:
+    """Return the address of a store without its password."""
+    password = urlsplit(url).password
+    return url if password is None else url.replace(f":{password}@", ":***@")
+
+
+# ----------------------------------------------------------------------------------------------- parts
+
+
+def _name(worker_id: str | None, names: Names | None) -> str | None:
+    return worker_id if worker_id is None or names is None else names.get(worker_id, worker_id)
+
+
+def _narrowed(where: Filter, states: tuple[State, ...], before: str | None, limit: int) -> Filter:
+    return Filter(
+        states=states,
+        queue=where.queue,
+        task=where.task,
+        worker=where.worker,
+        key=where.key,
+        cancel_requested=where.cancel_requested,
+        before=before,
+        limit=limit,
+    )
