@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 from holdfast.clock import Clock, SystemClock
 from holdfast.core import acts
 from holdfast.core.machine import State
-from holdfast.core.payload import JSON, Codec
+from holdfast.core.payload import JSON, Codec, encode_value
 from holdfast.core.policy import OnCrash, Policy, Retry
 from holdfast.core.records import Filter
 from holdfast.core.records import Job as Row
@@ -313,7 +313,8 @@ class App:
     ) -> Job[Any]:
         """Answer for a held job, and return it: "retry" runs it again, "done" says that it happened, "fail" gives up.
 
-        `result` goes with "done", and must be what the task would have returned. Raises as `revive` does.
+        `result` goes with "done", and must be what the task would have returned; it is taken as it is where this app
+        does not have the task. Raises as `revive` does.
         """
         if answer not in get_args(acts.Answer):
             raise UsageError(f'{answer!r} is no answer; choose "retry", "done" or "fail"')
@@ -361,7 +362,7 @@ class App:
     def _result_text(self, row: Row, result: Any) -> str:
         task = self.tasks.get(row.task)
         if task is None:
-            raise UnknownTask(f"this app has no task {row.task!r}, so the result cannot be checked")
+            return encode_value(result, f"job {row.id}: the result", codec=self.codec)
         text = task.encode_result(result)
         task.decode_result(text)  # a person's answer is held to the annotation: nothing is lost by asking again
         return text
