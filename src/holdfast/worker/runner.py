@@ -157,7 +157,7 @@ class Runner:
 
     def _claim_until_stopped(self) -> None:
         said_at = self._clock.lease() - UNSERVED_S + 5.0
-        claim_id = new_id()
+        claim_id, unanswered = new_id(), False
         while not self._stopping.is_set():
             try:
                 limit, ahead = self._room_now()
@@ -167,9 +167,10 @@ class Runner:
                         self._clock.wait(self._room, 0.25)
                     self._give_back_stale_buffer()
                     continue
-                if self._is_due():
+                if unanswered or self._is_due():
+                    unanswered = True  # until the store has answered, the same claim is asked for again
                     jobs = self._claim(claim_id, limit, ahead)
-                    claim_id = new_id()  # only after an answer: a lost one is asked for again
+                    claim_id, unanswered = new_id(), False
                     if jobs:
                         self._pace.add(self._settler.settled, self._clock.lease())
                         continue
@@ -180,7 +181,7 @@ class Runner:
                 self._wait_for_work()
             except WorkerGone:
                 self._was_declared_dead(self.worker_id)
-                claim_id = new_id()
+                claim_id, unanswered = new_id(), False
             except HoldfastError as error:
                 self._clock.wait(self._stopping, self._trouble.met(error))
             except Exception as error:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from holdfast.clock import Clock, pause
@@ -65,7 +65,7 @@ class Options:
             max_mb = float(given["max_mb"]) if "max_mb" in given else None
         except ValueError:
             raise BadURL(f"{url!r}: busy_s and max_mb are numbers") from None
-        return cls(path.absolute(), synchronous, busy_s, max_mb)
+        return cls(path.resolve(), synchronous, busy_s, max_mb)
 
 
 class Connections:
@@ -84,6 +84,7 @@ class Connections:
         self._lock = threading.Lock()
         self._writer = threading.Lock()
         self._closed = False
+        self._refusal: str | None = None
         self._identity = self._make_file(create)
         _forks.add(self)
 
@@ -221,7 +222,14 @@ class Connections:
             raise StoreReadOnly(f"{path} or its folder cannot be written by this user")
         return found.st_dev, found.st_ino
 
+    def refuse(self, why: str) -> NoReturn:
+        """Use this file no more: it is not safe. Every later call raises `StoreLost` too."""
+        self._refusal = why
+        raise StoreLost(why)
+
     def _check_identity(self) -> None:
+        if self._refusal is not None:
+            raise StoreLost(self._refusal)
         try:
             found = os.stat(self.options.path)
         except OSError:

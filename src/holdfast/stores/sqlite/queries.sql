@@ -203,9 +203,11 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
 );
 
 -- name: deadline
-SELECT min(job.lease_until) FROM holdfast_job AS job
+SELECT job.lease_until FROM holdfast_job AS job
 JOIN holdfast_worker AS holder ON holder.id = job.worker
-WHERE job.state = 'running' AND holder.boot_id = :boot_id;
+WHERE job.state = 'running' AND holder.boot_id = :boot_id
+ORDER BY job.lease_until
+LIMIT 1;
 
 -- name: vanished
 -- Every worker not yet gone, with the inode of its lock file; and the gone ones that still hold leases.

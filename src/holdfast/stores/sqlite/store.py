@@ -30,7 +30,6 @@ from holdfast.errors import (
     KeyTaken,
     Refused,
     SchemaMismatch,
-    StoreLost,
     StoreReadOnly,
     StoreUnsupported,
     WorkerGone,
@@ -159,8 +158,9 @@ class SqliteStore:
         return codec.jobs_from(self._one("overdue", values))
 
     def deadline(self) -> float | None:
-        earliest: float | None = self._one("deadline", {"boot_id": self._clock.boot_id})
-        return earliest
+        with self._db.reading() as db:
+            row = db.execute(Q["deadline"], {"boot_id": self._clock.boot_id}).fetchone()
+        return row[0] if row is not None else None
 
     def vanished(self) -> list[Vanished]:
         found = []
@@ -357,7 +357,7 @@ class SqliteStore:
         now = self._clock.lease()
         beats, since = self._foreign.setdefault(worker.id, (worker.beats, now))
         if worker.beats != beats:
-            raise StoreLost(
+            self._db.refuse(
                 f"worker {worker.name} on {worker.host} uses {self._db.options.path} from another host or boot; "
                 "SQLite is for one host: use PostgreSQL for several"
             )
