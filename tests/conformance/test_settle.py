@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from holdfast.core import acts
@@ -28,6 +29,7 @@ from tests.conformance.test_add import AWKWARD
 from tests.factory import (
     EXPIRED,
     STALE,
+    a_job,
     again,
     claim,
     enrol,
@@ -56,10 +58,10 @@ ENDINGS: dict[str, tuple[Outcome, State]] = {
 every_ending = pytest.mark.parametrize(("outcome", "state"), ENDINGS.values(), ids=ENDINGS.keys())
 
 
-def report(lease: Lease) -> Settlement:
-    """What an attempt sends when it succeeded."""
-    verdict = Verdict(move=Move.FINISH, state=State.DONE, result='"from the grave"')
-    return Settlement(lease=lease, queue="default", worker="w", verdict=verdict)
+def report(lease: Lease, outcome: Outcome = ENDINGS["success"][0]) -> Settlement:
+    """What the attempt that has this lease sends at its end."""
+    job = msgspec.structs.replace(a_job(), id=lease.job_id, fence=lease.fence, claim_id=lease.claim_id, worker="w")
+    return settlement(job, outcome)
 
 
 # -------------------------------------------------------------------------------------- what is applied
@@ -278,16 +280,19 @@ def test_settling_nothing_is_nothing(store: Store) -> None:
 # ------------------------------------------------------------------------------------------- the fence
 
 
+@pytest.mark.parametrize(
+    "outcome", [Succeeded('"from the grave"'), Failed("from the grave")], ids=["success", "failure"]
+)
 @pytest.mark.parametrize("stale", STALE.values(), ids=STALE.keys())
 def test_a_stale_report_is_refused_and_nothing_changes_but_one_event(
-    store: Store, clock: FakeClock, stale: Callable[[Store], Lease]
+    store: Store, clock: FakeClock, stale: Callable[[Store], Lease], outcome: Outcome
 ) -> None:
     lease = stale(store)
     before, counts = row(store, lease.job_id), store.counts()
     events = store.journal()
     clock.advance(10)
     for _ in range(3):
-        assert store.settle([report(lease)]) == [REFUSED]
+        assert store.settle([report(lease, outcome)]) == [REFUSED]
     assert row(store, lease.job_id) == before
     assert store.counts() == counts
     *others, event = store.journal()
@@ -408,6 +413,12 @@ def test_a_success_is_a_success_whenever_the_job_was_asked_to_stop(store: Store)
     cancel(store, job)
     assert settle(store, job, Succeeded('"made it"')) is ACCEPTED
     assert (row(store, job.id).state, row(store, job.id).result) == (State.DONE, '"made it"')
+
+
+def test_a_success_found_by_somebody_else_is_a_success_too(store: Store, clock: FakeClock) -> None:
+    job = start(store)
+    cancel(store, job)
+    assert settle(store, job, Succeeded(), seen_lease=True) is ACCEPTED
 
 
 def test_one_that_is_to_be_judged_again_does_not_stop_the_others_of_its_batch(store: Store) -> None:
