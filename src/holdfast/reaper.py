@@ -34,6 +34,7 @@ log = logging.getLogger("holdfast.reaper")
 
 PAGE = 500
 SECOND_LOOK_S = 0.1
+SILENCE_S = 2.0  # a resident reaper looks several times a second: a longer pause was a gap
 STORM = 100  # when one pass recovers more than this many jobs,
 STORM_SPREAD_S = 5.0  # they come back over so many seconds
 
@@ -78,6 +79,7 @@ class Reaper:
         self._overdue: dict[tuple[str, int, float], float] = {}
         self._holders: dict[str, Worker] = {}
         self._contact: float | None = None
+        self._blocked_since: float | None = None
         self._gap_s = 0.0
         self._gap_ended = float("-inf")
 
@@ -85,11 +87,11 @@ class Reaper:
         """Make one pass; believe only what the pass before has seen too. Raises `StoreError` when the store does."""
         zombies: list[Zombie] = []
         vanished = self._seen_twice(self._store.vanished())
+        self._note_contact()  # before anything is judged
         spread_s = STORM_SPREAD_S if sum(each.worker.running for each in vanished) > STORM else 0.0
         for each in vanished:
             zombies += self._recover_worker(each, fix, spread_s)
         zombies += self._recover_overdue(fix, done={zombie.job.id for zombie in zombies})
-        self._note_contact()
         return Report(zombies)
 
     def recover_worker(self, worker: Worker, detector: Detector, cause: str, *, excused: bool = False) -> Report:
@@ -204,16 +206,16 @@ class Reaper:
 
     def _feel_for_a_gap(self) -> None:
         """Take the store's write lock for an instant: reads may work while nobody can renew."""
-        before = self._clock.lease()
-        self._store.ping()
-        waited = self._clock.lease() - before
-        if waited > SECOND_LOOK_S:
-            self._gap_s, self._gap_ended = waited, self._clock.lease()
-            self._contact = self._gap_ended
+        if self._blocked_since is None:
+            self._blocked_since = self._clock.lease()
+        self._store.ping()  # if it raises, the gap goes on
+        now, since, self._blocked_since = self._clock.lease(), self._blocked_since, None
+        if now - since > SECOND_LOOK_S:
+            self._gap_s, self._gap_ended = now - since, now
 
     def _note_contact(self) -> None:
         now = self._clock.lease()
-        if self._contact is not None and now - self._contact > 2.0:
+        if self._contact is not None and now - self._contact > SILENCE_S:
             self._gap_s, self._gap_ended = now - self._contact, now
         self._contact = now
 
