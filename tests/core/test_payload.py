@@ -699,36 +699,40 @@ def test_a_return_annotation_that_never_travels_is_refused_at_declaration() -> N
 # ----------------------------------------------------------------------------------------------- codecs
 
 
-class Backwards:
-    """A codec that is not JSON."""
+class Hexadecimal:
+    """A codec whose text shows nothing of what is inside."""
 
     def encode(self, plain: Any) -> str:
-        return JSON.encode(plain)[::-1]
+        return JSON.encode(plain).encode().hex()
 
     def decode(self, text: str) -> Any:
-        return JSON.decode(text[::-1])
+        return JSON.decode(bytes.fromhex(text).decode())
 
 
 def test_another_codec_replaces_json() -> None:
     def fn(x: Order) -> None: ...
 
-    signature = Signature(fn, "t", codec=Backwards())
+    signature = Signature(fn, "t", codec=Hexadecimal())
     order = Order(ID, dt.datetime(2026, 1, 1), decimal.Decimal(1))
     text = signature.encode((order,), {})
-    assert text.endswith("{")
+    assert text.startswith("7b")
     assert signature.decode(text) == ((), {"x": order})
-    with pytest.raises(PayloadError, match="not valid JSON"):
+    with pytest.raises(PayloadError, match="fromhex"):
         signature.decode('{"x":1}')
 
 
 def test_depth_is_limited_under_another_codec_too() -> None:
     def fn(x: list[Any]) -> None: ...
 
-    signature = Signature(fn, "t", codec=Backwards())
+    def walked(x: list) -> None: ...  # type: ignore[type-arg]
+
+    codec = Hexadecimal()
     with pytest.raises(PayloadError, match="64 levels"):
-        signature.encode((nested(65),), {})
+        Signature(fn, "t", codec=codec).encode((nested(65),), {})
     with pytest.raises(PayloadError, match="64 levels"):
-        signature.decode(JSON.encode({"x": nested(65)})[::-1])
+        Signature(walked, "t", codec=codec).decode(codec.encode({"x": nested(65)}))
+    with pytest.raises(PayloadError, match="64 levels"):
+        encode_value(nested(65), "r", codec=codec)
 
 
 def test_whatever_a_codec_raises_is_a_payload_error() -> None:
