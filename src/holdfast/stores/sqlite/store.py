@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.machine import ENDED, State
+from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import (
     BeatAnswer,
     Event,
@@ -352,8 +353,9 @@ class SqliteStore:
         return len(rows)
 
     def _is_of_a_dead_boot(self, worker: Worker) -> bool:
-        """Boot ids have no order. A worker of another boot is dead when it stays silent for a beat; if it beats, two
-        hosts use this file at once, and SQLite's locks do not reach that far."""
+        """Boot ids have no order. A worker of another boot is dead when it stays silent for a beat while we look, or
+        was silent for a whole lease before we came; if it beats, two hosts use this file at once, and SQLite's locks do
+        not reach that far."""
         now = self._clock.lease()
         beats, since = self._foreign.setdefault(worker.id, (worker.beats, now))
         if worker.beats != beats:
@@ -361,7 +363,8 @@ class SqliteStore:
                 f"worker {worker.name} on {worker.host} uses {self._db.options.path} from another host or boot; "
                 "SQLite is for one host: use PostgreSQL for several"
             )
-        return now - since >= worker.beat_s
+        silent_s = self._clock.wall() - worker.beat_at
+        return now - since >= worker.beat_s or silent_s >= worker.beat_s * BEATS_PER_LEASE
 
     def _take_lock(self, worker_id: str) -> int:
         try:
