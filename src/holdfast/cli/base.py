@@ -1,7 +1,7 @@
 """What all commands share: the options that may stand anywhere, the way an error is shown, lazy loading.
 
 `--db`, `-v` and `-q` may be given before the command, between the words, or after it; the last one wins. Every other
-option has an environment variable that click names by the command: HOLDFAST_WORKER_SLOTS, HOLDFAST_JOBS_LIST_LIMIT.
+option has an environment variable named by its command: HOLDFAST_WORKER_SLOTS, HOLDFAST_JOBS_LIST_LIMIT.
 """
 
 from __future__ import annotations
@@ -69,6 +69,12 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.params += common_options()
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for param in self.params:
+            if isinstance(param, click.Option) and param.envvar is None and param.allow_from_autoenv:
+                param.envvar = variable(ctx, param)
+        return super().parse_args(ctx, args)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_examples(self.epilog, formatter)
 
@@ -126,7 +132,13 @@ class Root(Group):
             ctx.exit(Exit.INTERRUPTED)
 
 
-# ------------------------------------------------------------------------------------ common options
+# ------------------------------------------------------------------------------------------- options
+
+
+def variable(ctx: click.Context, option: click.Option) -> str:
+    """Name the environment variable of an option by the words that people type, whatever the code calls it."""
+    flag = max(option.opts, key=len).lstrip("-").replace("-", "_")
+    return f"{ctx.auto_envvar_prefix}_{flag.upper()}"
 
 
 def common_options() -> list[click.Parameter]:

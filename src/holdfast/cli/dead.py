@@ -8,7 +8,7 @@ from holdfast import insight
 from holdfast.cli.base import Group, say
 from holdfast.cli.db import purge as purge_ended
 from holdfast.cli.jobs import act_on, confirm, show_jobs
-from holdfast.cli.loading import opened_operator, opened_store
+from holdfast.cli.loading import opened_app, opened_store
 from holdfast.cli.screen import Progress, show_json
 from holdfast.cli.types import (
     JobId,
@@ -86,7 +86,7 @@ def revive(
 
 def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bool) -> None:
     """Revive page by page, starting from those that were dead when we began; what moved on meanwhile is left alone."""
-    with opened_operator() as app:
+    with opened_app() as app:
         ids = [job.id for job in insight.all_jobs(app.store, where)]
         if ids:
             confirm(f"Revive {insight.counted(len(ids), 'dead job')}?", yes)

@@ -13,7 +13,7 @@ from holdfast.app import App
 from holdfast.cli import story
 from holdfast.cli.base import Group, complain, say
 from holdfast.cli.exits import Exit, code_of
-from holdfast.cli.loading import opened_operator, opened_store
+from holdfast.cli.loading import opened_app, opened_store
 from holdfast.cli.screen import Column, clean, show_json, show_table, styled
 from holdfast.cli.types import JobId, Text, json_option, limit_option, person, person_options, yes_option
 from holdfast.core.records import Filter, Job, Moment
@@ -181,7 +181,7 @@ def act_on(job_ids: Sequence[str], act: Callable[[App, str], Job], as_json: bool
     """Act on each job, whatever becomes of the others; exit with the code of the first that was not possible."""
     done: list[dict[str, Any]] = []
     first_code: Exit | None = None
-    with opened_operator() as app:
+    with opened_app() as app:
         for job_id in dict.fromkeys(job_ids):
             try:
                 job = act(app, job_id)

@@ -10,12 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from types import ModuleType
-from typing import Any
 
 from holdfast.app import App
 from holdfast.cli.base import settings, show_log
-from holdfast.core.payload import encode_value
-from holdfast.core.records import Job
 from holdfast.errors import SchemaMismatch, StoreMissing, UsageError
 from holdfast.insight import shown_url
 from holdfast.stores import open_store
@@ -61,19 +58,12 @@ def require_schema(store: Store) -> None:
 # ----------------------------------------------------------------------------------------------- apps
 
 
-class Operator(App):
-    """An app without the user's code, for acts on jobs: the result that a person gives is taken as it is."""
-
-    def _result_text(self, row: Job, result: Any) -> str:
-        return encode_value(result, f"job {row.id}: the result")
-
-
 @contextmanager
-def opened_operator() -> Iterator[App]:
-    """Open the store that the command line names, as `opened_store` does, for acts on jobs."""
+def opened_app() -> Iterator[App]:
+    """Open the store that the command line names, as `opened_store` does, for acts on jobs: an app without tasks."""
     with opened_store():
         pass  # it is there, and fits
-    with Operator(settings().db, migrate=False) as app:
+    with App(settings().db, migrate=False) as app:
         yield app
 
 

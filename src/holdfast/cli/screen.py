@@ -58,7 +58,8 @@ def clean_lines(text: str) -> list[str]:
 
 def show_json(data: Any) -> None:
     """Print one JSON document on stdout; what a terminal would obey is escaped inside its strings."""
-    text = json.dumps(data, indent=2, ensure_ascii=False)
+    has_all = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    text = json.dumps(data, indent=2, ensure_ascii=not has_all)
     click.echo("".join(char if char.isprintable() or char == "\n" else _json_escaped(char) for char in text))
 
 

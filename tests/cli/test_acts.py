@@ -1,0 +1,186 @@
+"""What people do with jobs, queues and the store itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.machine import State
+from holdfast.core.records import Filter
+from holdfast.stores.protocol import Store
+from holdfast.stores.sqlite import store as sqlite
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing import FakeClock
+from tests.cli.conftest import PAST_S, Run, lose
+from tests.factory import add, job_in, row, start
+
+
+@pytest.mark.parametrize("state", [State.HELD, State.DEAD, State.CANCELLED])
+def test_retry(run: Run, store: Store, state: State) -> None:
+    job = job_in(store, state)
+    result = run("jobs", "retry", job.id, "--by", "ann", "--note", "disk is back")
+    assert result.stdout == f"{job.id}  ready\n"
+    event = store.journal(job.id)[-1]
+    assert (event.kind, event.actor, event.detail["note"]) == ("revived", "ann", "disk is back")
+    assert row(store, job.id).crashes == row(store, job.id).failures == 0
+
+
+def test_cancel(run: Run, store: Store) -> None:
+    ready, running = add(store), start(store)
+    result = run("jobs", "cancel", ready.id, running.id, "--note", "ordered twice")
+    assert result.stdout == f"{ready.id}  cancelled\n{running.id}  running (asked to stop)\n"
+    assert row(store, running.id).cancel_requested
+    assert row(store, ready.id).error == "ordered twice"
+
+
+def test_who_did_it_is_the_user_unless_said_otherwise(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = add(store), add(store), add(store)
+    monkeypatch.setenv("LOGNAME", "ann")
+    run("jobs", "cancel", first.id)
+    monkeypatch.setenv("HOLDFAST_BY", "deploy bot")
+    run("jobs", "cancel", second.id)
+    run("jobs", "cancel", third.id, "--by", "eve")
+    actors = [str(store.journal(job.id)[-1].actor) for job in (first, second, third)]
+    assert actors[0].startswith("ann@")
+    assert actors[1:] == ["deploy bot", "eve"]
+
+
+def test_delete(run: Run, store: Store) -> None:
+    job = job_in(store, State.DEAD)
+    assert run("jobs", "delete", "-y", job.id).stdout == f"{job.id}  deleted\n"
+    assert store.get(job.id) is None
+    assert store.journal(job.id) == []
+
+
+def test_acts_print_the_jobs_as_json(run: Run, store: Store) -> None:
+    job = job_in(store, State.DEAD)
+    [shown] = run.json("jobs", "retry", job.id)
+    assert (shown["id"], shown["state"]) == (job.id, "ready")
+    result = run("jobs", "cancel", "--json", "nobody", code=5)
+    assert json.loads(result.stdout) == []
+
+
+def test_held_answers(run: Run, store: Store) -> None:
+    again, happened, gone = (job_in(store, State.HELD) for _ in range(3))
+    assert [line.split()[0] for line in run("held", "list").stdout.splitlines()[1:]] == [gone.id, happened.id, again.id]
+    run("held", "approve", again.id)
+    run("held", "done", happened.id, "--result", '{"receipt": 7}', "--note", "seen on the card")
+    run("held", "fail", gone.id, "--note", "withdrawn")
+    assert [row(store, job.id).state for job in (again, happened, gone)] == [State.READY, State.DONE, State.DEAD]
+    assert row(store, happened.id).result == '{"receipt":7}'
+    assert row(store, gone.id).error == "withdrawn"
+    assert run("held", "list").stdout == ""
+    resolved = store.journal(happened.id)[-1]
+    assert (resolved.kind, resolved.detail["note"]) == ("resolved", "seen on the card")
+
+
+def test_a_result_that_is_no_json_changes_nothing(run: Run, store: Store) -> None:
+    job = job_in(store, State.HELD)
+    run("held", "done", job.id, "--result", "{oops", code=2)
+    assert row(store, job.id).state is State.HELD
+
+
+def test_dead_list_and_revive(run: Run, store: Store) -> None:
+    one, two = job_in(store, State.DEAD, queue="mail"), job_in(store, State.DEAD)
+    assert "no luck" in run("dead", "list").stdout
+    assert [job["id"] for job in run.json("dead", "list", "--queue", "mail")] == [one.id]
+    run("dead", "revive", one.id)
+    assert [row(store, job.id).state for job in (one, two)] == [State.READY, State.DEAD]
+
+
+def test_revive_all_leaves_alone_what_it_must(run: Run, store: Store) -> None:
+    mail = [job_in(store, State.DEAD, queue="mail") for _ in range(3)]
+    other = job_in(store, State.DEAD)
+    taken = job_in(store, State.DEAD, queue="mail", key="k")
+    add(store, key="k")
+    result = run("dead", "revive", "--all", "--queue", "mail", "-y")
+    assert result.stdout == "3 revived\n"
+    assert "Left alone" in result.stderr
+    assert {row(store, job.id).state for job in mail} == {State.READY}
+    assert {row(store, job.id).state for job in (other, taken)} == {State.DEAD}
+    assert run.json("dead", "revive", "--all", "-y") == {"revived": 1, "refused": 1}
+    assert run("dead", "revive", "--all", "--queue", "nothing").stdout == "0 revived\n"
+
+
+def test_purge_and_prune_take_what_is_old_enough(run: Run, store: Store, clock: FakeClock) -> None:
+    old = {state: job_in(store, state) for state in State}
+    clock.advance(PAST_S)
+    new = job_in(store, State.DONE)
+    assert run("dead", "purge", "-y", "--older-than", "1h").stdout == "0 deleted\n"
+    assert run("db", "prune", "--older-than", "50s").stdout == "3 deleted\n"
+    assert left(store) == {state.value for state in State} - {"cancelled", "rolled_back"}
+    assert store.get(old[State.DONE].id) is None
+    assert store.get(new.id) is not None
+    assert run("dead", "purge", "-y", "--older-than", "50").stdout == "1 deleted\n"
+    assert run.json("db", "prune", "--older-than", "0s", "--states", "done") == {"deleted": 1}
+    assert left(store) == {"ready", "running", "waiting", "held"}
+
+
+def test_prune_goes_on_page_by_page(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.db._PAGE", 3)
+    for _ in range(7):
+        job_in(store, State.DONE)
+    assert run("db", "prune", "--older-than", "10s").stdout == "7 deleted\n"
+
+
+def test_pause_and_resume(run: Run, store: Store) -> None:
+    add(store, queue="mail")
+    result = run("queues", "pause", "mail", "typo")
+    assert result.stdout == "mail paused\ntypo paused\n"
+    assert "typo yet" in result.stderr
+    assert store.paused() == ["mail", "typo"]
+    run("queues", "resume", "typo")
+    assert store.paused() == ["mail"]
+
+
+def test_scan_says_what_it_found_and_what_to_do(run: Run, store: Store) -> None:
+    assert run("scan").stdout == "No zombies: every running job has a living worker.\n"
+    job = lose(store, on_crash="hold")
+    dry = run("scan")
+    assert job.id in dry.stdout
+    assert "Nothing was changed; to recover: holdfast scan --fix" in dry.stderr
+    fixed = run("scan", "--fix")
+    assert "1 of 1 job recovered, of these 1 held." in fixed.stderr
+    assert "holdfast held list" in fixed.stderr
+    assert row(store, job.id).state is State.HELD
+
+
+def test_init_makes_a_store_and_may_be_repeated(run: Run, folder: Path, url: str) -> None:
+    assert run("db", "init", "--db", url).stdout == f"{url} made (schema 1)\n"
+    assert run("db", "init", "--db", url).stdout == f"{url} is up to date (schema 1)\n"
+    assert run("db", "migrate", "--db", url).stdout == f"{url} is up to date (schema 1)\n"
+    assert run("db", "check", "--db", url).stdout == "ok\n"
+    assert run("jobs", "list", "--db", url).stdout == ""
+    run("db", "init", "--db", f"sqlite:///{folder}/no/such/folder.db", code=3)
+
+
+def test_migrate_brings_an_old_store_up_to_date(
+    run: Run, store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_MIGRATIONS", [*sqlite._MIGRATIONS, (2, "CREATE TABLE holdfast_new (x);")])
+    status = run("db", "status", "--json", code=4)
+    assert (json.loads(status.stdout)["schema"], json.loads(status.stdout)["schema_wanted"]) == (1, 2)
+    assert run("db", "migrate").stdout == f"{url} migrated from schema 1 to 2\n"
+    run("jobs", "list")
+
+
+def test_status_in_words(run: Run, store: Store) -> None:
+    add(store)
+    lines = run("db", "status").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["store", "schema", "jobs", "workers"]
+    assert "1 ready" in lines[2]
+
+
+def test_the_store_of_one_command_is_closed_after_it(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+    close = SqliteStore.close
+    monkeypatch.setattr(SqliteStore, "close", lambda self: (closed.append(self), close(self))[1])
+    run("jobs", "list")
+    run("jobs", "show", "nobody", code=5)
+    assert len(closed) == 2
+
+
+def left(store: Store) -> set[str]:
+    return {job.state.value for job in store.find(Filter(limit=1000))}

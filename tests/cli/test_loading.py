@@ -1,0 +1,239 @@
+"""APP and TASK: how they are found, and what is said when they are not. Nothing is stored by a call that is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.loading import load_app
+from holdfast.core.machine import State
+from holdfast.core.records import Filter
+from holdfast.stores import open_store
+from tests.cli.conftest import Run
+
+APP = """
+from datetime import datetime
+from holdfast import App, Context
+
+app = App("sqlite:///own.db")
+plain = App()
+not_an_app = 3
+
+class inner:
+    app = app
+
+@app.task(queue="mail")
+def send(to: str, subject: str = "hello") -> str: ...
+
+@app.task(on_crash="hold")
+def charge(ctx: Context, order_id: int, *, cents: int) -> str: ...
+
+@app.task
+def remind(when: datetime, *people: str, **extra: int) -> None: ...
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(folder: Path) -> Iterator[None]:
+    """`shop.py`, with an app; afterwards no trace of it is left in this process."""
+    (folder / "shop.py").write_text(APP)
+    before, path = set(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - before:
+        if not name.startswith("holdfast"):
+            del sys.modules[name]
+
+
+# ------------------------------------------------------------------------------------------- the app
+
+
+def test_an_app_is_found_in_the_current_folder() -> None:
+    assert load_app("shop:app").url == "sqlite:///own.db"
+    assert load_app("shop:inner.app") is load_app("shop:app")
+    assert load_app("shop:app", "sqlite:///other.db").url == "sqlite:///other.db"
+
+
+def test_an_app_is_found_in_a_package(folder: Path) -> None:
+    (folder / "pack").mkdir()
+    (folder / "pack" / "jobs.py").write_text(APP)
+    assert "pack.jobs.send" in load_app("pack.jobs:app").tasks
+
+
+@pytest.mark.parametrize(
+    ("ref", "said"),
+    [
+        ("shop", "'shop' does not name an App; write shop:app"),
+        ("shop.py", "write shop:app"),
+        (":app", "write module:name, for example jobs:app"),
+        ("shop:", "write shop:app"),
+        ("shop.py:app", "'shop.py' is a file; name the module: shop:app"),
+        ("./sub/shop.py:app", "name the module: sub.shop:app"),
+        ("nowhere:app", "there is no module 'nowhere' in "),
+        ("shop.deeper:app", "there is no module 'shop.deeper' in "),
+        ("shop:ap", "module 'shop' has no 'ap'; did you mean shop:app?"),
+        ("shop:inner.none", "module 'shop' has no 'inner.none'"),
+        ("shop:not_an_app", "shop:not_an_app is a int, not a holdfast App; did you mean shop:"),
+        ("json:loads", "not a holdfast App; make one: app = holdfast.App()"),
+    ],
+)
+def test_what_is_said_of_an_app_that_is_not_there(run: Run, folder: Path, ref: str, said: str) -> None:
+    for command in (("worker", ref), ("enqueue", ref, "send")):
+        assert said in run(*command, code=2).stderr
+    assert not list(folder.glob("*.db*"))
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import not_installed_anywhere", ["line 1", "import not_installed_anywhere", "ModuleNotFoundError"]),
+        ("def f():\n    return 1 / 0\nf()", ["line 3", "f()", "line 2", "return 1 / 0", "ZeroDivisionError"]),
+        ("def f(:", ["line 1", "def f(:", "SyntaxError"]),
+        ("import sys\nsys.exit(3)", ["line 2", "sys.exit(3)", "SystemExit: 3"]),
+    ],
+)
+def test_an_error_inside_the_users_module_is_told_with_its_own_lines_only(
+    run: Run, folder: Path, source: str, said: list[str]
+) -> None:
+    (folder / "broken.py").write_text(source)
+    told = run("worker", "broken:app", code=2).stderr
+    assert told.startswith("holdfast: module 'broken' could not be imported:\n")
+    for words in said:
+        assert words in told
+    assert "importlib" not in told
+    assert "loading.py" not in told
+
+
+# ------------------------------------------------------------------------------------------- the task
+
+
+def stored(url: str) -> list[str]:
+    """The payloads in a store."""
+    store = open_store(url, create=False)
+    try:
+        return [job.payload for job in store.find(Filter())]
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "payload"),
+    [
+        (["shop.send", '["ann"]'], {"to": "ann"}),
+        (["send", '["ann", "bye"]'], {"to": "ann", "subject": "bye"}),
+        (["send", '{"subject": "bye", "to": "ann"}'], {"to": "ann", "subject": "bye"}),
+        (["charge", '{"order_id": 42, "cents": 999}'], {"order_id": 42, "cents": 999}),
+        (["remind", '["2026-01-01T10:00:00Z"]'], {"when": "2026-01-01T10:00:00Z"}),
+        (["remind", '["2026-01-01T10:00:00Z", "ann"]'], {"when": "2026-01-01T10:00:00Z", "people": ["ann"]}),
+        (["remind", '{"when": "2026-01-01T10:00:00Z", "a": 1}'], {"when": "2026-01-01T10:00:00Z", "extra": {"a": 1}}),
+    ],
+)
+def test_arguments_are_read_as_the_worker_will(run: Run, words: list[str], payload: dict[str, object]) -> None:
+    run("enqueue", "shop:app", *words)
+    [text] = stored("sqlite:///own.db")
+    assert json.loads(text) == payload
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sned", '["ann"]'], "did you mean shop.send?"),
+        (["xyzzy"], "this app has no task 'xyzzy'; known: shop.charge, shop.remind, shop.send"),
+        (["send"], "missing a required argument: 'to'"),
+        (["send", "[]"], "missing a required argument: 'to'"),
+        (["send", "[1]"], "argument 'to'"),
+        (["send", '["a", "b", "c"]'], "too many positional arguments"),
+        (["send", '{"to": "a", "cc": "b"}'], "unexpected keyword argument 'cc'"),
+        (["charge", '{"order_id": "x", "cents": 1}'], "argument 'order_id'"),
+        (["charge", '{"ctx": 1, "order_id": 1, "cents": 1}'], "ctx"),
+        (["remind", '["tomorrow"]'], "argument 'when'"),
+        (["send", "5"], "a JSON array (positional) or object (keywords)"),
+        (["send", "{oops"], "not valid JSON"),
+        (["send", '["a"]', "--id", "a b"], "id='a b'"),
+        (["send", '["a"]', "--on-crash", "rollback"], "rollback"),
+        (["send", '["a"]', "--priority", "high"], "--priority"),
+        (["send", '["a"]', "--run-after", "soon"], "--run-after"),
+    ],
+)
+def test_a_wrong_call_is_2_and_stores_nothing(run: Run, folder: Path, words: list[str], said: str) -> None:
+    result = run("enqueue", "shop:app", *words, code=2)
+    assert said in result.stderr
+    assert result.stdout == ""
+    assert not (folder / "own.db").exists() or stored("sqlite:///own.db") == []
+
+
+def test_the_id_is_printed_and_a_second_job_with_the_key_is_not_added(run: Run) -> None:
+    words = ("enqueue", "shop:app", "send", '["ann"]', "--key", "k")
+    first = run(*words).stdout.strip()
+    del sys.modules["shop"]  # as in a new process
+    again = run(*words)
+    assert again.stdout.strip() == first
+    assert "no second one was added" in again.stderr
+    del sys.modules["shop"]
+    assert run.json(*words) == {"id": first, "existed": True, "state": "ready"}
+    assert len(stored("sqlite:///own.db")) == 1
+
+
+def test_what_an_enqueue_may_choose(run: Run) -> None:
+    options = ["--queue", "fast", "--key", "k", "--run-after", "1h", "--priority", "7", "--id", "mine"]
+    shown = run.json("enqueue", "shop:app", "send", '["ann"]', *options, "--on-crash", "fail")
+    assert shown == {"id": "mine", "existed": False, "state": "scheduled"}
+    store = open_store("sqlite:///own.db", create=False)
+    job = store.get("mine")
+    store.close()
+    assert job is not None
+    assert (job.queue, job.key, job.priority, job.on_crash, job.state) == ("fast", "k", 7, "fail", State.READY)
+    assert job.run_at - job.created_at == pytest.approx(3600, abs=1)
+
+
+def test_arguments_may_come_from_stdin(run: Run) -> None:
+    run("enqueue", "shop:app", "send", "-", input='["ann"]')
+    assert stored("sqlite:///own.db") == ['{"to":"ann"}']
+
+
+def test_a_flag_overrides_the_apps_own_store_and_the_environment_does_not(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_DB", "sqlite:///env.db")
+    run("enqueue", "shop:app", "send", '["ann"]')
+    assert [path.name for path in folder.glob("*.db")] == ["own.db"]
+
+
+def test_a_flag_may_stand_before_or_after(run: Run, folder: Path) -> None:
+    run("--db", "sqlite:///a.db", "enqueue", "shop:app", "send", '["ann"]')
+    assert [path.name for path in folder.glob("*.db")] == ["a.db"]
+
+
+def test_worker_hands_over_what_it_was_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.worker import supervisor
+    from holdfast.worker.options import WorkerOptions
+
+    told: list[tuple[str, str, WorkerOptions]] = []
+    monkeypatch.setattr(supervisor, "supervise", lambda ref, app, options: told.append((ref, app.url, options)) or 0)
+    run("worker", "shop:app")
+    assert told.pop() == ("shop:app", "sqlite:///own.db", WorkerOptions())
+    words = ["--queues", "mail,media", "--slots", "8", "--processes", "2", "--name", "w1", "--grace-period", "1m"]
+    words += ["--grace", "5", "--no-reaper", "--db", "sqlite:///x.db", "--log-level", "DEBUG"]
+    run("worker", "shop:app", *words)
+    assert told.pop()[2] == WorkerOptions(
+        queues=("mail", "media"),
+        slots=8,
+        processes=2,
+        name="w1",
+        grace_period_s=60.0,
+        reaper=False,
+        grace_s=5.0,
+        db="sqlite:///x.db",
+        log_level="debug",
+    )
+
+
+def test_the_exit_code_of_a_worker_is_its_supervisors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.worker import supervisor
+
+    monkeypatch.setattr(supervisor, "supervise", lambda *_: 1)
+    run("worker", "shop:app", code=1)

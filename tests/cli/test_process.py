@@ -1,0 +1,154 @@
+"""The program as people start it: a process of its own, its streams, its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.clock import SystemClock, pause
+from holdfast.core.machine import State
+from holdfast.stores.protocol import Store
+from holdfast.stores.sqlite.store import SqliteStore
+from tests.factory import add, row
+
+APP = """
+import os, signal, time
+from holdfast import App
+
+app = App("sqlite:///jobs.db")
+
+@app.task
+def add(a: int, b: int) -> int:
+    return a + b
+
+@app.task(on_crash="hold")
+def die() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def holdfast(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    settings = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **env}
+    command = [sys.executable, "-m", "holdfast", *words]
+    return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.slow
+def test_from_enqueue_to_result(folder: Path) -> None:
+    """Slow: four programs are started, one after the other."""
+    (folder / "shop.py").write_text(APP)
+    assert holdfast(folder, "jobs", "list", "--db", "sqlite:///jobs.db").returncode == 3
+    job_id = holdfast(folder, "enqueue", "shop:app", "add", "[1, 2]").stdout.strip()
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "worker", "shop:app", "--name", "w1"], cwd=folder, stderr=subprocess.DEVNULL
+    )
+    try:
+        shown = until_done(folder, job_id)
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+    assert (shown["state"], shown["result"], shown["attempt"]) == ("done", 3, 1)
+
+
+@pytest.mark.slow
+def test_a_worker_killed_with_its_supervisor_is_found_by_a_scan(folder: Path) -> None:
+    """Slow: two programs are started and killed."""
+    (folder / "shop.py").write_text(APP)
+    job_id = holdfast(folder, "enqueue", "shop:app", "die").stdout.strip()
+    killed = holdfast(folder, "worker", "shop:app", "--name", "w1")
+    assert killed.returncode == -signal.SIGKILL
+    env = {"HOLDFAST_DB": "sqlite:///jobs.db"}
+    until_dead(folder)
+    found = holdfast(folder, "scan", "--fix", "--json", "--check", **env)
+    assert found.returncode == 7
+    [zombie] = json.loads(found.stdout)["zombies"]
+    assert (zombie["id"], zombie["worker"], zombie["decision"]) == (job_id, "w1/1", "hold")
+    assert zombie["detector"] == "vanished"
+    assert holdfast(folder, "held", "approve", job_id, **env).returncode == 0
+    assert holdfast(folder, "held", "approve", job_id, **env).returncode == 6
+
+
+def test_data_is_on_stdout_and_all_else_on_stderr(folder: Path, store: Store) -> None:
+    job = add(store)
+    env = {"HOLDFAST_DB": f"sqlite:///{folder}/jobs.db"}
+    good = holdfast(folder, "jobs", "list", "--json", "--limit", "1", **env)
+    assert [shown["id"] for shown in json.loads(good.stdout)] == [job.id]
+    assert good.stderr == ""
+    bad = holdfast(folder, "jobs", "show", "nobody", "--json", **env)
+    assert (bad.returncode, bad.stdout) == (5, "")
+    assert bad.stderr == "holdfast: there is no job 'nobody'; ids are exact: see `holdfast jobs list`\n"
+
+
+def test_what_the_terminal_cannot_encode_is_escaped(folder: Path, store: Store) -> None:
+    add(store, task="обработать")
+    env = {"HOLDFAST_DB": f"sqlite:///{folder}/jobs.db", "PYTHONIOENCODING": "latin-1"}
+    shown = holdfast(folder, "jobs", "list", **env)
+    assert shown.returncode == 0
+    assert "\\u043e\\u0431" in shown.stdout
+    assert json.loads(holdfast(folder, "jobs", "list", "--json", **env).stdout)[0]["task"] == "обработать"
+
+
+def test_a_reader_that_leaves_early_is_no_trouble(folder: Path, store: Store) -> None:
+    for _ in range(3):
+        add(store, payload=json.dumps("x" * 100_000))
+    command = f"{sys.executable} -m holdfast jobs list --json | head -c 10"
+    env = {"PATH": os.environ["PATH"], "HOLDFAST_DB": f"sqlite:///{folder}/jobs.db"}
+    done = subprocess.run(command, shell=True, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+
+
+def test_ctrl_c_is_130_without_a_traceback(folder: Path, store: Store) -> None:
+    code = (
+        "import os, signal, holdfast.stores.sqlite.store as s\n"
+        "s.SqliteStore.find = lambda *a: os.kill(os.getpid(), signal.SIGINT)\n"
+        "from holdfast.cli.main import main\n"
+        "import sys; sys.argv = ['holdfast', 'jobs', 'list']; main()"
+    )
+    env = {"PATH": os.environ["PATH"], "HOLDFAST_DB": f"sqlite:///{folder}/jobs.db"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "holdfast: interrupted\n")
+
+
+def test_help_needs_no_store_and_none_of_the_heavy_modules(folder: Path) -> None:
+    code = (
+        "import sys\nfrom holdfast.cli.main import cli\n"
+        "try: cli(['--help'])\nexcept SystemExit: pass\n"
+        "print([name for name in ('rich', 'sqlite3', 'holdfast.cli.jobs') if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == "[]\n"
+    assert "Commands:" in done.stdout
+
+
+def until_done(folder: Path, job_id: str) -> dict[str, object]:
+    store = SqliteStore(f"sqlite:///{folder}/jobs.db")
+    try:
+        give_up_at = SystemClock().lease() + 30
+        while row(store, job_id).state is not State.DONE:
+            assert SystemClock().lease() < give_up_at
+            pause(0.05)
+    finally:
+        store.close()
+    shown = holdfast(folder, "jobs", "show", job_id, "--json", HOLDFAST_DB="sqlite:///jobs.db")
+    return dict(json.loads(shown.stdout))
+
+
+def until_dead(folder: Path) -> None:
+    """The child may outlive the supervisor that it killed by a moment."""
+    store = SqliteStore(f"sqlite:///{folder}/jobs.db")
+    try:
+        give_up_at = SystemClock().lease() + 30
+        while not store.vanished():
+            assert SystemClock().lease() < give_up_at
+            pause(0.02)
+    finally:
+        store.close()

@@ -1,0 +1,219 @@
+"""What people see: nothing that a job carries may reach the terminal raw, and a table fits it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import screen
+from holdfast.cli.screen import Column
+from holdfast.core.machine import State
+from holdfast.core.records import Pulse
+from holdfast.core.verdict import Failed, Lost, Succeeded
+from holdfast.stores.protocol import Store
+from tests.cli.conftest import Run
+from tests.factory import add, enrol, job_in, row, settle, start
+
+# A title change, a colour, a carriage return that overwrites, a C1 escape, a bidi override, a bell, a line of its own.
+EVIL = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\rover\x9b2J\u202edrawkcab\nfaked line\x7f"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain é 世界 🙂", "plain é 世界 🙂"),
+        ("a\nb\r\tc", "a\\nb\\r\\tc"),
+        ("\x1b[31m", "\\x1b[31m"),
+        ("\x9b\x7f\x00", "\\x9b\\x7f\\x00"),
+        ("\u202e\u2028\ufeff", "\\u202e\\u2028\\ufeff"),
+        ("\ud800", "\\ud800"),
+        ("\U000e0041", "\\U000e0041"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_escaped(text: str, shown: str) -> None:
+    assert screen.clean(text) == shown
+
+
+@pytest.fixture
+def hostile(store: Store) -> str:
+    """A job that has poison in every place that takes text."""
+    worker = enrol(store, name=EVIL, host=EVIL, queues=[EVIL])
+    job = start(store, worker, id="evil", task=EVIL, queue=EVIL, key=EVIL, payload=json.dumps({"x": EVIL}))
+    store.beat(worker, [Pulse(job.lease, progress=0.5, note=EVIL)])
+    settle(store, job, Lost("expired", EVIL, {"note": EVIL, EVIL: EVIL, "stack": EVIL, "log": [EVIL]}))
+    store.pause(EVIL, True)
+    running = start(store, worker, id="evil2", task=EVIL, queue="b")
+    store.beat(worker, [Pulse(running.lease, progress=0.5, note=EVIL)])
+    dead = start(store, worker, id="evil3", task=EVIL, queue="c", attempts_max=1)
+    settle(store, dead, Failed(EVIL, {"traceback": EVIL}))
+    done = start(store, worker, id="evil4", task=EVIL, queue="d")
+    settle(store, done, Succeeded(json.dumps(EVIL)))
+    return job.id
+
+
+LOOKS = [
+    ("jobs", "list"),
+    ("jobs", "show", "evil"),
+    ("jobs", "show", "evil2"),
+    ("jobs", "show", "evil3"),
+    ("jobs", "show", "evil4"),
+    ("dead", "list"),
+    ("queues", "list"),
+    ("workers", "list", "--gone"),
+    ("db", "status"),
+    ("queues", "resume", EVIL),
+    ("jobs", "cancel", "evil2", "--by", EVIL),
+    ("scan", "--fix"),
+]
+
+
+@pytest.mark.parametrize("command", LOOKS)
+@pytest.mark.parametrize("how", [(), ("--json",)])
+def test_a_job_cannot_write_to_the_terminal(
+    run: Run, store: Store, hostile: str, command: tuple[str, ...], how: tuple[str, ...]
+) -> None:
+    if how and command[:2] == ("queues", "resume"):
+        how = ()
+    result = run(*command, *how)
+    for text in (result.stdout, result.stderr):
+        assert not re.search(r"[^\n\x20-\x7e\xa1-\u1fff]", text), repr(text)
+        assert not any(line.lstrip().startswith("faked") and line[0] != " " for line in text.splitlines())
+
+
+def test_errors_are_escaped_too(run: Run, store: Store) -> None:
+    result = run("jobs", "show", EVIL, code=5)
+    assert "\x1b" not in result.stderr
+    assert "\r" not in result.stderr
+
+
+def test_json_stays_json_and_says_the_same(run: Run, store: Store, hostile: str) -> None:
+    shown = run.json("jobs", "show", "evil4")
+    assert (shown["task"], shown["result"]) == (EVIL, EVIL)
+
+
+def test_plain_text_for_a_pipe_is_aligned_and_whole(run: Run, store: Store) -> None:
+    long = "a.very.long.module.path.with.a.task.name.that.no.terminal.is.wide.enough.for.it.to.be.shown.whole"
+    job = add(store, task=long)
+    head, line = run("jobs", "list").stdout.splitlines()
+    assert head.split() == ["ID", "STATE", "TASK", "QUEUE", "ATTEMPT", "AGE", "DETAIL"]
+    assert line.startswith(f"{job.id}  ready  {long}  default")
+    assert head.index("TASK") == line.index(long)
+
+
+@pytest.mark.parametrize("room", [50, 60, 80, 100, 120, 200])
+def test_a_table_fits_its_terminal_and_never_cuts_what_must_stay(room: int) -> None:
+    columns = [
+        Column("ID", lambda r: r[0], keep=True),
+        Column("TASK", lambda r: r[1], least=8),
+        Column("QUEUE", lambda r: r[2], rank=1),
+        Column("DETAIL", lambda r: r[3], rank=2),
+    ]
+    table = [["x" * 36, "task" * 10, "queue" * 5, "detail " * 20]]
+    kept, widths = screen._fitted(columns, table, room)
+    assert sum(widths) + 2 * (len(kept) - 1) <= room
+    assert widths[0] == 36
+    assert [column.head for column in kept[:2]] == ["ID", "TASK"]
+
+
+# ------------------------------------------------------------------------------------ a real terminal
+
+
+def on_a_terminal(folder: Path, *words: str, columns: int = 80, **env: str) -> str:
+    """Run the program with a terminal as its stdout, and return what it wrote there."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (50, columns))
+    settings = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", **env}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *words], cwd=folder, env=settings, stdout=theirs, stderr=theirs, stdin=theirs
+    )
+    os.close(theirs)
+    written = b""
+    while select.select([ours], [], [], 20)[0]:
+        try:
+            chunk = os.read(ours, 65536)
+        except OSError:  # the other side has closed: that is how a terminal ends on Linux
+            break
+        if not chunk:
+            break
+        written += chunk
+    os.close(ours)
+    assert child.wait(20) == 0, written
+    return written.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_table_on_a_terminal_has_colours_and_whole_ids(folder: Path, store: Store, columns: int) -> None:
+    job = job_in(store, State.DEAD, id="01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d", task="mail.send")
+    shown = on_a_terminal(folder, "jobs", "list", columns=columns, HOLDFAST_DB=f"sqlite:///{folder}/jobs.db")
+    assert "\x1b[31m" in shown
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert job.id in plain
+    assert all(len(line) <= columns for line in plain.splitlines())
+    assert ("no luck" in plain) is (columns == 120)
+
+
+@pytest.mark.parametrize("command", [("jobs", "list"), ("jobs", "show", "x")])
+def test_no_color_is_honoured(folder: Path, store: Store, command: tuple[str, ...]) -> None:
+    job_in(store, State.DEAD, id="x")
+    shown = on_a_terminal(folder, *command, NO_COLOR="1", HOLDFAST_DB=f"sqlite:///{folder}/jobs.db")
+    assert "dead" in shown
+    assert not re.search(r"\x1b\[[0-9;]*(3|4|9)[0-9]", shown), "a colour was set"
+
+
+def test_a_dumb_terminal_gets_plain_text(folder: Path, store: Store) -> None:
+    job_in(store, State.DEAD, id="x")
+    shown = on_a_terminal(folder, "jobs", "list", TERM="dumb", HOLDFAST_DB=f"sqlite:///{folder}/jobs.db")
+    assert "\x1b" not in shown
+
+
+def test_the_story_of_a_job_lays_out_the_autopsy(run: Run, store: Store) -> None:
+    worker = enrol(store, name="w1")
+    job = start(store, worker, on_crash="hold", payload='{"order": 42}', key="order-42", priority=3)
+    autopsy = {"host": "h", "pid": 7, "seconds_since_beat": 61.5, "rss_mb": 31.2, "exit_code": -9, "new_fact": [1, 2]}
+    autopsy |= {"stack": "File x\n  line 3", "fence_before": 1, "fence_after": 2, "progress": 0.4, "started": True}
+    settle(store, job, Lost("exit", "killed by SIGKILL", autopsy))
+    told = run("jobs", "show", job.id).stdout
+    assert told.startswith(f"{job.task}  held  {job.id}\n")
+    for label, value in {
+        "run it again": f"holdfast held approve {job.id}",
+        "queue": "default, priority 3",
+        "key": "order-42",
+        "arguments": '{"order": 42}',
+        "found by": "exit",
+        "cause": "killed by SIGKILL",
+        "decision": "hold",
+        "pid": "7",
+        "silent for": "1 min 1 s",
+        "memory": "31 MB",
+        "exit code": "-9",
+        "progress": "40%",
+        "had begun": "yes",
+        "fence": "1 before, 2 after",
+        "new fact": "[1, 2]",
+        "stack": "File x",
+    }.items():
+        assert re.search(rf"^ +{label} +{re.escape(value)}$", told, re.MULTILINE), label
+    assert re.search(r"^ {18}  line 3$", told, re.MULTILINE)
+    assert row(store, job.id).state is State.HELD
+
+
+def test_the_story_of_a_running_and_of_a_done_job(run: Run, store: Store) -> None:
+    worker = enrol(store, name="w1")
+    job = start(store, worker, lease_s=600.0)
+    store.beat(worker, [Pulse(job.lease, progress=0.25, note="chunk 3")])
+    told = run("jobs", "show", job.id).stdout
+    assert re.search(r"^  worker +w1$", told, re.MULTILINE)
+    assert re.search(r"^  progress +25% chunk 3$", told, re.MULTILINE)
+    settle(store, job, Succeeded(json.dumps("x" * 5000)))
+    told = run("jobs", "show", job.id).stdout
+    assert "It succeeded at attempt 1" in told
+    assert "all of it with --json" in told

@@ -1,0 +1,289 @@
+"""What programs read: the shapes of JSON, exactly, and what is in them."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from holdfast import insight
+from holdfast.clock import SystemClock
+from holdfast.core.machine import State
+from holdfast.core.records import Filter, Moment
+from holdfast.core.verdict import Failed, Succeeded
+from holdfast.stores.protocol import Store
+from holdfast.testing import FakeClock
+from tests.cli.conftest import PAST_S, Run, lose
+from tests.factory import add, claim, enrol, job_in, make_job, row, settle, start
+
+JOB = {
+    *("id", "task", "queue", "state", "attempt", "fence", "failures", "crashes"),
+    *("run_at", "worker", "lease_until", "error", "result", "progress"),
+}
+EVENT = {"at", "kind", "fence", "worker", "actor", "detail"}
+SCAN = {"zombies_found", "zombies_recovered", "held", "dead", "rolled_back", "zombies"}
+ZOMBIE = {"id", "task", "queue", "worker", "lease_until", "last_beat", "detector", "crashes", "decision"}
+WORKER = {
+    *("id", "name", "state", "host", "pid", "queues", "slots", "running", "rss_mb", "version"),
+    *("started_at", "last_beat", "gone_at", "gone_cause"),
+}
+QUEUE = {"queue", "paused", "served", "oldest_due_s", *(state.value for state in State)}
+
+
+def test_a_list_of_jobs(run: Run, store: Store) -> None:
+    for state in State:
+        job_in(store, state)
+    found = run.json("jobs", "list")
+    assert [set(job) for job in found] == [JOB] * len(State)
+    assert {job["state"] for job in found} == {state.value for state in State}
+    assert [job["id"] for job in found] == [job.id for job in store.find(Filter())]
+
+
+def test_an_empty_list_is_a_list(run: Run, store: Store) -> None:
+    for command in (("jobs", "list"), ("held", "list"), ("dead", "list"), ("queues", "list"), ("workers", "list")):
+        assert run.json(*command) == []
+
+
+def test_one_job_with_its_history(run: Run, store: Store) -> None:
+    worker = enrol(store, name="w1", boot_id=SystemClock().boot_id)
+    job = start(store, worker, on_crash="hold")
+    running = run.json("jobs", "show", job.id)
+    assert set(running) == JOB | {"events", "steps"}
+    assert running["state"] == "running"
+    assert running["worker"] == "w1"
+    assert (running["attempt"], running["fence"]) == (1, 1)
+    assert (running["events"], running["steps"]) == ([], [])
+    run("scan", "--fix")
+    held = run.json("jobs", "show", job.id)
+    assert (held["state"], held["crashes"], held["fence"], held["worker"]) == ("held", 1, 2, None)
+    assert [set(event) for event in held["events"]] == [EVENT, EVENT]
+    assert [event["kind"] for event in held["events"]] == ["zombie", "held"]
+    zombie = held["events"][0]
+    assert (zombie["worker"], zombie["fence"]) == ("w1", 1)
+    assert zombie["detail"]["detector"] == "expired"
+    assert zombie["detail"]["decision"] == "hold"
+
+
+def test_a_lease_is_shown_by_the_clock_on_the_wall(run: Run, store: Store, clock: FakeClock) -> None:
+    job = start(store, lease_s=300.0)
+    shown = run.json("jobs", "show", job.id)["lease_until"]
+    assert shown.endswith("Z")
+    assert at(shown) == pytest.approx(SystemClock().wall() + 300.0 - PAST_S, abs=1.0)
+
+
+def test_results_are_parsed_and_numbers_stay_exact(run: Run, store: Store) -> None:
+    job = start(store)
+    settle(store, job, Succeeded('{"big": 123456789012345678901234567890, "half": 0.5, "text": "é"}'))
+    shown = run.json("jobs", "show", job.id)
+    assert shown["result"] == {"big": 123456789012345678901234567890, "half": 0.5, "text": "é"}
+
+
+def test_a_result_that_is_no_json_is_shown_as_it_is(run: Run, store: Store) -> None:
+    job = start(store)
+    settle(store, job, Succeeded("<own codec>"))
+    assert run.json("jobs", "show", job.id)["result"] == "<own codec>"
+
+
+def test_a_ready_job_goes_by_the_name_of_its_time(run: Run, store: Store) -> None:
+    due = add(store)
+    scheduled = add(store, delay_s=1000.0)
+    failed = start(store, base_s=1000.0, cap_s=1000.0, jitter=False)
+    settle(store, failed, Failed("boom"))
+    shown = {job["id"]: job["state"] for job in run.json("jobs", "list")}
+    assert shown == {due.id: "ready", scheduled.id: "scheduled", failed.id: "retrying"}
+    assert ids(run, "--state", "scheduled") == [scheduled.id]
+    assert ids(run, "--state", "retrying") == [failed.id]
+    assert ids(run, "--state", "ready") == [failed.id, scheduled.id, due.id]
+    assert ids(run, "--state", "ready", "--state", "scheduled") == [failed.id, scheduled.id, due.id]
+
+
+def test_shown_states_are_found_over_many_pages(store: Store, clock: FakeClock) -> None:
+    store.add([make_job(id="first", delay_s=1000.0), *(make_job(id=f"n{i}") for i in range(1500))])
+    clock.advance(1)
+    assert [job.id for job in insight.find_jobs(store, ["scheduled"], Filter(limit=5))] == ["first"]
+    assert len(insight.find_jobs(store, ["ready"], Filter(limit=5))) == 5
+
+
+def test_filters_and_pages(run: Run, store: Store) -> None:
+    mail = add(store, queue="mail", task="send", key="k")
+    other = [add(store) for _ in range(3)]
+    assert ids(run, "--queue", "mail") == ids(run, "--task", "send") == ids(run, "--key", "k") == [mail.id]
+    assert ids(run, "--limit", "2") == [other[2].id, other[1].id]
+    assert ids(run, "--limit", "2", "--before", other[1].id) == [other[0].id, mail.id]
+    assert f"--before {other[1].id}" in run("jobs", "list", "--limit", "2").stderr
+    assert ids(run, "--state", "held", "--state", "dead") == []
+
+
+def test_a_scan_counts_what_it_would_do_and_what_it_did(run: Run, store: Store) -> None:
+    lost = {
+        "retry": lose(store).id,
+        "hold": lose(store, on_crash="hold").id,
+        "bury": lose(store, on_crash="fail").id,
+        "undo": lose(store, on_crash="rollback").id,
+    }
+    living = start(store, enrol(store, boot_id=SystemClock().boot_id), lease_s=1000.0)
+    dry = run.json("scan")
+    assert set(dry) == SCAN
+    assert all(set(zombie) == ZOMBIE for zombie in dry["zombies"])
+    counts = {"zombies_found": 4, "zombies_recovered": 0, "held": 1, "dead": 1, "rolled_back": 1}
+    assert {key: dry[key] for key in counts} == counts
+    assert {zombie["decision"]: zombie["id"] for zombie in dry["zombies"]} == lost
+    fixed = run.json("scan", "--fix")
+    assert {key: fixed[key] for key in counts} == counts | {"zombies_recovered": 4}
+    assert {zombie["id"]: zombie for zombie in fixed["zombies"]} == {
+        zombie["id"]: {**zombie, "lease_until": fixed_end(fixed, zombie)} for zombie in dry["zombies"]
+    }
+    assert run.json("scan", "--fix") == {**dict.fromkeys(SCAN, 0), "zombies": []}
+    assert row(store, living.id).state is State.RUNNING
+    states = [row(store, job_id).state.value for job_id in lost.values()]
+    assert states == ["ready", "held", "dead", "ready"]
+
+
+def test_a_zombie_says_who_held_it_and_since_when(run: Run, store: Store) -> None:
+    job = start(store, enrol(store, name="w1", boot_id=SystemClock().boot_id), queue="mail", task="send", lease_s=30.0)
+    [zombie] = run.json("scan")["zombies"]
+    assert (zombie["id"], zombie["task"], zombie["queue"], zombie["worker"]) == (job.id, "send", "mail", "w1")
+    assert (zombie["detector"], zombie["crashes"], zombie["decision"]) == ("expired", 1, "retry")
+    now = SystemClock().wall()
+    assert at(zombie["lease_until"]) == pytest.approx(now - PAST_S + 30.0, abs=1.0)
+    assert at(zombie["last_beat"]) == pytest.approx(now - PAST_S, abs=1.0)
+
+
+def test_grace_leaves_what_is_barely_late(run: Run, store: Store) -> None:
+    lose(store)
+    assert run.json("scan", "--grace", "1h")["zombies_found"] == 0
+    assert run.json("scan", "--grace", "10s")["zombies_found"] == 1
+
+
+def test_workers(run: Run, store: Store, clock: FakeClock) -> None:
+    silent = enrol(store, name="silent", queues=["default"])
+    gone = enrol(store, name="gone")
+    store.retire(gone, "stopped")
+    clock.advance(PAST_S)
+    alive = enrol(store, name="alive", queues=["mail"])
+    claim(store, silent)
+    found = run.json("workers", "list")
+    assert [set(worker) for worker in found] == [WORKER, WORKER]
+    assert {worker["id"]: worker["state"] for worker in found} == {silent: "silent", alive: "alive"}
+    everyone = run.json("workers", "list", "--gone")
+    assert {worker["name"]: worker["gone_cause"] for worker in everyone} == {
+        "silent": None,
+        "alive": None,
+        "gone": "stopped",
+    }
+
+
+def test_queues(run: Run, store: Store, clock: FakeClock) -> None:
+    add(store, queue="mail", task="a")
+    clock.advance(50)
+    add(store, queue="mail", task="b", priority=5)
+    add(store, queue="mail", delay_s=1000.0)
+    add(store, queue="later", delay_s=1000.0)
+    add(store, queue="shut")
+    job_in(store, State.DONE, queue="old")
+    run("queues", "pause", "shut", "empty")
+    clock.advance(50)
+    enrol(store, queues=["mail"])
+    found = {queue["queue"]: queue for queue in run.json("queues", "list")}
+    assert list(found) == ["empty", "later", "mail", "old", "shut"]
+    assert all(set(queue) == QUEUE for queue in found.values())
+    assert (found["mail"]["ready"], found["mail"]["paused"], found["mail"]["served"]) == (3, False, True)
+    assert found["mail"]["oldest_due_s"] == pytest.approx(PAST_S, abs=1.0)
+    assert (found["later"]["ready"], found["later"]["oldest_due_s"]) == (1, None)
+    assert found["shut"]["paused"]
+    assert found["shut"]["oldest_due_s"] == pytest.approx(50, abs=1.0)
+    assert (found["old"]["done"], found["old"]["oldest_due_s"]) == (1, None)
+
+
+def test_the_oldest_due_job_is_found_behind_many_of_another_task(store: Store) -> None:
+    store.add([make_job(id=f"n{i}", task="loud", priority=5) for i in range(1200)])
+    store.add([make_job(task="quiet", run_at=store.now().wall - 500.0)])
+    [queue] = insight.queue_views(store)
+    assert queue["oldest_due_s"] == 500.0
+
+
+def test_the_state_of_the_store(run: Run, store: Store, url: str) -> None:
+    add(store)
+    job_in(store, State.DEAD)
+    store.pause("mail", True)
+    found = run.json("db", "status")
+    assert found == {
+        "url": url,
+        "schema": 1,
+        "schema_wanted": 1,
+        "jobs": {state.value: {"ready": 1, "dead": 1}.get(state.value, 0) for state in State},
+        "workers": len(store.workers()),
+        "paused": ["mail"],
+    }
+
+
+def test_the_sentence_for_each_state_says_what_to_do(store: Store) -> None:
+    now = store.now()
+    told = {state: insight.why(job_in(store, state), now) for state in State}
+    assert all(why.sentence.endswith(".") for why in told.values())
+    commands = {state: [command.rsplit(" ", 1)[0] for _, command in why.answers] for state, why in told.items()}
+    assert {state: words for state, words in commands.items() if words} == {
+        State.HELD: ["holdfast held approve", "holdfast held done", "holdfast held fail"],
+        State.DEAD: ["holdfast dead revive"],
+        State.CANCELLED: ["holdfast jobs retry"],
+    }
+    assert "the lease ran out" in told[State.HELD].sentence
+    assert "no luck" in told[State.DEAD].sentence
+
+
+def test_the_sentence_knows_what_stands_in_the_way(store: Store, clock: FakeClock) -> None:
+    job = add(store, queue="mail")
+    clock.advance(1)
+    assert "No worker serves its queue, mail." in insight.explain(store, job).sentence
+    enrol(store, queues=["mail"])
+    assert "waits for a free slot." in insight.explain(store, job).sentence
+    store.pause("mail", True)
+    assert insight.explain(store, job).answers == (("let it run", "holdfast queues resume mail"),)
+    running = start(store, lease_s=30.0)
+    assert "Its lease ends in 30 s" in insight.explain(store, running).sentence
+    late = insight.why(running, Moment(clock.wall() + 45.0, clock.lease() + 45.0))
+    assert "Its lease ran out 15 s ago" in late.sentence
+    assert late.answers == (("recover it now", "holdfast scan --fix"),)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words", "short"),
+    [
+        (-5, "0 ms", "0 s"),
+        (0.25, "250 ms", "0 s"),
+        (2.34, "2.3 s", "2 s"),
+        (59.9, "59 s", "59 s"),
+        (61, "1 min 1 s", "61 s"),
+        (3599, "59 min", "59 min"),
+        (3700, "1 h 1 min", "61 min"),
+        (86_400 * 1.5, "1 d 12 h", "36 h"),
+        (86_400 * 400, "400 d", "400 d"),
+    ],
+)
+def test_lengths_of_time_in_words(seconds: float, words: str, short: str) -> None:
+    assert (insight.duration(seconds), insight.brief(seconds)) == (words, short)
+
+
+def test_an_address_is_shown_without_its_password() -> None:
+    assert insight.shown_url("postgresql://ann:s3cret@db/x") == "postgresql://ann:***@db/x"
+    assert insight.shown_url("sqlite:///jobs.db") == "sqlite:///jobs.db"
+
+
+# ----------------------------------------------------------------------------------------------- parts
+
+
+def ids(run: Run, *options: str) -> list[str]:
+    return [job["id"] for job in json.loads(run("jobs", "list", "--json", *options).stdout)]
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def fixed_end(scan: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """The same end of a lease, which two looks may place a millisecond apart."""
+    [end] = [zombie["lease_until"] for zombie in scan["zombies"] if zombie["id"] == wanted["id"]]
+    assert at(end) == pytest.approx(at(wanted["lease_until"]), abs=0.1)
+    return str(end)
