@@ -126,7 +126,7 @@ def test_code_that_is_busy_in_the_transaction_when_its_time_runs_out_gets_an_exc
     store: Store, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-X", "faulthandler", "-c", HAMMER, str(tmp_path / "hammered.db")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (0, "survived\n"), done.stderr[-2000:]
 
 
