@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import sys
 import threading
@@ -16,6 +15,8 @@ from holdfast.core.records import Job, Lease, Pulse
 from holdfast.errors import Interrupted
 
 if TYPE_CHECKING:
+    import asyncio
+
     from holdfast.stores.protocol import Transaction
     from holdfast.tasks import Task
 
@@ -39,6 +40,7 @@ class Attempt:
         "lease",
         "moved_at",
         "note",
+        "opened",
         "progress",
         "reported",
         "started_at",
@@ -62,6 +64,7 @@ class Attempt:
         self.interrupt: Interrupted | None = None  # why the handler was asked to stop
         self.interrupted_at = float("inf")  # lease clock
         self.transaction: Transaction | None = None
+        self.opened: object = None  # what holds the transaction open: letting go of it would roll it back
         self.reported = True  # False while there is progress that no beat has carried yet
         self._lock = threading.Lock()
         self._thread: int | None = None

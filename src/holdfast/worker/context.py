@@ -80,7 +80,7 @@ class Context:
             raise UsageError("ctx.transaction() was opened before in this attempt; do all writes in one")
         manager = self._store.transaction(self._attempt.lease, self._attempt.job.beat_s / 2)
         transaction = manager.__enter__()
-        self._attempt.transaction = transaction
+        self._attempt.transaction, self._attempt.opened = transaction, manager
         try:
             yield transaction.connection
         except BaseException:

@@ -7,6 +7,7 @@ cannot be read, `sys.exit`, a result that cannot be stored.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
@@ -116,7 +117,10 @@ class Loop:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
 
     def _spawn(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
@@ -139,8 +143,16 @@ class Loop:
         attempt.leave_loop()
         point("handler.after")
         if attempt.transaction is not None:
-            outcome = await asyncio.to_thread(self._commit, attempt, outcome)
+            outcome = await self._commit_aside(attempt, outcome)
         self._report(attempt, outcome)
+
+    async def _commit_aside(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
+        """Commit in a thread. A cancellation that comes only now finds the handler gone: there is nothing to stop."""
+        commit = asyncio.ensure_future(asyncio.to_thread(self._commit, attempt, outcome))
+        while not commit.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([commit])
+        return commit.result()
 
 
 def _arguments(attempt: Attempt, make_context: MakeContext) -> tuple[tuple[Any, ...], dict[str, Any]]:

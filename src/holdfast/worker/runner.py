@@ -157,7 +157,8 @@ class Runner:
 
     def _claim_until_stopped(self) -> None:
         said_at = self._clock.lease() - UNSERVED_S + 5.0
-        claim_id, unanswered = new_id(), False
+        claim_id: str = new_id()
+        asked_at: float | None = None  # when this claim was first sent: a lease counts from then
         while not self._stopping.is_set():
             try:
                 limit, ahead = self._room_now()
@@ -167,10 +168,10 @@ class Runner:
                         self._clock.wait(self._room, 0.25)
                     self._give_back_stale_buffer()
                     continue
-                if unanswered or self._is_due():
-                    unanswered = True  # until the store has answered, the same claim is asked for again
-                    jobs = self._claim(claim_id, limit, ahead)
-                    claim_id, unanswered = new_id(), False
+                if asked_at is not None or self._is_due():
+                    asked_at = self._clock.lease() if asked_at is None else asked_at
+                    jobs = self._claim(claim_id, asked_at, limit, ahead)
+                    claim_id, asked_at = new_id(), None  # only after an answer: a lost one is asked for again
                     if jobs:
                         self._pace.add(self._settler.settled, self._clock.lease())
                         continue
@@ -181,7 +182,7 @@ class Runner:
                 self._wait_for_work()
             except WorkerGone:
                 self._was_declared_dead(self.worker_id)
-                claim_id, unanswered = new_id(), False
+                claim_id, asked_at = new_id(), None
             except HoldfastError as error:
                 self._clock.wait(self._stopping, self._trouble.met(error))
             except Exception as error:
@@ -202,10 +203,9 @@ class Runner:
         self._due_in_s = None if due is None else due - self._clock.wall()
         return self._due_in_s is not None and self._due_in_s <= 0
 
-    def _claim(self, claim_id: str, limit: int, ahead: int) -> list[Job]:
+    def _claim(self, claim_id: str, sent_at: float, limit: int, ahead: int) -> list[Job]:
         first = self._queues.pop(0)
         self._queues.append(first)  # the next claim begins with another queue
-        sent_at = self._clock.lease()
         jobs = self._store.claim(self.worker_id, claim_id, self._queues, list(self._tasks), limit, ahead)
         attempts = [Attempt(job, self._tasks[job.task], sent_at) for job in jobs]
         self._keeper.keep(attempts)

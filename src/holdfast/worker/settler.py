@@ -16,7 +16,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.core.records import Note
 from holdfast.core.verdict import Failed, Outcome, Settlement, Succeeded, judge, settlement
-from holdfast.errors import HoldfastError, StoreError, TransactionExpired
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.identity import chance
 from holdfast.stores.protocol import Answer, Store
 from holdfast.worker.attempt import Attempt
@@ -25,6 +25,7 @@ from holdfast.worker.trouble import Trouble
 log = logging.getLogger("holdfast.worker")
 
 BATCH = 500
+UNWRITABLE = "its ending could not be written"
 Ending = tuple[Attempt, Outcome]
 
 
@@ -68,12 +69,14 @@ class Settler:
     def commit(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
         """Commit the task's own writes, if it has any, with its success. None: settled; else the outcome to report."""
         transaction, attempt.transaction = attempt.transaction, None
-        if transaction is None or not isinstance(outcome, Succeeded):
+        if transaction is None:
             return outcome
         try:
+            if not isinstance(outcome, Succeeded):
+                return outcome
             answer = transaction.settle(self._judge(attempt, outcome, self._store.now().wall))
-        except (TransactionExpired, StoreError) as error:
-            return Failed(str(error))
+        except Exception as error:  # whatever it is: nothing was committed, and the attempt still needs its ending
+            return Failed(str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}")
         finally:
             transaction.rollback()
         if answer is Answer.REFUSED:
@@ -104,16 +107,17 @@ class Settler:
                 self._settle(batch)
                 self._trouble.over()
                 return
-            except HoldfastError as error:
-                if self._closing:
-                    log.error("leaving with %d endings unwritten: %s", len(batch), error)
-                    return
-                self._clock.wait(threading.Event(), self._trouble.met(error))
-            except Exception:
+            except Exception as error:
+                if is_passing(error):
+                    if self._closing:
+                        log.error("leaving with %d endings unwritten: %s", len(batch), error)
+                        return
+                    self._clock.wait(threading.Event(), self._trouble.met(error))
+                    continue
                 if len(batch) == 1:
-                    self._give_up_on(batch[0])
+                    self._give_up_on(batch[0], error)
                     return
-                log.exception("a batch of %d endings cannot be written; splitting it", len(batch))
+                log.warning("a batch of %d endings cannot be written (%s); splitting it", len(batch), error)
                 middle = len(batch) // 2
                 self._settle_for_good(batch[:middle])
                 self._settle_for_good(batch[middle:])
@@ -140,9 +144,17 @@ class Settler:
             verdict = msgspec.structs.replace(verdict, notes=(Note("succeeded"), *verdict.notes))
         return settlement(attempt.job, verdict)
 
-    def _give_up_on(self, ending: Ending) -> None:
+    def _give_up_on(self, ending: Ending, error: Exception) -> None:
         """One ending that no store will ever take: end the attempt as failed, with the reason."""
         attempt, outcome = ending
-        log.exception("the ending of job %s cannot be written", attempt.job.id)
-        if not isinstance(outcome, Failed) or outcome.detail:
-            self._settle_for_good([(attempt, Failed("its ending could not be written"))])
+        log.error("the ending of job %s cannot be written: %s", attempt.job.id, error)
+        if isinstance(outcome, Failed) and outcome.error.startswith(UNWRITABLE):
+            self._forget([attempt])  # not even that: its lease runs out
+            return
+        self._settle_for_good([(attempt, Failed(f"{UNWRITABLE}: {type(error).__name__}: {error}"))])
+
+
+def is_passing(error: Exception) -> bool:
+    """Say whether the whole store is in trouble, and the same call may work later. Anything else is about what was
+    sent, and will be wrong again."""
+    return isinstance(error, StoreError) and type(error) is not StoreError

@@ -83,6 +83,8 @@ class Connections:
         self._spare: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
         self._writer = threading.Lock()
+        self._watching = threading.Lock()
+        self._watch: sqlite3.Connection | None = None
         self._closed = False
         self._refusal: str | None = None
         self._identity = self._make_file(create)
@@ -97,7 +99,7 @@ class Connections:
         try:
             yield connection
         except sqlite3.Error as error:
-            raise self._explain(error) from error
+            raise self.explain(error) from error
         finally:
             self._give_back(connection)
 
@@ -111,7 +113,7 @@ class Connections:
         except BaseException as error:
             self.undo(connection)
             if isinstance(error, sqlite3.Error):
-                raise self._explain(error) from error
+                raise self.explain(error) from error
             raise
         finally:
             self.end(connection)
@@ -136,7 +138,7 @@ class Connections:
                 locked = _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
                 if not locked or self._clock.lease() >= give_up_at:
                     self.end(connection)
-                    raise (self._busy() if locked else self._explain(error)) from error
+                    raise (self._busy() if locked else self.explain(error)) from error
             pause(nap_s)
             nap_s = min(nap_s * 1.5, 0.01)
 
@@ -148,19 +150,33 @@ class Connections:
         except sqlite3.Error:
             connection.close()
 
-    def end(self, connection: sqlite3.Connection, keep: bool = True) -> None:
+    def end(self, connection: sqlite3.Connection) -> None:
         """Give the connection of a write transaction back and let the next writer in."""
-        if keep:
-            self._give_back(connection)
-        else:
-            connection.close()
+        self._give_back(connection)
+        self.let_the_next_writer_in()
+
+    def let_the_next_writer_in(self) -> None:
+        """End the turn that `begin` has taken; the connection stays with its user."""
         self._writer.release()
+
+    def version(self) -> int:
+        """Return a number that changes whenever any other connection, of any process, has committed."""
+        with self._watching:
+            try:
+                if self._watch is None:
+                    self._watch = self._borrow()
+                return int(self._watch.execute("PRAGMA data_version").fetchone()[0])
+            except sqlite3.Error as error:
+                raise self.explain(error) from error
 
     def close(self) -> None:
         """Close what is spare; what is lent is closed when it comes back."""
         with self._lock:
             self._closed = True
             spare, self._spare = self._spare, []
+        with self._watching:
+            spare += [self._watch] if self._watch is not None else []
+            self._watch = None
         for connection in spare:
             connection.close()
 
@@ -180,7 +196,7 @@ class Connections:
                 page = connection.execute("PRAGMA page_size").fetchone()[0]
                 connection.execute(f"PRAGMA max_page_count={int(self.options.max_mb * 1_048_576 // page)}")
         except sqlite3.Error as error:
-            raise self._explain(error) from error
+            raise self.explain(error) from error
         return connection
 
     def _borrow(self) -> sqlite3.Connection:
@@ -238,10 +254,9 @@ class Connections:
             raise StoreLost(f"{self.options.path} was replaced while in use; start again to use the new file")
 
     def _after_fork(self) -> None:
-        _inherited.append(self._spare)
-        self._spare = []
-        self._lock = threading.Lock()
-        self._writer = threading.Lock()
+        _inherited.append((self._spare, self._watch))
+        self._spare, self._watch = [], None
+        self._lock, self._writer, self._watching = threading.Lock(), threading.Lock(), threading.Lock()
 
     # -------------------------------------------------------------------------------------- errors
 
@@ -251,7 +266,8 @@ class Connections:
             "stopped inside a transaction?"
         )
 
-    def _explain(self, error: sqlite3.Error) -> StoreError:
+    def explain(self, error: sqlite3.Error) -> StoreError:
+        """Turn an error of the driver into one of ours, with words that say what to do."""
         path = self.options.path
         match _code(error):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:

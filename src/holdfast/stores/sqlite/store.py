@@ -58,7 +58,7 @@ class SqliteStore:
         self._db = Connections(Options.parse(url), self._clock, create=create)
         self._woken = threading.Event()
         self._wakes = 0
-        self._watch = threading.local()
+        self._seen = threading.local()  # what each waiting thread saw last
         self._foreign: dict[str, tuple[int, float]] = {}  # workers of another boot: beats when first seen, and when
 
     def now(self) -> Moment:
@@ -333,7 +333,6 @@ class SqliteStore:
 
     def close(self) -> None:
         self._db.close()
-        self._watch = threading.local()
 
     # ------------------------------------------------------------------------------------- parts
 
@@ -379,11 +378,10 @@ class SqliteStore:
         return path.with_name(path.name + "-workers") / f"{worker_id}.lock"
 
     def _has_changed(self) -> bool:
-        watch = self._watch
-        if getattr(watch, "db", None) is None:
-            watch.db, watch.seen = self._db.open(), None
-        before, watch.seen = watch.seen, (watch.db.execute("PRAGMA data_version").fetchone()[0], self._wakes)
-        return bool(before != watch.seen)
+        """Compare with what this thread saw last."""
+        before = getattr(self._seen, "value", None)
+        self._seen.value = (self._db.version(), self._wakes)
+        return bool(before != self._seen.value)
 
     def _use_wal(self) -> None:
         with self._db.reading() as db:

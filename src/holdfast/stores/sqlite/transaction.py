@@ -1,14 +1,19 @@
 """`ctx.transaction()` on SQLite: the task's own writes and its settlement in one commit.
 
 It holds the only write lock of the file, so it has an end: after `max_s` a timer rolls it back, and from then on every
-use of the connection raises. The connection refuses to begin, commit or roll back by hand, because a
-commit in the middle would part the writes from the settlement.
+use of the connection raises. The connection refuses to begin, commit or roll back by hand, because a commit in the
+middle would part the writes from the settlement.
+
+The timer's thread and the task's thread never use the connection at once: every operation holds `_use`, and one that
+runs on when the time is over is stopped from inside. Only the task's side closes the connection.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from holdfast.clock import Clock
@@ -26,62 +31,47 @@ class SqliteTransaction:
     def __init__(self, db: Connections, lease: Lease, max_s: float, clock: Clock) -> None:
         self._db = db
         self._clock = clock
-        self._open = True
         self._ending = threading.Lock()
-        self.connection = FencedConnection.open(db)
+        self._open = True
+        why = f"ctx.transaction() was open for more than {max_s:g} s and was rolled back; keep it short and last"
+        self._timer = threading.Timer(max_s, self._expire, (why,))
+        self._timer.daemon = True
+        self.connection = db.open(FencedConnection)
+        db.begin(connection=self.connection)
         token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
         if self.connection.execute(batch.Q["transaction"], token).fetchone() is None:
             self.rollback()
             raise LeaseLost(f"job {lease.job_id}: another attempt holds the lease")
         self.connection.lend()
-        why = f"ctx.transaction() was open for more than {max_s:g} s and was rolled back; keep it short and last"
-        self._timer = threading.Timer(max_s, self._expire, (why,))
-        self._timer.daemon = True
         self._timer.start()
 
     def settle(self, settlement: Settlement) -> Answer:
         self.connection.take_back()
         try:
             answer = batch.settle(self.connection, [settlement], self._clock.wall())[0]
-            if answer is not Answer.REFUSED:
+            if answer in (Answer.ACCEPTED, Answer.ALREADY):
                 self.connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self._db.explain(error) from error
         finally:
-            self.rollback()  # a no-op after the commit
+            self.rollback()  # after the commit it only cleans up
         return answer
 
     def rollback(self) -> None:
         with self._ending:
-            if not self._open:
-                return
-            self._open = False
-            if hasattr(self, "_timer"):
-                self._timer.cancel()
-            self.connection.take_back(force=True)
-            self._db.undo(self.connection)
-            self._db.end(self.connection, keep=False)
+            self._timer.cancel()
+            if self._open:
+                self._open = False
+                self.connection.take_back(force=True)
+                self._db.undo(self.connection)
+                self._db.let_the_next_writer_in()
+        self.connection.close()
 
     def _expire(self, why: str) -> None:
-        if self.connection.expire(why):
-            self.rollback()
-
-
-class FencedCursor(sqlite3.Cursor):
-    """A cursor that works only while its transaction is open."""
-
-    connection: FencedConnection
-
-    def execute(self, *arguments: Any) -> FencedCursor:
-        with self.connection.guard():
-            super().execute(*arguments)
-        return self
-
-    def executemany(self, *arguments: Any) -> FencedCursor:
-        with self.connection.guard():
-            super().executemany(*arguments)
-        return self
-
-    def executescript(self, *_: Any) -> FencedCursor:
-        raise sqlite3.ProgrammingError("executescript() commits by itself; use execute() in ctx.transaction()")
+        with self._ending:
+            if self._open and self.connection.expire(why):
+                self._open = False
+                self._db.let_the_next_writer_in()
 
 
 class FencedConnection(sqlite3.Connection):
@@ -90,46 +80,63 @@ class FencedConnection(sqlite3.Connection):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._use = threading.RLock()
+        self._whose = threading.Lock()  # guards the two below: the task's end and the timer race for them
         self._expired: str | None = None
         self._lent = False
 
-    @classmethod
-    def open(cls, db: Connections) -> FencedConnection:
-        """Open a connection of its own, inside a write transaction."""
-        connection = db.open(cls)
-        db.begin(connection=connection)
-        return connection
-
     def lend(self) -> None:
         """Hand the connection to the user's code: no transaction control from now on."""
-        self.set_authorizer(_no_transaction_control)
+        self._set_rules(_no_transaction_control, lambda: self._expired is not None)
         self._lent = True
 
     def take_back(self, force: bool = False) -> None:
         """End the user's part; raises if the time is over, unless forced. The timer does nothing from now on."""
-        with self._use if force else self.guard():
-            self.set_authorizer(None)
+        with self._whose:
+            if self._expired is not None and not force:
+                raise TransactionExpired(self._expired)
             self._lent = False
+        with self._use:
+            self._set_rules(None, None)
 
     def expire(self, why: str) -> bool:
-        """Refuse every further use, if the user's code still has the connection; say whether it had."""
-        if not self._lent:
-            return False
-        self.interrupt()  # a long statement must not keep the lock
-        with self._use:
-            had, self._lent = self._lent, False
-            if had:
-                self._expired = why
-            return had
+        """Roll back and refuse every further use, if the user's code still has the connection; say whether it had."""
+        with self._whose:
+            if not self._lent:
+                return False
+            self._lent, self._expired = False, why
+        with self._use:  # soon: a statement that runs on is stopped by the progress handler
+            self._set_rules(None, None)
+            if self.in_transaction:
+                super().rollback()
+        return True
 
-    def guard(self) -> threading.RLock:
-        """Return the lock under which the connection is used, or raise when its time is over."""
+    def _set_rules(self, authorizer: Any, is_over: Any) -> None:
+        self.set_authorizer(authorizer)
+        self.set_progress_handler(is_over, 10_000)
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """Do one operation; raises when the time is over, before or during it."""
+        with self._use:
+            self._check()
+            try:
+                yield
+            except sqlite3.Error:
+                self._check()  # it was stopped because the time is over
+                raise
+
+    def _check(self) -> None:
         if self._expired is not None:
             raise TransactionExpired(self._expired)
-        return self._use
 
-    def cursor(self, factory: Any = FencedCursor) -> Any:
-        return super().cursor(factory)
+    def cursor(self, factory: Any = None) -> Any:
+        return super().cursor(factory or FencedCursor)
+
+    def execute(self, *arguments: Any) -> Any:
+        return self.cursor().execute(*arguments)
+
+    def executemany(self, *arguments: Any) -> Any:
+        return self.cursor().executemany(*arguments)
 
     def executescript(self, *_: Any) -> sqlite3.Cursor:
         raise sqlite3.ProgrammingError("executescript() commits by itself; use execute() in ctx.transaction()")
@@ -139,6 +146,43 @@ class FencedConnection(sqlite3.Connection):
 
     def rollback(self) -> None:
         raise sqlite3.ProgrammingError("raise an exception to roll ctx.transaction() back")
+
+
+class FencedCursor(sqlite3.Cursor):
+    """A cursor that works only while its transaction is open."""
+
+    connection: FencedConnection
+
+    def execute(self, *arguments: Any) -> FencedCursor:
+        with self.connection.using():
+            super().execute(*arguments)
+        return self
+
+    def executemany(self, *arguments: Any) -> FencedCursor:
+        with self.connection.using():
+            super().executemany(*arguments)
+        return self
+
+    def executescript(self, *_: Any) -> FencedCursor:
+        raise sqlite3.ProgrammingError("executescript() commits by itself; use execute() in ctx.transaction()")
+
+    def fetchone(self) -> Any:
+        with self.connection.using():
+            return super().fetchone()
+
+    def fetchmany(self, *size: Any, **named: Any) -> list[Any]:
+        with self.connection.using():
+            return super().fetchmany(*size, **named)
+
+    def fetchall(self) -> list[Any]:
+        with self.connection.using():
+            return super().fetchall()
+
+    def __next__(self) -> Any:
+        row = self.fetchone()
+        if row is None:
+            raise StopIteration
+        return row
 
 
 def _no_transaction_control(action: int, *_: Any) -> int:
