@@ -312,6 +312,7 @@ def _autopsy(job: Job, worker: Worker | None, wall: float, lease: float) -> dict
         "lease_until": iso(wall + (job.lease_until or lease) - lease),
         "seconds_since_beat": round(wall - worker.beat_at, 3) if worker else None,
         "seconds_overdue": round(max(0.0, lease - (job.lease_until or lease)), 3),
+        "claimed_at": iso(job.claimed_at),
         "attempt": job.attempt,
         "started": job.started,
         "progress": job.progress,

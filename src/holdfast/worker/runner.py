@@ -78,9 +78,7 @@ class Runner:
         self._pace = Pace()
         self._trouble = Trouble(log, self._clock, "no jobs are claimed meanwhile")
         self._keeper = Keeper(self._store, self._clock, self._beat_s, self._was_declared_dead)
-        self._settler = Settler(
-            self._store, self._clock, self._keeper.forget, journal_all=getattr(app, "journal", "short") == "full"
-        )
+        self._settler = Settler(self._store, self._clock, self._keeper.forget, journal_all=app.journal == "full")
         self._watch = Watch(self._clock, self._keeper.all, self._overran)
         self._threads = Threads(self._clock, self._context, self._settler.commit, self._ended)
         self._loop = Loop(self._clock, self._context, self._settler.commit, self._ended)

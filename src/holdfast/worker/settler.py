@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.core.records import Note
+from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Outcome, Settlement, Succeeded, judge, settlement
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.identity import chance
@@ -140,8 +141,10 @@ class Settler:
 
     def _judge(self, attempt: Attempt, outcome: Outcome, wall: float) -> Settlement:
         verdict = judge(outcome, attempt.job, wall, chance=chance())
-        if self._journal_all and isinstance(outcome, Succeeded):
-            verdict = msgspec.structs.replace(verdict, notes=(Note("succeeded"), *verdict.notes))
+        if self._journal_all:
+            claimed = Note("claimed", {"at": iso(attempt.job.claimed_at), "attempt": attempt.job.attempt})
+            succeeded = (Note("succeeded"),) if isinstance(outcome, Succeeded) else ()
+            verdict = msgspec.structs.replace(verdict, notes=(claimed, *succeeded, *verdict.notes))
         return settlement(attempt.job, verdict)
 
     def _give_up_on(self, ending: Ending, error: Exception) -> None:
