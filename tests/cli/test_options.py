@@ -45,7 +45,9 @@ def test_every_command_has_help_with_an_example(words: str, command: click.Comma
     text = command.get_help(ctx)
     assert command.help
     assert "Examples:" in text
-    assert f"holdfast {words}" in text.split("Examples:")[1]
+    examples = text.split("Examples:")[1]
+    assert f"holdfast {words}" in examples
+    assert all(len(line) <= 80 for line in examples.splitlines())
     for param in command.params:
         assert not isinstance(param, click.Option) or param.help, f"{param.name} has no help"
 

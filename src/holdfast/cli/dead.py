@@ -53,7 +53,7 @@ def list_(queue: str | None, task: str | None, limit: int, before: str | None, a
 @dead.command(
     epilog="""
     holdfast dead revive 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d
-    holdfast dead revive --all --task mail.send --note "the mail server is back" -y
+    holdfast dead revive --all --task mail.send --note "mail is back" -y
     """
 )
 @click.argument("job_ids", metavar="[ID...]", nargs=-1, type=JobId())

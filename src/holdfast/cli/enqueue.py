@@ -21,7 +21,7 @@ from holdfast.tasks import Task
     cls=Command,
     epilog="""
     holdfast enqueue jobs:app send '["ann@example.org"]'
-    holdfast enqueue jobs:app charge '{"order_id": 42, "cents": 999}' --key order-42
+    holdfast enqueue jobs:app charge '{"order": 42, "cents": 999}' --key o-42
     holdfast enqueue jobs:app report --run-after 1h --json
     """,
 )

@@ -41,7 +41,7 @@ def list_(queue: str | None, task: str | None, limit: int, before: str | None, a
         show_jobs(store, ["held"], Filter(queue=queue, task=task, limit=limit, before=before), as_json)
 
 
-@held.command(epilog='holdfast held approve 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "no charge on the card"')
+@held.command(epilog='holdfast held approve 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "no charge seen"')
 @click.argument("job_id", metavar="ID", type=JobId())
 @person_options
 @json_option
@@ -60,7 +60,7 @@ def done(job_id: str, result: Any, by: str | None, note: str | None, as_json: bo
     _answer(job_id, "done", by, note, as_json, result)
 
 
-@held.command(epilog='holdfast held fail 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "the order was withdrawn"')
+@held.command(epilog='holdfast held fail 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "withdrawn"')
 @click.argument("job_id", metavar="ID", type=JobId())
 @person_options
 @json_option

@@ -130,7 +130,7 @@ def known(store: Store, job_id: str) -> Job:
 
 @jobs.command(
     epilog="""
-    holdfast jobs retry 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "the disk is back"
+    holdfast jobs retry 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "disk is back"
     """
 )
 @click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=JobId())
@@ -143,7 +143,7 @@ def retry(job_ids: tuple[str, ...], by: str | None, note: str | None, as_json: b
 
 @jobs.command(
     epilog="""
-    holdfast jobs cancel 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --by ann --note "ordered twice"
+    holdfast jobs cancel 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "sent twice"
     """
 )
 @click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=JobId())

@@ -184,6 +184,7 @@ class Progress:
 
     def __init__(self, label: str, total: int) -> None:
         watched = sys.stderr.isatty() and total > 0
+        self._left = total
         self._bar = click.progressbar(length=total, label=label, file=sys.stderr) if watched else None
 
     def __enter__(self) -> Progress:
@@ -193,8 +194,10 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
+            self._bar.update(self._left)  # the total was a guess; what is over is over
             self._bar.__exit__(None, None, None)
 
     def advance(self, steps: int) -> None:
         if self._bar is not None:
             self._bar.update(steps)
+            self._left -= steps
