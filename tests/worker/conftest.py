@@ -1,0 +1,35 @@
+"""An app with a house for its workers, over each store in turn."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from tests.worker.house import House
+
+
+def sqlite_url(folder: Path) -> str:
+    return f"sqlite:///{folder}/jobs.db?synchronous=normal"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
+    """Over memory, and over a file."""
+    yield from _opened("memory://" if request.param == "memory" else sqlite_url(tmp_path))
+
+
+@pytest.fixture
+def file_house(tmp_path: Path) -> Iterator[House]:
+    """Over a file: for what memory does not have, or what the store makes no difference to."""
+    yield from _opened(sqlite_url(tmp_path))
+
+
+def _opened(url: str) -> Iterator[House]:
+    house = House(App(url, journal="full"))
+    try:
+        yield house
+    finally:
+        trouble = house.store.check()
+        house.close()
+    assert trouble == []

@@ -1,0 +1,367 @@
+"""One worker, start to end: what a handler is given, what becomes of what it returns or raises."""
+
+import asyncio
+import dataclasses
+import itertools
+import logging
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+from uuid import UUID
+
+import pytest
+
+from holdfast import Context, JobDead, Retry, Snooze
+from holdfast.errors import HoldfastError
+from tests.worker.house import House, until
+
+AT_ONCE = Retry(attempts_max=2, base_s=0.0, cap_s=0.0)
+
+
+# ------------------------------------------------------------------------------------ what it is given
+
+
+def test_a_sync_and_an_async_task_run_and_return(house: House) -> None:
+    @house.app.task
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    @house.app.task
+    async def greet(name: str = "you") -> str:
+        await asyncio.sleep(0)
+        return f"hello {name}"
+
+    house.start()
+    assert add.enqueue(2, b=3).result(20) == 5
+    assert greet.enqueue().result(20) == "hello you"
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    at: datetime
+    id: UUID
+
+
+def test_arguments_and_results_arrive_as_the_types_of_the_signature(house: House) -> None:
+    @house.app.task
+    def echo(point: Point) -> Point:
+        assert isinstance(point, Point)
+        return point
+
+    point = Point(2**80, datetime(2030, 1, 1, tzinfo=UTC), UUID(int=7))
+    house.start()
+    assert echo.enqueue(point).result(20) == point
+
+
+def test_the_context_knows_its_job_and_attempt(house: House) -> None:
+    seen: list[Any] = []
+
+    @house.app.task(timeout_s=60, retry=AT_ONCE)
+    def look(ctx: Context) -> None:
+        seen.append((ctx.job.id, ctx.attempt, ctx.fence, ctx.cancelled, ctx.deadline is not None))
+        left = ctx.time_left()
+        assert left is not None
+        assert 0 < left <= 60
+        ctx.log.info("here")
+        ctx.heartbeat()
+        if ctx.attempt == 1:
+            raise ValueError("once more")
+
+    house.start()
+    job = look.enqueue()
+    job.result(20)
+    assert seen == [(job.id, 1, 1, False, True), (job.id, 2, 2, False, True)]
+
+
+def test_what_a_context_logs_names_its_job(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    @house.app.task
+    def speak(ctx: Context) -> None:
+        ctx.log.warning("hear me")
+
+    house.start()
+    job = speak.enqueue()
+    job.result(20)
+    [said] = [record for record in caplog.records if record.getMessage() == "hear me"]
+    assert (said.job_id, said.task) == (job.id, speak.name)  # type: ignore[attr-defined]
+
+
+def test_many_handlers_run_at_once_up_to_the_slots(house: House) -> None:
+    meeting = threading.Barrier(4)
+
+    @house.app.task
+    def meet() -> None:
+        meeting.wait(20)
+
+    house.start(slots=4)
+    for job in house.app.enqueue_many([meet.job() for _ in range(8)]):
+        job.result(20)
+
+
+def test_no_more_handlers_run_at_once_than_there_are_slots(house: House) -> None:
+    now, most = [0], [0]
+    lock = threading.Lock()
+
+    @house.app.task
+    def count() -> None:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.01)
+        with lock:
+            now[0] -= 1
+
+    house.start(slots=3)
+    for job in house.app.enqueue_many([count.job() for _ in range(30)]):
+        job.result(20)
+    assert most[0] <= 3
+
+
+def test_a_job_is_started_only_when_it_is_due(house: House) -> None:
+    @house.app.task
+    def now() -> float:
+        return time.time()
+
+    house.start()
+    enqueued_at = time.time()
+    job = now.using(run_after=0.4).enqueue()
+    assert job.result(20) >= enqueued_at + 0.4
+    assert house.row(job.id).attempt == 1
+
+
+def test_with_a_full_journal_claims_and_the_success_are_written_down(house: House) -> None:
+    @house.app.task(retry=AT_ONCE)
+    def second_time(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            raise ValueError
+
+    house.start()
+    job = second_time.enqueue()
+    job.result(20)
+    told = [(event.kind, event.fence) for event in house.events(job.id)]
+    assert told == [("claimed", 1), ("failed", 1), ("claimed", 2), ("succeeded", 2)]
+
+
+# ---------------------------------------------------------------------------------- what it may raise
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> NoReturn:
+        raise RuntimeError("no words")
+
+
+class Mute(BaseException):
+    """Not even an Exception."""
+
+
+def raises(error: BaseException) -> Any:
+    def task() -> None:
+        raise error
+
+    return task
+
+
+def araises(error: BaseException) -> Any:
+    async def task() -> None:
+        raise error
+
+    return task
+
+
+ENDS_BADLY = {
+    "an exception": (ValueError("bad luck"), "ValueError: bad luck"),
+    "without a text": (ValueError(), "ValueError"),
+    "sys.exit": (SystemExit(3), "SystemExit: 3"),
+    "ctrl-c": (KeyboardInterrupt(), "KeyboardInterrupt"),
+    "generator exit": (GeneratorExit(), "GeneratorExit"),
+    "a text that raises": (Unspeakable(), "Unspeakable: (its text could not be read)"),
+    "a text with a NUL": (ValueError("a\0b"), "ValueError: a␀b"),
+    "a lone surrogate": (ValueError("a\ud800b"), None),
+    "a very long text": (ValueError("x" * 100_000), None),
+    "no Exception at all": (Mute("psst"), "Mute: psst"),
+    "cancelled from inside": (asyncio.CancelledError(), None),
+    "our own error": (HoldfastError("who said that"), "HoldfastError: who said that"),
+}
+
+
+@pytest.mark.parametrize("make", [raises, araises], ids=["sync", "async"])
+@pytest.mark.parametrize(("error", "text"), ENDS_BADLY.values(), ids=ENDS_BADLY.keys())
+def test_whatever_a_handler_raises_is_a_failure_and_the_worker_goes_on(
+    file_house: House, make: Any, error: BaseException, text: str | None
+) -> None:
+    house = file_house
+    bad = house.app.task(name="bad", retry=Retry(attempts_max=1))(make(error))
+
+    @house.app.task
+    def good() -> str:
+        return "fine"
+
+    house.start(slots=1)
+    job = bad.enqueue()
+    with pytest.raises(JobDead):
+        job.result(20)
+    row = house.row(job.id)
+    assert (row.failures, row.crashes, row.zombies) == (1, 0, 0)
+    if text is not None:
+        assert row.error is not None
+        assert row.error.startswith(text + ";")
+    assert house.kinds(job.id) == ["failed", "dead"]
+    assert good.enqueue().result(20) == "fine"
+
+
+def test_a_failure_is_retried_and_then_the_job_is_dead_with_the_reason(house: House) -> None:
+    @house.app.task(retry=Retry(attempts_max=3, base_s=0.0, cap_s=0.0))
+    def never(ctx: Context) -> None:
+        raise ValueError(f"attempt {ctx.attempt}")
+
+    house.start()
+    job = never.enqueue()
+    with pytest.raises(JobDead, match="attempt 3"):
+        job.result(20)
+    row = house.row(job.id)
+    assert (row.attempt, row.failures, row.crashes) == (3, 3, 0)
+    assert row.error == "ValueError: attempt 3; failed or crashed 3 times (attempts_max=3)"
+    events = house.events(job.id, "failed", "dead")
+    assert [event.kind for event in events] == ["failed", "failed", "failed", "dead"]
+    assert [event.fence for event in events] == [1, 2, 3, 3]
+    assert "ValueError: attempt 1" in events[0].detail["traceback"]
+    assert events[0].detail["decision"] == "retry"
+
+
+def test_a_retry_waits_for_its_backoff(house: House) -> None:
+    started: list[float] = []
+
+    @house.app.task(retry=Retry(attempts_max=2, base_s=0.5, jitter=False))
+    def twice() -> None:
+        started.append(time.monotonic())
+        if len(started) == 1:
+            raise ValueError
+
+    house.start()
+    twice.enqueue().result(20)
+    assert started[1] - started[0] >= 0.5
+
+
+def test_the_last_error_stays_readable_after_a_success(house: House) -> None:
+    @house.app.task(retry=AT_ONCE)
+    def second_time(ctx: Context) -> str:
+        if ctx.attempt == 1:
+            raise ValueError("at first")
+        return "fine"
+
+    house.start()
+    job = second_time.enqueue()
+    assert job.result(20) == "fine"
+    assert house.row(job.id).error == "ValueError: at first"
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_a_snooze_comes_back_later_and_costs_nothing(house: House, is_async: bool) -> None:
+    started: list[float] = []
+
+    def nap(ctx: Context) -> int:
+        started.append(time.monotonic())
+        if ctx.attempt <= 3:
+            raise Snooze(0.05)
+        return ctx.attempt
+
+    async def anap(ctx: Context) -> int:
+        return nap(ctx)
+
+    task = house.app.task(name="nap", retry=Retry(attempts_max=1))(anap if is_async else nap)
+    house.start()
+    job = task.enqueue()
+    assert job.result(20) == 4
+    row = house.row(job.id)
+    assert (row.failures, row.crashes) == (0, 0)
+    assert house.kinds(job.id) == ["snoozed"] * 3 + ["succeeded"]
+    assert all(later - sooner >= 0.05 for sooner, later in itertools.pairwise(started))
+
+
+RESULTS = {
+    "an object": object(),
+    "bytes": b"raw",
+    "not a number": float("nan"),
+    "too much": "x" * 2_000_000,
+    "a lock": threading.Lock(),
+}
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS.keys())
+def test_a_result_that_cannot_be_stored_is_a_failure_with_that_reason(
+    file_house: House, result: Any, is_async: bool
+) -> None:
+    house = file_house
+
+    def give() -> Any:
+        return result
+
+    async def agive() -> Any:
+        return result
+
+    task = house.app.task(name="give", retry=Retry(attempts_max=1))(agive if is_async else give)
+    house.start(slots=1)
+    job = task.enqueue()
+    with pytest.raises(JobDead, match="the result could not be stored"):
+        job.result(20)
+
+
+def test_a_payload_that_no_longer_fits_the_signature_is_a_failure(file_house: House) -> None:
+    house = file_house
+
+    def new(count: int, colour: str) -> None: ...
+
+    task = house.app.task(name="t", retry=Retry(attempts_max=1))(new)
+    drafts = [task.job(1, "red")]
+    old = drafts[0].new
+    house.store.add([type(old)(id="old", task="t", payload='{"args":["many"]}', policy=old.policy)])
+    house.start()
+    assert house.until_state("old", "dead").failures == 1
+
+
+# ------------------------------------------------------------------------------------- as the worker sees it
+
+
+def test_a_worker_says_that_it_is_ready_and_what_it_recovered(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    @house.app.task(queue="mail")
+    def send() -> None: ...
+
+    house.start(slots=7)
+    until(lambda: "is ready" in caplog.text)
+    assert "recovered 0 orphaned jobs at start" in caplog.text
+    assert "worker w is ready: 7 slots, queues mail, 1 tasks" in caplog.text
+
+
+def test_a_worker_signs_off_when_it_leaves(house: House) -> None:
+    runner = house.start(name="ann")
+    [worker] = house.store.workers()
+    assert (worker.name, worker.id) == ("ann", runner.worker_id)
+    assert house.stop(runner) == 0
+    assert house.store.workers() == []
+    [gone] = house.store.workers(gone=True)
+    assert gone.gone_cause == "left"
+
+
+def test_progress_is_seen_in_the_store_soon(house: House) -> None:
+    done = threading.Event()
+
+    @house.app.task
+    def slow(ctx: Context) -> None:
+        ctx.progress(0.25, note="a quarter\0")
+        done.wait(20)
+
+    house.start()
+    job = slow.enqueue()
+    try:
+        house.until_state(job.id, "running")
+        asked_at = time.monotonic()
+        until(lambda: house.row(job.id).progress == 0.25, "the progress reaches the store")
+        assert time.monotonic() - asked_at < 5  # 1.5 s on a machine that is not busy
+        assert house.row(job.id).note == "a quarter␀"
+    finally:
+        done.set()
+    job.result(20)

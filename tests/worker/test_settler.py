@@ -1,0 +1,234 @@
+"""The settler: batches, lost answers, endings that no store takes (DESIGN 15.9)."""
+
+import json
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Context, JobDead, Retry
+from holdfast.core.verdict import Settlement
+from holdfast.errors import StoreError, StoreFull, StoreUnavailable
+from tests.worker.house import House, until
+from tests.worker.meddler import once
+
+ONCE = Retry(attempts_max=1)
+
+
+def test_endings_that_come_together_are_written_together(house: House) -> None:
+    meeting = threading.Barrier(20)
+
+    @house.app.task
+    def meet() -> None:
+        meeting.wait(20)
+
+    house.start(slots=20)
+    for job in house.app.enqueue_many([meet.job() for _ in range(20)]):
+        job.result(20)
+    assert house.store.calls["settle"] < 20
+
+
+def test_a_single_ending_is_written_at_once(house: House) -> None:
+    ended: list[float] = []
+
+    @house.app.task
+    def quick() -> None:
+        ended.append(time.monotonic())
+
+    house.start()
+    took = []
+    for _ in range(5):
+        quick.enqueue().result(20)
+        took.append(time.monotonic() - ended[-1])
+    assert sorted(took)[2] < 0.5  # a few milliseconds; the machine may be busy
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("gone"), StoreFull("full")], ids=["unreachable", "full"])
+def test_an_ending_is_kept_until_the_store_takes_it(house: House, error: StoreError) -> None:
+    runs: list[int] = []
+
+    @house.app.task
+    def count() -> str:
+        runs.append(1)
+        return "fine"
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    house.start()
+    with house.store.before("settle", fail):
+        job = count.enqueue()
+        until(lambda: house.store.calls["settle"] >= 4, "it tries again")
+        assert house.row(job.id).state == "running"
+    assert job.result(20) == "fine"
+    assert runs == [1]
+
+
+def test_a_repeated_settle_after_a_lost_answer_ends_the_attempt_once(house: House) -> None:
+    """15.9: the store did it, and the answer was lost. The second time it says "already", without an event."""
+
+    @house.app.task(retry=Retry(attempts_max=3, base_s=0.5, jitter=False))
+    def fails_once(ctx: Context) -> str:
+        if ctx.attempt == 1:
+            raise ValueError("at first")
+        return "fine"
+
+    house.start()
+    with house.store.after("settle", once(StoreUnavailable("the answer was lost"))):
+        job = fails_once.enqueue()
+        assert job.result(20) == "fine"
+    assert house.kinds(job.id) == ["failed", "succeeded"]
+    row = house.row(job.id)
+    assert (row.attempt, row.failures, row.state) == (2, 1, "done")
+    assert house.store.counts() == {"default": {"done": 1}}
+
+
+@pytest.mark.xfail(reason="the journal knows that this fence has ended by itself; the stores do not look there yet")
+def test_a_repeated_settle_is_no_zombie_though_the_next_attempt_runs_by_then(house: House) -> None:
+    """15.9 again: the retry was claimed before the repeated report came. It is still a repeat, and no stale report."""
+
+    @house.app.task(retry=Retry(attempts_max=3, base_s=0.0, cap_s=0.0))
+    def fails_once(ctx: Context) -> str:
+        if ctx.attempt == 1:
+            raise ValueError("at first")
+        return "fine"
+
+    house.start()
+    with house.store.after("settle", once(StoreUnavailable("the answer was lost"))):
+        job = fails_once.enqueue()
+        assert job.result(20) == "fine"
+    assert house.kinds(job.id) == ["failed", "succeeded"]
+
+
+def test_every_answer_lost_once_and_still_one_ending_each(house: House) -> None:
+    @house.app.task
+    def echo(n: int) -> int:
+        return n
+
+    lose: set[str] = set()
+
+    def first_time(answer: Any) -> None:
+        batch = house.store.arguments_of("settle")[-1][0]
+        new = {each.lease.job_id for each in batch} - lose
+        lose.update(new)
+        if new:
+            raise StoreUnavailable("the answer was lost")
+
+    house.start(slots=4)
+    with house.store.after("settle", first_time):
+        jobs = house.app.enqueue_many([echo.job(n) for n in range(40)])
+        assert [job.result(20) for job in jobs] == list(range(40))
+    assert all(house.kinds(job.id) == ["succeeded"] for job in jobs)
+    assert house.store.counts() == {"default": {"done": 40}}
+
+
+class Poison:
+    """Makes the store stumble over the settlement of one job, whatever batch it comes in."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.job_id = ""
+        self.only: str | None = None  # a part of the result that it stumbles over; None: over any ending
+
+    def __call__(self, settlements: list[Settlement]) -> None:
+        for each in settlements:
+            told = json.dumps([each.verdict.result, each.verdict.error])
+            if each.lease.job_id == self.job_id and (self.only is None or self.only in told):
+                raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [StoreError("CHECK constraint failed"), ValueError("no encoding")], ids=["the store's", "any other"]
+)
+def test_a_batch_that_errors_is_split_and_the_bad_one_fails_with_the_reason(house: House, error: Exception) -> None:
+    """15.9. The others of its batch are written as if nothing had been."""
+    meeting = threading.Barrier(16)
+
+    @house.app.task(retry=ONCE)
+    def meet(n: int) -> str:
+        meeting.wait(20)
+        return f"result {n}"
+
+    poison = Poison(error)
+    drafts = [meet.job(n) for n in range(16)]
+    poison.job_id, poison.only = drafts[7].new.id, "result 7"
+    house.start(slots=16)
+    with house.store.before("settle", poison):
+        jobs = house.app.enqueue_many(drafts)
+        for n, job in enumerate(jobs):
+            if n == 7:
+                with pytest.raises(JobDead, match=f"its ending could not be written: .*{error}"):
+                    job.result(20)
+            else:
+                assert job.result(20) == f"result {n}"
+
+
+def test_an_ending_that_can_never_be_written_does_not_stop_the_others(house: House) -> None:
+    """Not even as a failure. Its lease runs out; all others go on."""
+
+    @house.app.task(lease_s=600)
+    def echo(n: int) -> int:
+        return n
+
+    poison = Poison(StoreError("CHECK constraint failed"))
+    drafts = [echo.job(n) for n in range(8)]
+    poison.job_id = drafts[3].new.id
+    runner = house.start(slots=8)
+    with house.store.before("settle", poison):
+        jobs = house.app.enqueue_many(drafts)
+        assert [jobs[n].result(20) for n in (0, 1, 2, 4, 5, 6, 7)] == [0, 1, 2, 4, 5, 6, 7]
+        until(lambda: not runner._keeper.all(), "the bad one is renewed no more")
+    assert house.row(poison.job_id).state == "running"
+
+
+def test_a_row_damaged_on_disk_stops_neither_worker_nor_settler(file_house: House, tmp_path: Path) -> None:
+    """The same with a real store: a row that breaks its own rules cannot be updated."""
+    house = file_house
+    running, go_on = threading.Event(), threading.Event()
+
+    @house.app.task
+    def wait() -> None:
+        running.set()
+        go_on.wait(20)
+
+    @house.app.task
+    def fine() -> str:
+        return "fine"
+
+    runner = house.start(slots=4, reaper=False)
+    job = wait.enqueue()
+    running.wait(20)
+    damage(tmp_path / "jobs.db", job.id, "attempt = 99")
+    go_on.set()
+    until(lambda: not runner._keeper.all(), "the worker gives it up")
+    assert [fine.enqueue().result(20) for _ in range(3)] == ["fine"] * 3
+    damage(tmp_path / "jobs.db", job.id, "attempt = 1")
+
+
+def test_a_policy_damaged_on_disk_stops_neither_worker_nor_settler(file_house: House, tmp_path: Path) -> None:
+    house = file_house
+
+    @house.app.task
+    def fails() -> None:
+        raise ValueError("judge me")
+
+    @house.app.task
+    def fine() -> str:
+        return "fine"
+
+    job = fails.enqueue()
+    damage(tmp_path / "jobs.db", job.id, "backoff_base_s = 100, backoff_cap_s = 1")
+    house.start(slots=4)
+    until(lambda: house.row(job.id).attempt == 1, "it runs")
+    assert [fine.enqueue().result(20) for _ in range(3)] == ["fine"] * 3
+
+
+def damage(path: Path, job_id: str, change: str) -> None:
+    """Write what no program of ours would."""
+    with sqlite3.connect(path, timeout=20) as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute(f"UPDATE holdfast_job SET {change} WHERE id = ?", (job_id,))
+    connection.close()

@@ -1,0 +1,416 @@
+"""ctx.transaction(): the task's own writes commit with its settle, or not at all (P6; DESIGN 15.10)."""
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import App, Context, JobDead, Retry
+from holdfast.core.verdict import Lost, judge, settlement
+from holdfast.errors import LeaseLost, StoreUnsupported, TransactionExpired, UsageError
+from holdfast.stores.protocol import Answer
+from tests.worker.house import House, until
+
+ONCE = Retry(attempts_max=1)
+
+
+@pytest.fixture
+def effects(file_house: House, tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A table of the user's own in the same file, as somebody else sees it."""
+    connection = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None, timeout=20, check_same_thread=False)
+    connection.execute("CREATE TABLE effect (job TEXT, fence INTEGER)")
+    yield connection
+    connection.close()
+
+
+def seen(effects: sqlite3.Connection) -> list[Any]:
+    return effects.execute("SELECT job, fence FROM effect ORDER BY job, fence").fetchall()
+
+
+def write(ctx: Context, db: sqlite3.Connection) -> None:
+    db.execute("INSERT INTO effect VALUES (?, ?)", (ctx.job.id, ctx.fence))
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_writes_commit_with_the_settle(file_house: House, effects: sqlite3.Connection, is_async: bool) -> None:
+    between: list[Any] = []
+
+    def pay(ctx: Context) -> str:
+        with ctx.transaction() as db:
+            write(ctx, db)
+        between.append(seen(effects))  # the block is over, and nothing is committed yet
+        return "paid"
+
+    async def apay(ctx: Context) -> str:
+        return pay(ctx)
+
+    task = file_house.app.task(name="pay")(apay if is_async else pay)
+    file_house.start()
+    job = task.enqueue()
+    assert job.result(20) == "paid"
+    assert between == [[]]
+    assert seen(effects) == [(job.id, 1)]
+    assert file_house.kinds(job.id) == ["succeeded"]
+
+
+def test_a_plain_cursor_and_many_rows_work_too(file_house: House, effects: sqlite3.Connection) -> None:
+    @file_house.app.task
+    def pay(ctx: Context) -> int:
+        with ctx.transaction() as db:
+            cursor = db.cursor()
+            cursor.executemany("INSERT INTO effect VALUES (?, ?)", [("a", 1), ("b", 2)])
+            return int(cursor.execute("SELECT count(*) FROM effect").fetchone()[0])
+
+    file_house.start()
+    assert pay.enqueue().result(20) == 2
+    assert len(seen(effects)) == 2
+
+
+@pytest.mark.parametrize("where", ["inside", "after"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_a_handler_that_raises_takes_its_writes_back(
+    file_house: House, effects: sqlite3.Connection, where: str, is_async: bool
+) -> None:
+    def pay(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            write(ctx, db)
+            if where == "inside":
+                raise ValueError(where)
+        raise ValueError(where)
+
+    async def apay(ctx: Context) -> None:
+        pay(ctx)
+
+    task = file_house.app.task(name="pay", retry=ONCE)(apay if is_async else pay)
+    file_house.start()
+    job = task.enqueue()
+    with pytest.raises(JobDead, match=where):
+        job.result(20)
+    assert seen(effects) == []
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_a_result_that_cannot_be_stored_takes_the_writes_back_and_frees_the_file_at_once(
+    file_house: House, effects: sqlite3.Connection, is_async: bool
+) -> None:
+    def pay(ctx: Context) -> Any:
+        with ctx.transaction() as db:
+            write(ctx, db)
+        return object()
+
+    async def apay(ctx: Context) -> Any:
+        return pay(ctx)
+
+    task = file_house.app.task(name="pay", retry=ONCE, lease_s=600)(apay if is_async else pay)
+    file_house.start()
+    job = task.enqueue()
+    started_at = time.monotonic()
+    with pytest.raises(JobDead, match="the result could not be stored"):
+        job.result(20)
+    assert time.monotonic() - started_at < 10  # not the hundred seconds after which the transaction would expire
+    assert seen(effects) == []
+
+
+def test_the_effect_of_a_job_that_needed_several_attempts_is_there_once(
+    file_house: House, effects: sqlite3.Connection
+) -> None:
+    @file_house.app.task(retry=Retry(attempts_max=4, base_s=0.0, cap_s=0.0))
+    def pay(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            write(ctx, db)
+        if ctx.attempt < 4:
+            raise ValueError("after the write")
+
+    file_house.start()
+    jobs = file_house.app.enqueue_many([pay.job() for _ in range(10)])
+    for job in jobs:
+        job.result(20)
+    assert seen(effects) == sorted((job.id, 4) for job in jobs)
+
+
+def test_writes_are_refused_once_the_lease_is_lost(file_house: House, effects: sqlite3.Connection) -> None:
+    """The attempt is reaped while it runs: what it writes afterwards is never seen, the successor's is."""
+    house = file_house
+    entered, go_on = threading.Event(), threading.Event()
+    met: list[BaseException] = []
+
+    @house.app.task
+    def pay(ctx: Context) -> int:
+        if ctx.attempt == 1:
+            entered.set()
+            go_on.wait(20)
+        try:
+            with ctx.transaction() as db:
+                write(ctx, db)
+        except BaseException as error:
+            met.append(error)
+            raise
+        return ctx.fence
+
+    house.start(slots=4)
+    job = pay.enqueue()
+    entered.wait(20)
+    assert reap(house, job.id) is Answer.ACCEPTED
+    house.until_state(job.id, "done")  # by the successor
+    go_on.set()
+    until(lambda: met, "the zombie wakes")
+    assert isinstance(met[0], LeaseLost)
+    assert job.result(20) == 3  # one claim, one reaping, one claim
+    assert seen(effects) == [(job.id, 3)]
+    until(lambda: "stale_report" in house.kinds(job.id))
+    assert house.kinds(job.id).count("stale_report") == 1
+
+
+def test_writes_are_taken_back_when_the_lease_is_lost_before_the_commit(
+    file_house: House, effects: sqlite3.Connection
+) -> None:
+    """The lease is lost after the transaction began. On SQLite nobody else can write then, so the task does it itself."""
+    house = file_house
+
+    @house.app.task
+    def pay(ctx: Context) -> int:
+        with ctx.transaction() as db:
+            write(ctx, db)
+            if ctx.attempt == 1:
+                db.execute("UPDATE holdfast_job SET fence = fence + 1 WHERE id = ?", (ctx.job.id,))
+        return ctx.fence
+
+    house.start()
+    job = pay.enqueue()
+    assert job.result(20) == 1  # the raised fence was rolled back with the rest; the report came through after it
+    assert seen(effects) == []
+
+
+def test_a_transaction_that_is_open_for_too_long_is_rolled_back(file_house: House, effects: sqlite3.Connection) -> None:
+    """DESIGN 15.10: it holds the only write lock, so it gets half a beat."""
+    house = file_house
+    met: list[BaseException] = []
+
+    @house.app.task(lease_s=1.2, retry=ONCE)  # a beat of 0.4 s, a transaction of 0.2 s
+    def dawdle(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            write(ctx, db)
+            effects.execute("INSERT INTO effect VALUES ('other', 0)")  # waits until the lock is taken from us
+            try:
+                write(ctx, db)
+            except TransactionExpired as error:
+                met.append(error)
+                raise
+
+    house.start()
+    job = dawdle.enqueue()
+    with pytest.raises(JobDead, match=r"was open for more than 0\.2 s and was rolled back; keep it short"):
+        job.result(20)
+    assert met
+    assert seen(effects) == [("other", 0)]
+    assert house.row(job.id).crashes == 0
+
+
+def test_a_transaction_that_expired_after_its_block_fails_the_attempt(
+    file_house: House, effects: sqlite3.Connection
+) -> None:
+    house = file_house
+
+    @house.app.task(lease_s=1.2, retry=ONCE)
+    def dawdle(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            write(ctx, db)
+        effects.execute("INSERT INTO effect VALUES ('other', 0)")
+
+    house.start()
+    job = dawdle.enqueue()
+    with pytest.raises(JobDead, match="was rolled back"):
+        job.result(20)
+    assert seen(effects) == [("other", 0)]
+
+
+def test_a_long_statement_does_not_keep_the_lock(file_house: House, effects: sqlite3.Connection) -> None:
+    house = file_house
+
+    @house.app.task(lease_s=1.2, retry=ONCE)
+    def grind(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            db.execute(
+                "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+                "INSERT INTO effect SELECT 'x', count(*) FROM n"
+            )
+
+    house.start()
+    job = grind.enqueue()
+    with pytest.raises(JobDead):
+        job.result(20)
+    assert seen(effects) == []
+
+
+BY_HAND = {
+    "commit()": lambda db: db.commit(),
+    "rollback()": lambda db: db.rollback(),
+    "COMMIT": lambda db: db.execute("COMMIT"),
+    "ROLLBACK": lambda db: db.execute("ROLLBACK"),
+    "BEGIN": lambda db: db.execute("BEGIN"),
+    "end, through a cursor": lambda db: db.cursor().execute("END"),
+    "executescript": lambda db: db.executescript("SELECT 1"),
+    "executescript of a cursor": lambda db: db.cursor().executescript("SELECT 1"),
+}
+
+
+@pytest.mark.parametrize("act", BY_HAND.values(), ids=BY_HAND.keys())
+def test_no_commit_by_hand_can_part_the_writes_from_the_settle(
+    file_house: House, effects: sqlite3.Connection, act: Any
+) -> None:
+    refused: list[str] = []
+
+    @file_house.app.task(retry=ONCE)
+    def pay(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            write(ctx, db)
+            try:
+                act(db)
+            except sqlite3.Error as error:
+                refused.append(str(error))
+        raise ValueError("after all")
+
+    file_house.start()
+    with pytest.raises(JobDead, match="after all"):
+        pay.enqueue().result(20)
+    assert refused
+    assert seen(effects) == []
+
+
+def test_a_with_block_of_the_driver_commits_nothing(file_house: House, effects: sqlite3.Connection) -> None:
+    """`with connection:` is how people commit in sqlite3."""
+
+    @file_house.app.task(retry=ONCE)
+    def pay(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            with db:
+                write(ctx, db)
+            raise ValueError("after all")
+
+    file_house.start()
+    with pytest.raises(JobDead):
+        pay.enqueue().result(20)
+    assert seen(effects) == []
+
+
+def test_a_savepoint_is_the_users_own_business(file_house: House, effects: sqlite3.Connection) -> None:
+    @file_house.app.task(retry=ONCE)
+    def pay(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            db.execute("SAVEPOINT a")
+            write(ctx, db)
+            db.execute("ROLLBACK TO a")
+            db.execute("RELEASE a")
+            db.execute("INSERT INTO effect VALUES ('kept', 1)")
+
+    file_house.start()
+    pay.enqueue().result(20)
+    assert seen(effects) == [("kept", 1)]
+
+
+def test_the_connection_is_of_no_use_after_the_attempt(file_house: House, effects: sqlite3.Connection) -> None:
+    kept: list[Any] = []
+
+    @file_house.app.task
+    def pay(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            kept.append(db)
+
+    file_house.start()
+    pay.enqueue().result(20)
+    with pytest.raises(sqlite3.Error):
+        kept[0].execute("INSERT INTO effect VALUES ('late', 1)")
+    assert seen(effects) == []
+
+
+def test_a_second_transaction_in_one_attempt_is_refused(file_house: House, effects: sqlite3.Connection) -> None:
+    @file_house.app.task(retry=ONCE)
+    def pay(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            write(ctx, db)
+        with ctx.transaction():
+            pass
+
+    file_house.start()
+    with pytest.raises(JobDead, match=UsageError.__name__):
+        pay.enqueue().result(20)
+    assert seen(effects) == []
+
+
+def test_a_store_without_sql_says_so() -> None:
+    house = House(App("memory://"))
+
+    @house.app.task(retry=ONCE)
+    def pay(ctx: Context) -> None:
+        with ctx.transaction():
+            pass
+
+    house.start()
+    with pytest.raises(JobDead, match=StoreUnsupported.__name__):
+        pay.enqueue().result(20)
+    house.close()
+
+
+def test_a_commit_that_fails_is_a_failure_and_the_slot_comes_back(
+    file_house: House, effects: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worst place for an error is the commit itself; a deferred constraint is checked there. The attempt still
+    gets its one ending."""
+    house = file_house
+
+    @house.app.task(retry=ONCE)
+    def orphan(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            db.execute("INSERT INTO child VALUES (404)")
+
+    @house.app.task
+    def fine() -> str:
+        return "fine"
+
+    effects.execute("CREATE TABLE parent (id INTEGER PRIMARY KEY)")
+    effects.execute("CREATE TABLE child (id REFERENCES parent DEFERRABLE INITIALLY DEFERRED)")
+    connections = house.store.real._db  # type: ignore[attr-defined]
+    lax = connections.open
+
+    def strict(*arguments: Any) -> Any:
+        connection = lax(*arguments)
+        connection.execute("PRAGMA foreign_keys = ON")
+        return connection
+
+    monkeypatch.setattr(connections, "open", strict)
+    house.start(slots=1)
+    with pytest.raises(JobDead, match="FOREIGN KEY constraint failed"):
+        orphan.enqueue().result(20)
+    assert fine.enqueue().result(20) == "fine"
+
+
+def test_a_cancellation_that_comes_during_the_commit_changes_nothing(
+    file_house: House, effects: sqlite3.Connection
+) -> None:
+    @file_house.app.task
+    async def pay(ctx: Context) -> str:
+        with ctx.transaction() as db:
+            write(ctx, db)
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)  # as a stop does that was sent just before the return
+        return "paid"
+
+    file_house.start(slots=1)
+    job = pay.enqueue()
+    assert job.result(20) == "paid"
+    assert seen(effects) == [(job.id, 1)]
+    assert pay.enqueue().result(20) == "paid"
+
+
+def reap(house: House, job_id: str) -> Answer:
+    """Settle a running attempt as lost, as a reaper does that believes its worker dead."""
+    row = house.row(job_id)
+    verdict = judge(Lost("expired", "by the test"), row, time.time(), chance=0.0)
+    answer: Answer = house.store.settle([settlement(row, verdict)])[0]
+    return answer
