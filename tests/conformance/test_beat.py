@@ -48,6 +48,15 @@ def test_a_beat_extends_only_the_leases_it_names(store: Store, clock: FakeClock)
     assert row(store, left_out.id) == left_out
 
 
+def test_a_beat_does_not_extend_another_lease_of_the_same_claim(store: Store, clock: FakeClock) -> None:
+    add(store)
+    add(store)
+    named, left_out = claim(store, limit=2)
+    clock.advance(10)
+    beat(store, named)
+    assert row(store, left_out.id) == left_out
+
+
 def test_every_lease_is_extended_by_its_own_length(store: Store, clock: FakeClock) -> None:
     worker = enrol(store)
     short, long = start(store, worker, lease_s=5.0), start(store, worker, lease_s=300.0)

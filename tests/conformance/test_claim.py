@@ -312,3 +312,11 @@ def test_two_thousand_jobs_are_claimed_in_one_batch(store: Store) -> None:
     jobs = claim(store, limit=2000)
     assert [job.id for job in jobs] == [job.id for job in new]
     assert store.counts() == {"default": {State.RUNNING: 2000}}
+
+
+def test_a_stranger_gets_nothing_although_others_are_enrolled(store: Store) -> None:
+    job = add(store)
+    enrol(store)
+    with pytest.raises(WorkerGone):
+        store.claim("a-stranger", "claim", ["default"], ["t"], 1)
+    assert row(store, job.id) == job

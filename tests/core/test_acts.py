@@ -143,8 +143,3 @@ def test_a_ready_job_is_moved_by_what_is_given_and_nothing_else() -> None:
     one = acts.reprioritise(job, actor="ann", priority=-3)
     assert (one.priority, one.run_at) == (-3, None)
     assert one.notes[0].detail == {"priority": -3}
-
-
-@pytest.mark.parametrize("state", list(State))
-def test_live_means_ready_running_waiting_or_held(state: State) -> None:
-    assert acts.is_live(a_job(state)) is (state in ("ready", "running", "waiting", "held"))

@@ -11,6 +11,7 @@ from holdfast.errors import HoldfastError, IllegalMove, Refused
 # From section 2 of the design, arrow by arrow; everything that is not here must raise.
 ARROWS = {
     ("ready", "claim", "running"),
+    ("ready", "reschedule", "ready"),
     ("ready", "hold", "held"),
     ("ready", "cancel", "cancelled"),
     ("running", "finish", "done"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from holdfast.core.machine import LIVE, Move, State, after
+from holdfast.core.machine import Move, State, after
 from holdfast.core.records import Job, Note
 from holdfast.core.verdict import Verdict
 from holdfast.errors import IllegalMove
@@ -19,12 +19,8 @@ Answer = Literal["retry", "done", "fail"]
 def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     """Stop a live job. A running one is asked to; every later ending of it but success becomes cancelled."""
     if job.state is State.RUNNING:
-        return Verdict(
-            move=Move.CANCEL,
-            state=State.RUNNING,
-            cancel_requested=True,
-            notes=(Note("moved", {"cancel_requested": True, "reason": reason}, actor),),
-        )
+        asked = () if job.cancel_requested else (Note("moved", {"cancel_requested": True, "reason": reason}, actor),)
+        return Verdict(move=Move.CANCEL, state=State.RUNNING, cancel_requested=True, notes=asked)
     state = after(job.state, Move.CANCEL)
     return Verdict(
         move=Move.CANCEL,
@@ -86,14 +82,9 @@ def hold(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
 
 def reprioritise(job: Job, *, actor: str, priority: int | None = None, run_at: float | None = None) -> Verdict:
     """Change when a ready job is run."""
-    if job.state is not State.READY:
-        raise IllegalMove(f"job {job.id} is {job.state.value}; only a ready job can be moved in its queue")
+    state = after(job.state, Move.RESCHEDULE)
     changes = {"priority": priority, "run_at": run_at}
     detail = {name: value for name, value in changes.items() if value is not None}
     return Verdict(
-        move=Move.RELEASE, state=State.READY, priority=priority, run_at=run_at, notes=(Note("moved", detail, actor),)
+        move=Move.RESCHEDULE, state=state, priority=priority, run_at=run_at, notes=(Note("moved", detail, actor),)
     )
-
-
-def is_live(job: Job) -> bool:
-    return job.state in LIVE

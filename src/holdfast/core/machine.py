@@ -46,6 +46,7 @@ class Move(StrEnum):
     SNOOZE = "snooze"  # the task asked to be run later; it costs nothing
     PARK = "park"  # the workflow waits without a slot
     WAKE = "wake"  # what it waited for has come
+    RESCHEDULE = "reschedule"  # a person changes when it is run
     HOLD = "hold"  # a person must decide
     BURY = "bury"  # give up
     CANCEL = "cancel"  # somebody asked for the job to stop
@@ -58,6 +59,7 @@ class Move(StrEnum):
 MOVES: dict[State, dict[Move, State]] = {
     State.READY: {
         Move.CLAIM: State.RUNNING,
+        Move.RESCHEDULE: State.READY,
         Move.HOLD: State.HELD,
         Move.CANCEL: State.CANCELLED,
     },

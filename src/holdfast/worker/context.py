@@ -9,9 +9,12 @@ from typing import Any
 
 from holdfast.clock import Clock
 from holdfast.core.records import Job
+from holdfast.core.text import clean
 from holdfast.errors import Cancelled, UsageError
 from holdfast.stores.protocol import Store
 from holdfast.worker.attempt import Attempt
+
+NOTE_MAX = 1_000  # characters of a progress note
 
 
 class Context:
@@ -60,7 +63,9 @@ class Context:
 
     def progress(self, fraction: float | None = None, *, note: str | None = None) -> None:
         """Tell how far the work is, from 0 to 1; it also proves that the work moves. Raises if it must stop."""
-        self._attempt.move(self._clock.lease(), fraction, note[:1000].replace("\0", "␀") if note is not None else None)
+        self._attempt.move(
+            self._clock.lease(), fraction, clean(note[:NOTE_MAX], NOTE_MAX) if note is not None else None
+        )
         self._check()
 
     def heartbeat(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from holdfast import errors
 from holdfast.clock import Clock
+from holdfast.core.text import clean
 from holdfast.core.verdict import (
     Cancelled,
     Failed,
@@ -206,15 +207,15 @@ def describe(error: BaseException) -> str:
         text = str(error)
     except BaseException:
         return f"{kind}: (its text could not be read)"
-    return (f"{kind}: {text}" if text else kind)[:ERROR_MAX].replace("\0", "␀")  # no store's text holds a NUL
+    return clean((f"{kind}: {text}" if text else kind)[:ERROR_MAX], ERROR_MAX)
 
 
 def _stack_of(why: errors.Interrupted) -> dict[str, Any]:
-    return {"stack": why.stack[-TRACE_MAX:]} if why.stack else {}
+    return {"stack": clean(why.stack, TRACE_MAX)} if why.stack else {}
 
 
 def _trace(error: BaseException) -> str:
     try:
-        return "".join(traceback.format_exception(error))[-TRACE_MAX:]
+        return clean("".join(traceback.format_exception(error)), TRACE_MAX)
     except BaseException:
         return "(the traceback could not be written)"

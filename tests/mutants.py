@@ -1,0 +1,242 @@
+"""Break one guard at a time; something must go red. A net is trusted only after something was thrown into it.
+
+    make mutants                          every mutant, about ten minutes on two cores
+    .venv/bin/python tests/mutants.py settle judge      only those whose name contains one of the words
+    .venv/bin/python tests/mutants.py --list
+
+Three kinds. *SQL*: each conjunct of every guarding statement in queries.sql is dropped. *Judge*: each condition in
+core/verdict.py and core/acts.py is negated, each comparison moved by one, each operand of `and`/`or` dropped, each move of
+the machine's table removed. *Hand*: guards in Python that a program cannot find, with the tests that should notice.
+A mutant is dead when a test fails; one that survives ends this program with exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src"
+QUERIES = "holdfast/stores/sqlite/queries.sql"
+
+CORE = ("tests/core",)
+STORE = ("tests/conformance",)
+
+# Statements whose WHERE protects somebody: every conjunct is a guard.
+GUARDED = (
+    *("claim_worker", "claim", "claim_answers", "beat_worker", "beat", "beat_lost", "beat_cancelled"),
+    *("settle", "settle_done", "transaction", "overdue", "vanished", "retire", "move", "purge", "delete", "due"),
+)
+
+# Conjuncts that can be dropped without harm, each with its reason.
+EQUIVALENT = {
+    "sql claim_answers: state = 'running'": "a claim_id is only on rows that this claim made running, and is unique",
+    "sql claim_answers: worker = :worker": "only its own worker knows a claim_id",
+    "sql beat_cancelled: state = 'running'": "only a running job has a worker: a CHECK says so",
+    "sql overdue: job.state = 'running'": "only a running job has a lease: a CHECK says so",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One file of the package, changed in one place."""
+
+    name: str
+    file: str
+    text: str
+    tests: tuple[str, ...]
+
+
+# ----------------------------------------------------------------------------------------------- SQL
+
+
+def sql_mutants() -> Iterator[Mutant]:
+    whole = (SRC / QUERIES).read_text()
+    for name in GUARDED:
+        start = whole.index(f"-- name: {name}\n")
+        end = whole.find("\n-- name: ", start + 1)
+        statement = whole[start:end]
+        for match in conjuncts(statement):
+            dropped = statement[: match.start("what")] + "true" + statement[match.end("what") :]
+            words = " ".join(match["what"].split())
+            tests = ("tests/worker", *STORE) if name == "transaction" else STORE
+            yield Mutant(f"sql {name}: {words}", QUERIES, whole[:start] + dropped + whole[end:], tests)
+
+
+def conjuncts(statement: str) -> Iterator[re.Match[str]]:
+    """Find what stands behind each WHERE and AND, up to the next AND, OR at this depth, ORDER BY or end of the clause."""
+    for match in re.finditer(r"\b(?:WHERE|AND)\s+(?P<what>)", statement):
+        begin = match.end()
+        depth, at = 0, begin
+        while at < len(statement):
+            rest = statement[at:]
+            if depth == 0 and re.match(r"(?:\s+(?:AND|OR|ORDER BY|LIMIT|RETURNING|GROUP BY|UNION)\b|;|\s*\)|\s*$)", rest):
+                break
+            depth += {"(": 1, ")": -1}.get(statement[at], 0)
+            at += 1
+        what = statement[begin:at]
+        if what.strip() and what.strip() != "true":
+            found = re.compile(re.escape(what).join(("(?P<what>", ")"))).match(statement, begin)
+            if found:
+                yield found
+
+
+# --------------------------------------------------------------------------------------------- judge
+
+
+class _Change(ast.NodeTransformer):
+    """Apply the nth possible change to a tree; remember what it was."""
+
+    def __init__(self, nth: int) -> None:
+        self._left = nth
+        self.done: str | None = None
+
+    def _is_it(self) -> bool:
+        self._left -= 1
+        return self._left == -1
+
+    def _negate(self, test: ast.expr, where: str) -> ast.expr:
+        if self._is_it():
+            self.done = f"line {test.lineno}: {where} not ({ast.unparse(test)})"
+            return ast.UnaryOp(ast.Not(), test)
+        return test
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        self.generic_visit(node)
+        node.test = self._negate(node.test, "if")
+        return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        self.generic_visit(node)
+        node.test = self._negate(node.test, "if")
+        return node
+
+    def visit_match_case(self, node: ast.match_case) -> ast.AST:
+        self.generic_visit(node)
+        if node.guard is not None:
+            node.guard = self._negate(node.guard, "case if")
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        moved = {ast.GtE: ast.Gt, ast.Gt: ast.GtE, ast.LtE: ast.Lt, ast.Lt: ast.LtE}
+        if type(node.ops[0]) in moved and self._is_it():
+            self.done = f"line {node.lineno}: boundary of {ast.unparse(node)}"
+            node.ops[0] = moved[type(node.ops[0])]()
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        for value in list(node.values):
+            if len(node.values) > 1 and self._is_it():
+                self.done = f"line {node.lineno}: without ({ast.unparse(value)}) in ({ast.unparse(node)})"
+                node.values = [other for other in node.values if other is not value]
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if node.value is True or node.value is False or (type(node.value) is int and node.value in (0, 1)):
+            if self._is_it():
+                self.done = f"line {node.lineno}: {node.value} flipped"
+                return ast.copy_location(ast.Constant(type(node.value)(not node.value)), node)
+        return node
+
+
+def judge_mutants() -> Iterator[Mutant]:
+    for file in ("holdfast/core/verdict.py", "holdfast/core/acts.py", "holdfast/core/lease.py"):
+        source = (SRC / file).read_text()
+        nth = 0
+        while True:
+            tree, change = ast.parse(source), _Change(nth)
+            functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+            for function in functions:
+                for index, statement in enumerate(function.body):
+                    function.body[index] = change.visit(statement)
+            if change.done is None:
+                break
+            ast.fix_missing_locations(tree)
+            yield Mutant(f"judge {Path(file).name} {change.done}", file, ast.unparse(tree), (*CORE, *STORE[:1]))
+            nth += 1
+    table = (SRC / "holdfast/core/machine.py").read_text()
+    for match in re.finditer(r"^ +Move\.(\w+): State\.(\w+),\n|\{(Move\.\w+: State\.\w+)\}", table, re.MULTILINE):
+        cut = table[: match.start()] + ("{}" if match[3] else "") + table[match.end() :]
+        yield Mutant(f"judge machine.py without {match[0].strip()}", "holdfast/core/machine.py", cut, CORE)
+
+
+# ---------------------------------------------------------------------------------------------- hand
+
+WORKER = ("tests/worker",)
+CRASH = ("tests/crash",)
+
+HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
+    # name, file, what stands there, what stands there instead, tests that should notice
+]
+
+
+def hand_mutants() -> Iterator[Mutant]:
+    for name, file, old, new, tests in HAND:
+        text = (SRC / file).read_text()
+        if text.count(old) != 1:
+            raise SystemExit(f"mutant {name!r}: {old!r} stands {text.count(old)} times in {file}; mend the mutant")
+        yield Mutant(f"hand {name}", file, text.replace(old, new), tests)
+
+
+# ----------------------------------------------------------------------------------------------- run
+
+
+def survives(mutant: Mutant) -> bool:
+    """Run the tests over a copy of the package with the change; True when nothing went red."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        copy = Path(folder) / "src"
+        shutil.copytree(SRC, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        (copy / mutant.file).write_text(mutant.text)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=60", *mutant.tests]
+        environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        if ran.returncode not in (0, 1):
+            # A mutant that cannot even be imported is dead as well, but an empty run proves nothing.
+            return "no tests ran" in ran.stdout
+        return ran.returncode == 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="only mutants whose name contains one of these")
+    parser.add_argument("--list", action="store_true", help="print the names and run nothing")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    everything = [*sql_mutants(), *judge_mutants(), *hand_mutants()]
+    unknown = set(EQUIVALENT) - {mutant.name for mutant in everything}
+    if unknown:
+        raise SystemExit(f"EQUIVALENT names mutants that do not exist: {unknown}")
+    chosen = [
+        mutant
+        for mutant in everything
+        if mutant.name not in EQUIVALENT and (not given.words or any(word in mutant.name for word in given.words))
+    ]
+    if given.list:
+        print("\n".join(mutant.name for mutant in chosen))
+        return 0
+    alive = []
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for number, (mutant, lives) in enumerate(zip(chosen, pool.map(survives, chosen), strict=True), 1):
+            if lives:
+                alive.append(mutant.name)
+            print(f"[{number:3}/{len(chosen)}] {'ALIVE' if lives else 'dead '} {mutant.name}", flush=True)
+    print(f"{len(chosen) - len(alive)} dead, {len(alive)} alive, {len(EQUIVALENT)} known to be harmless")
+    for name in alive:
+        print(f"  alive: {name}")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
