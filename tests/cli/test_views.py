@@ -13,6 +13,7 @@ from holdfast.clock import SystemClock
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Moment
 from holdfast.core.verdict import Failed, Succeeded
+from holdfast.reaper import Reaper, Report
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run, lose
@@ -139,6 +140,19 @@ def test_a_scan_counts_what_it_would_do_and_what_it_did(run: Run, store: Store) 
     assert row(store, living.id).state is State.RUNNING
     states = [row(store, job_id).state.value for job_id in lost.values()]
     assert states == ["ready", "held", "dead", "ready"]
+
+
+def test_a_scan_counts_once_and_only_what_it_settled_itself(store: Store, clock: FakeClock) -> None:
+    lose(store, on_crash="hold")
+    clock.advance(PAST_S)
+    reaper = Reaper(store, clock)
+    reaper.once(fix=False)
+    clock.advance(1)
+    [found] = reaper.once(fix=False).zombies
+    lost_the_race = insight.scan_view(Report([found, found]), store.now(), fixed=True)
+    assert (lost_the_race["zombies_found"], lost_the_race["zombies_recovered"], lost_the_race["held"]) == (1, 0, 0)
+    dry = insight.scan_view(Report([found, found]), store.now(), fixed=False)
+    assert (dry["zombies_found"], dry["held"], len(dry["zombies"])) == (1, 1, 1)
 
 
 def test_a_zombie_says_who_held_it_and_since_when(run: Run, store: Store) -> None:

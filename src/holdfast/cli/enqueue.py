@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from difflib import get_close_matches
 from typing import Any
 
@@ -56,7 +55,7 @@ def enqueue(
     show_log()
     with load_app(app, settings().db_given) as found:
         wanted = _task(found, task)
-        args, kwargs = _call(wanted, arguments)
+        args, kwargs = _call(arguments)
         sender = wanted.using(
             queue=queue, key=key, run_after=run_after, priority=priority, id=job_id, on_crash=on_crash
         )
@@ -82,22 +81,13 @@ def _task(app: App, name: str) -> Task[..., Any]:
         raise UnknownTask(f"this app has no task {name!r}; did you mean {' or '.join(guesses)}?") from error
 
 
-def _call(task: Task[..., Any], arguments: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Read the arguments as the worker will: text becomes a datetime where the signature says so."""
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = {}
+def _call(arguments: Any) -> tuple[list[Any], dict[str, Any]]:
     match arguments:
         case None:
-            pass
+            return [], {}
         case list():
-            args = tuple(arguments)
+            return arguments, {}
         case dict():
-            kwargs = arguments
+            return [], arguments
         case _:
             raise UsageError("the arguments must be a JSON array (positional) or object (keywords), such as '[1, 2]'")
-    parameters = list(inspect.signature(task.fn).parameters.values())[int(task.takes_context) :]
-    try:
-        bound = inspect.Signature(parameters).bind(*args, **kwargs)
-    except TypeError:
-        return args, kwargs  # the enqueue refuses them, and says why
-    return task.decode(task.app.codec.encode(dict(bound.arguments)))

@@ -41,7 +41,7 @@ def list_(queue: str | None, task: str | None, limit: int, before: str | None, a
         show_jobs(store, ["held"], Filter(queue=queue, task=task, limit=limit, before=before), as_json)
 
 
-@held.command(epilog='holdfast held approve 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "no charge seen"')
+@held.command(epilog='holdfast held approve 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "not paid"')
 @click.argument("job_id", metavar="ID", type=JobId())
 @person_options
 @json_option
