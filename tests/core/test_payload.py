@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -281,9 +282,7 @@ def test_subclasses_of_text_and_numbers_pass_where_they_are_annotated() -> None:
 
 
 def test_pydantic_models_travel_when_pydantic_is_there() -> None:
-    pydantic = pytest.importorskip("pydantic")
-
-    class Model(pydantic.BaseModel):  # type: ignore[misc,name-defined]
+    class Model(pydantic.BaseModel):
         at: dt.datetime
         n: int = 1
 
