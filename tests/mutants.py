@@ -43,6 +43,7 @@ EQUIVALENT = {
     "sql claim_answers: state = 'running'": "a claim_id is only on rows that this claim made running, and is unique",
     "sql claim_answers: worker = :worker": "only its own worker knows a claim_id",
     "sql beat_cancelled: state = 'running'": "only a running job has a worker: a CHECK says so",
+    "sql due: priority = :priority": "it only says which lane is read; the earliest of all is the same",
     "sql overdue: job.state = 'running'": "only a running job has a lease: a CHECK says so",
 }
 

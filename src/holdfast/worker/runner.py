@@ -85,6 +85,7 @@ class Runner:
         self._reaper = Reaper(self._store, self._clock, hooks=app.hooks, grace_s=options.grace_s, name=self.name)
         self._reaper_thread = threading.Thread(target=self._reap, name="holdfast-reaper", daemon=True)
         self._due_in_s: float | None = None
+        self._ahead_target = 0
         self.worker_id = ""
 
     # --------------------------------------------------------------------------------------- life
@@ -192,7 +193,7 @@ class Runner:
         with self._lock:
             taken = self._running + len(self._buffer)
         slots = self._options.slots
-        target = self._pace.ahead(self._settler.settled, self._clock.lease())
+        self._ahead_target = target = self._pace.ahead(self._settler.settled, self._clock.lease())
         ahead = slots + target - max(taken, slots)
         return max(0, slots - taken), ahead if 2 * ahead >= target else 0  # refill in gulps, not in sips
 
@@ -267,7 +268,8 @@ class Runner:
             self._idle.set()
         if self._buffer:
             self._start_next()
-        self._room.set()
+        if 2 * len(self._buffer) <= self._ahead_target:  # do not wake the claim loop for a sip
+            self._room.set()
 
     def _context(self, attempt: Attempt) -> Context:
         return Context(attempt, self._store, self._clock, self._keeper.beat_soon, logging.getLogger("holdfast.job"))
