@@ -72,3 +72,10 @@ def test_a_retry_is_due_when_its_pause_is_over(store: Store, clock: FakeClock) -
     job_in(store, State.DEAD)
     add(store, delay_s=12.0)
     assert due(store) == clock.wall() + 12
+
+
+def test_a_job_that_runs_does_not_count_beside_one_that_waits_for_its_time(store: Store, clock: FakeClock) -> None:
+    add(store)
+    claim(store)
+    add(store, run_at=clock.wall() + 60)
+    assert due(store) == clock.wall() + 60

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.cli.base import LOG_FORMAT
 from holdfast.cli.loading import load_app
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
@@ -24,11 +25,11 @@ log = logging.getLogger("holdfast.worker")
 
 
 def main() -> None:
-    settings: dict[str, Any] = msgspec.json.decode(sys.argv[1])
-    orders: int = settings["orders"]
+    orders = int(sys.argv[1])
     os.set_inheritable(orders, False)
+    settings = _first_order(orders)
     options = msgspec.convert(settings["options"], WorkerOptions)
-    logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s %(message)s")
+    logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)
     app = load_app(settings["app"])
     app.url = settings["db"]
     ended, signals = os.pipe(), os.pipe()
@@ -64,6 +65,18 @@ def main() -> None:
                 sources.remove(orders)
     logging.shutdown()
     os._exit(codes[0] if codes else 1)  # a handler thread that would not stop must not keep us
+
+
+def _first_order(orders: int) -> dict[str, Any]:
+    """Read the settings, the first line on the pipe: an address with a password has no place among the arguments."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(orders, 1)
+        if not byte:
+            sys.exit("the supervisor is gone")
+        line += byte
+    settings: dict[str, Any] = msgspec.json.decode(line)
+    return settings
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import ctypes
 import sys
 import threading
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -148,9 +148,21 @@ class Attempt:
                 frame = sys._current_frames().get(self._thread)
                 return "".join(traceback.format_stack(frame)) if frame is not None else None
             if self._async is not None:
-                frames = self._async[1].get_stack()
-                return "".join("".join(traceback.format_stack(frame)) for frame in frames[-8:])
+                return _stack_of(*self._async)
         return None
+
+
+def _stack_of(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> str:
+    """Follow what the task awaits down to where it stands. Where it runs just now, the loop's thread knows more."""
+    frames = []
+    step: Any = task.get_coro()
+    while step is not None and (frame := getattr(step, "cr_frame", None) or getattr(step, "gi_frame", None)):
+        frames.append((frame, frame.f_lineno))
+        step = getattr(step, "cr_await", None) or getattr(step, "gi_yieldfrom", None)
+    running = sys._current_frames().get(getattr(loop, "_thread_id", None) or 0)
+    if running is not None and any(frame is frames[-1][0] for frame, _ in traceback.walk_stack(running)):
+        return "".join(traceback.format_stack(running))
+    return "".join(traceback.StackSummary.extract(iter(frames)).format())
 
 
 def _raise_in(thread: int, signal: type[BaseException] | None) -> None:

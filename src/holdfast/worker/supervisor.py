@@ -111,17 +111,17 @@ class Supervisor:
             "db": self._url,
             "name": f"{self._name}/{number}",
             "supervisor": self._id,
-            "orders": read_end,
             "options": asdict(self._options),
         }
         try:
             child = subprocess.Popen(
-                [sys.executable, "-m", CHILD, msgspec.json.encode(settings).decode()],
+                [sys.executable, "-m", CHILD, str(read_end)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(read_end,),
             )
         finally:
             os.close(read_end)
+        os.write(write_end, msgspec.json.encode(settings) + b"\n")  # less than a pipe holds: it does not block
         self._orders[number] = write_end
         self._children[number] = child
         return child
