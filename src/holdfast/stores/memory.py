@@ -8,7 +8,6 @@ Nothing outlives the process, and nobody outside it can see the store.
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.core.machine import ENDED, LIVE, State
+from holdfast.core import rows
+from holdfast.core.machine import LIVE, State
 from holdfast.core.records import (
     BeatAnswer,
     Event,
@@ -65,7 +65,7 @@ class MemoryStore:
             for new in jobs:
                 there = self._jobs.get(new.id) or self._holder(new.key)
                 if there is None:
-                    self._jobs[new.id] = _first_row(new, wall)
+                    self._jobs[new.id] = rows.first_row(new, wall)
                 answers.append(Added(there.id if there else new.id, there is not None))
             self.wake()
             return answers
@@ -90,8 +90,8 @@ class MemoryStore:
             def take(most: int, *, started: bool) -> list[Job]:
                 due = [job for job in self._ready(open_queues) if job.task in tasks and job.run_at <= now.wall]
                 willing = [job for job in due if started or job.on_crash == "retry"]
-                chosen = _fair(willing, open_queues, most)
-                return [self._put(_leased(job, worker_id, claim_id, now, started)) for job in chosen]
+                chosen = rows.fair(willing, open_queues, most)
+                return [self._put(rows.leased(job, worker_id, claim_id, now, started)) for job in chosen]
 
             return take(limit, started=True) + take(ahead, started=False)
 
@@ -100,15 +100,15 @@ class MemoryStore:
             if not self._lives(worker_id):
                 return BeatAnswer(gone=True)
             now = self.now()
-            self._workers[worker_id] = _beaten(self._workers[worker_id], now.wall, rss_mb)
+            self._workers[worker_id] = rows.beaten(self._workers[worker_id], now.wall, rss_mb)
             lost = []
             for pulse in pulses:
                 job = self._jobs.get(pulse.lease.job_id)
-                if job is None or not _owns(job, pulse.lease):
+                if job is None or not rows.owns(job, pulse.lease):
                     lost.append(pulse.lease.job_id)
                     self._report_stale(pulse.lease, worker_id)
                 elif job.state is State.RUNNING:
-                    self._put(_renewed(job, pulse, now.lease))
+                    self._put(rows.renewed(job, pulse, now.lease))
             asked = [job.id for job in self._held_by(worker_id) if job.cancel_requested]
             return BeatAnswer(lost=lost, cancelled=asked)
 
@@ -120,7 +120,7 @@ class MemoryStore:
 
     def _settle_one(self, settlement: Settlement) -> Answer:
         job, seen = self._jobs.get(settlement.lease.job_id), settlement.seen_lease_until
-        if job is None or not _owns(job, settlement.lease):
+        if job is None or not rows.owns(job, settlement.lease):
             # A reaper that comes second is told so, but only an attempt that comes back is a stale report.
             if seen is None and not settlement.verdict.raises_fence:
                 self._report_stale(settlement.lease, settlement.worker)
@@ -142,12 +142,12 @@ class MemoryStore:
     def overdue(self, grace_s: float = 0.0, limit: int = 500, skip: int = 0) -> list[Job]:
         with self._lock:
             latest = self._clock.lease() - grace_s
-            ended = [job for job in self._running() if _lease_end(job) <= latest]
-            return sorted(ended, key=_lease_end)[skip : skip + limit]
+            ended = [job for job in self._running() if rows.lease_end(job) <= latest]
+            return sorted(ended, key=rows.lease_end)[skip : skip + limit]
 
     def deadline(self) -> float | None:
         with self._lock:
-            return min(map(_lease_end, self._running()), default=None)
+            return min(map(rows.lease_end, self._running()), default=None)
 
     def vanished(self) -> list[Vanished]:
         """A worker of this store lives in this process, so only one that was marked gone can be dead."""
@@ -220,7 +220,7 @@ class MemoryStore:
             if where.before is not None:
                 ids = [job.id for job in newest_first]
                 newest_first = newest_first[ids.index(where.before) + 1 :] if where.before in ids else []
-            return [job for job in newest_first if _matches(job, where)][: where.limit]
+            return [job for job in newest_first if rows.matches(job, where)][: where.limit]
 
     def counts(self) -> dict[str, dict[State, int]]:
         with self._lock:
@@ -282,7 +282,7 @@ class MemoryStore:
 
     def check(self) -> list[str]:
         with self._lock:
-            wrong = [f"job {job.id} {trouble}" for job in self._jobs.values() for trouble in _troubles(job)]
+            wrong = [f"job {job.id} {trouble}" for job in self._jobs.values() for trouble in rows.troubles(job)]
             keys = Counter(job.key for job in self._jobs.values() if job.key and job.state in LIVE)
             return wrong + [f"key {key!r} has {times} live jobs" for key, times in keys.items() if times > 1]
 
@@ -305,7 +305,7 @@ class MemoryStore:
 
     def _apply(self, job: Job, verdict: Verdict, worker_id: str | None) -> None:
         """Make the job what the verdict says, and write down why."""
-        self._put(_judged(job, verdict, self._clock.wall()))
+        self._put(rows.judged(job, verdict, self._clock.wall()))
         for note in verdict.notes:
             self._write(job.id, note, job.fence, worker_id)
 
@@ -339,111 +339,3 @@ class MemoryStore:
 
     def _ready(self, queues: Sequence[str]) -> Iterable[Job]:
         return (job for job in self._jobs.values() if job.state is State.READY and job.queue in queues)
-
-
-# ---------------------------------------------------------------------------- one job, before and after
-
-
-def _first_row(new: NewJob, wall: float) -> Job:
-    policy, retry = new.policy, new.policy.retry
-    run_at = new.run_at if new.run_at is not None else wall + new.delay_s
-    return Job(
-        id=new.id, task=new.task, queue=new.queue, payload=new.payload, key=new.key, priority=new.priority,
-        state=State.READY, run_at=run_at, created_at=wall,
-        attempt=0, fence=0, claim_id=None, worker=None, lease_until=None, claimed_at=None, started=False,
-        failures=0, crashes=0, zombies=0, suspects=0, cancel_requested=False, rolling_back=False,
-        attempts_max=retry.attempts_max, backoff_base_s=retry.base_s, backoff_cap_s=retry.cap_s,
-        backoff_jitter=retry.jitter, crashes_max=policy.crashes_max, on_crash=policy.on_crash,
-        lease_s=policy.lease_s, beat_s=policy.beat_every_s,
-        timeout_s=policy.timeout_s, stall_s=policy.stall_s, error=None, result=None,
-        progress=None, note=None, ended_at=None,
-    )  # fmt: skip
-
-
-def _fair(jobs: Sequence[Job], queues: Sequence[str], limit: int) -> list[Job]:
-    """Choose up to `limit`: an even share for every queue; the order of `queues` decides about the rest."""
-    best_first = sorted(jobs, key=lambda job: (-job.priority, job.run_at))  # stable: first come stays first
-    lanes = {queue: [job for job in best_first if job.queue == queue] for queue in queues}
-    chosen: list[Job] = []
-    for place, lane in enumerate(lanes.values()):
-        share = limit // len(lanes) + (place < limit % len(lanes))
-        chosen += lane[:share]
-        del lane[:share]
-    for lane in lanes.values():
-        chosen += lane[: limit - len(chosen)]
-    return chosen
-
-
-def _leased(job: Job, worker_id: str, claim_id: str, now: Moment, started: bool) -> Job:
-    return replace(
-        job, state=State.RUNNING, worker=worker_id, claim_id=claim_id, started=started,
-        fence=job.fence + 1, attempt=job.attempt + 1,
-        lease_until=now.lease + job.lease_s, claimed_at=now.wall,
-    )  # fmt: skip
-
-
-def _owns(job: Job, lease: Lease) -> bool:
-    """Return whether the lease is the newest of the job; a job that is not running keeps its last one."""
-    return job.fence == lease.fence and job.claim_id == lease.claim_id
-
-
-def _beaten(worker: Worker, wall: float, rss_mb: float | None) -> Worker:
-    rss_mb = rss_mb if rss_mb is not None else worker.rss_mb
-    return replace(worker, beat_at=wall, beats=worker.beats + 1, rss_mb=rss_mb)
-
-
-def _renewed(job: Job, pulse: Pulse, lease_now: float) -> Job:
-    return replace(
-        job,
-        lease_until=max(_lease_end(job), lease_now + job.lease_s),
-        started=job.started or pulse.started,
-        progress=pulse.progress if pulse.progress is not None else job.progress,
-        note=pulse.note if pulse.note is not None else job.note,
-    )
-
-
-def _judged(job: Job, verdict: Verdict, wall: float) -> Job:
-    """Return the job as the verdict makes it: numbers are added, None leaves what is there."""
-
-    def new(name: str) -> Any:
-        value = getattr(verdict, name)
-        return value if value is not None else getattr(job, name)
-
-    runs_on = verdict.state is State.RUNNING  # a cancel that only asks
-    return replace(
-        job, state=verdict.state,
-        run_at=new("run_at"), error=new("error"), result=new("result"), suspects=new("suspects"),
-        rolling_back=new("rolling_back"), cancel_requested=new("cancel_requested"), priority=new("priority"),
-        failures=(0 if verdict.fresh_budgets else job.failures) + verdict.failures,
-        crashes=(0 if verdict.fresh_budgets else job.crashes) + verdict.crashes,
-        zombies=job.zombies + verdict.zombies,
-        fence=job.fence + verdict.raises_fence,
-        claim_id=None if verdict.raises_fence else job.claim_id,
-        worker=job.worker if runs_on else None,
-        lease_until=job.lease_until if runs_on else None,
-        started=job.started and runs_on,
-        ended_at=wall if verdict.state in ENDED else None,
-    )  # fmt: skip
-
-
-def _matches(job: Job, where: Filter) -> bool:
-    wanted = {name: getattr(where, name) for name in ("queue", "task", "worker", "key", "cancel_requested")}
-    same = all(value is None or getattr(job, name) == value for name, value in wanted.items())
-    return same and (not where.states or job.state in where.states)
-
-
-def _lease_end(job: Job) -> float:
-    """Return the end of a running job's lease; a running job always has one."""
-    return job.lease_until if job.lease_until is not None else math.inf
-
-
-def _troubles(job: Job) -> Iterable[str]:
-    running = job.state is State.RUNNING
-    if running != (job.lease_until is not None) or running != (job.worker is not None):
-        yield f"is {job.state.value} with lease end {job.lease_until} and worker {job.worker}"
-    if running and job.claim_id is None:
-        yield "is running without a claim_id"
-    if (job.state in ENDED) != (job.ended_at is not None):
-        yield f"is {job.state.value} and ended at {job.ended_at}"
-    if job.fence < job.attempt:
-        yield f"was started {job.attempt} times with a fence of only {job.fence}"

@@ -1,0 +1,124 @@
+"""What each verb does to a row, one row at a time: the specification that every store follows in its own way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.core.machine import ENDED, State
+from holdfast.core.records import Filter, Job, Lease, Moment, NewJob, Pulse, Worker
+from holdfast.core.verdict import Verdict
+
+
+def first_row(new: NewJob, wall: float) -> Job:
+    """Return the row of a job that was just stored."""
+    policy, retry = new.policy, new.policy.retry
+    run_at = new.run_at if new.run_at is not None else wall + new.delay_s
+    return Job(
+        id=new.id, task=new.task, queue=new.queue, payload=new.payload, key=new.key, priority=new.priority,
+        state=State.READY, run_at=run_at, created_at=wall,
+        attempt=0, fence=0, claim_id=None, worker=None, lease_until=None, claimed_at=None, started=False,
+        failures=0, crashes=0, zombies=0, suspects=0, cancel_requested=False, rolling_back=False,
+        attempts_max=retry.attempts_max, backoff_base_s=retry.base_s, backoff_cap_s=retry.cap_s,
+        backoff_jitter=retry.jitter, crashes_max=policy.crashes_max, on_crash=policy.on_crash,
+        lease_s=policy.lease_s, beat_s=policy.beat_every_s,
+        timeout_s=policy.timeout_s, stall_s=policy.stall_s, error=None, result=None,
+        progress=None, note=None, ended_at=None,
+    )  # fmt: skip
+
+
+def fair(jobs: Sequence[Job], queues: Sequence[str], limit: int) -> list[Job]:
+    """Choose up to `limit`: an even share for every queue; the order of `queues` decides about the rest."""
+    best_first = sorted(jobs, key=lambda job: (-job.priority, job.run_at))  # stable: first come stays first
+    lanes = {queue: [job for job in best_first if job.queue == queue] for queue in queues}
+    chosen: list[Job] = []
+    for place, lane in enumerate(lanes.values()):
+        share = limit // len(lanes) + (place < limit % len(lanes))
+        chosen += lane[:share]
+        del lane[:share]
+    for lane in lanes.values():
+        chosen += lane[: limit - len(chosen)]
+    return chosen
+
+
+def leased(job: Job, worker_id: str, claim_id: str, now: Moment, started: bool) -> Job:
+    """Return the job as a claim makes it."""
+    return replace(
+        job, state=State.RUNNING, worker=worker_id, claim_id=claim_id, started=started,
+        fence=job.fence + 1, attempt=job.attempt + 1,
+        lease_until=now.lease + job.lease_s, claimed_at=now.wall,
+    )  # fmt: skip
+
+
+def owns(job: Job, lease: Lease) -> bool:
+    """Return whether the lease is the newest of the job; a job that is not running keeps its last one."""
+    return job.fence == lease.fence and job.claim_id == lease.claim_id
+
+
+def beaten(worker: Worker, wall: float, rss_mb: float | None) -> Worker:
+    """Return the worker after a beat."""
+    rss_mb = rss_mb if rss_mb is not None else worker.rss_mb
+    return replace(worker, beat_at=wall, beats=worker.beats + 1, rss_mb=rss_mb)
+
+
+def renewed(job: Job, pulse: Pulse, lease_now: float) -> Job:
+    """Return the job after a beat of its current attempt; a lease never gets shorter."""
+    return replace(
+        job,
+        lease_until=max(lease_end(job), lease_now + job.lease_s),
+        started=job.started or pulse.started,
+        progress=pulse.progress if pulse.progress is not None else job.progress,
+        note=pulse.note if pulse.note is not None else job.note,
+    )
+
+
+def judged(job: Job, verdict: Verdict, wall: float) -> Job:
+    """Return the job as the verdict makes it: numbers are added, None leaves what is there."""
+
+    def new(name: str) -> Any:
+        value = getattr(verdict, name)
+        return value if value is not None else getattr(job, name)
+
+    runs_on = verdict.state is State.RUNNING  # a cancel that only asks
+    return replace(
+        job, state=verdict.state,
+        run_at=new("run_at"), error=new("error"), result=new("result"), suspects=new("suspects"),
+        rolling_back=new("rolling_back"), cancel_requested=new("cancel_requested"), priority=new("priority"),
+        failures=(0 if verdict.fresh_budgets else job.failures) + verdict.failures,
+        crashes=(0 if verdict.fresh_budgets else job.crashes) + verdict.crashes,
+        zombies=job.zombies + verdict.zombies,
+        fence=job.fence + verdict.raises_fence,
+        claim_id=None if verdict.raises_fence else job.claim_id,
+        worker=job.worker if runs_on else None,
+        lease_until=job.lease_until if runs_on else None,
+        started=job.started and runs_on,
+        ended_at=wall if verdict.state in ENDED else None,
+    )  # fmt: skip
+
+
+def matches(job: Job, where: Filter) -> bool:
+    """Return whether the job is one that the filter asks for."""
+    wanted = {name: getattr(where, name) for name in ("queue", "task", "worker", "key", "cancel_requested")}
+    same = all(value is None or getattr(job, name) == value for name, value in wanted.items())
+    return same and (not where.states or job.state in where.states)
+
+
+def lease_end(job: Job) -> float:
+    """Return the end of a running job's lease; a running job always has one."""
+    return job.lease_until if job.lease_until is not None else math.inf
+
+
+def troubles(job: Job) -> Iterable[str]:
+    """Say, in words, which rule of the schema the row breaks."""
+    running = job.state is State.RUNNING
+    if running != (job.lease_until is not None) or running != (job.worker is not None):
+        yield f"is {job.state.value} with lease end {job.lease_until} and worker {job.worker}"
+    if running and job.claim_id is None:
+        yield "is running without a claim_id"
+    if (job.state in ENDED) != (job.ended_at is not None):
+        yield f"is {job.state.value} and ended at {job.ended_at}"
+    if job.fence < job.attempt:
+        yield f"was started {job.attempt} times with a fence of only {job.fence}"
