@@ -38,12 +38,17 @@ class House:
 
     def start(self, *, name: str = "w", **options: Any) -> Runner:
         """Start a worker and return it once it is enrolled."""
+        runner = self.launch(name=name, **options)
+        until(lambda: runner.worker_id, "the worker enrols")
+        return runner
+
+    def launch(self, *, name: str = "w", **options: Any) -> Runner:
+        """Start a worker and return it at once."""
         runner = Runner(self.app, WorkerOptions(name=name, **options))
         codes: list[int] = []
         thread = threading.Thread(target=lambda: codes.append(runner.run()), name=f"test-{name}", daemon=True)
         self._workers[runner] = (thread, codes)
         thread.start()
-        until(lambda: runner.worker_id, "the worker enrols")
         return runner
 
     def join(self, runner: Runner) -> int:

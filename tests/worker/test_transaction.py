@@ -169,7 +169,7 @@ def test_writes_are_refused_once_the_lease_is_lost(file_house: House, effects: s
 def test_writes_are_taken_back_when_the_lease_is_lost_before_the_commit(
     file_house: House, effects: sqlite3.Connection
 ) -> None:
-    """The lease is lost after the transaction began. On SQLite nobody else can write then, so the task does it itself."""
+    """The lease is lost after the transaction began. On SQLite nobody else can write then: the task does it itself."""
     house = file_house
 
     @house.app.task

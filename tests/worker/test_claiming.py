@@ -1,0 +1,310 @@
+"""The claim loop: claims ahead, fairness, tasks that it does not know, answers that are lost (DESIGN 15.6)."""
+
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from holdfast import App, Retry
+from holdfast.clock import SystemClock
+from holdfast.core.records import Job, NewJob
+from holdfast.errors import StoreUnavailable
+from holdfast.worker.pace import Pace
+from tests.worker.house import House, until
+from tests.worker.meddler import once
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every worker claim six jobs ahead of a free slot, whatever its pace."""
+    monkeypatch.setattr(Pace, "ahead", lambda *_: 6)
+
+
+# ------------------------------------------------------------------------------------------- claims ahead
+
+
+@pytest.mark.usefixtures("eager")
+def test_only_jobs_that_may_be_repeated_are_claimed_ahead(house: House) -> None:
+    """15.6"""
+    go_on = threading.Event()
+
+    def wait() -> None:
+        go_on.wait(20)
+
+    tasks = [house.app.task(name=word, on_crash=word)(wait) for word in ("retry", "hold", "fail")]  # type: ignore[call-overload]
+    jobs = house.app.enqueue_many([task.job() for task in tasks for _ in range(4)])
+    claimed: list[Job] = []
+    with house.store.after("claim", claimed.extend):
+        house.start(slots=1)
+        until(lambda: len(claimed) >= 4, "one runs, three more may be claimed ahead")
+        go_on.set()
+        for job in jobs:
+            job.result(20)
+    assert {job.on_crash for job in claimed if not job.started} == {"retry"}
+    assert len(claimed) == 12
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_hold_job_is_never_claimed_before_there_is_a_slot_for_it(house: House) -> None:
+    """P7: a hold job that is claimed counts as started; so it must be started at once."""
+    claimed, ended, most = [0], [0], [0]
+
+    @house.app.task(on_crash="hold")
+    def careful() -> None:
+        time.sleep(0.002)
+        ended[0] += 1
+
+    def look(jobs: list[Job]) -> None:
+        claimed[0] += len(jobs)
+        most[0] = max(most[0], claimed[0] - ended[0])
+
+    house.start(slots=2)
+    with house.store.after("claim", look):
+        for job in house.app.enqueue_many([careful.job() for _ in range(40)]):
+            job.result(20)
+    assert 1 <= most[0] <= 2
+
+
+def test_a_fast_worker_claims_ahead_by_itself(house: House) -> None:
+    claimed: list[Job] = []
+
+    @house.app.task
+    async def quick() -> None: ...
+
+    with house.store.after("claim", claimed.extend):
+        jobs = house.app.enqueue_many([quick.job() for _ in range(3000)])
+        house.start(slots=4)
+        jobs[-1].result(20)
+        until(lambda: house.store.counts() == {"default": {"done": 3000}})
+    assert any(not job.started for job in claimed)
+    assert all(job.attempt == 1 for job in claimed)
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.slow  # what is claimed ahead may wait for a second
+def test_what_was_claimed_ahead_and_found_no_slot_is_given_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(Pace, "reset", lambda _: monkeypatch.setattr(Pace, "ahead", lambda *_: 0))
+
+    @house.app.task
+    def wait() -> None:
+        go_on.wait(20)
+
+    jobs = house.app.enqueue_many([wait.job() for _ in range(5)])
+    runner = house.start(slots=1)
+    try:
+        until(lambda: len(house.app.find("running")) == 5, "all are claimed")
+        until(lambda: len(house.app.find("running")) == 1, "they are given back")
+    finally:
+        runner.stop()
+        go_on.set()
+    house.join(runner)
+    rows = [house.row(job.id) for job in jobs]
+    assert [row.state.value for row in rows].count("done") == 1
+    assert all((row.failures, row.crashes) == (0, 0) for row in rows)
+    causes = {event.detail["cause"] for job in jobs for event in house.events(job.id, "released")}
+    assert causes == {"claimed ahead, but no slot became free"}
+
+
+# --------------------------------------------------------------------------------------- tasks and queues
+
+
+class Hurry(SystemClock):
+    """A clock on which a minute passes in a second."""
+
+    def lease(self) -> float:
+        return super().lease() * 60
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return super().wait(event, timeout_s / 60)
+
+
+@pytest.mark.slow  # two minutes, sixty times as fast
+def test_a_task_that_it_does_not_know_is_left_alone_and_named_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    house = House(App("memory://", clock=Hurry()))
+
+    @house.app.task(name="known")
+    def known() -> str:
+        return "fine"
+
+    stranger = NewJob(id="stranger", task="unknown", payload="{}", priority=9)
+    house.store.add([stranger])
+    house.start()
+    message = "1 due jobs of task 'unknown' are left for a worker that knows it"
+    until(lambda: caplog.text.count(message) == 1)
+    said_at = time.monotonic()
+    until(lambda: caplog.text.count(message) == 2)
+    assert time.monotonic() - said_at > 0.9
+    assert house.store.calls["claim"] == 0
+    row = house.row("stranger")
+    assert (row.state, row.attempt, row.fence) == ("ready", 0, 0)
+    assert known.enqueue().result(60 * 20) == "fine"
+    house.close()
+
+
+def test_a_task_that_it_does_not_know_makes_no_hot_loop(house: House) -> None:
+    @house.app.task(name="known")
+    def known() -> str:
+        return "fine"
+
+    house.store.add([NewJob(id="stranger", task="unknown", payload="{}", priority=9)])
+    house.start()
+    assert known.enqueue().result(20) == "fine"
+    looks, from_now = house.store.calls["due"], time.monotonic()
+    until(lambda: time.monotonic() > from_now + 0.5)
+    assert house.store.calls["due"] - looks < 30
+    assert house.store.calls["claim"] <= 2
+
+
+def test_a_worker_that_knows_the_task_takes_it(file_house: House) -> None:
+    """The rolling deployment: the old worker leaves it alone, the new one runs it."""
+
+    @file_house.app.task(name="old")
+    def old() -> None: ...
+
+    file_house.start(name="old")
+    newer = House(App(file_house.app.url))
+
+    @newer.app.task(name="new")
+    def new() -> str:
+        return "from the new one"
+
+    looks = file_house.store.calls["due"]
+    job = new.enqueue()
+    until(lambda: file_house.store.calls["due"] > looks, "the old one has looked")
+    newer.start(name="new")
+    assert job.result(20) == "from the new one"
+    newer.close()
+
+
+def test_a_flooded_queue_does_not_starve_the_other(house: House) -> None:
+    order: list[str] = []
+
+    @house.app.task(queue="flood", name="flood")
+    def flood() -> None:
+        order.append("flood")
+        time.sleep(0.001)
+
+    @house.app.task(queue="calm", name="calm")
+    def calm() -> None:
+        order.append("calm")
+        time.sleep(0.001)
+
+    house.app.enqueue_many([flood.job() for _ in range(400)])
+    calm_jobs = house.app.enqueue_many([calm.job() for _ in range(10)])
+    house.start(slots=2)
+    for job in calm_jobs:
+        job.result(20)
+    last_calm = len(order) - 1 - order[::-1].index("calm")
+    assert last_calm < 200, "the calm queue gets its share while the other is flooded"
+    until(lambda: len(order) == 410)
+
+
+def test_only_the_named_queues_are_served(house: House) -> None:
+    @house.app.task(queue="mine")
+    def mine() -> str:
+        return "mine"
+
+    @house.app.task(queue="theirs")
+    def theirs() -> None: ...
+
+    other = theirs.enqueue()
+    house.start(queues=("mine",))
+    assert mine.enqueue().result(20) == "mine"
+    assert house.row(other.id).state == "ready"
+
+
+def test_a_paused_queue_waits_and_goes_on(house: House) -> None:
+    @house.app.task
+    def fine() -> str:
+        return "fine"
+
+    house.store.pause("default", True)
+    house.start()
+    looks = house.store.calls["due"]
+    job = fine.enqueue()
+    until(lambda: house.store.calls["due"] > looks, "the worker has looked")
+    assert house.row(job.id).state == "ready"
+    house.store.pause("default", False)
+    assert job.result(20) == "fine"
+
+
+def test_an_enqueue_of_this_process_wakes_the_worker_at_once(house: House) -> None:
+    @house.app.task
+    def now() -> float:
+        return time.monotonic()
+
+    house.start()
+    now.enqueue().result(20)
+    waits = []
+    for _ in range(9):
+        asked_at = time.monotonic()
+        waits.append(now.enqueue().result(20) - asked_at)
+    assert sorted(waits)[4] < 0.25  # a few milliseconds, and far from the second that an idle worker would sleep
+
+
+# ----------------------------------------------------------------------------------------- answers lost
+
+
+def test_a_claim_whose_answer_was_lost_is_asked_for_again(house: House) -> None:
+    """15.6: the caller makes the claim_id, so nothing is claimed twice and nothing is forgotten."""
+    starts: list[int] = []
+
+    @house.app.task(retry=Retry(attempts_max=1))
+    def count(n: int) -> int:
+        starts.append(n)
+        return n
+
+    jobs = house.app.enqueue_many([count.job(n) for n in range(30)])
+    with house.store.after("claim", once(StoreUnavailable("the answer was lost"))):
+        house.start(slots=4)
+        assert [job.result(20) for job in jobs] == list(range(30))
+    assert sorted(starts) == list(range(30))
+    assert all(house.row(job.id).attempt == 1 for job in jobs)
+
+
+def test_trust_in_a_lease_counts_from_when_the_claim_was_first_sent(house: House) -> None:
+    """A claim that had to be asked for again was leased by the first call: that is when the lease began."""
+    sent_at: list[float] = []
+    running, go_on = threading.Event(), threading.Event()
+
+    @house.app.task(lease_s=60)
+    def wait() -> None:
+        running.set()
+        go_on.wait(20)
+
+    def second_time_later(*_: Any) -> None:
+        sent_at.append(house.app.clock.lease())
+        if len(sent_at) == 2:
+            until(lambda: house.app.clock.lease() > sent_at[0] + 0.5)
+
+    job = wait.enqueue()
+    with (
+        house.store.before("claim", second_time_later),
+        house.store.after("claim", once(StoreUnavailable("the answer was lost"))),
+    ):
+        runner = house.start()
+        running.wait(20)
+    [attempt] = runner._keeper.all()
+    assert attempt.window.stop_at <= sent_at[0] + 50.0  # five sixths of the lease
+    row = house.row(job.id)
+    assert row.lease_until is not None
+    assert attempt.window.end_at < row.lease_until
+    go_on.set()
+    job.result(20)
+
+
+def test_a_claim_loop_that_stumbles_goes_on(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    @house.app.task
+    def fine() -> str:
+        return "fine"
+
+    with house.store.before("due", once(ZeroDivisionError("a bug of ours"))):
+        house.start()
+        assert fine.enqueue().result(20) == "fine"
+    assert "the claim loop stumbled; it goes on" in caplog.text
+    assert caplog.records[0].levelno >= logging.WARNING
