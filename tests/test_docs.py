@@ -1,0 +1,360 @@
+"""The documentation is tested like code: its programs run, its commands parse, its links and names are real.
+
+A fenced block says by its first line what it is: `python` must compile; `python file=tasks.py` is written into a
+folder, for the blocks that follow on the same page; `python run` is a complete program and is run there, with a real
+worker beside it after `worker=tasks:app`. Lines with `holdfast …` in `sh` blocks, and `holdfast …` in running text,
+are parsed by the real command line, which executes nothing.
+"""
+
+import ast
+import inspect
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+
+import holdfast
+from holdfast import errors
+from holdfast.cli.exits import Exit
+from holdfast.cli.main import cli
+from holdfast.core.records import EventKind
+from holdfast.hooks import HookKind
+from holdfast.stores.protocol import Store
+from holdfast.tasks import Sender
+from holdfast.worker.context import Context
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "holdfast"
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")], key=lambda page: page.as_posix()
+)
+EXAMPLES = sorted(ROOT.glob("examples/*.py"))
+
+
+class Block(NamedTuple):
+    page: str
+    line: int
+    info: str  # what stands after the three backticks
+    text: str
+
+    def option(self, name: str) -> str | None:
+        return next((word.partition("=")[2] for word in self.info.split() if word.startswith(f"{name}=")), None)
+
+
+def blocks() -> Iterator[Block]:
+    for page in PAGES:
+        name = page.relative_to(ROOT).as_posix()
+        for match in re.finditer(r"^```(\w[^\n]*)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+            line = page.read_text("utf-8")[: match.start()].count("\n") + 1
+            yield Block(name, line, match[1].strip(), match[2])
+
+
+def named(block: Block) -> str:
+    return f"{block.page}:{block.line}"
+
+
+PYTHON = [block for block in blocks() if block.info.split()[0] == "python"]
+PROGRAMS = [block for block in PYTHON if "run" in block.info.split()]
+
+
+def prose() -> str:
+    return "\n".join(page.read_text("utf-8") for page in PAGES if page.name != "cli.md")
+
+
+# --- Programs --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=named)
+def test_every_python_block_compiles(block: Block) -> None:
+    compile(block.text, named(block), "exec")
+
+
+def test_there_are_programs_to_run() -> None:
+    assert len(PROGRAMS) >= 5
+
+
+@pytest.mark.slow  # each starts an interpreter, and most a worker
+@pytest.mark.parametrize("block", PROGRAMS, ids=named)
+def test_every_complete_program_runs(block: Block, tmp_path: Path) -> None:
+    for before in PYTHON:
+        if before.page == block.page and before.line < block.line and (name := before.option("file")):
+            (tmp_path / name).write_text(before.text)
+    (tmp_path / "program.py").write_text(block.text)
+    app = block.option("worker")
+    worker = start_worker(app, tmp_path) if app else None
+    try:
+        run = subprocess.run(
+            [sys.executable, "program.py"], cwd=tmp_path, env=clean(), capture_output=True, text=True, timeout=60
+        )
+    finally:
+        log = stop(worker) if worker else ""
+    assert run.returncode == 0, f"{run.stderr}\n{log}"
+
+
+@pytest.mark.slow  # real workers, killed and started again
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_runs(example: Path, tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, example], cwd=tmp_path, env=clean(), capture_output=True, text=True, timeout=90
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip(), "an example shows something"
+    assert example.name in (ROOT / "examples" / "README.md").read_text("utf-8")
+
+
+def start_worker(app: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "worker", app, "--grace-period", "1"],
+        cwd=folder,
+        env=clean(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def stop(worker: subprocess.Popen[str]) -> str:
+    worker.send_signal(signal.SIGTERM)
+    try:
+        log, _ = worker.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        log, _ = worker.communicate()
+    return log
+
+
+def clean() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+
+
+# --- Commands --------------------------------------------------------------------------------------------
+
+
+class Command(NamedTuple):
+    where: str
+    words: tuple[str, ...]  # after `holdfast`
+    whole: bool  # in a block: all that is needed must be there; in running text the rest may be left out
+
+
+def commands() -> Iterator[Command]:
+    for block in blocks():
+        if block.info.split()[0] in ("sh", "console"):
+            for number, line in enumerate(block.text.splitlines(), block.line + 1):
+                yield from parsed(f"{block.page}:{number}", line, whole=True)
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for span in re.findall(r"`(holdfast [^`]+)`", text):
+            yield from parsed(f"{page.relative_to(ROOT).as_posix()} `{span}`", span, whole=False)
+
+
+def parsed(where: str, line: str, *, whole: bool) -> Iterator[Command]:
+    if "holdfast " not in line or line.lstrip().startswith(("#", "pip ")):
+        return
+    words = shlex.split(line.removeprefix("$ "), comments=True)
+    if "holdfast" not in words:
+        return
+    words = words[words.index("holdfast") + 1 :]
+    ends = [at for at, word in enumerate(words) if word in ("|", "||", "&&", "&", ";") or word.startswith((">", "2>"))]
+    yield Command(where, tuple(words[: ends[0]] if ends else words), whole)
+
+
+PLACES = {"…", "COMMAND", "[JSON]"}  # what a usage line leaves open
+COMMANDS = [command for command in commands() if not PLACES & {*command.words}]
+
+
+def test_there_are_commands_to_parse() -> None:
+    assert len(COMMANDS) >= 30
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: f"{command.where}: {' '.join(command.words)}"[:120])
+def test_every_documented_command_exists(command: Command) -> None:
+    assert misuse(command) is None
+
+
+def misuse(command: Command) -> str | None:
+    """Parse as the command line would, without running anything; say what is wrong, or None."""
+    context: click.Context | None = None
+    current: click.Command = cli
+    name, words = "holdfast", list(command.words)
+    try:
+        while True:
+            context = current.make_context(name, words, parent=context)
+            if not isinstance(current, click.Group):
+                return None
+            rest = [*context._protected_args, *context.args]
+            if not rest:
+                return None if not command.whole else f"{name} needs a command"
+            found_name, found, words = current.resolve_command(context, rest)
+            assert found is not None
+            assert found_name is not None
+            name, current = found_name, found
+    except click.exceptions.Exit:  # --help, --version
+        return None
+    except (click.MissingParameter, click.exceptions.NoArgsIsHelpError) as error:
+        return error.format_message() if command.whole else None
+    except click.UsageError as error:
+        return error.format_message()
+    except errors.HoldfastError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("words", ["jobs lst", "scan --fx", "db prune", "jobs list --state gone", "held approve"])
+def test_a_wrong_command_would_be_noticed(words: str) -> None:
+    assert misuse(Command("here", tuple(words.split()), whole=True)) is not None
+
+
+# --- Links and names -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    assert not broken
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_public_name_is_documented() -> None:
+    text = prose()
+    missing = [name for name in holdfast.__all__ if not re.search(rf"\b{name}\b", text) and name != "__version__"]
+    assert not missing
+
+
+def test_every_error_is_documented() -> None:
+    kinds = [name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, BaseException)]
+    text = (ROOT / "docs" / "tasks.md").read_text("utf-8")
+    assert not [name for name in kinds if f"`{name}`" not in text]
+
+
+def test_every_option_of_a_task_is_documented() -> None:
+    text = (ROOT / "docs" / "tasks.md").read_text("utf-8")
+    options = {*inspect.signature(holdfast.App.task).parameters, *inspect.signature(Sender.using).parameters}
+    assert not [name for name in options - {"self", "fn"} if f"`{name}`" not in text]
+
+
+def test_everything_in_the_context_is_documented() -> None:
+    text = (ROOT / "docs" / "tasks.md").read_text("utf-8")
+    names = [name for name in [*vars(Context), "log"] if not name.startswith("_")]
+    assert not [name for name in names if not re.search(rf"`{name}\b", text)]
+
+
+def test_every_option_of_an_app_and_verb_of_it_is_documented() -> None:
+    text = prose()
+    verbs = [name for name, value in vars(holdfast.App).items() if callable(value) and not name.startswith("_")]
+    options = [name for name in inspect.signature(holdfast.App).parameters if name not in ("url", "logger")]
+    missing = [name for name in verbs if f"{name}" not in text]
+    assert not missing + [name for name in options if not re.search(rf"\b{name}=|`{name}`", text)]
+
+
+def test_every_exit_code_is_documented() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    assert not [code for code in Exit if f"| {code.value} |" not in text]
+
+
+def test_every_kind_of_hook_that_is_called_is_documented() -> None:
+    emitted = {"zombie", "held", "dead"}
+    assert emitted <= set(HookKind.__args__)  # type: ignore[attr-defined]
+    assert emitted <= set(EventKind.__args__)  # type: ignore[attr-defined]
+    text = (ROOT / "docs" / "tasks.md").read_text("utf-8")
+    assert not [kind for kind in emitted if f"`{kind}`" not in text]
+
+
+# --- The house -------------------------------------------------------------------------------------------
+
+
+def test_the_tree_in_architecture_is_the_tree() -> None:
+    [tree] = [
+        block.text for block in blocks() if block.page == "docs/ARCHITECTURE.md" and "src/holdfast/\n" in block.text
+    ]
+    real = {
+        path.relative_to(ROOT).as_posix()
+        for path in PACKAGE.rglob("*")
+        if path.suffix in (".py", ".sql") and "__pycache__" not in path.parts
+    }
+    real = {path for path in real if "/migrations/" not in path}
+    assert drawn(tree) == real
+
+
+def drawn(tree: str) -> set[str]:
+    """Return the files under src/ that a tree drawn by indentation names."""
+    files: set[str] = set()
+    folders: list[tuple[int, str]] = []
+    for line in tree.splitlines():
+        indent = len(line) - len(line.lstrip())
+        names = re.split(r"\s{2,}", line.strip())[0].split()
+        if not names or (indent == 0 and not names[0].startswith("src/")):
+            folders = [] if indent == 0 and names else folders
+            continue
+        while folders and folders[-1][0] >= indent:
+            folders.pop()
+        where = "".join(folder for _, folder in folders)
+        if names[0].endswith("/"):
+            folders.append((indent, names[0]))
+        elif where:
+            files |= {where + name for name in names if name.endswith((".py", ".sql"))}
+    return files
+
+
+def test_every_verb_of_the_store_is_in_architecture() -> None:
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text("utf-8")
+    verbs = [name for name, value in vars(Store).items() if inspect.isfunction(value) and not name.startswith("_")]
+    assert not [verb for verb in verbs if f"`{verb}`" not in text]
+
+
+def test_every_decision_is_listed_and_complete() -> None:
+    pages = sorted((ROOT / "docs" / "adr").glob("0*.md"))
+    index = (ROOT / "docs" / "adr" / "README.md").read_text("utf-8")
+    for number, page in enumerate(pages, 1):
+        text = page.read_text("utf-8")
+        assert page.name in index
+        assert text.startswith(f"# {number}. ")
+        titles = re.findall(r"^## (.+)$", text, re.MULTILINE)
+        assert titles == ["Status", "Context", "Decision", "Consequences"]
+
+
+# --- The promises ----------------------------------------------------------------------------------------
+
+GUARANTEES = ROOT / "docs" / "guarantees.md"
+
+
+def test_every_promise_has_a_place() -> None:
+    titles = re.findall(r"^### (P\d+)\b", GUARANTEES.read_text("utf-8"), re.MULTILINE)
+    assert titles == [f"P{number}" for number in range(1, 15)]
+
+
+def test_every_test_that_a_promise_names_exists() -> None:
+    named_tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", GUARANTEES.read_text("utf-8"))
+    assert len(named_tests) >= 14
+    missing = [f"{file}::{name}" for file, name in named_tests if name not in defined_in(ROOT / file)]
+    assert not missing
+
+
+def test_every_file_that_a_promise_names_exists() -> None:
+    files = re.findall(r"`((?:tests|bench|src)/[\w/]+\.(?:py|sql))`", GUARANTEES.read_text("utf-8"))
+    assert not [file for file in files if not (ROOT / file).is_file()]
+
+
+def defined_in(file: Path) -> set[str]:
+    if not file.is_file():
+        return set()
+    nodes = ast.walk(ast.parse(file.read_text("utf-8")))
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
