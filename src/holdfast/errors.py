@@ -17,7 +17,8 @@
     ├── NotFound                   no such job, queue or worker
     ├── Refused                    the state or the fence has moved on; nothing was changed
     │   ├── IllegalMove            the machine has no such transition
-    │   └── KeyTaken               another live job holds the key
+    │   ├── KeyTaken               another live job holds the key
+    │   └── DutyLost               the duty has a newer term: somebody else does the chore now
     ├── WorkerGone                 this worker was declared dead; enrol again
     ├── TransactionExpired         ctx.transaction() was open for too long and was rolled back
     └── JobEnded                   job.result() of a job that gave none
@@ -113,6 +114,10 @@ class KeyTaken(Refused):
     """Another live job holds the key."""
 
 
+class DutyLost(Refused):
+    """The duty has a newer term; the act of the old holder was refused and nothing was changed."""
+
+
 class WorkerGone(HoldfastError):
     """The worker was declared dead; a living one enrols again under a new id."""
 
@@ -174,3 +179,9 @@ class NoProgress(Interrupted):
 
 class Stopping(Interrupted):
     """The worker is going away; the attempt is given back."""
+
+
+def is_passing(error: Exception) -> bool:
+    """Say whether the whole store is in trouble, and the same call may work later. Anything else is about what was
+    sent, and will be wrong again."""
+    return isinstance(error, StoreError) and type(error) is not StoreError

@@ -188,6 +188,15 @@ class Vanished(msgspec.Struct, frozen=True):
     evidence: Literal["lock", "boot", "gone"]
 
 
+class Duty(msgspec.Struct, frozen=True):
+    """The right to do a fleet-wide chore. The term only ever rises; an act under an old one is refused."""
+
+    name: str
+    holder: str
+    term: int
+    until: float  # on the store's lease clock
+
+
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs to find; newest first."""
 

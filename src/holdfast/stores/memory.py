@@ -21,6 +21,7 @@ from holdfast.core import rows
 from holdfast.core.machine import LIVE, State
 from holdfast.core.records import (
     BeatAnswer,
+    Duty,
     Event,
     Filter,
     Job,
@@ -33,7 +34,7 @@ from holdfast.core.records import (
     Worker,
 )
 from holdfast.core.verdict import Settlement, Verdict
-from holdfast.errors import KeyTaken, StoreUnsupported, UsageError, WorkerGone
+from holdfast.errors import DutyLost, KeyTaken, StoreUnsupported, UsageError, WorkerGone
 from holdfast.stores.protocol import Added, Answer, Schema, Transaction
 
 UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
@@ -51,6 +52,7 @@ class MemoryStore:
         self._events: dict[str, list[Event]] = {}  # by job
         self._seqs = itertools.count(1)
         self._paused: set[str] = set()
+        self._duties: dict[str, Duty] = {}
         self._hints: dict[int, threading.Event] = {}  # by waiting thread, so that none eats another's
 
     def now(self) -> Moment:
@@ -112,8 +114,9 @@ class MemoryStore:
             asked = [job.id for job in self._held_by(worker_id) if job.cancel_requested]
             return BeatAnswer(lost=lost, cancelled=asked)
 
-    def settle(self, settlements: Sequence[Settlement]) -> list[Answer]:
+    def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Answer]:
         with self._lock:
+            self._check_duty(under)
             answers = [self._settle_one(settlement) for settlement in settlements]
             self.wake()
             return answers
@@ -163,13 +166,31 @@ class MemoryStore:
             wall = self._clock.wall()
             self._workers[worker.id] = replace(worker, started_at=wall, beat_at=wall)
 
-    def retire(self, worker_id: str, cause: str) -> bool:
+    def retire(self, worker_id: str, cause: str, under: Duty | None = None) -> bool:
         with self._lock:
+            self._check_duty(under)
             if not self._lives(worker_id):
                 return False
             worker = self._workers[worker_id]
             self._workers[worker_id] = replace(worker, gone_at=self._clock.wall(), gone_cause=cause)
             self.wake()
+            return True
+
+    def acquire(self, name: str, holder: str, ttl_s: float) -> Duty | None:
+        with self._lock:
+            now, duty = self._clock.lease(), self._duties.get(name)
+            ours = duty is not None and duty.holder == holder
+            if duty is not None and not ours and duty.holder and duty.until > now:
+                return None
+            term = (duty.term if duty is not None else 0) + (not ours)
+            self._duties[name] = Duty(name, holder, term, now + ttl_s)
+            return self._duties[name]
+
+    def resign(self, duty: Duty) -> bool:
+        with self._lock:
+            if not self._is_current(duty):
+                return False
+            self._duties[duty.name] = replace(duty, holder="")  # the row stays: its term must not fall
             return True
 
     # --------------------------------------------------------------------------- the operator's door
@@ -294,6 +315,14 @@ class MemoryStore:
     def _put(self, job: Job) -> Job:
         self._jobs[job.id] = job
         return job
+
+    def _is_current(self, duty: Duty) -> bool:
+        now = self._duties.get(duty.name)
+        return now is not None and (now.holder, now.term) == (duty.holder, duty.term)
+
+    def _check_duty(self, duty: Duty | None) -> None:
+        if duty is not None and not self._is_current(duty):
+            raise DutyLost(f"the duty {duty.name!r} of term {duty.term} has passed to somebody else")
 
     def _as_seen(self, job_id: str, state: State, fence: int) -> Job | None:
         job = self._jobs.get(job_id)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.core.machine import State
-from holdfast.core.records import BeatAnswer, Event, Filter, Job, Lease, Moment, NewJob, Pulse, Vanished, Worker
+from holdfast.core.records import BeatAnswer, Duty, Event, Filter, Job, Lease, Moment, NewJob, Pulse, Vanished, Worker
 from holdfast.core.verdict import Settlement, Verdict
 
 
@@ -105,13 +105,14 @@ class Store(Protocol):
         """
         ...
 
-    def settle(self, settlements: Sequence[Settlement]) -> list[Answer]:
+    def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Answer]:
         """End attempts: apply each verdict whose lease is the current one, and answer in order. Fenced.
 
         Also writes the verdict's notes to the journal, under the fence of the lease, and counts finished jobs. With
         `seen_lease_until`, a lease that was renewed meanwhile is REFUSED without a stale_report: the caller was a
         reaper, not a zombie.
         A verdict other than done, made before the job was asked to stop (`seen_cancel`), is answered with AGAIN.
+        With `under`, raises `DutyLost` and applies nothing when that duty has a newer term or another holder.
         Either all accepted settlements are durable on return, or the call raised.
         """
         ...
@@ -149,11 +150,23 @@ class Store(Protocol):
         """Take the worker's liveness lock, then write its row. Its id must be new."""
         ...
 
-    def retire(self, worker_id: str, cause: str) -> bool:
+    def retire(self, worker_id: str, cause: str, under: Duty | None = None) -> bool:
         """Mark a worker gone: from now on its claims and beats do nothing. False when it was gone already.
 
-        Its leases stay until somebody settles them. If it is our own, its liveness lock is dropped.
+        Its leases stay until somebody settles them. If it is our own, its liveness lock is dropped. `under` is checked
+        as in `settle`.
         """
+        ...
+
+    def acquire(self, name: str, holder: str, ttl_s: float) -> Duty | None:
+        """Take the duty, or renew it if it is ours; None while somebody else's has not run out.
+
+        Taking it raises the term; renewing keeps it, also late, as long as nobody took it in between.
+        """
+        ...
+
+    def resign(self, duty: Duty) -> bool:
+        """Give the duty up at once; False when it was not ours any more."""
         ...
 
     # --------------------------------------------------------------------------- the operator's door

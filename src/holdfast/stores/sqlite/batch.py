@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Note
+from holdfast.core.records import Duty, Note
 from holdfast.core.verdict import Settlement
+from holdfast.errors import DutyLost
 from holdfast.stores import codec
 from holdfast.stores.protocol import Answer
 from holdfast.stores.sql import load_queries
@@ -94,6 +95,17 @@ def _settle_one(db: sqlite3.Connection, settlement: Settlement, wall: float) -> 
         notes = (Note("stale_report", detail),)
         write_notes(db, codec.journal_lines(lease.job_id, lease.fence, settlement.worker, notes), wall)
     return Answer.REFUSED
+
+
+def check_duty(db: sqlite3.Connection, duty: Duty | None) -> None:
+    """Raise `DutyLost` when the act is under a duty that somebody else has by now."""
+    if duty is not None and db.execute(Q["acquire_check"], duty_token(duty)).fetchone() is None:
+        raise DutyLost(f"the duty {duty.name!r} of term {duty.term} has passed to somebody else")
+
+
+def duty_token(duty: Duty) -> dict[str, Any]:
+    """Flatten what proves a duty."""
+    return {"name": duty.name, "holder": duty.holder, "term": duty.term}
 
 
 def write_tallies(db: sqlite3.Connection, tallies: Counter[tuple[str, State]]) -> None:

@@ -235,6 +235,27 @@ DELETE FROM holdfast_worker
 WHERE gone_at < :wall - 86400
     AND NOT EXISTS (SELECT 1 FROM holdfast_job WHERE state = 'running' AND worker = holdfast_worker.id);
 
+-- name: acquire
+-- Another boot's clock says nothing here: its holder is gone with it.
+INSERT INTO holdfast_duty AS duty (name, holder, term, until, boot_id)
+VALUES (:name, :holder, 1, :lease + :ttl, :boot_id)
+ON CONFLICT (name) DO UPDATE SET
+    term = duty.term + (duty.holder IS NOT excluded.holder),
+    holder = excluded.holder,
+    until = excluded.until,
+    boot_id = excluded.boot_id
+WHERE duty.holder IS NULL
+    OR duty.holder = excluded.holder
+    OR duty.until <= :lease
+    OR duty.boot_id <> excluded.boot_id
+RETURNING term, until;
+
+-- name: acquire_check
+SELECT 1 FROM holdfast_duty WHERE name = :name AND holder = :holder AND term = :term;
+
+-- name: resign
+UPDATE holdfast_duty SET holder = NULL WHERE name = :name AND holder = :holder AND term = :term;
+
 -- name: move
 -- The operator's door: compare-and-set on the state and the fence that the person saw.
 UPDATE holdfast_job SET

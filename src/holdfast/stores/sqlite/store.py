@@ -15,6 +15,7 @@ from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import (
     BeatAnswer,
+    Duty,
     Event,
     Filter,
     Job,
@@ -129,11 +130,12 @@ class SqliteStore:
             cancelled = codec.names_from(db.execute(Q["beat_cancelled"], {"worker": worker_id}).fetchone()[0])
         return BeatAnswer(lost=lost, cancelled=cancelled)
 
-    def settle(self, settlements: Sequence[Settlement]) -> list[Answer]:
+    def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Answer]:
         if not settlements:
             return []
         point("settle.before")
         with self._db.writing() as db:
+            batch.check_duty(db, under)
             answers = batch.settle(db, settlements, self._clock.wall())
         point("settle.after")
         return answers
@@ -187,14 +189,25 @@ class SqliteStore:
         with self._db.writing() as db:
             db.execute(Q["enroll"], values)
 
-    def retire(self, worker_id: str, cause: str) -> bool:
+    def retire(self, worker_id: str, cause: str, under: Duty | None = None) -> bool:
         with self._db.writing() as db:
+            batch.check_duty(db, under)
             values = {"worker": worker_id, "wall": self._clock.wall(), "cause": cause}
             changed = db.execute(Q["retire"], values).rowcount == 1
             db.execute(Q["retire_old"], {"wall": self._clock.wall()})
         liveness.drop(self._lock_path(worker_id))
         self._foreign.pop(worker_id, None)
         return changed
+
+    def acquire(self, name: str, holder: str, ttl_s: float) -> Duty | None:
+        values = {"name": name, "holder": holder, "ttl": ttl_s, "lease": self._clock.lease()}
+        with self._db.writing() as db:
+            row = db.execute(Q["acquire"], {**values, "boot_id": self._clock.boot_id}).fetchone()
+        return Duty(name, holder, *row) if row is not None else None
+
+    def resign(self, duty: Duty) -> bool:
+        with self._db.writing() as db:
+            return db.execute(Q["resign"], batch.duty_token(duty)).rowcount == 1
 
     # --------------------------------------------------------------------------- the operator's door
 

@@ -1,0 +1,92 @@
+"""acquire, resign and acts under a duty: one holder at a time, a term that only rises, an old term refused."""
+
+import pytest
+
+from holdfast.core.machine import State
+from holdfast.core.records import Duty
+from holdfast.core.verdict import Lost
+from holdfast.errors import DutyLost
+from holdfast.stores.protocol import Answer, Store
+from holdfast.testing import FakeClock
+from tests.factory import enrol, picture, row, settlement, start
+
+LOST = Lost("expired", "the lease ran out")
+
+
+def acquire(store: Store, holder: str = "a", ttl_s: float = 30.0) -> Duty:
+    duty = store.acquire("reaper", holder, ttl_s)
+    assert duty is not None
+    return duty
+
+
+def test_the_first_holder_gets_term_one_until_the_ttl_has_passed(store: Store, clock: FakeClock) -> None:
+    assert acquire(store) == Duty("reaper", "a", 1, clock.lease() + 30)
+
+
+def test_another_gets_nothing_until_the_very_end_and_then_the_next_term(store: Store, clock: FakeClock) -> None:
+    acquire(store)
+    clock.advance(29.999)
+    assert store.acquire("reaper", "b", 30.0) is None
+    clock.advance(0.001)
+    assert acquire(store, "b") == Duty("reaper", "b", 2, clock.lease() + 30)
+    assert store.acquire("reaper", "a", 30.0) is None
+
+
+def test_renewing_keeps_the_term_also_late_if_nobody_came(store: Store, clock: FakeClock) -> None:
+    acquire(store)
+    clock.advance(10)
+    assert acquire(store) == Duty("reaper", "a", 1, clock.lease() + 30)
+    clock.advance(300)
+    assert acquire(store).term == 1
+
+
+def test_duties_of_other_names_do_not_disturb_each_other(store: Store) -> None:
+    acquire(store)
+    other = store.acquire("pruner", "b", 30.0)
+    assert other is not None
+    assert (other.name, other.term) == ("pruner", 1)
+
+
+def test_who_resigns_lets_the_next_one_in_at_once_and_the_term_still_rises(store: Store) -> None:
+    duty = acquire(store)
+    assert store.resign(duty) is True
+    assert store.resign(duty) is False
+    assert acquire(store, "b").term == 2
+    assert store.resign(duty) is False
+    assert store.acquire("reaper", "c", 30.0) is None
+
+
+def test_who_comes_back_after_resigning_has_a_new_term(store: Store) -> None:
+    store.resign(acquire(store))
+    assert acquire(store).term == 2
+
+
+def test_an_act_under_the_current_term_is_accepted_also_when_its_time_has_run_out(
+    store: Store, clock: FakeClock
+) -> None:
+    duty = acquire(store, ttl_s=1.0)
+    job = start(store)
+    clock.advance(60)
+    assert store.settle([settlement(job, LOST)], under=duty) == [Answer.ACCEPTED]
+    assert row(store, job.id).state is State.READY
+
+
+@pytest.mark.parametrize("end", ["taken over", "resigned", "taken over and back"])
+def test_the_act_of_an_old_term_is_refused_and_changes_nothing(store: Store, clock: FakeClock, end: str) -> None:
+    duty = acquire(store)
+    worker = enrol(store)
+    job = start(store, worker)
+    if end == "resigned":
+        store.resign(duty)
+    else:
+        clock.advance(30)
+        acquire(store, "b", ttl_s=5.0)
+    if end == "taken over and back":
+        clock.advance(5)
+        assert acquire(store).term == 3
+    before = picture(store)
+    with pytest.raises(DutyLost, match="term 1"):
+        store.settle([settlement(job, LOST)], under=duty)
+    with pytest.raises(DutyLost):
+        store.retire(worker, "vanished", under=duty)
+    assert picture(store) == before
