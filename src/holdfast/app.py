@@ -255,6 +255,13 @@ class App:
                 raise UsageError(f"{draft!r} is not a job of this app; make it with task.job(…)")
         store = self.store
         jobs: list[Job[R]] = []
+        connections = {id(draft.connection): draft.connection for draft in wanted}
+        if len(connections) > 1:
+            raise UsageError("these jobs are for several connections; enqueue those of each connection by themselves")
+        for connection in connections.values():
+            if connection is not None:  # the caller's commit stores them, and is what wakes the workers
+                added = store.add([draft.new for draft in wanted], connection)
+                return [Job(self, each.id, existed=each.existed) for each in added]
         for start in range(0, len(wanted), ADD_AT_ONCE):
             added = store.add([draft.new for draft in wanted[start : start + ADD_AT_ONCE]])
             jobs += [Job(self, each.id, existed=each.existed) for each in added]

@@ -52,6 +52,7 @@ class Options:
     run_at: float | None = None
     delay_s: float = 0.0
     policy: Policy = field(default_factory=Policy)
+    connection: Any = None
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -81,6 +82,7 @@ class Draft(Generic[R_co]):
 
     task: Task[..., R_co]
     new: NewJob
+    connection: Any = None  # of the caller: the job is stored by its transaction
 
 
 class Sender(Generic[P, R]):
@@ -119,7 +121,7 @@ class Sender(Generic[P, R]):
             delay_s=options.delay_s,
             policy=options.policy,
         )
-        return Draft(task, new)
+        return Draft(task, new, options.connection)
 
     def using(
         self,
@@ -136,12 +138,15 @@ class Sender(Generic[P, R]):
         lease_s: float | None = None,
         timeout_s: float | None = None,
         stall_s: float | None = None,
+        connection: Any = None,
     ) -> Sender[P, R]:
         """Return the task with other options for its jobs; what is None stays as it was.
 
         run_after: seconds from now, counted by the store's clock. run_at: an instant with a time zone; one that has
         passed means now. key: while a live job has it, an enqueue returns that job. priority: larger is sooner. id: the
-        caller's own, for repeating an enqueue whose answer was lost. The rest is as in `app.task`.
+        caller's own, for repeating an enqueue whose answer was lost. connection: the caller's own, to the same store
+        (on SQLite a `sqlite3.Connection` to the same file): the job is stored by the transaction that is open on it,
+        and rolled back with it; if none is open, one is begun. The rest is as in `app.task`.
         """
         policy = {
             "retry": retry,
@@ -152,7 +157,7 @@ class Sender(Generic[P, R]):
             "stall_s": stall_s,
         }
         given = _given(policy)
-        changes = _given({"key": key, "priority": priority, "queue": queue, "id": id})
+        changes = _given({"key": key, "priority": priority, "queue": queue, "id": id, "connection": connection})
         if given:
             changes["policy"] = self._task.check_policy(dataclasses.replace(self._options.policy, **given))
         if run_after is not None or run_at is not None:

@@ -60,7 +60,9 @@ class MemoryStore:
 
     # ---------------------------------------------------------------------------- the life of a job
 
-    def add(self, jobs: Sequence[NewJob]) -> list[Added]:
+    def add(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Added]:
+        if connection is not None:
+            raise StoreUnsupported("memory:// has no transactions to take part in; use sqlite:///…")
         with self._lock:
             wall = self._clock.wall()
             answers = []

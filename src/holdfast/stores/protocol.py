@@ -68,11 +68,14 @@ class Store(Protocol):
 
     # ---------------------------------------------------------------------------- the life of a job
 
-    def add(self, jobs: Sequence[NewJob]) -> list[Added]:
+    def add(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Added]:
         """Store the jobs, all or none, and answer in their order.
 
         A job whose id is known, or whose key belongs to a live job, is not stored: the answer names the job that is
         there. A job with neither run_at nor delay is ready now.
+        With `connection`, an open one of the caller to this very store, the jobs are stored by its transaction; one is
+        begun if none is open. Raises `UsageError` for a connection to anything else, and `StoreUnsupported` where
+        there is none to be had.
         """
         ...
 

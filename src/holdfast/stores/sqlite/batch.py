@@ -1,4 +1,4 @@
-"""What a claim and a settlement do inside their transaction."""
+"""What an enqueue, a claim and a settlement do inside their transaction."""
 
 from __future__ import annotations
 
@@ -8,14 +8,35 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Duty, Note
+from holdfast.core.records import Duty, NewJob, Note
 from holdfast.core.verdict import Settlement
 from holdfast.errors import DutyLost
 from holdfast.stores import codec
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Added, Answer
 from holdfast.stores.sql import load_queries
 
 Q = load_queries("holdfast.stores.sqlite")
+Executes = sqlite3.Connection | sqlite3.Cursor  # what statements are run on; a caller's transaction lends a cursor
+
+
+def add(db: Executes, jobs: Sequence[NewJob], wall: float) -> list[Added]:
+    """Store the jobs whose id is new and whose key is free; say for each which one is stored."""
+    rows = {"jobs": codec.encode([codec.new_job(job) for job in jobs]).decode(), "wall": wall}
+    last = db.execute(Q["add_last"]).fetchone()[0]
+    if db.execute(Q["add"], rows).rowcount == len(jobs):
+        return [Added(job.id, False) for job in jobs]
+    found = codec.rows_from(db.execute(Q["add_answers"], {**rows, "last": last}).fetchone()[0])
+    return _answers(jobs, found)
+
+
+def _answers(jobs: Sequence[NewJob], found: list[list[Any]]) -> list[Added]:
+    """Say for each wanted job which one is stored; the second of two in one batch existed too."""
+    answers: list[Added] = []
+    new: set[str] = set()
+    for job, (stored, before) in zip(jobs, found, strict=True):
+        answers.append(Added(stored, bool(before) or stored != job.id or stored in new))
+        new.add(stored)
+    return answers
 
 
 def take(

@@ -27,6 +27,7 @@ from holdfast.errors import (
     StoreReadOnly,
     StoreUnavailable,
     StoreUnsupported,
+    UsageError,
 )
 
 OLDEST_SQLITE = (3, 38, 0)  # STRICT tables, UPDATE … FROM, the ->> operator
@@ -117,6 +118,36 @@ class Connections:
             raise
         finally:
             self.end(connection)
+
+    @contextmanager
+    def joining(self, connection: object) -> Iterator[sqlite3.Cursor]:
+        """Lend a cursor of the caller's own connection, inside the caller's own transaction; begin one if none is open.
+
+        A connection in autocommit mode commits by itself, as it does for every other statement of the caller.
+        """
+        self._check_identity()
+        if not isinstance(connection, sqlite3.Connection):
+            raise UsageError(f"connection={connection!r} is not a sqlite3.Connection, which this store needs")
+        cursor = connection.cursor()
+        cursor.row_factory = None  # the caller may have set another
+        files = [row[2] for row in cursor.execute("PRAGMA database_list") if row[1] in ("main", b"main")]
+        if not files[0] or not os.path.samefile(files[0], self.options.path):
+            raise UsageError(f"the connection is open on {files[0]!r}, not on {self.options.path}")
+        alone = not connection.in_transaction
+        try:
+            if alone:
+                cursor.execute("BEGIN IMMEDIATE")
+            yield cursor
+            if alone and connection.isolation_level is None:
+                cursor.execute("COMMIT")
+        except BaseException as error:
+            if alone and connection.in_transaction:
+                cursor.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise self.explain(error) from error
+            raise
+        finally:
+            cursor.close()
 
     def begin(self, busy_s: float | None = None, connection: sqlite3.Connection | None = None) -> sqlite3.Connection:
         """Open a write transaction, waiting for our turn; pair with `end`."""

@@ -67,18 +67,12 @@ class SqliteStore:
 
     # ---------------------------------------------------------------------------- the life of a job
 
-    def add(self, jobs: Sequence[NewJob]) -> list[Added]:
+    def add(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Added]:
         if not jobs:
             return []
-        rows = {"jobs": codec.encode([codec.new_job(job) for job in jobs]).decode(), "wall": self._clock.wall()}
         point("add.before")
-        with self._db.writing() as db:
-            last = db.execute(Q["add_last"]).fetchone()[0]
-            if db.execute(Q["add"], rows).rowcount == len(jobs):
-                answers = [Added(job.id, False) for job in jobs]
-            else:
-                found = codec.rows_from(db.execute(Q["add_answers"], {**rows, "last": last}).fetchone()[0])
-                answers = _answers(jobs, found)
+        with self._db.writing() if connection is None else self._db.joining(connection) as db:
+            answers = batch.add(db, jobs, self._clock.wall())
         point("add.after")
         return answers
 
@@ -412,16 +406,6 @@ class SqliteStore:
             return Schema(0, len(_MIGRATIONS))
         row = db.execute(Q["schema"]).fetchone()
         return Schema(int(row[0]) if row else 0, len(_MIGRATIONS))
-
-
-def _answers(jobs: Sequence[NewJob], found: list[list[Any]]) -> list[Added]:
-    """Say for each wanted job which one is stored; the second of two in one batch existed too."""
-    answers: list[Added] = []
-    new: set[str] = set()
-    for job, (stored, before) in zip(jobs, found, strict=True):
-        answers.append(Added(stored, bool(before) or stored != job.id or stored in new))
-        new.add(stored)
-    return answers
 
 
 def _statements(script: str) -> Iterator[str]:

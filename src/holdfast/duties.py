@@ -1,0 +1,87 @@
+"""Holding a duty: one replica of several does a fleet-wide chore; the others stand by.
+
+The lease rules apply: a holder renews at a third of the time to live, trusts its duty by its own clock from before the
+request was sent, and gives it back when it stops, so that the next one takes over at once. What it does under the
+duty carries the term, so a holder that was paused for too long can do no harm when it wakes.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.clock import Clock
+from holdfast.core.lease import TrustWindow, trust
+from holdfast.core.records import Duty
+from holdfast.errors import HoldfastError
+from holdfast.hooks import Hooks
+from holdfast.stores.protocol import Store
+
+log = logging.getLogger("holdfast.duties")
+
+
+class Post:
+    """One replica's place in the line for a duty."""
+
+    def __init__(self, store: Store, clock: Clock, name: str, holder: str, ttl_s: float, hooks: Hooks) -> None:
+        self._store = store
+        self._clock = clock
+        self._name = name
+        self._holder = holder
+        self._ttl_s = ttl_s
+        self._hooks = hooks
+        self._duty: Duty | None = None
+        self._window: TrustWindow | None = None
+
+    def duty(self) -> Duty | None:
+        """Return the duty if it is ours, taking or renewing it when that is due. Call it before every act.
+
+        Raises `StoreError` when the store does; a duty whose time is up by our own clock is given up before that.
+        """
+        now = self._clock.lease()
+        if self._window is not None and self._window.must_stop(now):
+            self._lost("it could not be renewed in time")
+        if self._window is None or self._window.must_renew(now):
+            sent_at = self._clock.lease()
+            duty = self._store.acquire(self._name, self._holder, self._ttl_s)
+            if duty is None:
+                self._lost("somebody else has it")
+            else:
+                self._window = trust(sent_at, self._ttl_s)
+                self._has(duty)
+        return self._duty
+
+    def refused(self) -> None:
+        """Note that the store refused an act: somebody else has the duty."""
+        self._lost("the store refused its term")
+
+    def resign(self) -> None:
+        """Give the duty back, if it is ours; never raises."""
+        duty, self._duty, self._window = self._duty, None, None
+        if duty is None:
+            return
+        try:
+            self._store.resign(duty)
+            self._tell("duty_lost", duty, "resigned")
+        except HoldfastError as error:
+            log.warning("could not give the duty %r back: %s", self._name, error)
+
+    def _has(self, duty: Duty) -> None:
+        if self._duty is None or self._duty.term != duty.term:
+            if self._duty is not None:
+                self._tell("duty_lost", self._duty, "somebody else had it in between")
+            self._tell("duty_acquired", duty, "")
+        self._duty = duty
+
+    def _lost(self, why: str) -> None:
+        duty, self._duty, self._window = self._duty, None, None
+        if duty is not None:
+            self._tell("duty_lost", duty, why)
+
+    def _tell(self, kind: str, duty: Duty, why: str) -> None:
+        if kind == "duty_acquired":
+            log.info("took the duty %r, term %d", duty.name, duty.term)
+            self._hooks.emit("duty_acquired", {"duty": duty.name, "holder": duty.holder, "term": duty.term})
+        else:
+            log.info("no longer has the duty %r of term %d: %s", duty.name, duty.term, why)
+            detail = {"duty": duty.name, "holder": duty.holder, "term": duty.term, "reason": why}
+            self._hooks.emit("duty_lost", detail)

@@ -1,0 +1,111 @@
+"""using(connection=…): the job is stored by the caller's own transaction, and by nothing else."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import App
+from holdfast.errors import StoreUnsupported, UsageError
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    with App(f"sqlite:///{tmp_path}/jobs.db?synchronous=normal") as app:
+        yield app
+
+
+@pytest.fixture
+def orders(app: App, tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """The caller's own connection to the same file, with a table of its own."""
+    app.store.counts()
+    connection = sqlite3.connect(tmp_path / "jobs.db")
+    connection.execute("CREATE TABLE orders (number INTEGER)")
+    connection.commit()
+    yield connection
+    connection.close()
+
+
+def test_the_job_appears_with_the_commit_and_not_before(app: App, orders: sqlite3.Connection) -> None:
+    ship = app.task(ship_order)
+    orders.execute("INSERT INTO orders VALUES (1)")
+    job = ship.using(connection=orders).enqueue(1)
+    assert app.counts()["ready"] == 0
+    orders.commit()
+    assert app.get(job.id).state == "ready"
+
+
+def test_a_rollback_leaves_neither_the_row_nor_the_job(app: App, orders: sqlite3.Connection) -> None:
+    ship = app.task(ship_order)
+    orders.execute("INSERT INTO orders VALUES (1)")
+    ship.using(connection=orders).enqueue(1)
+    orders.rollback()
+    assert app.counts()["ready"] == 0
+    assert orders.execute("SELECT count(*) FROM orders").fetchone() == (0,)
+
+
+def test_without_an_open_transaction_one_is_begun_for_the_caller_to_end(app: App, orders: sqlite3.Connection) -> None:
+    ship = app.task(ship_order)
+    ship.using(connection=orders).enqueue(1)
+    assert orders.in_transaction
+    assert app.counts()["ready"] == 0
+    orders.commit()
+    assert app.counts()["ready"] == 1
+
+
+def test_in_autocommit_mode_the_job_is_stored_at_once(app: App, orders: sqlite3.Connection) -> None:
+    orders.isolation_level = None
+    app.task(ship_order).using(connection=orders).enqueue(1)
+    assert not orders.in_transaction
+    assert app.counts()["ready"] == 1
+
+
+def test_many_jobs_and_a_taken_key_in_one_transaction(app: App, orders: sqlite3.Connection) -> None:
+    ship = app.task(ship_order)
+    first = ship.using(key="order-1").enqueue(1)
+    sender = ship.using(connection=orders)
+    jobs = app.enqueue_many([sender.job(2), sender.using(key="order-1").job(1)])
+    orders.commit()
+    assert [job.existed for job in jobs] == [False, True]
+    assert jobs[1].id == first.id
+    assert app.counts()["ready"] == 2
+
+
+def test_the_callers_row_and_text_factories_do_not_disturb(app: App, orders: sqlite3.Connection) -> None:
+    orders.row_factory = lambda cursor, row: {"first": row[0]}
+    orders.text_factory = bytes
+    ship = app.task(ship_order)
+    ship.using(key="k").enqueue(1)
+    job = ship.using(connection=orders, key="k").enqueue(1)
+    orders.commit()
+    assert job.existed
+
+
+def test_a_connection_to_another_file_is_refused_and_nothing_is_stored(app: App, tmp_path: Path) -> None:
+    ship = app.task(ship_order)
+    for name in (str(tmp_path / "other.db"), ":memory:"):
+        other = sqlite3.connect(name)
+        with pytest.raises(UsageError, match="is open on"):
+            ship.using(connection=other).enqueue(1)
+        assert not other.in_transaction
+        other.close()
+    with pytest.raises(UsageError, match=r"not a sqlite3\.Connection"):
+        ship.using(connection="jobs.db").enqueue(1)
+    assert app.counts()["ready"] == 0
+
+
+def test_jobs_for_two_connections_are_refused(app: App, orders: sqlite3.Connection) -> None:
+    ship = app.task(ship_order)
+    with pytest.raises(UsageError, match="several connections"):
+        app.enqueue_many([ship.job(1), ship.using(connection=orders).job(2)])
+    assert not orders.in_transaction
+
+
+def test_memory_has_no_transaction_to_take_part_in(orders: sqlite3.Connection) -> None:
+    with App("memory://") as app, pytest.raises(StoreUnsupported):
+        app.task(ship_order).using(connection=orders).enqueue(1)
+
+
+def ship_order(order: int) -> int:
+    return order
