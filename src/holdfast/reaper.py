@@ -14,7 +14,7 @@ beat, the living get one more beat to renew; what is lost in the gap is excused:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -23,8 +23,8 @@ from holdfast.clock import Clock, pause
 from holdfast.core.machine import State
 from holdfast.core.records import Detector, Filter, Job, Vanished, Worker
 from holdfast.core.times import iso
-from holdfast.core.verdict import Lost, Released, Verdict, judge, settlement
-from holdfast.errors import StoreError
+from holdfast.core.verdict import Lost, Released, Settlement, Verdict, judge, settlement
+from holdfast.errors import HoldfastError, PolicyError, StoreError, is_passing
 from holdfast.hooks import Hooks
 from holdfast.identity import chance
 from holdfast.points import point
@@ -34,6 +34,7 @@ log = logging.getLogger("holdfast.reaper")
 
 PAGE = 500
 SECOND_LOOK_S = 0.1
+COMPLAIN_S = 60.0  # how often to say that a row is damaged
 SILENCE_S = 2.0  # a resident reaper looks several times a second: a longer pause was a gap
 STORM = 100  # when one pass recovers more than this many jobs,
 STORM_SPREAD_S = 5.0  # they come back over so many seconds
@@ -79,15 +80,16 @@ class Reaper:
         self._overdue: dict[tuple[str, int, float], float] = {}
         self._holders: dict[str, Worker] = {}
         self._contact: float | None = None
-        self._blocked_since: float | None = None
+        self._complained: dict[str, float] = {}
         self._gap_s = 0.0
         self._gap_ended = float("-inf")
 
     def once(self, *, fix: bool = True) -> Report:
         """Make one pass; believe only what the pass before has seen too. Raises `StoreError` when the store does."""
         zombies: list[Zombie] = []
+        if fix:
+            self._feel_for_a_gap()  # before anything is judged
         vanished = self._seen_twice(self._store.vanished())
-        self._note_contact()  # before anything is judged
         spread_s = STORM_SPREAD_S if sum(each.worker.running for each in vanished) > STORM else 0.0
         for each in vanished:
             zombies += self._recover_worker(each, fix, spread_s)
@@ -112,7 +114,7 @@ class Reaper:
             wall = self._store.now().wall
             outcome = Released(started=True, cause=cause)
             batch = [settlement(job, judge(outcome, job, wall, chance=chance())) for job in jobs]
-            accepted = [answer is Answer.ACCEPTED for answer in self._store.settle(batch)]
+            accepted = [answer is Answer.ACCEPTED for answer in self._answers(batch)]
             released += sum(accepted)
             if not any(accepted):
                 return released
@@ -133,7 +135,7 @@ class Reaper:
         detector, cause = self._cause(vanished)
         if not fix:
             jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
-            return [self._judge(job, worker, detector, cause, len(jobs), spread_s) for job in jobs]
+            return self._judge_all(jobs, worker, detector, cause, suspects=len(jobs), spread_s=spread_s)
         if vanished.evidence != "gone":
             self._store.retire(worker.id, f"{detector}: {cause}")
             point("reap.retired")
@@ -160,7 +162,7 @@ class Reaper:
         while True:
             jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
             suspects = len(zombies) + len(jobs)
-            page = [self._judge(job, worker, detector, cause, suspects, spread_s, excused) for job in jobs]
+            page = self._judge_all(jobs, worker, detector, cause, suspects=suspects, spread_s=spread_s, excused=excused)
             page = self._settle(page, seen_lease=False)
             zombies += page
             if not any(zombie.recovered for zombie in page):
@@ -174,11 +176,10 @@ class Reaper:
         left = 0  # overdue rows that stay: not ripe, not readable, or renewed; they must not hide those behind them
         while True:
             page = self._store.overdue(self._grace_s, PAGE, skip=left)
-            if page and fix:
-                self._feel_for_a_gap()
             now = self._store.now().lease
             ripe = [job for job in page if job.id not in done and self._is_ripe(job, now)]
-            judged = [self._judge(job, None, "expired", "its lease ran out", 0, self._spread(ripe)) for job in ripe]
+            spread_s = STORM_SPREAD_S if len(ripe) > STORM else 0.0
+            judged = self._judge_all(ripe, None, "expired", "its lease ran out", spread_s=spread_s)
             if not fix:
                 return judged
             judged = self._settle(judged, seen_lease=True)
@@ -196,30 +197,48 @@ class Reaper:
         many = len(self._overdue) > PAGE  # a second look at each of very many would only delay them all
         return many or now - first_seen >= SECOND_LOOK_S
 
-    def _spread(self, jobs: Sequence[Job]) -> float:
-        return STORM_SPREAD_S if len(jobs) > STORM else 0.0
-
     def _forget_overdue(self, now: float) -> None:
         self._overdue = {key: seen for key, seen in self._overdue.items() if now - seen < 60.0}
 
     # ----------------------------------------------------------------------------------------- gaps
 
+    def _reaches_into_the_gap(self, job: Job) -> bool:
+        """Say whether the lease ended during or after the last gap, and was last renewed before the gap was over."""
+        lease_until = job.lease_until or 0.0
+        return self._gap_ended - self._gap_s <= lease_until < self._gap_ended + job.lease_s
+
     def _feel_for_a_gap(self) -> None:
-        """Take the store's write lock for an instant: reads may work while nobody can renew."""
-        if self._blocked_since is None:
-            self._blocked_since = self._clock.lease()
+        """Take the store's write lock for an instant: reads may work while nobody can renew.
+
+        Every pass does, so that the length of a gap is known and not only the part of it that a lease outlived.
+        """
+        since = self._contact if self._contact is not None else self._clock.lease()
         self._store.ping()  # if it raises, the gap goes on
-        now, since, self._blocked_since = self._clock.lease(), self._blocked_since, None
-        if now - since > SECOND_LOOK_S:
+        now = self._contact = self._clock.lease()
+        if now - since > SILENCE_S:
             self._gap_s, self._gap_ended = now - since, now
 
-    def _note_contact(self) -> None:
-        now = self._clock.lease()
-        if self._contact is not None and now - self._contact > SILENCE_S:
-            self._gap_s, self._gap_ended = now - self._contact, now
-        self._contact = now
-
     # ------------------------------------------------------------------------------------------ both
+
+    def _judge_all(
+        self,
+        jobs: Sequence[Job],
+        worker: Worker | None,
+        detector: Detector,
+        cause: str,
+        *,
+        suspects: int = 0,
+        spread_s: float = 0.0,
+        excused: bool = False,
+    ) -> list[Zombie]:
+        """Judge each; leave out, and say so, what nobody can judge: a damaged policy does not stop the rest."""
+        zombies = []
+        for job in jobs:
+            try:
+                zombies.append(self._judge(job, worker, detector, cause, suspects, spread_s, excused))
+            except PolicyError as error:
+                self._complain(job.id, error)
+        return zombies
 
     def _judge(
         self,
@@ -227,14 +246,13 @@ class Reaper:
         worker: Worker | None,
         detector: Detector,
         cause: str,
-        suspects: int = 0,
-        spread_s: float = 0.0,
-        excused: bool = False,
+        suspects: int,
+        spread_s: float,
+        excused: bool,
     ) -> Zombie:
         now = self._store.now()
         holder = worker or self._holder(job)
-        in_gap = detector == "expired" and (job.lease_until or 0.0) >= self._gap_ended - self._gap_s
-        in_gap = in_gap and now.lease < self._gap_ended + 2 * job.lease_s and self._gap_s >= job.beat_s
+        in_gap = detector == "expired" and self._gap_s >= job.beat_s and self._reaches_into_the_gap(job)
         outcome = Lost(
             detector=detector,
             cause=f"worker {holder.name if holder else job.worker} was lost: {cause}",
@@ -252,24 +270,41 @@ class Reaper:
         return self._holders.get(job.worker or "")
 
     def _settle(self, zombies: list[Zombie], *, seen_lease: bool) -> list[Zombie]:
-        """Settle a page; if the store stumbles over it, one by one, so that one bad row does not stop the rest."""
-        if not zombies:
-            return []
         batch = [settlement(zombie.job, zombie.verdict, seen_lease=seen_lease) for zombie in zombies]
-        try:
-            answers: list[Answer | None] = [*self._store.settle(batch)]
-        except StoreError:
-            answers = [_attempt(lambda each=each: self._store.settle([each])[0]) for each in batch]  # type: ignore[misc]
-            if not any(answers):
-                raise
         settled = [
             msgspec.structs.replace(zombie, recovered=answer is Answer.ACCEPTED)
-            for zombie, answer in zip(zombies, answers, strict=True)
+            for zombie, answer in zip(zombies, self._answers(batch), strict=True)
         ]
         for zombie in settled:
             if zombie.recovered:
                 self._tell(zombie)
         return settled
+
+    def _answers(self, batch: list[Settlement]) -> list[Answer | None]:
+        """Settle a page; if the store stumbles over a row, one by one, so that it does not stop the rest: None."""
+        if not batch:
+            return []
+        try:
+            return [*self._store.settle(batch)]
+        except StoreError as error:
+            if is_passing(error):
+                raise
+        return [self._answer(each) for each in batch]
+
+    def _answer(self, each: Settlement) -> Answer | None:
+        try:
+            return self._store.settle([each])[0]
+        except StoreError as error:
+            if is_passing(error):
+                raise
+            self._complain(each.lease.job_id, error)
+            return None
+
+    def _complain(self, job_id: str, error: HoldfastError) -> None:
+        now = self._clock.lease()
+        if now - self._complained.get(job_id, float("-inf")) >= COMPLAIN_S:
+            self._complained[job_id] = now
+            log.error("job %s cannot be settled, and a person must look: %s", job_id, error)
 
     def _tell(self, zombie: Zombie) -> None:
         job, verdict = zombie.job, zombie.verdict
@@ -292,14 +327,6 @@ def reap(store: Store, clock: Clock, *, hooks: Hooks | None = None, grace_s: flo
     if not fix:
         return second
     return Report(first.zombies + second.zombies)
-
-
-def _attempt(call: Callable[[], Answer]) -> Answer | None:
-    try:
-        return call()
-    except StoreError as error:
-        log.error("a job could not be settled and is left for the next pass: %s", error)
-        return None
 
 
 def _autopsy(job: Job, worker: Worker | None, wall: float, lease: float) -> dict[str, Any]:

@@ -201,11 +201,12 @@ def test_a_row_damaged_on_disk_stops_neither_worker_nor_settler(file_house: Hous
     runner = house.start(slots=4, reaper=False)
     job = wait.enqueue()
     running.wait(20)
-    damage(tmp_path / "jobs.db", job.id, "attempt = 99")
+    damage(tmp_path / "jobs.db", job.id, "rolling_back = 7")
     go_on.set()
     until(lambda: not runner._keeper.all(), "the worker gives it up")
     assert [fine.enqueue().result(20) for _ in range(3)] == ["fine"] * 3
-    damage(tmp_path / "jobs.db", job.id, "attempt = 1")
+    damage(tmp_path / "jobs.db", job.id, "rolling_back = 0")
+    assert house.row(job.id).state == "running"
 
 
 def test_a_policy_damaged_on_disk_stops_neither_worker_nor_settler(file_house: House, tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def _stack_of(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> str:
         frames.append((frame, frame.f_lineno))
         step = getattr(step, "cr_await", None) or getattr(step, "gi_yieldfrom", None)
     running = sys._current_frames().get(getattr(loop, "_thread_id", None) or 0)
-    if running is not None and any(frame is frames[-1][0] for frame, _ in traceback.walk_stack(running)):
+    if running is not None and frames and any(frame is frames[-1][0] for frame, _ in traceback.walk_stack(running)):
         return "".join(traceback.format_stack(running))
     return "".join(traceback.StackSummary.extract(iter(frames)).format())
 

@@ -17,7 +17,7 @@ from holdfast.clock import Clock
 from holdfast.core.records import Note
 from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Outcome, Settlement, Succeeded, judge, settlement
-from holdfast.errors import HoldfastError, StoreError
+from holdfast.errors import HoldfastError, is_passing
 from holdfast.identity import chance
 from holdfast.stores.protocol import Answer, Store
 from holdfast.worker.attempt import Attempt
@@ -155,9 +155,3 @@ class Settler:
             self._forget([attempt])  # not even that: its lease runs out
             return
         self._settle_for_good([(attempt, Failed(f"{UNWRITABLE}: {type(error).__name__}: {error}"))])
-
-
-def is_passing(error: Exception) -> bool:
-    """Say whether the whole store is in trouble, and the same call may work later. Anything else is about what was
-    sent, and will be wrong again."""
-    return isinstance(error, StoreError) and type(error) is not StoreError

@@ -1,0 +1,573 @@
+"""The reaper: a pass that reads, judges and settles; patient where it must be, stopped by nothing (DESIGN 5, 15)."""
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core import acts
+from holdfast.core.machine import State
+from holdfast.core.records import Job, Pulse
+from holdfast.core.verdict import Settlement, Succeeded
+from holdfast.errors import StoreUnavailable, WorkerGone
+from holdfast.hooks import Hooks
+from holdfast.reaper import PAGE, SECOND_LOOK_S, STORM, STORM_SPREAD_S, Reaper, reap
+from holdfast.stores.protocol import Store
+from holdfast.testing import FakeClock
+from tests.conftest import open_store
+from tests.factory import again, claim, enrol, make_job, picture, row, settlement, stale_reports, start
+from tests.worker.meddler import Meddler
+from tests.worker.test_settler import damage
+
+LEASE_S = 30.0
+BEAT_S = 10.0
+A_MOMENT_S = SECOND_LOOK_S + 0.01
+
+
+@pytest.fixture
+def reaper(store: Store, clock: FakeClock) -> Reaper:
+    return Reaper(store, clock)
+
+
+def twice(reaper: Reaper, clock: FakeClock) -> int:
+    """Two looks, a moment apart, as a resident reaper makes them; return how many were recovered."""
+    recovered = reaper.once().recovered
+    clock.advance(A_MOMENT_S)
+    return recovered + reaper.once().recovered
+
+
+def many(store: Store, number: int, worker: str, **given: Any) -> list[Job]:
+    store.add([make_job(**given) for _ in range(number)])
+    return claim(store, worker, limit=number)
+
+
+def beat(store: Store, job: Job) -> None:
+    assert job.worker is not None
+    store.beat(job.worker, [Pulse(job.lease)])
+
+
+def wait_idle(reaper: Reaper, clock: FakeClock, seconds: float, step_s: float = 0.25) -> int:
+    """Let time pass as it does for a resident reaper: a pass every quarter of a second. Return the recovered."""
+    recovered = 0
+    end = clock.lease() + seconds
+    while clock.lease() < end:
+        recovered += reaper.once().recovered
+        clock.advance(min(step_s, max(0.0, end - clock.lease())) or step_s)
+    return recovered
+
+
+# --------------------------------------------------------------------------------------------- expired
+
+
+def test_a_lease_that_ran_out_is_settled_at_the_second_look(store: Store, clock: FakeClock, reaper: Reaper) -> None:
+    job = start(store)
+    clock.advance(LEASE_S)
+    assert reaper.once().recovered == 0
+    assert row(store, job.id).state is State.RUNNING
+    clock.advance(A_MOMENT_S)
+    report = reaper.once()
+    assert report.recovered == 1
+    assert report.zombies[0].detector == "expired"
+    after = row(store, job.id)
+    assert (after.state, after.crashes, after.zombies, after.fence) == (State.READY, 1, 1, job.fence + 1)
+    assert after.run_at == clock.wall()  # a first crash is ready at once
+
+
+def test_a_lease_that_has_not_run_out_is_left_alone(store: Store, clock: FakeClock, reaper: Reaper) -> None:
+    """P9"""
+    job = start(store)
+    clock.advance(LEASE_S - 0.5)
+    assert twice(reaper, clock) == 0
+    assert row(store, job.id).state is State.RUNNING
+
+
+def test_grace_is_added_to_the_lease(store: Store, clock: FakeClock) -> None:
+    reaper = Reaper(store, clock, grace_s=5.0)
+    start(store)
+    assert wait_idle(reaper, clock, LEASE_S + 4.9) == 0
+    assert wait_idle(reaper, clock, 0.6) == 1
+
+
+def test_a_lease_that_is_being_renewed_is_never_taken(store: Store, clock: FakeClock, reaper: Reaper) -> None:
+    """P9: ten leases long, with a reaper that looks all the time."""
+    job = start(store)
+    for _ in range(30):
+        assert wait_idle(reaper, clock, BEAT_S) == 0
+        beat(store, job)
+    assert row(store, job.id).zombies == 0
+
+
+def test_a_beat_that_comes_in_between_wins(store: Store, clock: FakeClock) -> None:
+    """P9, DESIGN 5: the reaper has read the lease as over; before it settles, the worker beats."""
+    meddler = Meddler(store)
+    reaper = Reaper(meddler, clock)  # type: ignore[arg-type]
+    job = start(store)
+    clock.advance(LEASE_S)
+    reaper.once()
+    clock.advance(A_MOMENT_S)
+    with meddler.before("settle", lambda *_: beat(store, job)):
+        assert reaper.once().recovered == 0
+    after = row(store, job.id)
+    assert (after.state, after.fence, after.zombies) == (State.RUNNING, job.fence, 0)
+    assert stale_reports(store, job.id) == [], "a reaper that comes too late is no zombie"
+    assert twice(reaper, clock) == 0
+
+
+def test_a_settle_that_comes_in_between_wins(store: Store, clock: FakeClock) -> None:
+    """A job may be late: until it is reaped, its own worker may still end it."""
+    meddler = Meddler(store)
+    reaper = Reaper(meddler, clock)  # type: ignore[arg-type]
+    job = start(store)
+    clock.advance(LEASE_S)
+    reaper.once()
+    clock.advance(A_MOMENT_S)
+
+    def finish(batch: list[Settlement]) -> None:
+        if batch:
+            store.settle([settlement(job, Succeeded('"late"'))])
+
+    with meddler.before("settle", finish):
+        assert reaper.once().recovered == 0
+    after = row(store, job.id)
+    assert (after.state, after.result, after.zombies) == (State.DONE, '"late"', 0)
+    assert stale_reports(store, job.id) == []
+
+
+def test_any_number_of_reapers_settle_each_zombie_once(store: Store, clock: FakeClock) -> None:
+    """P4: several look at the same moment, and act one after the other."""
+    jobs = many(store, 20, enrol(store))
+    reapers = [Reaper(store, clock) for _ in range(5)]
+    clock.advance(LEASE_S)
+    for reaper in reapers:
+        reaper.once()
+    clock.advance(A_MOMENT_S)
+    assert sum(reaper.once().recovered for reaper in reapers) == 20
+    for job in jobs:
+        after = row(store, job.id)
+        assert (after.crashes, after.zombies, after.fence) == (1, 1, 2)
+        assert [event.kind for event in store.journal(job.id)] == ["zombie"]
+
+
+def test_two_reapers_that_read_before_either_wrote(store: Store, clock: FakeClock) -> None:
+    """The second one's settle is refused by the fence, and leaves nothing behind."""
+    meddler = Meddler(store)
+    slow, quick = Reaper(meddler, clock), Reaper(store, clock)  # type: ignore[arg-type]
+    job = start(store)
+    clock.advance(LEASE_S)
+    slow.once()
+    quick.once()
+    clock.advance(A_MOMENT_S)
+    with meddler.before("settle", lambda *_: quick.once()):
+        assert slow.once().recovered == 0
+    assert row(store, job.id).zombies == 1
+    assert stale_reports(store, job.id) == []
+
+
+def test_the_crash_of_a_job_that_was_asked_to_stop_is_its_cancellation(
+    store: Store, clock: FakeClock, reaper: Reaper
+) -> None:
+    """15.11"""
+    job = start(store)
+    store.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
+    clock.advance(LEASE_S)
+    assert twice(reaper, clock) == 1
+    assert row(store, job.id).state is State.CANCELLED
+
+
+def test_what_on_crash_says_is_done(store: Store, clock: FakeClock, reaper: Reaper) -> None:
+    jobs = {word: start(store, on_crash=word) for word in ("retry", "hold", "fail")}
+    clock.advance(LEASE_S)
+    assert twice(reaper, clock) == 3
+    states = {word: row(store, job.id).state for word, job in jobs.items()}
+    assert states == {"retry": State.READY, "hold": State.HELD, "fail": State.DEAD}
+
+
+def test_a_crash_loop_ends(store: Store, clock: FakeClock, reaper: Reaper) -> None:
+    job = start(store, crashes_max=3)
+    for _ in range(2):
+        assert wait_idle(reaper, clock, LEASE_S + 1) == 1
+        wait_idle(reaper, clock, 2)  # the backoff after a second crash
+        job = again(store, job)
+    assert wait_idle(reaper, clock, LEASE_S + 1) == 1
+    after = row(store, job.id)
+    assert (after.state, after.crashes, after.zombies) == (State.DEAD, 3, 3)
+    assert after.error is not None
+    assert "crashed 3 times (crashes_max=3)" in after.error
+
+
+# --------------------------------------------------------------------------------------- many and bad rows
+
+
+def test_more_than_a_page_of_zombies_is_recovered_in_one_go(store: Store, clock: FakeClock, reaper: Reaper) -> None:
+    many(store, 2 * PAGE + 37, enrol(store))
+    clock.advance(LEASE_S)
+    assert twice(reaper, clock) == 2 * PAGE + 37
+    assert store.counts() == {"default": {State.READY: 2 * PAGE + 37}}
+
+
+def test_more_than_a_page_of_one_dead_worker_is_recovered_in_one_pass(
+    store: Store, clock: FakeClock, reaper: Reaper
+) -> None:
+    many(store, PAGE + 3, worker := enrol(store))
+    [known] = [each for each in store.workers() if each.id == worker]
+    assert reaper.recover_worker(known, "exit", "it was killed").recovered == PAGE + 3
+
+
+@pytest.mark.parametrize("found_by", ["expired", "exit", "gone"])
+@pytest.mark.parametrize("number", [STORM, STORM + 1])
+def test_a_storm_comes_back_spread_over_a_few_seconds(
+    store: Store, clock: FakeClock, reaper: Reaper, number: int, found_by: str
+) -> None:
+    """15.15"""
+    jobs = many(store, number, worker := enrol(store))
+    if found_by == "expired":
+        clock.advance(LEASE_S)
+        twice(reaper, clock)
+    elif found_by == "exit":
+        [known] = [each for each in store.workers() if each.id == worker]
+        reaper.recover_worker(known, "exit", "it was killed")
+    else:
+        store.retire(worker, "exit: it was killed")
+        reaper.once()
+    delays = [row(store, job.id).run_at - clock.wall() for job in jobs]
+    assert all(row(store, job.id).state is State.READY for job in jobs)
+    if number <= STORM:
+        assert set(delays) == {0.0}
+    else:
+        assert min(delays) >= 0
+        assert 1.0 < max(delays) <= STORM_SPREAD_S
+        assert len(set(delays)) > STORM / 2
+
+
+@pytest.fixture
+def file_store(clock: FakeClock, tmp_path: Path) -> Iterator[Store]:
+    opened = open_store("sqlite", clock, tmp_path)
+    opened.migrate()
+    yield opened
+    opened.close()
+
+
+DAMAGES = {
+    "it breaks a rule of its table": "attempt = 99",
+    "a policy that contradicts itself": "backoff_base_s = 100.0, backoff_cap_s = 1.0, crashes = 1",
+    "it cannot be read": "on_crash = 'whatever'",
+    "a flag that is neither yes nor no": "started = 7",
+}
+
+
+@pytest.mark.parametrize("change", DAMAGES.values(), ids=DAMAGES.keys())
+@pytest.mark.parametrize("found_by", ["expired", "exit", "gone", "released"])
+@pytest.mark.parametrize("alone", [True, False], ids=["alone with its worker", "among others"])
+def test_a_damaged_row_stops_nobody(
+    file_store: Store, clock: FakeClock, tmp_path: Path, change: str, found_by: str, alone: bool
+) -> None:
+    """P10. The damaged one is found first; the others, of its own worker and of another, must still be recovered."""
+    store, reaper = file_store, Reaper(file_store, clock)
+    doomed = enrol(store)
+    bad = start(store, doomed)
+    if not alone:
+        many(store, 3, doomed)
+    other = enrol(store)
+    others = many(store, 4, other)
+    damage(tmp_path / "jobs.db", bad.id, change)
+    if found_by == "expired":
+        clock.advance(LEASE_S)
+    elif found_by == "exit":
+        [known] = [each for each in store.workers() if each.id == doomed]
+        reaper.recover_worker(known, "exit", "it was killed")
+    elif found_by == "gone":
+        store.retire(doomed, "exit: it was killed")
+    else:
+        store.retire(doomed, "released: the worker stopped")
+    store.retire(other, "exit: it was killed")
+    twice(reaper, clock)
+    twice(reaper, clock)
+    assert all(row(store, job.id).state is State.READY for job in others)
+    assert store.counts()["default"][State.READY] >= (4 if alone else 7)
+
+
+def test_a_damaged_row_is_complained_about_once_a_minute(
+    file_store: Store, clock: FakeClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reaper = Reaper(file_store, clock)
+    bad = start(file_store)
+    damage(tmp_path / "jobs.db", bad.id, "attempt = 99")
+    clock.advance(LEASE_S)
+    wait_idle(reaper, clock, 90)
+    said = [record for record in caplog.records if "cannot be settled, and a person must look" in record.getMessage()]
+    assert len(said) == 2
+    assert said[0].levelno == logging.ERROR
+
+
+def test_the_whole_stores_trouble_is_not_a_rows(store: Store, clock: FakeClock) -> None:
+    """A store that cannot be reached ends the pass; it does not try a thousand rows one by one."""
+    meddler = Meddler(store)
+    reaper = Reaper(meddler, clock)  # type: ignore[arg-type]
+    many(store, 10, enrol(store))
+    clock.advance(LEASE_S)
+    reaper.once()
+    clock.advance(A_MOMENT_S)
+    calls = meddler.calls["settle"]
+    with meddler.down("settle"), pytest.raises(StoreUnavailable):
+        reaper.once()
+    assert meddler.calls["settle"] == calls + 1
+    assert reaper.once().recovered == 10
+
+
+def test_hooks_that_raise_stop_neither_each_other_nor_the_recovery(store: Store, clock: FakeClock) -> None:
+    hooks, heard = Hooks(), []
+
+    def loud(_: Any) -> None:
+        raise RuntimeError("a hook with a bug")
+
+    hooks.on("zombie", loud)
+    hooks.on("zombie", heard.append)
+    hooks.on("held", loud)
+    hooks.on("held", heard.append)
+    reaper = Reaper(store, clock, hooks=hooks)
+    jobs = [start(store, on_crash="hold") for _ in range(3)]
+    clock.advance(LEASE_S)
+    assert twice(reaper, clock) == 3
+    assert sorted((each["kind"], each["id"]) for each in heard) == sorted(
+        (kind, job.id) for job in jobs for kind in ("held", "zombie")
+    )
+
+
+# --------------------------------------------------------------------------------------------- dry runs
+
+
+def test_a_dry_run_changes_nothing(store: Store, clock: FakeClock) -> None:
+    heard: list[Any] = []
+    hooks = Hooks()
+    hooks.on("zombie", heard.append)
+    expired = start(store, on_crash="hold")
+    gone = start(store, worker := enrol(store), lease_s=600.0)
+    store.retire(worker, "exit: it was killed")
+    clock.advance(LEASE_S)
+    before = picture(store)
+    reaper = Reaper(store, clock, hooks=hooks)
+    reaper.once(fix=False)
+    clock.advance(A_MOMENT_S)
+    report = reaper.once(fix=False)
+    assert picture(store) == before
+    assert heard == []
+    assert {(each.job.id, each.detector, each.verdict.state, each.recovered) for each in report.zombies} == {
+        (expired.id, "expired", State.HELD, False),
+        (gone.id, "exit", State.READY, False),
+    }
+    assert (report.recovered, report.ended_as(State.HELD)) == (0, 1)
+
+
+def test_one_call_makes_a_complete_pass(store: Store, clock: FakeClock) -> None:
+    start(store)
+    clock.advance(LEASE_S)
+    assert reap(store, Ticking(clock)).recovered == 1
+    assert reap(store, Ticking(clock)).recovered == 0
+
+
+class Ticking:
+    """The clock of the store, moving on a little whenever somebody looks: `reap` pauses between its two looks."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+    def lease(self) -> float:
+        self._clock.advance(A_MOMENT_S)
+        return self._clock.lease()
+
+
+# ----------------------------------------------------------------------------------- vanished, exit and gone
+
+
+def test_a_death_that_was_seen_does_not_wait_for_the_lease(store: Store, clock: FakeClock, reaper: Reaper) -> None:
+    """15.2: exit, vanished and restart settle by the fence alone, however long the lease still is."""
+    job = start(store, worker := enrol(store), lease_s=600.0)
+    [known] = [each for each in store.workers() if each.id == worker]
+    clock.advance(1)
+    beat(store, job)
+    report = reaper.recover_worker(known, "exit", "its process was killed by SIGKILL")
+    assert report.recovered == 1
+    [event] = store.journal(job.id)
+    assert event.detail["detector"] == "exit"
+    assert event.detail["cause"] == "worker w was lost: its process was killed by SIGKILL"
+
+
+def test_a_claim_in_flight_when_its_worker_is_declared_dead_gets_nothing(
+    store: Store, clock: FakeClock, reaper: Reaper
+) -> None:
+    """15.2: the row is marked gone before the leases are settled, so no lease can slip in behind the reaper."""
+    worker = enrol(store)
+    start(store, worker)
+    store.add([make_job()])
+    [known] = [each for each in store.workers() if each.id == worker]
+    reaper.recover_worker(known, "vanished", "its process died")
+    with pytest.raises(WorkerGone):
+        claim(store, worker)
+    assert store.beat(worker, []).gone
+    assert store.counts() == {"default": {State.READY: 2}}
+
+
+def test_a_reaper_that_died_between_the_mark_and_the_settling_is_finished_by_the_next(
+    store: Store, clock: FakeClock, reaper: Reaper
+) -> None:
+    jobs = many(store, 3, worker := enrol(store), lease_s=600.0)
+    store.retire(worker, "vanished: its process died (pid 1 on h)")
+    assert reaper.once().recovered == 3
+    [event] = store.journal(jobs[0].id)
+    assert (event.detail["detector"], event.detail["cause"]) == (
+        "vanished",
+        "worker w was lost: its process died (pid 1 on h)",
+    )
+    assert row(store, jobs[0].id).suspects == 3
+
+
+def test_what_a_stopped_worker_left_is_released_and_not_crashed(store: Store, clock: FakeClock, reaper: Reaper) -> None:
+    """The supervisor knew that it was told to stop, and died before it could give the jobs back."""
+    plain, careful = start(store, worker := enrol(store)), start(store, worker, on_crash="hold")
+    store.retire(worker, "released: the worker stopped")
+    reaper.once()
+    after = row(store, plain.id)
+    assert (after.state, after.crashes, after.zombies) == (State.READY, 0, 0)
+    assert row(store, careful.id).state is State.HELD
+    assert [event.kind for event in store.journal(plain.id)] == ["released"]
+
+
+def test_the_autopsy_says_what_is_known(store: Store, clock: FakeClock, reaper: Reaper) -> None:
+    worker = enrol(store, name="ann", host="node-1", pid=4711)
+    job = start(store, worker)
+    clock.advance(4)
+    store.beat(worker, [Pulse(job.lease, True, 0.5, "half way")], rss_mb=12.5)
+    clock.advance(LEASE_S + 0.5)
+    assert twice(reaper, clock) == 1
+    [event] = store.journal(job.id)
+    detail = event.detail
+    assert (event.kind, event.fence) == ("zombie", job.fence)
+    told = {name: detail[name] for name in ("detector", "worker", "host", "pid", "progress", "note", "rss_mb")}
+    assert told == {
+        "detector": "expired",
+        "worker": "ann",
+        "host": "node-1",
+        "pid": 4711,
+        "progress": 0.5,
+        "note": "half way",
+        "rss_mb": 12.5,
+    }
+    assert (detail["fence_before"], detail["fence_after"], detail["decision"]) == (1, 2, "retry")
+    assert detail["seconds_overdue"] == pytest.approx(0.61)
+    assert detail["seconds_since_beat"] == pytest.approx(30.61)
+
+
+# -------------------------------------------------------------------------------- gaps of the store (15.5)
+
+
+def test_after_an_outage_the_living_renew_first(store: Store, clock: FakeClock) -> None:
+    """15.5: every lease ran out while nobody could reach the store. The worker beats as soon as it can."""
+    meddler = Meddler(store)
+    reaper = Reaper(meddler, clock)  # type: ignore[arg-type]
+    job = start(store)
+    wait_idle(reaper, clock, 5)
+    with meddler.down():
+        for _ in range(20):
+            with pytest.raises(StoreUnavailable):
+                reaper.once()
+            clock.advance(2)
+    assert wait_idle(reaper, clock, BEAT_S - 0.5) == 0
+    beat(store, job)
+    assert wait_idle(reaper, clock, LEASE_S - 1) == 0
+    assert row(store, job.id).zombies == 0
+
+
+def test_after_an_outage_the_dead_are_found_one_beat_later_and_it_costs_no_crash(
+    store: Store, clock: FakeClock
+) -> None:
+    """15.5"""
+    meddler = Meddler(store)
+    reaper = Reaper(meddler, clock)  # type: ignore[arg-type]
+    retried, careful = start(store), start(store, on_crash="hold")
+    wait_idle(reaper, clock, 5)
+    with meddler.down():
+        clock.advance(40)
+    assert wait_idle(reaper, clock, BEAT_S - 0.5) == 0
+    assert wait_idle(reaper, clock, 1.5) == 2
+    after = row(store, retried.id)
+    assert (after.state, after.crashes, after.zombies) == (State.READY, 0, 1)
+    assert row(store, careful.id).state is State.HELD
+
+
+def freeze(clock: FakeClock, until: float, busy_s: float = 10.0) -> Callable[..., None]:
+    """A writer that holds the file until then: whoever wants to write waits, and is told after `busy_s`."""
+
+    def wait(*_: Any) -> None:
+        left = until - clock.lease()
+        clock.advance(max(0.0, min(left, busy_s)))
+        if left > busy_s:
+            raise StoreUnavailable("stayed locked")
+
+    return wait
+
+
+@pytest.mark.parametrize("thaw", [12.0, 22.0, 26.0, 30.5, 31.0, 33.0, 38.0, 45.0, 70.0])
+def test_a_frozen_writer_is_a_gap_although_reads_work(store: Store, clock: FakeClock, thaw: float) -> None:
+    """15.5: nobody can renew while the file is locked, from just before a beat was due until `thaw` seconds later.
+    However little of that a reaper sees after the lease has ended, the living come first."""
+    meddler = Meddler(store)
+    reaper = Reaper(meddler, clock)  # type: ignore[arg-type]
+    job = start(store)
+    began = clock.lease()
+    wait_idle(reaper, clock, BEAT_S - 0.5)
+    recovered = 0
+    with meddler.before("ping", freeze(clock, began + thaw)):
+        while clock.lease() < began + thaw:
+            try:
+                recovered += reaper.once().recovered
+            except StoreUnavailable:
+                clock.advance(2)
+            clock.advance(0.25)
+    recovered += wait_idle(reaper, clock, 4)  # by then the keeper, which waits two seconds at most, has beaten
+    assert recovered == 0
+    beat(store, job)
+    assert wait_idle(reaper, clock, LEASE_S - 1) == 0
+    assert row(store, job.id).zombies == 0
+
+
+def test_a_loss_long_after_a_gap_is_an_ordinary_crash(store: Store, clock: FakeClock) -> None:
+    reaper = Reaper(store, clock)
+    reaper.once()
+    clock.advance(40)  # a gap with nothing running
+    reaper.once()
+    clock.advance(1)
+    job = start(store)
+    assert wait_idle(reaper, clock, LEASE_S + 1) == 1
+    assert row(store, job.id).crashes == 1
+
+
+def test_a_reaper_that_looks_all_the_time_is_not_patient_for_nothing(store: Store, clock: FakeClock) -> None:
+    """P8: without a gap a lost lease is settled within a second of its end."""
+    reaper = Reaper(store, clock)
+    start(store)
+    assert wait_idle(reaper, clock, LEASE_S - 0.25) == 0
+    assert wait_idle(reaper, clock, 1.0) == 1
+
+
+def test_an_attempt_that_its_own_process_gave_up_is_excused(store: Store, clock: FakeClock, reaper: Reaper) -> None:
+    """15.5: a process that ended itself because no beat got through (exit code 76)."""
+    job = start(store, worker := enrol(store))
+    [known] = [each for each in store.workers() if each.id == worker]
+    reaper.recover_worker(known, "exit", "its process exited with code 76", excused=True)
+    after = row(store, job.id)
+    assert (after.state, after.crashes, after.zombies) == (State.READY, 0, 1)
+
+
+def test_sqlite_damage_is_what_it_claims_to_be(file_store: Store, clock: FakeClock, tmp_path: Path) -> None:
+    """The net above is worth nothing if the damaged row could be settled after all."""
+    job = start(file_store)
+    damage(tmp_path / "jobs.db", job.id, "attempt = 99")
+    with sqlite3.connect(tmp_path / "jobs.db") as connection, pytest.raises(sqlite3.IntegrityError):
+        connection.execute("UPDATE holdfast_job SET fence = fence + 1 WHERE id = ?", (job.id,))
+    connection.close()
