@@ -98,7 +98,12 @@ class Keeper:
             return
         worker_id = self.worker_id
         sent_at = self._clock.lease()
-        answer = self._store.beat(worker_id, [attempt.pulse() for attempt in due], rss_mb=_rss_mb())
+        try:
+            answer = self._store.beat(worker_id, [attempt.pulse() for attempt in due], rss_mb=_rss_mb())
+        except Exception:
+            for attempt in due:
+                attempt.reported = False  # what it carried may not have arrived
+            raise
         self._beat_at = sent_at
         if answer.gone:
             self._gone(worker_id)
