@@ -1,0 +1,138 @@
+"""A worker that is declared dead while it lives: it stops its jobs, enrols anew and goes on (DESIGN 15.2)."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from holdfast import Context
+from holdfast.errors import LeaseLost
+from holdfast.reaper import Reaper
+from tests.worker.house import House, until
+from tests.worker.meddler import once
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_it_stops_its_jobs_enrols_anew_and_goes_on(house: House, is_async: bool) -> None:
+    begun = threading.Semaphore(0)
+    stopped: list[BaseException] = []
+
+    def spin(ctx: Context) -> int:
+        begun.release()
+        try:
+            while ctx.attempt == 1:
+                time.sleep(0.005)
+        except BaseException as error:
+            stopped.append(error)
+            raise
+        return ctx.fence
+
+    async def aspin(ctx: Context) -> int:
+        begun.release()
+        try:
+            while ctx.attempt == 1:
+                await asyncio.sleep(0.005)
+        except BaseException as error:
+            stopped.append(error)
+            raise
+        return ctx.fence
+
+    task = house.app.task(name="spin", lease_s=0.9)(aspin if is_async else spin)
+    runner = house.start(reaper=False)
+    first_id = runner.worker_id
+    job = task.enqueue()
+    begun.acquire(timeout=20)
+    house.store.real.retire(first_id, "vanished: a mistake")
+    until(lambda: runner.worker_id != first_id, "it enrols anew")
+    assert job.result(20) in (2, 3)  # released by itself, or reaped and then claimed
+    assert len(stopped) == 1
+    assert isinstance(stopped[0], asyncio.CancelledError if is_async else LeaseLost)
+    assert [worker.id for worker in house.store.workers()] == [runner.worker_id]
+    assert house.kinds(job.id).count("succeeded") == 1
+    assert house.row(job.id).crashes == 0, "it gave the job back before anybody had settled it"
+
+
+def test_what_was_reaped_meanwhile_is_refused_to_the_first_attempt(house: House) -> None:
+    """The reaper that declared it dead also settles its leases; the handler is stopped, and its report refused."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    @house.app.task(lease_s=600)
+    def deaf(ctx: Context) -> int:
+        if ctx.attempt == 1:
+            begun.set()
+            go_on.wait(20)  # C code: the interrupt reaches it only afterwards
+        return ctx.fence
+
+    runner = house.start(slots=4, reaper=False)
+    job = deaf.enqueue()
+    begun.wait(20)
+    [worker] = house.store.workers()
+    Reaper(house.store.real, house.app.clock).recover_worker(worker, "vanished", "a mistake")
+    deaf.enqueue()  # makes the worker claim, and learn of it
+    assert job.result(20) == 3
+    assert runner.worker_id != worker.id
+    go_on.set()
+    until(lambda: "stale_report" in house.kinds(job.id))
+    assert house.kinds(job.id) == ["zombie", "succeeded", "stale_report"]
+    assert house.row(job.id).result == "3"
+
+
+def test_a_claim_in_flight_gets_nothing_and_the_job_is_claimed_by_the_new_incarnation(house: House) -> None:
+    """15.2, played: the worker is declared dead between its decision to claim and the claim."""
+
+    @house.app.task
+    def fine(ctx: Context) -> int:
+        return ctx.attempt
+
+    runner = house.start()
+    first_id = runner.worker_id
+    with house.store.before("claim", lambda worker_id, *_: house.store.real.retire(first_id, "vanished: a mistake")):
+        job = fine.enqueue()
+        assert job.result(20) == 1
+    assert runner.worker_id != first_id
+    assert house.kinds(job.id) == ["succeeded"]
+
+
+def test_what_it_had_claimed_ahead_comes_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.worker.pace import Pace
+
+    monkeypatch.setattr(Pace, "ahead", lambda *_: 4)
+    begun, go_on = threading.Event(), threading.Event()
+    starts: list[str] = []
+
+    @house.app.task
+    def wait(ctx: Context) -> None:
+        starts.append(ctx.job.id)
+        begun.set()
+        while not go_on.is_set():
+            time.sleep(0.005)
+
+    jobs = house.app.enqueue_many([wait.job() for _ in range(5)])
+    runner = house.start(slots=1)
+    begun.wait(20)
+    until(lambda: len(house.app.find("running")) == 5)
+    first_id = runner.worker_id
+    go_on.set()
+    house.store.real.retire(first_id, "vanished: a mistake")
+    for job in jobs:
+        job.result(20)
+    assert all(house.kinds(job.id).count("succeeded") == 1 for job in jobs)
+
+
+def test_enrolling_anew_is_tried_until_the_store_takes_it(house: House) -> None:
+    @house.app.task
+    def fine() -> str:
+        return "fine"
+
+    runner = house.start()
+    first_id = runner.worker_id
+    from holdfast.errors import StoreUnavailable
+
+    step: Any = once(StoreUnavailable("not now"))
+    with house.store.before("enroll", step):
+        house.store.real.retire(first_id, "vanished: a mistake")
+        assert fine.enqueue().result(20) == "fine"
+    assert house.store.calls["enroll"] == 3
+    assert runner.worker_id != first_id

@@ -1,0 +1,229 @@
+"""The keeper: one call for all leases, only for those that need it; it hears of cancellations and of its own death."""
+
+import time
+from typing import Any
+
+import pytest
+
+from holdfast import App
+from holdfast.core import acts
+from holdfast.core.machine import State
+from holdfast.core.records import Job, Pulse
+from holdfast.core.verdict import Succeeded
+from holdfast.errors import Cancelled, LeaseLost, StoreUnavailable
+from holdfast.stores.protocol import Store
+from holdfast.testing import FakeClock
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.keeper import Keeper
+from tests.factory import EXPIRED, enrol, row, settle, start
+from tests.worker.house import House, until
+from tests.worker.meddler import Meddler
+
+
+class Desk:
+    """A keeper without its thread, and the attempts that it keeps, on a clock that stands still."""
+
+    def __init__(self, store: Store, clock: FakeClock) -> None:
+        self.store = Meddler(store)
+        self.clock = clock
+        self.gone: list[str] = []
+        self.keeper = Keeper(self.store, clock, 10.0, self.gone.append)  # type: ignore[arg-type]
+        self.keeper.worker_id = enrol(store)
+
+        @App("memory://").task(name="t")
+        def task() -> None: ...
+
+        self._task = task
+
+    def keep(self, **given: Any) -> Attempt:
+        """Claim a job and keep it."""
+        sent_at = self.clock.lease()
+        attempt = Attempt(start(self.store.real, self.keeper.worker_id, **given), self._task, sent_at)
+        attempt.start(sent_at)
+        self.keeper.keep([attempt])
+        return attempt
+
+    def beat(self) -> list[list[Pulse]]:
+        """Let the keeper look once; return what it sent."""
+        before = len(self.store.arguments_of("beat"))
+        self.keeper._beat()
+        return [list(arguments[1]) for arguments in self.store.arguments_of("beat")[before:]]
+
+    def row(self, attempt: Attempt) -> Job:
+        return row(self.store.real, attempt.job.id)
+
+
+@pytest.fixture
+def desk(store: Store, clock: FakeClock) -> Desk:
+    return Desk(store, clock)
+
+
+def test_a_third_of_a_lease_passes_before_it_is_renewed(desk: Desk) -> None:
+    desk.beat()
+    attempt = desk.keep(lease_s=30.0)
+    desk.clock.advance(9.9)
+    assert desk.beat() == []
+    desk.clock.advance(0.2)
+    [[pulse]] = desk.beat()
+    assert pulse.lease == attempt.lease
+    assert desk.row(attempt).lease_until == desk.clock.lease() + 30.0
+    assert desk.beat() == []
+
+
+def test_all_leases_that_need_it_are_renewed_in_one_call_and_no_others(desk: Desk) -> None:
+    due = [desk.keep(lease_s=30.0) for _ in range(5)]
+    long = [desk.keep(lease_s=600.0) for _ in range(5)]
+    desk.clock.advance(10.1)
+    [pulses] = desk.beat()
+    assert {pulse.lease for pulse in pulses} == {attempt.lease for attempt in due}
+    assert all(desk.row(attempt).lease_until == 1000.0 + 600.0 for attempt in long)
+
+
+def test_an_idle_worker_beats_for_itself(desk: Desk) -> None:
+    assert desk.beat() == [[]]
+    desk.clock.advance(9)
+    assert desk.beat() == []
+    desk.clock.advance(1)
+    assert desk.beat() == [[]]
+
+
+def test_what_is_settled_is_renewed_no_more(desk: Desk) -> None:
+    kept, done = desk.keep(), desk.keep()
+    desk.keeper.forget([done])
+    desk.clock.advance(10.1)
+    [[pulse]] = desk.beat()
+    assert pulse.lease == kept.lease
+
+
+def test_trust_counts_from_before_the_beat_was_sent(desk: Desk) -> None:
+    """A slow answer must not stretch it."""
+    attempt = desk.keep(lease_s=30.0)
+    desk.clock.advance(10.1)
+    sent_at = desk.clock.lease()
+    with desk.store.after("beat", lambda _: desk.clock.advance(7)):
+        desk.beat()
+    assert attempt.window.stop_at == sent_at + 25.0
+
+
+def test_a_beat_that_failed_renews_no_trust(desk: Desk) -> None:
+    attempt = desk.keep(lease_s=30.0)
+    window = attempt.window
+    desk.clock.advance(10.1)
+    with desk.store.after("beat", _lose_the_answer), pytest.raises(StoreUnavailable):
+        desk.beat()
+    assert attempt.window == window
+    assert len(desk.beat()) == 1, "it is tried again at once"
+
+
+def test_a_lost_lease_stops_its_handler_and_only_that(desk: Desk) -> None:
+    lost, kept = desk.keep(), desk.keep()
+    settle(desk.store.real, desk.row(lost), EXPIRED)
+    desk.clock.advance(10.1)
+    desk.beat()
+    assert isinstance(lost.interrupt, LeaseLost)
+    assert kept.interrupt is None
+    assert kept.window.renew_at > desk.clock.lease()
+
+
+def test_an_attempt_that_settled_itself_meanwhile_is_not_lost(desk: Desk) -> None:
+    attempt = desk.keep()
+    settle(desk.store.real, desk.row(attempt), Succeeded())
+    desk.clock.advance(10.1)
+    desk.beat()
+    assert attempt.interrupt is None
+
+
+def test_a_cancellation_comes_with_the_beat(desk: Desk) -> None:
+    attempt, other = desk.keep(), desk.keep()
+    _ask_to_stop(desk, attempt)
+    desk.clock.advance(10.1)
+    desk.beat()
+    assert isinstance(attempt.interrupt, Cancelled)
+    assert attempt.job.cancel_requested
+    assert other.interrupt is None
+
+
+def test_a_cancellation_is_looked_for_between_beats(desk: Desk) -> None:
+    attempt = desk.keep(lease_s=600.0)
+    _ask_to_stop(desk, attempt)
+    desk.keeper._look_for_cancellations()
+    assert isinstance(attempt.interrupt, Cancelled)
+
+
+def test_it_hears_that_it_was_declared_dead(desk: Desk) -> None:
+    attempt = desk.keep()
+    lease_until = desk.row(attempt).lease_until
+    desk.store.real.retire(desk.keeper.worker_id, "vanished: a mistake")
+    desk.clock.advance(10.1)
+    window = attempt.window
+    desk.beat()
+    assert desk.gone == [desk.keeper.worker_id]
+    assert (attempt.window, desk.row(attempt).lease_until) == (window, lease_until)
+
+
+def test_progress_goes_with_the_next_beat_within_a_second(desk: Desk) -> None:
+    attempt = desk.keep(lease_s=600.0)
+    desk.beat()
+    attempt.move(desk.clock.lease(), 0.5, "half way")
+    desk.clock.advance(1.0)
+    [[pulse]] = desk.beat()
+    assert (pulse.progress, pulse.note) == (0.5, "half way")
+    assert (desk.row(attempt).progress, desk.row(attempt).note) == (0.5, "half way")
+    desk.clock.advance(1.0)
+    assert desk.beat() == [], "nothing new to tell"
+
+
+def test_progress_that_did_not_get_through_is_told_again(desk: Desk) -> None:
+    attempt = desk.keep(lease_s=600.0)
+    desk.beat()
+    attempt.move(desk.clock.lease(), 0.5, None)
+    desk.clock.advance(1.0)
+    with desk.store.down("beat"), pytest.raises(StoreUnavailable):
+        desk.beat()
+    desk.clock.advance(1.0)
+    desk.beat()
+    assert desk.row(attempt).progress == 0.5
+
+
+def test_short_jobs_cost_no_beat_at_all(house: House) -> None:
+    @house.app.task
+    def quick(n: int) -> int:
+        return n
+
+    house.start(slots=4)
+    jobs = house.app.enqueue_many([quick.job(n) for n in range(200)])
+    for job in jobs:
+        job.result(20)
+    assert sum(len(arguments[1]) for arguments in house.store.arguments_of("beat")) == 0
+    assert house.store.calls["beat"] <= 2
+
+
+def test_a_handler_that_blocks_the_event_loop_or_its_thread_does_not_stop_the_beat(house: House) -> None:
+    """Must be shown, 4 (here in one process; tests/crash has it with real ones)."""
+
+    @house.app.task(lease_s=0.6)
+    async def blocks_the_loop() -> str:
+        time.sleep(1.8)
+        return "alive"
+
+    @house.app.task(lease_s=0.6)
+    def blocks_its_thread() -> str:
+        time.sleep(1.8)
+        return "alive"
+
+    house.start()
+    jobs = [blocks_the_loop.enqueue(), blocks_its_thread.enqueue()]
+    until(lambda: all(house.row(job.id).state is State.DONE for job in jobs))
+    for job in jobs:
+        row = house.row(job.id)
+        assert (row.attempt, row.zombies) == (1, 0)
+        assert house.kinds(job.id) == ["succeeded"]
+
+
+def _lose_the_answer(_: Any) -> None:
+    raise StoreUnavailable("the answer was lost")
+
+
+def _ask_to_stop(desk: Desk, attempt: Attempt) -> None:
+    job = desk.row(attempt)
+    assert desk.store.real.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
