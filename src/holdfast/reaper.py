@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.clock import Clock, pause
 from holdfast.core.machine import State
-from holdfast.core.records import Detector, Filter, Job, Vanished, Worker
+from holdfast.core.records import Detector, Duty, Filter, Job, Vanished, Worker
 from holdfast.core.times import iso
 from holdfast.core.verdict import Lost, Released, Settlement, Verdict, judge, settlement
 from holdfast.errors import HoldfastError, PolicyError, StoreError, is_passing
@@ -76,6 +76,7 @@ class Reaper:
         self._hooks = hooks or Hooks()
         self._grace_s = grace_s
         self._name = name  # of our own worker: what an earlier incarnation of it left is a restart
+        self._under: Duty | None = None
         self._free_locks: set[str] = set()
         self._overdue: dict[tuple[str, int, float], float] = {}
         self._holders: dict[str, Worker] = {}
@@ -84,8 +85,12 @@ class Reaper:
         self._gap_s = 0.0
         self._gap_ended = float("-inf")
 
-    def once(self, *, fix: bool = True) -> Report:
-        """Make one pass; believe only what the pass before has seen too. Raises `StoreError` when the store does."""
+    def once(self, *, fix: bool = True, under: Duty | None = None) -> Report:
+        """Make one pass; believe only what the pass before has seen too. Raises `StoreError` when the store does.
+
+        With `under`, every act carries that duty's term; raises `DutyLost` when it is an old one.
+        """
+        self._under = under
         zombies: list[Zombie] = []
         if fix:
             self._feel_for_a_gap()  # before anything is judged
@@ -137,7 +142,7 @@ class Reaper:
             jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
             return self._judge_all(jobs, worker, detector, cause, suspects=len(jobs), spread_s=spread_s)
         if vanished.evidence != "gone":
-            self._store.retire(worker.id, f"{detector}: {cause}")
+            self._store.retire(worker.id, f"{detector}: {cause}", under=self._under)
             point("reap.retired")
         return self._settle_all_of(worker, detector, cause, spread_s)
 
@@ -285,7 +290,7 @@ class Reaper:
         if not batch:
             return []
         try:
-            return [*self._store.settle(batch)]
+            return [*self._store.settle(batch, under=self._under)]
         except StoreError as error:
             if is_passing(error):
                 raise
@@ -293,7 +298,7 @@ class Reaper:
 
     def _answer(self, each: Settlement) -> Answer | None:
         try:
-            return self._store.settle([each])[0]
+            return self._store.settle([each], under=self._under)[0]
         except StoreError as error:
             if is_passing(error):
                 raise

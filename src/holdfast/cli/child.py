@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import select
-import signal
 import sys
 import threading
 from typing import Any
@@ -20,6 +19,7 @@ from holdfast.cli.base import LOG_FORMAT
 from holdfast.cli.loading import load_app
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
+from holdfast.worker.signals import catch_signals
 
 log = logging.getLogger("holdfast.worker")
 
@@ -32,11 +32,7 @@ def main() -> None:
     logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)
     app = load_app(settings["app"])
     app.url = settings["db"]
-    ended, signals = os.pipe(), os.pipe()
-    os.set_blocking(signals[1], False)
-    signal.set_wakeup_fd(signals[1])
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    ended, signals = os.pipe(), catch_signals()
     runner = Runner(app, options, name=settings["name"], supervisor=settings["supervisor"], may_exit=True)
     codes: list[int] = []
 
@@ -49,10 +45,10 @@ def main() -> None:
             os.write(ended[1], b".")
 
     threading.Thread(target=run, name="holdfast-runner", daemon=True).start()
-    sources = [orders, signals[0], ended[0]]
+    sources = [orders, signals, ended[0]]
     while ended[0] not in (ready := select.select(sources, [], [])[0]):
-        if signals[0] in ready:
-            os.read(signals[0], 64)
+        if signals in ready:
+            os.read(signals, 64)
             runner.stop()  # the same signal often reaches the whole group: only an order of the supervisor means now
         if orders in ready:
             words = os.read(orders, 64)

@@ -15,6 +15,7 @@ COMMANDS = {
     "worker": "Run jobs.",
     "enqueue": "Add a job.",
     "scan": "Find jobs whose worker died; recover them with --fix.",
+    "reaper": "Recover jobs whose worker died, until told to stop.",
     "jobs": "See, retry, cancel and delete jobs.",
     "held": "Answer for jobs that wait for a person.",
     "dead": "See, revive and purge jobs that gave up.",

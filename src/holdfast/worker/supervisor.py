@@ -29,6 +29,7 @@ from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import EXIT_FENCED, EXIT_STUCK
+from holdfast.worker.signals import catch_signals
 from holdfast.worker.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Start the children, pass on signals, and return when all have ended."""
-        signals = _catch_signals()
+        signals = catch_signals()
         monitors = [
             threading.Thread(target=self._monitor, args=(number,), name=f"holdfast-child-{number}", daemon=True)
             for number in range(1, self._options.processes + 1)
@@ -159,16 +160,6 @@ class Supervisor:
         for child in self._children.values():
             with contextlib.suppress(OSError):
                 child.kill()
-
-
-def _catch_signals() -> int:
-    """Turn SIGTERM and SIGINT into bytes on a pipe, so that nothing runs inside a signal handler."""
-    read_end, write_end = os.pipe()
-    os.set_blocking(write_end, False)
-    signal.set_wakeup_fd(write_end)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    return read_end
 
 
 def _why(code: int) -> str:

@@ -1,0 +1,60 @@
+"""`holdfast reaper`: the reaper as a program of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+
+import click
+
+from holdfast.cli.base import LOG_FORMAT, Command, say
+from holdfast.cli.loading import opened_store
+from holdfast.cli.types import Duration
+from holdfast.clock import SystemClock
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+    holdfast reaper
+    holdfast reaper --interval 5 --grace 10
+    holdfast --db sqlite:///jobs.db reaper --name reaper-2
+    """,
+)
+@click.option("--grace", type=Duration(), default=0.0, metavar="TIME", help="Be patient so long after a lease's end.")
+@click.option(
+    "--interval", type=Duration(), default=1.0, metavar="TIME", show_default="1s", help="Look at least so often."
+)
+@click.option("--name", default=None, metavar="NAME", help="What the log calls this replica. [default: host and pid]")
+def reaper(grace: float, interval: float, name: str | None) -> None:
+    """Recover jobs whose worker died, until told to stop.
+
+    Workers do this by themselves; run it where they are told not to (--no-reaper) or where there are none. Several
+    replicas may run: one is active under a duty, the others take over when it dies. SIGTERM gives the duty back.
+    """
+    from holdfast.daemon import serve
+    from holdfast.hooks import Hooks
+
+    if not 0.05 <= interval <= 3600:
+        raise click.BadParameter("must be between 50ms and 1h", param_hint="--interval")
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    with opened_store() as store:
+        stop = _stopped_by_signals()
+        who = name or f"{socket.gethostname()}:{os.getpid()}"
+        settled = serve(store, SystemClock(), stop, hooks=Hooks(), name=who, grace_s=grace, interval_s=interval)
+    say(f"settled {settled} lost attempts")
+
+
+def _stopped_by_signals() -> threading.Event:
+    from holdfast.worker.signals import catch_signals
+
+    stop, signals = threading.Event(), catch_signals()
+
+    def listen() -> None:
+        os.read(signals, 1)
+        stop.set()
+
+    threading.Thread(target=listen, name="holdfast-signals", daemon=True).start()
+    return stop

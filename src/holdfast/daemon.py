@@ -1,0 +1,71 @@
+"""The reaper as a program of its own: `holdfast reaper`.
+
+For fleets whose workers run with `--no-reaper`, and for hosts that run no worker. Several replicas may serve at once;
+one of them holds the duty and works, the others stand by.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from holdfast.clock import Clock
+from holdfast.duties import Post
+from holdfast.errors import DutyLost, HoldfastError
+from holdfast.hooks import Hooks
+from holdfast.identity import new_id
+from holdfast.reaper import SECOND_LOOK_S, Reaper
+from holdfast.stores.protocol import Store
+
+log = logging.getLogger("holdfast.reaper")
+
+DUTY = "reaper"
+TTL_INTERVALS = 3  # the duty outlives one failed renewal, and passes on soon after its holder died
+
+
+def serve(
+    store: Store,
+    clock: Clock,
+    stop: threading.Event,
+    *,
+    hooks: Hooks,
+    name: str,
+    grace_s: float = 0.0,
+    interval_s: float = 1.0,
+) -> int:
+    """Reap until `stop` is set; return how many jobs this replica settled.
+
+    A replica takes over within three intervals of the active one's death, and at once when that one stops in good
+    order. A store that fails is tried again.
+    """
+    post = Post(store, clock, DUTY, f"{name}:{new_id()}", TTL_INTERVALS * interval_s, hooks)
+    reaper = Reaper(store, clock, hooks=hooks, grace_s=grace_s)
+    settled, failing = 0, False
+    while not stop.is_set():
+        pause_s = interval_s
+        try:
+            duty = post.duty()
+            if duty is not None:
+                settled += reaper.once(under=duty).recovered
+                pause_s = _until_next_deadline(store, clock, grace_s, interval_s)
+            if failing:
+                log.warning("the store is back")
+            failing = False
+        except DutyLost:
+            post.refused()
+        except HoldfastError as error:
+            if not failing:
+                log.warning("the store fails (%s); trying again", error)
+                hooks.emit("error", {"error": str(error)})
+            failing = True
+        clock.wait(stop, pause_s)
+    post.resign()
+    return settled
+
+
+def _until_next_deadline(store: Store, clock: Clock, grace_s: float, interval_s: float) -> float:
+    deadline = store.deadline()
+    if deadline is None:
+        return interval_s
+    left_s = deadline + grace_s - clock.lease()
+    return min(interval_s, left_s if left_s > 0 else SECOND_LOOK_S)

@@ -1,0 +1,153 @@
+"""The reaper's daemon and its duty: one active replica, a term on every act, a replacement when it dies or stops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from holdfast import daemon
+from holdfast.core.machine import State
+from holdfast.core.records import Duty
+from holdfast.duties import Post
+from holdfast.errors import DutyLost, StoreUnavailable
+from holdfast.hooks import Hooks
+from holdfast.reaper import SECOND_LOOK_S, Reaper
+from holdfast.stores.protocol import Store
+from holdfast.testing import FakeClock
+from tests.factory import enrol, picture, row, start
+
+TTL_S = 3.0
+
+
+class Heard:
+    """Hooks that remember what they were told."""
+
+    def __init__(self) -> None:
+        self.hooks = Hooks()
+        self.events: list[tuple[str, str, int]] = []
+        for kind in ("duty_acquired", "duty_lost"):
+            self.hooks.on(kind, self._hear)
+
+    def _hear(self, event: Mapping[str, Any]) -> None:
+        self.events.append((event["kind"], event["holder"], event["term"]))
+
+
+def post(store: Store, clock: FakeClock, holder: str, heard: Heard | None = None) -> Post:
+    return Post(store, clock, "reaper", holder, TTL_S, (heard or Heard()).hooks)
+
+
+def test_one_replica_is_active_and_the_other_takes_over_when_it_falls_silent(store: Store, clock: FakeClock) -> None:
+    heard = Heard()
+    first, second = post(store, clock, "a", heard), post(store, clock, "b", heard)
+    assert first.duty() is not None
+    assert second.duty() is None
+    clock.advance(TTL_S)
+    duty = second.duty()
+    assert duty is not None
+    assert duty.term == 2
+    assert heard.events == [("duty_acquired", "a", 1), ("duty_acquired", "b", 2)]
+
+
+def test_who_is_called_in_time_renews_and_keeps_its_term(store: Store, clock: FakeClock) -> None:
+    heard = Heard()
+    holder = post(store, clock, "a", heard)
+    terms = []
+    for _ in range(20):
+        duty = holder.duty()
+        assert duty is not None
+        terms.append(duty.term)
+        clock.advance(TTL_S / 3)
+    assert terms == [1] * 20
+    assert heard.events == [("duty_acquired", "a", 1)]
+
+
+def test_a_duty_that_could_not_be_renewed_is_given_up_before_it_ends(store: Store, clock: FakeClock) -> None:
+    heard = Heard()
+    holder = post(Broken(store), clock, "a", heard)  # type: ignore[arg-type]
+    assert holder.duty() is not None
+    Broken.broken = True
+    try:
+        clock.advance(TTL_S * 5 / 6)
+        with pytest.raises(StoreUnavailable):
+            holder.duty()
+    finally:
+        Broken.broken = False
+    assert heard.events == [("duty_acquired", "a", 1), ("duty_lost", "a", 1)]
+
+
+class Broken:
+    """A store whose acquire fails while `broken`."""
+
+    broken = False
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def acquire(self, name: str, holder: str, ttl_s: float) -> Duty | None:
+        if Broken.broken:
+            raise StoreUnavailable("it is away")
+        return self._store.acquire(name, holder, ttl_s)
+
+
+def test_stopping_gives_the_duty_to_the_next_one_at_once(store: Store, clock: FakeClock) -> None:
+    heard = Heard()
+    first, second = post(store, clock, "a", heard), post(store, clock, "b", heard)
+    first.duty()
+    first.resign()
+    first.resign()
+    assert second.duty() is not None
+    assert heard.events == [("duty_acquired", "a", 1), ("duty_lost", "a", 1), ("duty_acquired", "b", 2)]
+
+
+def test_a_paused_holder_that_wakes_is_refused_and_changes_nothing(store: Store, clock: FakeClock) -> None:
+    worker = enrol(store)
+    job = start(store, worker, lease_s=30.0)
+    old = post(store, clock, "a")
+    duty = old.duty()
+    sleeper = Reaper(store, clock)
+    clock.advance(31)
+    sleeper.once(under=duty)  # it has looked once, and is paused before it acts
+    assert post(store, clock, "b").duty() is not None
+    clock.advance(2 * SECOND_LOOK_S)
+    before = picture(store)
+    with pytest.raises(DutyLost):
+        sleeper.once(under=duty)
+    assert picture(store) == before
+    assert row(store, job.id).state is State.RUNNING
+
+
+def serve_in_thread(
+    store: Store, clock: FakeClock, heard: Heard
+) -> tuple[threading.Thread, threading.Event, list[int]]:
+    stop, settled = threading.Event(), list[int]()
+
+    def run() -> None:
+        settled.append(daemon.serve(store, clock, stop, hooks=heard.hooks, name="a", interval_s=1.0))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, stop, settled
+
+
+def test_the_daemon_recovers_what_is_overdue_and_gives_its_duty_back(store: Store, clock: FakeClock) -> None:
+    job = start(store, lease_s=30.0)
+    clock.advance(31)
+    heard = Heard()
+    thread, stop, settled = serve_in_thread(store, clock, heard)  # its waiting advances the fake clock
+    until(lambda: row(store, job.id).state is State.READY)
+    stop.set()
+    thread.join(10)
+    assert settled == [1]
+    assert [kind for kind, _, _ in heard.events] == ["duty_acquired", "duty_lost"]
+    assert post(store, clock, "b").duty() is not None
+
+
+def until(condition: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if condition():
+            return
+        threading.Event().wait(0.001)
+    raise AssertionError("it did not happen in ten seconds")
