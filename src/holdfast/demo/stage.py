@@ -27,6 +27,7 @@ FEED_PER_S = 20.0  # small jobs
 FEED_MAX = 20  # at once, after a pause
 STEP_MAX_S = 15.0  # no step of the story takes longer
 PLAY_MAX_S = 48.0  # all of it, without the clean-up
+FREEZES_MAX = 5
 FROZEN_LOCK_S = 0.3  # a frozen worker that still holds the file's write lock after this was frozen inside a write
 
 ACTS = (
@@ -245,7 +246,7 @@ class Stage:
         """Freeze a worker, but not inside a write: SQLite has one writer, and all others would wait for it."""
         probe = open_store(f"{self.url}?busy_s={FROZEN_LOCK_S}", clock=self.clock, create=False)
         try:
-            while True:
+            for _ in range(FREEZES_MAX):
                 self.crew.freeze(worker.name, worker.pid)
                 try:
                     probe.ping()
@@ -255,6 +256,7 @@ class Stage:
                     self._tick()
         finally:
             probe.close()
+        raise self._failed(f"{worker.name} was found inside a write {FREEZES_MAX} times")
 
     def _death(self, act: int, job: Job, victim: str, expected: Detector, by: str = "kill -9") -> Death:
         """Note who is about to die, as late as possible before the signal."""
