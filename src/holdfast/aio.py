@@ -16,6 +16,7 @@ from holdfast.tasks import Draft
 
 if TYPE_CHECKING:
     from holdfast.reaper import Report
+    from holdfast.worker.tick import TickReport
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -84,6 +85,10 @@ class AsyncApp:
     @_as(App.reap)
     async def reap(self, *, grace_s: float = 0.0) -> Report:
         return await asyncio.to_thread(self._app.reap, grace_s=grace_s)
+
+    @_as(App.tick)
+    async def tick(self, budget_s: float = 25.0, *, queues: Iterable[str] = (), slots: int = 20) -> TickReport:
+        return await asyncio.to_thread(self._app.tick, budget_s, queues=tuple(queues), slots=slots)
 
     @_as(App.close)
     async def close(self) -> None:

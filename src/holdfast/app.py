@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.aio import AsyncApp
     from holdfast.reaper import Report
     from holdfast.worker.context import Context
+    from holdfast.worker.tick import TickReport
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -343,6 +344,18 @@ class App:
         from holdfast.reaper import reap
 
         return reap(self.store, self.clock, hooks=self.hooks, grace_s=grace_s)
+
+    def tick(self, budget_s: float = 25.0, *, queues: Iterable[str] = (), slots: int = 20) -> TickReport:
+        """Sweep up what dead workers left, then claim and run what is due, all within `budget_s` seconds.
+
+        For serverless functions, cron jobs and requests: it returns early when nothing is left to do, and gives back
+        what it cannot finish in time; a started job with on_crash="hold" is held instead. A handler that does not react
+        to being stopped is left to its lease.
+        """
+        from holdfast.worker.options import WorkerOptions
+        from holdfast.worker.tick import tick
+
+        return tick(self, budget_s, WorkerOptions(queues=tuple(queues), slots=slots, reaper=False))
 
     # ---------------------------------------------------------------------------------------- inside
 

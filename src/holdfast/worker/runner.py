@@ -56,6 +56,7 @@ class Runner:
         name: str | None = None,
         supervisor: str | None = None,
         may_exit: bool = False,
+        until_idle: bool = False,
     ) -> None:
         self._app = app
         self._options = options
@@ -64,6 +65,7 @@ class Runner:
         self.name = name or options.name or socket.gethostname()
         self._supervisor = supervisor
         self._may_exit = may_exit  # this process is ours alone, and somebody will start it again
+        self._until_idle = until_idle  # leave when nothing is due and nothing runs
         self._tasks = dict(app.tasks)
         self._queues = list(options.queues) or sorted({task.queue for task in self._tasks.values()}) or ["default"]
         self._beat_s = min((task.policy.beat_every_s for task in self._tasks.values()), default=10.0)
@@ -87,6 +89,12 @@ class Runner:
         self._due_in_s: float | None = None
         self._ahead_target = 0
         self.worker_id = ""
+        self.recovered = 0  # by the sweep before the first claim
+
+    @property
+    def settled(self) -> int:
+        """Return how many endings the store has acknowledged."""
+        return self._settler.settled
 
     # --------------------------------------------------------------------------------------- life
 
@@ -138,10 +146,11 @@ class Runner:
 
     def _sweep(self) -> None:
         """Before the first claim: settle what dead workers left, an earlier process of this name first of all."""
-        recovered = self._reaper.once().recovered
+        self.recovered = self._reaper.once().recovered
         pause(SECOND_LOOK_S)
-        recovered += self._reaper.once().recovered
-        log.log(logging.WARNING if recovered else logging.INFO, "recovered %d orphaned jobs at start", recovered)
+        self.recovered += self._reaper.once().recovered
+        level = logging.WARNING if self.recovered else logging.INFO
+        log.log(level, "recovered %d orphaned jobs at start", self.recovered)
 
     def _until_it_works(self, step: Callable[[], None]) -> None:
         while not self._stopping.is_set():
@@ -178,6 +187,8 @@ class Runner:
                     said_at = self._clock.lease()
                     self._say_what_nobody_serves()
                 self._trouble.over()
+                if self._until_idle and self._is_idle():
+                    return
                 self._wait_for_work()
             except WorkerGone:
                 self._was_declared_dead(self.worker_id)
@@ -218,7 +229,11 @@ class Runner:
 
     def _wait_for_work(self) -> None:
         timeout_s = 1.0 if self._due_in_s is None else min(1.0, max(0.001, self._due_in_s))
-        self._store.wait(timeout_s)
+        self._store.wait(min(timeout_s, 0.02) if self._until_idle else timeout_s)
+
+    def _is_idle(self) -> bool:
+        with self._lock:
+            return self._running == 0 and not self._buffer
 
     def _give_back_stale_buffer(self) -> None:
         now = self._clock.lease()

@@ -1,0 +1,50 @@
+"""`app.tick()`: a worker for places without a long life, one call at a time.
+
+A call from a scheduler or a request sweeps up what dead calls left, claims and runs what is due, and is gone within its
+budget: what it cannot finish is given back, or held if it was dangerous to begin. A runtime cap is normal life here.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.errors import UsageError
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.runner import Runner
+
+if TYPE_CHECKING:
+    from holdfast.app import App
+
+LEAVE_S = 1.0  # of the budget, for stopping handlers and writing endings
+
+
+class TickReport(msgspec.Struct, frozen=True):
+    """What one tick did."""
+
+    settled: int  # attempts whose ending was written, given-back ones included
+    recovered: int  # lost attempts of others that it settled
+    finished: bool  # False: the budget ended before the work did
+
+
+def tick(app: App, budget_s: float, options: WorkerOptions) -> TickReport:
+    """Run what is due within the budget; return earlier when nothing is left to do."""
+    if not 0.1 <= budget_s <= 86_400:
+        raise UsageError(f"budget_s={budget_s} must be between 0.1 and 86400 seconds")
+    runner = Runner(app, options, until_idle=True)
+    spent = threading.Event()
+
+    def stop() -> None:
+        spent.set()
+        runner.stop_now()
+
+    timer = threading.Timer(max(budget_s - LEAVE_S, budget_s / 2), stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        runner.run()
+    finally:
+        timer.cancel()
+    return TickReport(settled=runner.settled, recovered=runner.recovered, finished=not spent.is_set())
