@@ -144,7 +144,7 @@ def test_a_cancel_between_the_verdict_and_the_settle_is_judged_again(house: Hous
     answers: list[str] = []
     cancelled: list[str] = []
 
-    def cancel_first(settlements: list[Settlement]) -> None:
+    def cancel_first(settlements: list[Settlement], *_: Any) -> None:
         if not cancelled:
             cancelled.append(settlements[0].lease.job_id)
             house.app.cancel(cancelled[0], by="ann")
@@ -169,7 +169,7 @@ def test_a_cancel_between_the_verdict_and_the_settle_does_not_undo_a_success(hou
         return "fine"
 
     house.start()
-    with house.store.before("settle", lambda batch: house.app.cancel(batch[0].lease.job_id)):
+    with house.store.before("settle", lambda batch, *_: house.app.cancel(batch[0].lease.job_id)):
         job = race.enqueue()
         assert job.result(20) == "fine"
 
@@ -187,7 +187,7 @@ def test_a_whole_batch_with_one_cancelled_in_between_is_settled(house: House) ->
     drafts = [meet.job(n) for n in range(8)]
     asked: list[str] = []
 
-    def cancel_one(batch: list[Settlement]) -> None:
+    def cancel_one(batch: list[Settlement], *_: Any) -> None:
         if not asked and any(each.lease.job_id == drafts[3].new.id for each in batch):
             asked.append(drafts[3].new.id)
             house.app.cancel(asked[0])

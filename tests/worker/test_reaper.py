@@ -125,7 +125,7 @@ def test_a_settle_that_comes_in_between_wins(store: Store, clock: FakeClock) -> 
     reaper.once()
     clock.advance(A_MOMENT_S)
 
-    def finish(batch: list[Settlement]) -> None:
+    def finish(batch: list[Settlement], *_: Any) -> None:
         if batch:
             store.settle([settlement(job, Succeeded('"late"'))])
 

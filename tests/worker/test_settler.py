@@ -133,7 +133,7 @@ class Poison:
         self.job_id = ""
         self.only: str | None = None  # a part of the result that it stumbles over; None: over any ending
 
-    def __call__(self, settlements: list[Settlement]) -> None:
+    def __call__(self, settlements: list[Settlement], *_: Any) -> None:
         for each in settlements:
             told = json.dumps([each.verdict.result, each.verdict.error])
             if each.lease.job_id == self.job_id and (self.only is None or self.only in told):
