@@ -40,6 +40,17 @@ STORM = 100  # when one pass recovers more than this many jobs,
 STORM_SPREAD_S = 5.0  # they come back over so many seconds
 
 
+class Death(msgspec.Struct, frozen=True):
+    """What is known of the end of a worker, before its jobs are judged one by one."""
+
+    detector: Detector
+    cause: str
+    worker: Worker | None  # None: only the lease says so, and jobs may be of several workers
+    spread_s: float = 0.0
+    excused: bool = False
+    facts: dict[str, Any] = {}
+
+
 class Zombie(msgspec.Struct, frozen=True, kw_only=True):
     """A job whose attempt lost its worker, and what becomes of it."""
 
@@ -95,17 +106,28 @@ class Reaper:
         if fix:
             self._feel_for_a_gap()  # before anything is judged
         vanished = self._seen_twice(self._store.vanished())
-        spread_s = STORM_SPREAD_S if sum(each.worker.running for each in vanished) > STORM else 0.0
+        spread_s = _spread(sum(each.worker.running for each in vanished))
         for each in vanished:
             zombies += self._recover_worker(each, fix, spread_s)
         zombies += self._recover_overdue(fix, done={zombie.job.id for zombie in zombies})
         return Report(zombies)
 
-    def recover_worker(self, worker: Worker, detector: Detector, cause: str, *, excused: bool = False) -> Report:
-        """Declare a worker dead and settle what it held. For those who saw it end with their own eyes."""
-        spread_s = STORM_SPREAD_S if worker.running > STORM else 0.0
+    def recover_worker(
+        self,
+        worker: Worker,
+        detector: Detector,
+        cause: str,
+        *,
+        excused: bool = False,
+        facts: dict[str, Any] | None = None,
+    ) -> Report:
+        """Declare a worker dead and settle what it held. For those who saw it end with their own eyes.
+
+        `facts` go into the autopsy: its exit code or signal.
+        """
+        death = Death(detector, cause, worker, _spread(worker.running), excused, facts or {})
         self._store.retire(worker.id, f"{detector}: {cause}")
-        return Report(self._settle_all_of(worker, detector, cause, spread_s, excused))
+        return Report(self._settle_all_of(worker, death))
 
     def release_worker(self, worker: Worker, cause: str) -> int:
         """Give back what a worker held that was told to stop and has ended; return how many jobs that were."""
@@ -138,13 +160,14 @@ class Reaper:
             self._release_all_of(worker, words)
             return []
         detector, cause = self._cause(vanished)
+        death = Death(detector, cause, worker, spread_s)
         if not fix:
             jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
-            return self._judge_all(jobs, worker, detector, cause, suspects=len(jobs), spread_s=spread_s)
+            return self._judge_all(jobs, death, suspects=len(jobs))
         if vanished.evidence != "gone":
             self._store.retire(worker.id, f"{detector}: {cause}", under=self._under)
             point("reap.retired")
-        return self._settle_all_of(worker, detector, cause, spread_s)
+        return self._settle_all_of(worker, death)
 
     def _cause(self, vanished: Vanished) -> tuple[Detector, str]:
         worker = vanished.worker
@@ -160,14 +183,11 @@ class Reaper:
         words = "an earlier process of this worker died" if ours else "its process died"
         return ("restart" if ours else "vanished"), f"{words} (pid {worker.pid} on {worker.host})"
 
-    def _settle_all_of(
-        self, worker: Worker, detector: Detector, cause: str, spread_s: float, excused: bool = False
-    ) -> list[Zombie]:
+    def _settle_all_of(self, worker: Worker, death: Death) -> list[Zombie]:
         zombies: list[Zombie] = []
         while True:
             jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
-            suspects = len(zombies) + len(jobs)
-            page = self._judge_all(jobs, worker, detector, cause, suspects=suspects, spread_s=spread_s, excused=excused)
+            page = self._judge_all(jobs, death, suspects=len(zombies) + len(jobs))
             page = self._settle(page, seen_lease=False)
             zombies += page
             if not any(zombie.recovered for zombie in page):
@@ -183,8 +203,7 @@ class Reaper:
             page = self._store.overdue(self._grace_s, PAGE, skip=left)
             now = self._store.now().lease
             ripe = [job for job in page if job.id not in done and self._is_ripe(job, now)]
-            spread_s = STORM_SPREAD_S if len(ripe) > STORM else 0.0
-            judged = self._judge_all(ripe, None, "expired", "its lease ran out", spread_s=spread_s)
+            judged = self._judge_all(ripe, Death("expired", "its lease ran out", None, _spread(len(ripe))))
             if not fix:
                 return judged
             judged = self._settle(judged, seen_lease=True)
@@ -225,49 +244,30 @@ class Reaper:
 
     # ------------------------------------------------------------------------------------------ both
 
-    def _judge_all(
-        self,
-        jobs: Sequence[Job],
-        worker: Worker | None,
-        detector: Detector,
-        cause: str,
-        *,
-        suspects: int = 0,
-        spread_s: float = 0.0,
-        excused: bool = False,
-    ) -> list[Zombie]:
+    def _judge_all(self, jobs: Sequence[Job], death: Death, suspects: int = 0) -> list[Zombie]:
         """Judge each; leave out, and say so, what nobody can judge: a damaged policy does not stop the rest."""
         zombies = []
         for job in jobs:
             try:
-                zombies.append(self._judge(job, worker, detector, cause, suspects, spread_s, excused))
+                zombies.append(self._judge(job, death, suspects))
             except PolicyError as error:
                 self._complain(job.id, error)
         return zombies
 
-    def _judge(
-        self,
-        job: Job,
-        worker: Worker | None,
-        detector: Detector,
-        cause: str,
-        suspects: int,
-        spread_s: float,
-        excused: bool,
-    ) -> Zombie:
+    def _judge(self, job: Job, death: Death, suspects: int) -> Zombie:
         now = self._store.now()
-        holder = worker or self._holder(job)
-        in_gap = detector == "expired" and self._gap_s >= job.beat_s and self._reaches_into_the_gap(job)
+        holder = death.worker or self._holder(job)
+        in_gap = death.detector == "expired" and self._gap_s >= job.beat_s and self._reaches_into_the_gap(job)
         outcome = Lost(
-            detector=detector,
-            cause=f"worker {holder.name if holder else job.worker} was lost: {cause}",
-            autopsy=_autopsy(job, holder, now.wall, now.lease),
+            detector=death.detector,
+            cause=f"worker {holder.name if holder else job.worker} was lost: {death.cause}",
+            autopsy=_autopsy(job, holder, now.wall, now.lease) | death.facts,
             suspects=suspects if suspects > 1 else 0,
-            excused=excused or in_gap,
-            spread_s=spread_s,
+            excused=death.excused or in_gap,
+            spread_s=death.spread_s,
         )
         verdict = judge(outcome, job, now.wall, chance=chance())
-        return Zombie(job=job, worker=holder, detector=detector, verdict=verdict, recovered=False)
+        return Zombie(job=job, worker=holder, detector=death.detector, verdict=verdict, recovered=False)
 
     def _holder(self, job: Job) -> Worker | None:
         if job.worker not in self._holders:
@@ -332,6 +332,10 @@ def reap(store: Store, clock: Clock, *, hooks: Hooks | None = None, grace_s: flo
     if not fix:
         return second
     return Report(first.zombies + second.zombies)
+
+
+def _spread(jobs: int) -> float:
+    return STORM_SPREAD_S if jobs > STORM else 0.0
 
 
 def _autopsy(job: Job, worker: Worker | None, wall: float, lease: float) -> dict[str, Any]:

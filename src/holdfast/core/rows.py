@@ -49,7 +49,7 @@ def leased(job: Job, worker_id: str, claim_id: str, now: Moment, started: bool) 
     return replace(
         job, state=State.RUNNING, worker=worker_id, claim_id=claim_id, started=started,
         fence=job.fence + 1, attempt=job.attempt + 1,
-        lease_until=now.lease + job.lease_s, claimed_at=now.wall,
+        lease_until=now.lease + job.lease_s, claimed_at=now.wall, progress=None, note=None,
     )  # fmt: skip
 
 

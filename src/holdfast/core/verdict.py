@@ -138,6 +138,15 @@ def settlement(job: Job, verdict: Verdict, *, seen_lease: bool = False) -> Settl
     )
 
 
+def stale_report(state: State, fence_now: int, reported: State | None = None) -> Note:
+    """Write down that an attempt came back after it was given up: what it said, and how things stand.
+
+    Without `reported` it was a beat: the attempt only said that it lives.
+    """
+    said = {"verb": "beat"} if reported is None else {"verb": "settle", "reported": reported.value}
+    return Note("stale_report", {**said, "state": State(state).value, "fence_now": fence_now})
+
+
 ENDING_EVENT: dict[type, EventKind] = {
     Failed: "failed",
     TimedOut: "timed_out",

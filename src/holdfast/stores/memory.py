@@ -33,7 +33,7 @@ from holdfast.core.records import (
     Vanished,
     Worker,
 )
-from holdfast.core.verdict import Settlement, Verdict
+from holdfast.core.verdict import Settlement, Verdict, stale_report
 from holdfast.errors import DutyLost, KeyTaken, StoreUnsupported, UsageError, WorkerGone
 from holdfast.stores.protocol import Added, Answer, Schema, Transaction
 
@@ -128,7 +128,7 @@ class MemoryStore:
         if job is None or not rows.owns(job, settlement.lease):
             # A reaper that comes second is told so, but only an attempt that comes back is a stale report.
             if seen is None and not settlement.verdict.raises_fence:
-                self._report_stale(settlement.lease, settlement.worker)
+                self._report_stale(settlement.lease, settlement.worker, settlement.verdict.state)
             return Answer.REFUSED
         if job.state is not State.RUNNING:
             return Answer.ALREADY
@@ -344,14 +344,13 @@ class MemoryStore:
         wall, events = self._clock.wall(), self._events.setdefault(job_id, [])
         events.append(Event(next(self._seqs), job_id, wall, note.kind, fence, worker, note.actor, note.detail))
 
-    def _report_stale(self, lease: Lease, worker_id: str | None) -> None:
+    def _report_stale(self, lease: Lease, worker_id: str | None, reported: State | None = None) -> None:
         """Write down, once per fence, that an attempt came back after it had been given up."""
         job = self._jobs.get(lease.job_id)
         known = self._events.get(lease.job_id, [])
         if job is None or any(event.kind == "stale_report" and event.fence == lease.fence for event in known):
             return
-        detail: dict[str, Any] = {"state": job.state.value, "current_fence": job.fence}
-        self._write(job.id, Note("stale_report", detail), lease.fence, worker_id)
+        self._write(job.id, stale_report(job.state, job.fence, reported), lease.fence, worker_id)
 
     def _holder(self, key: str | None) -> Job | None:
         """Return the live job that the key belongs to."""

@@ -55,7 +55,11 @@ class Keeper:
 
     def keep(self, attempts: Iterable[Attempt]) -> None:
         """Renew these leases from now on."""
-        self._attempts.update({attempt.key: attempt for attempt in attempts})
+        for attempt in attempts:
+            self._attempts[attempt.key] = attempt
+            if attempt.job.beat_s < self._beat_s:  # a job may have a shorter lease than its task declares
+                self._beat_s = attempt.job.beat_s
+                self._wake.set()
 
     def forget(self, attempts: Iterable[Attempt]) -> None:
         """Stop renewing: the store has acknowledged their end."""

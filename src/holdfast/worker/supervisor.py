@@ -146,7 +146,8 @@ class Supervisor:
             log.info("gave back %d jobs of %s", released, worker.name)
             return
         excused = code == EXIT_FENCED  # it ended itself because the store was out of reach
-        report = reaper.recover_worker(worker, "exit", f"its process {_why(code)}", excused=excused)
+        facts = {"exit_code": code} if code >= 0 else {"signal": _signal(code)}
+        report = reaper.recover_worker(worker, "exit", f"its process {_why(code)}", excused=excused, facts=facts)
         log.warning("%s %s; %d of its jobs were settled", worker.name, _why(code), report.recovered)
 
     # ------------------------------------------------------------------------------------ all of them
@@ -163,9 +164,11 @@ class Supervisor:
 
 
 def _why(code: int) -> str:
-    if code < 0:
-        try:
-            return f"was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was killed by signal {-code}"
-    return f"exited with code {code}"
+    return f"exited with code {code}" if code >= 0 else f"was killed by {_signal(code)}"
+
+
+def _signal(code: int) -> str:
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Duty, NewJob, Note
-from holdfast.core.verdict import Settlement
+from holdfast.core.records import Duty, NewJob
+from holdfast.core.verdict import Settlement, stale_report
 from holdfast.errors import DutyLost
 from holdfast.stores import codec
 from holdfast.stores.protocol import Added, Answer
@@ -106,14 +106,13 @@ def _settle_one(db: sqlite3.Connection, settlement: Settlement, wall: float) -> 
     row = db.execute(Q["settle_seen"], token).fetchone()
     if row is None:
         return Answer.REFUSED
-    own, state, cancel_requested = row
+    own, state, cancel_requested, fence = row
     if own and state != State.RUNNING:
         return Answer.ALREADY
     if own and cancel_requested != settlement.seen_cancel:
         return Answer.AGAIN
     if not own and not settlement.verdict.raises_fence:  # a second reaper is late, but no zombie
-        detail = {"verb": "settle", "reported": settlement.verdict.state.value, "state": state}
-        notes = (Note("stale_report", detail),)
+        notes = (stale_report(state, fence, reported=settlement.verdict.state),)
         write_notes(db, codec.journal_lines(lease.job_id, lease.fence, settlement.worker, notes), wall)
     return Answer.REFUSED
 

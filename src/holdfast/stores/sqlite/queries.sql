@@ -65,7 +65,9 @@ UPDATE holdfast_job SET
     attempt = attempt + 1,
     lease_until = :lease + lease_s,
     claimed_at = :wall,
-    started = :started
+    started = :started,
+    progress = NULL,
+    note = NULL
 WHERE seq IN (
     SELECT seq FROM holdfast_job
     WHERE state = 'ready' AND queue = :queue AND priority = :priority AND run_at <= :wall
@@ -106,7 +108,7 @@ WHERE job.id = pulse.id
 
 -- name: beat_lost
 -- Whose lease is not the current one. An attempt that settled itself still has its fence on the row: not lost.
-SELECT json_group_array(json_array(pulse.value ->> 0, pulse.value ->> 1, job.id IS NOT NULL))
+SELECT json_group_array(json_array(pulse.value ->> 0, pulse.value ->> 1, job.state, job.fence))
 FROM json_each(:pulses) AS pulse
 LEFT JOIN holdfast_job AS job ON job.id = pulse.value ->> 0
 WHERE job.id IS NULL OR job.fence <> pulse.value ->> 1 OR job.claim_id IS NOT pulse.value ->> 2;
@@ -173,7 +175,7 @@ WHERE job.id = ending.id
 
 -- name: settle_seen
 -- What stands in the way of a settlement that was not applied.
-SELECT fence = :fence AND claim_id IS :claim_id, state, cancel_requested FROM holdfast_job WHERE id = :id;
+SELECT fence = :fence AND claim_id IS :claim_id, state, cancel_requested, fence FROM holdfast_job WHERE id = :id;
 
 -- name: settle_tally
 INSERT INTO holdfast_tally (queue, state, jobs)

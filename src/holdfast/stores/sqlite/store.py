@@ -22,12 +22,11 @@ from holdfast.core.records import (
     Lease,
     Moment,
     NewJob,
-    Note,
     Pulse,
     Vanished,
     Worker,
 )
-from holdfast.core.verdict import Settlement, Verdict
+from holdfast.core.verdict import Settlement, Verdict, stale_report
 from holdfast.errors import (
     KeyTaken,
     Refused,
@@ -113,12 +112,12 @@ class SqliteStore:
             lost: list[str] = []
             if pulses and db.execute(Q["beat"], {**rows, "lease": self._clock.lease()}).rowcount < len(pulses):
                 stale = codec.rows_from(db.execute(Q["beat_lost"], rows).fetchone()[0])
-                lost = [job_id for job_id, _, _ in stale]
+                lost = [job_id for job_id, *_ in stale]
                 notes = [
                     line
-                    for job_id, fence, known in stale
-                    if known
-                    for line in codec.journal_lines(job_id, fence, worker_id, (Note("stale_report", {"verb": "beat"}),))
+                    for job_id, fence, state, fence_now in stale
+                    if state is not None
+                    for line in codec.journal_lines(job_id, fence, worker_id, (stale_report(state, fence_now),))
                 ]
                 batch.write_notes(db, notes, self._clock.wall())
             cancelled = codec.names_from(db.execute(Q["beat_cancelled"], {"worker": worker_id}).fetchone()[0])

@@ -1,0 +1,370 @@
+"""The checker's own book: what every call and answer means, and whether a store may have said so.
+
+It believes no row. From the calls alone it knows the newest claim of each job, when its lease ends, what it has cost,
+and whether it may be started; then it compares: the answers with what it knows, and the rows with the answers. Asking
+"is each job done once?" is not enough: the harm of a missing fence is that the *wrong attempt* decides.
+
+Calls reach the store through a `Witness`, below anything that loses answers: the book knows what was done even when the
+caller does not. What breaks a promise raises `Violation`, with the promise's number from DESIGN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.core.machine import ENDED, LIVE, Move, State
+from holdfast.core.policy import OnCrash
+from holdfast.core.records import BeatAnswer, Duty, Filter, Job, Lease, NewJob, Pulse, Worker
+from holdfast.core.verdict import Failed, Outcome, Released, Settlement, Stalled, TimedOut, Verdict
+from holdfast.errors import HoldfastError
+from holdfast.stores.protocol import Added, Answer, Store
+
+Voice = Literal["attempt", "reaper"]  # who speaks: a worker about its own attempt, or somebody about another's
+WRITES = ("add", "claim", "beat", "settle", "enroll", "retire", "acquire", "resign", "move")
+ENDINGS = ["failed", "timed_out", "stalled", "zombie", "released", "snoozed"]
+ROUNDING_S = 1e-5  # SQLite's JSON has fifteen digits
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+    def __init__(self, promise: str, what: str) -> None:
+        self.promise = promise
+        super().__init__(f"{promise}: {what}")
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """What the book knows of one job."""
+
+    on_crash: OnCrash
+    key: str | None
+    lease_s: float
+    crashes_max: int
+    attempts_max: int
+    state: State = State.READY
+    fence: int = 0  # the highest that was ever seen
+    lease: Lease | None = None  # the newest claim
+    worker: str | None = None  # who has it
+    lease_until: float = 0.0  # by the book's own reckoning
+    by_itself: bool = False  # the newest attempt ended itself; nobody else did
+    failures: int = 0
+    crashes: int = 0
+    cancel_asked: bool = False
+    started: bool = False  # since the last approval, and it has not come to an end of its own
+
+
+class Book:
+    """See the module's docstring. `trusted` says whether a living worker still believes in a lease."""
+
+    def __init__(self, store: Store, trusted: Callable[[Lease], bool] = lambda lease: False) -> None:
+        self._store = store
+        self._trusted = trusted
+        self.entries: dict[str, Entry] = {}
+        self.rows: dict[str, Job] = {}  # as they were after the last call
+        self.gone: set[str] = set()  # workers that were retired
+        self.dead: set[str] = set()  # workers that have really died, or that were declared dead on purpose
+        self.excused: set[str] = set()  # of these, who ended themselves because the store was out of reach
+        self.duties: dict[str, tuple[str, int]] = {}
+        self.decisions: set[tuple[str, State, int, Move]] = set()
+        self.reported: dict[Lease, Outcome] = {}
+        self.sometimes: Counter[str] = Counter()
+
+    def copy(self, store: Store, trusted: Callable[[Lease], bool]) -> Book:
+        """Return a book of its own with the same contents; the counters stay shared."""
+        twin = Book(store, trusted)
+        twin.entries, twin.rows, twin.reported = dict(self.entries), dict(self.rows), dict(self.reported)
+        twin.gone, twin.dead, twin.excused = set(self.gone), set(self.dead), set(self.excused)
+        twin.duties, twin.decisions, twin.sometimes = dict(self.duties), set(self.decisions), self.sometimes
+        return twin
+
+    # --------------------------------------------------------------------- what only the actors know
+
+    def reports(self, lease: Lease, outcome: Outcome) -> None:
+        """Note how an attempt says that it ended, before it tells the store."""
+        self.reported[lease] = outcome
+
+    def starts(self, lease: Lease) -> None:
+        """Note that a handler begins."""
+        entry = self.entries[lease.job_id]
+        if entry.on_crash == "hold" and entry.started:
+            raise Violation("P7", f"job {lease.job_id} was started again without an approval")
+        self.entries[lease.job_id] = replace(entry, started=True)
+
+    # ------------------------------------------------------------------------------ one verb after another
+
+    def note(self, verb: str, voice: Voice, answer: Any, arguments: Sequence[Any]) -> None:
+        """Check an answer of the store, and the rows that it left."""
+        touched: set[str] = getattr(self, f"_{verb}")(voice, answer, *arguments)
+        self._compare_rows(verb, touched)
+
+    def note_refusal(self, verb: str) -> None:
+        """Check that a call that raised has changed nothing."""
+        self._compare_rows(verb, set())
+
+    def _add(self, voice: Voice, answers: list[Added], jobs: Sequence[NewJob]) -> set[str]:
+        touched = set()
+        for new, added in zip(jobs, answers, strict=True):
+            there = self.entries.get(added.id)
+            if added.existed:
+                same = there is not None and (added.id == new.id or (there.key == new.key and there.state in LIVE))
+                self._expect(same, "P2", "job {} is said to exist as {}, and does not", new.id, added.id)
+                self.sometimes["adds that existed"] += 1
+                continue
+            self._expect(there is None, "P2", "job {} was stored twice", new.id)
+            policy = new.policy
+            self.entries[new.id] = Entry(
+                on_crash=policy.on_crash, key=new.key, lease_s=policy.lease_s,
+                crashes_max=policy.crashes_max, attempts_max=policy.retry.attempts_max,
+            )  # fmt: skip
+            touched.add(new.id)
+        return touched
+
+    def _claim(self, voice: Voice, jobs: list[Job], worker: str, claim_id: str, *_: Any) -> set[str]:
+        mine = [e.lease for e in self.entries.values() if e.state is State.RUNNING and e.worker == worker]
+        given = {lease for lease in mine if lease is not None and lease.claim_id == claim_id}
+        if given:
+            self._expect({job.lease for job in jobs} == given, "P2", "a repeated claim of {} got other jobs", worker)
+            self.sometimes["claims repeated"] += 1
+            return set()
+        self._expect(not jobs or worker not in self.gone, "race 2", "{} is gone and was given leases", worker)
+        now = self._store.now().lease
+        for job in jobs:
+            self._claimed(job, worker, now)
+        return {job.id for job in jobs}
+
+    def _claimed(self, job: Job, worker: str, now: float) -> None:
+        entry = self.entries[job.id]
+        self._expect(entry.state is not State.RUNNING, "P4", "job {} was claimed under an attempt's nose", job.id)
+        self._expect(entry.state is State.READY, "P5", "job {} was claimed; it is {}", job.id, entry.state.value)
+        self._expect(job.fence > entry.fence, "P4", "job {}: fence {} is not above {}", job.id, job.fence, entry.fence)
+        spent = entry.crashes >= entry.crashes_max or entry.crashes + entry.failures >= entry.attempts_max
+        self._expect(not spent, "budget", "a job was claimed whose budget is spent: {}", entry)
+        self.entries[job.id] = replace(
+            entry, state=State.RUNNING, fence=job.fence, lease=job.lease, worker=worker,
+            lease_until=now + entry.lease_s, by_itself=False,
+        )  # fmt: skip
+
+    def _beat(self, voice: Voice, answer: BeatAnswer, worker: str, pulses: Sequence[Pulse], *_: Any) -> set[str]:
+        if answer.gone:
+            self.sometimes["beats of the gone"] += 1
+            self._expect(worker in self.gone, "P9", "{} was told that it is gone, and is not", worker)
+            return set()
+        self._expect(worker not in self.gone, "race 2", "{} is gone, and its beat counted", worker)
+        now = self._store.now().lease
+        touched = set()
+        for pulse in pulses:
+            entry = self.entries[pulse.lease.job_id]
+            newest, runs = entry.lease == pulse.lease, entry.state is State.RUNNING
+            told = pulse.lease.job_id in answer.lost
+            lost = not newest or not (runs or entry.by_itself)
+            self._expect(told == lost, "P3", "{}: the beat was told lost={}", pulse.lease, told)
+            self.sometimes["beats of the lost"] += told
+            if newest and runs:
+                self.entries[pulse.lease.job_id] = replace(entry, lease_until=now + entry.lease_s)
+                touched.add(pulse.lease.job_id)
+        return touched
+
+    def _settle(
+        self, voice: Voice, answers: list[Answer], settlements: Sequence[Settlement], under: Duty | None = None
+    ) -> set[str]:
+        self._check_term(under)
+        touched = set()
+        for settlement, answer in zip(settlements, answers, strict=True):
+            if self._settled(voice, settlement, answer):
+                touched.add(settlement.lease.job_id)
+        return touched
+
+    def _settled(self, voice: Voice, settlement: Settlement, answer: Answer) -> bool:
+        lease = settlement.lease
+        entry = self.entries[lease.job_id]
+        newest, runs = entry.lease == lease, entry.state is State.RUNNING
+        seen, row = settlement.seen_lease_until, self.rows[lease.job_id]
+        renewed = seen is not None and row.lease_until is not None and row.lease_until > seen + ROUNDING_S
+        match answer:
+            case Answer.ACCEPTED:
+                self._expect(newest, "P3", "{} was accepted; the newest claim is {}", lease, entry.lease)
+                self._expect(runs, "P4", "{} was given a second outcome", lease)
+                if voice == "reaper":
+                    self._check_death(entry, lease)
+                self.entries[lease.job_id] = self._ended(voice, entry, settlement)
+                return True
+            case Answer.ALREADY:
+                told = newest and not runs and entry.by_itself
+                self._expect(told, "P3", "{} was told that it had settled; it had not", lease)
+                self.sometimes["settles already accepted"] += 1
+            case Answer.AGAIN:
+                changed = newest and runs and entry.cancel_asked != settlement.seen_cancel
+                self._expect(changed, "race 11", "{} was told to judge again for nothing", lease)
+                self.sometimes["settles judged again"] += 1
+            case Answer.REFUSED:
+                rightful = newest and runs and not renewed
+                self._expect(not rightful, "P3", "{} is the newest claim, and was refused", lease)
+                late = "stale settles" if voice == "attempt" else "reapers that came second"
+                self.sometimes["reapers that met a beat" if newest and runs else late] += 1
+        return False
+
+    def _check_death(self, entry: Entry, lease: Lease) -> None:
+        now = self._store.now().lease
+        if entry.worker in self.dead:
+            return
+        early_s = entry.lease_until - now
+        self._expect(early_s < ROUNDING_S, "P9", "{} was taken {:g} s before its end", lease, early_s)
+        self._expect(not self._trusted(lease), "P9", "{} was taken while its worker believed in it", lease)
+        self.sometimes["leases that ran out under the living"] += 1
+
+    def _ended(self, voice: Voice, entry: Entry, settlement: Settlement) -> Entry:
+        """Return the entry after an accepted settlement, by what was reported and not by what was decided."""
+        verdict, lease = settlement.verdict, settlement.lease
+        outcome = self.reported.get(lease) if voice == "attempt" else None
+        short = outcome is None or isinstance(outcome, TimedOut | Stalled)
+        short = short or (isinstance(outcome, Released) and outcome.started)
+        cancelled = verdict.state is State.CANCELLED
+        if entry.cancel_asked:
+            ends = cancelled or verdict.state is State.DONE
+            self._expect(ends, "race 11", "{} was asked to stop, and became {}", lease, verdict.state.value)
+        elif short and entry.on_crash == "fail":
+            self._expect(verdict.state is State.DEAD, "on_crash", "{} became {}, not dead", lease, verdict.state.value)
+        failures = 0 if cancelled else int(isinstance(outcome, Failed | TimedOut | Stalled))
+        crashes = 0 if cancelled or outcome is not None else self._crashes(entry, verdict)
+        self.sometimes[f"{'ended' if outcome is not None else 'lost'}: {verdict.state.value}"] += 1
+        return replace(
+            entry, state=verdict.state, by_itself=outcome is not None,
+            failures=entry.failures + failures, crashes=entry.crashes + crashes,
+            started=entry.started and short,
+        )  # fmt: skip
+
+    def _crashes(self, entry: Entry, verdict: Verdict) -> int:
+        """A death that was seen counts; only what ran out may be excused, in a gap of the store's."""
+        detector = verdict.notes[0].detail.get("detector") if verdict.notes else None
+        self.sometimes[f"found by {detector}"] += 1
+        return verdict.crashes if detector == "expired" or entry.worker in self.excused else 1
+
+    def _enroll(self, voice: Voice, answer: None, worker: Worker) -> set[str]:
+        return set()
+
+    def _retire(self, voice: Voice, done: bool, worker: str, cause: str, under: Duty | None = None) -> set[str]:
+        self._check_term(under)
+        self._expect(voice == "attempt" or worker in self.dead, "P9", "{} lives, and was retired ({})", worker, cause)
+        self._expect(done == (worker not in self.gone), "race 2", "{}: retire answered {}", worker, done)
+        self.gone.add(worker)
+        return set()
+
+    def _acquire(self, voice: Voice, duty: Duty | None, name: str, holder: str, ttl_s: float) -> set[str]:
+        if duty is not None:
+            before = self.duties.get(name, ("", 0))
+            rises = duty.term > before[1] or before == (duty.holder, duty.term)
+            self._expect(rises and duty.holder == holder, "P12", "{} follows {}", duty, before)
+            self.duties[name] = (duty.holder, duty.term)
+        return set()
+
+    def _resign(self, voice: Voice, done: bool, duty: Duty) -> set[str]:
+        if done:
+            self.duties[duty.name] = ("", duty.term)
+        return set()
+
+    def _check_term(self, under: Duty | None) -> None:
+        if under is not None:
+            current = self.duties.get(under.name)
+            self._expect(current == (under.holder, under.term), "P12", "an act under {}; current is {}", under, current)
+
+    def _move(
+        self, voice: Voice, done: bool, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict
+    ) -> set[str]:
+        if not done:
+            self.sometimes["acts that came too late"] += 1
+            return set()
+        entry, row = self.entries[job_id], self.rows[job_id]
+        seen, met = (seen_state, seen_fence), (row.state, row.fence)
+        self._expect(seen == met, "race 8", "an act on {} met {}", seen, met)
+        if verdict.state is not seen_state:
+            decision = (job_id, seen_state, seen_fence, verdict.move)
+            self._expect(decision not in self.decisions, "race 8", "carried out twice: {}", decision)
+            self.decisions.add(decision)
+        revived = verdict.move is Move.REVIVE
+        self._expect(revived or seen_state not in ENDED, "P5", "job {} had ended, {}", job_id, verdict.state)
+        entry = replace(entry, state=verdict.state, by_itself=entry.by_itself and not verdict.raises_fence)
+        if revived:
+            entry = replace(entry, failures=0, crashes=0, cancel_asked=False, started=False)
+        elif verdict.state is State.RUNNING:
+            entry = replace(entry, cancel_asked=True)
+        self.entries[job_id] = entry
+        self.sometimes[f"acts: {verdict.move.value}"] += 1
+        return {job_id}
+
+    # ------------------------------------------------------------------------------------- the rows
+
+    def _compare_rows(self, verb: str, touched: set[str]) -> None:
+        rows = {job.id: job for job in self._store.find(Filter(limit=10_000))}
+        if rows.keys() != self.entries.keys():
+            lost, phantoms = self.entries.keys() - rows.keys(), rows.keys() - self.entries.keys()
+            raise Violation("P1" if lost else "P2", f"after {verb}: lost {sorted(lost)}, phantoms {sorted(phantoms)}")
+        keys: Counter[str] = Counter()
+        for job_id, row in rows.items():
+            old = self.rows.get(job_id)
+            if row is not old and row != old:
+                self._expect(job_id in touched, "P3", "{} changed job {}, and did not say so", verb, job_id)
+                self._compare_row(verb, row, old.fence if old is not None else 0)
+            if row.key is not None and row.state in LIVE:
+                keys[row.key] += 1
+        self._expect(all(times == 1 for times in keys.values()), "keys", "after {}: live jobs per key: {}", verb, keys)
+        self.rows = rows
+
+    def _compare_row(self, verb: str, row: Job, fence_before: int) -> None:
+        entry = self.entries[row.id]
+        self._expect(row.fence >= fence_before, "P4", "after {}: the fence fell to {}", verb, row.fence)
+        self._expect(row.state is entry.state, "P1", "after {}: {} is not {}", verb, row, entry.state.value)
+        costs = (row.failures, row.crashes) == (entry.failures, entry.crashes)
+        self._expect(costs, "budget", "after {}: {} did not cost {}", verb, row, entry)
+        if row.state is State.RUNNING:
+            holder = (row.lease, row.worker) == (entry.lease, entry.worker)
+            self._expect(holder, "P3", "after {}: {} is not held by {}", verb, row, entry.lease)
+            until = row.lease_until if row.lease_until is not None else math.nan
+            same = abs(until - entry.lease_until) < ROUNDING_S
+            self._expect(same, "P9", "after {}: the lease ends at {}, promised was {}", verb, until, entry.lease_until)
+        self.entries[row.id] = replace(entry, fence=max(entry.fence, row.fence))
+
+    def close(self) -> None:
+        """Check what can be checked at the end only."""
+        trouble = self._store.check()
+        self._expect(not trouble, "P14", "the store says: {}", trouble)
+        recount = Counter((row.queue, row.state) for row in self.rows.values())
+        counts = {(queue, state): n for queue, states in self._store.counts().items() for state, n in states.items()}
+        self._expect(counts == recount, "P1", "the store counts {}, its rows are {}", counts, recount)
+        for promise, kinds in (("P3", ["stale_report"]), ("P4", ENDINGS)):
+            events = self._store.journal(kinds=kinds, limit=100_000)
+            lines = Counter((event.job_id, event.fence) for event in events)
+            once = all(times == 1 for times in lines.values())
+            self._expect(once, promise, "more than one of {} for an attempt: {}", kinds, lines)
+
+    def _expect(self, holds: bool, promise: str, words: str, *values: object) -> None:
+        if not holds:
+            raise Violation(promise, words.format(*values))
+
+
+class Witness:
+    """Any store, with every write of it told to the book."""
+
+    def __init__(self, store: Store, book: Book, voice: Voice) -> None:
+        self._store = store
+        self._book = book
+        self._voice = voice
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        return partial(self._call, name, found) if name in WRITES else found
+
+    def _call(self, verb: str, act: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            answer = act(*arguments)
+        except HoldfastError:
+            self._book.note_refusal(verb)
+            raise
+        self._book.note(verb, self._voice, answer, arguments)
+        return answer
