@@ -185,6 +185,21 @@ def test_progress_that_did_not_get_through_is_told_again(desk: Desk) -> None:
     assert desk.row(attempt).progress == 0.5
 
 
+def test_a_job_with_a_shorter_lease_than_its_task_declares_is_renewed_in_time(house: House) -> None:
+    @house.app.task(lease_s=600)
+    def slow() -> str:
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            time.sleep(0.005)
+        return "alive"
+
+    house.start()
+    job = slow.using(lease_s=0.4).enqueue()
+    assert job.result(20) == "alive"
+    row = house.row(job.id)
+    assert (row.attempt, row.zombies) == (1, 0)
+
+
 def test_short_jobs_cost_no_beat_at_all(house: House) -> None:
     @house.app.task
     def quick(n: int) -> int:
