@@ -86,7 +86,6 @@ def test_a_repeated_settle_after_a_lost_answer_ends_the_attempt_once(house: Hous
     assert house.store.counts() == {"default": {"done": 1}}
 
 
-@pytest.mark.xfail(reason="the journal knows that this fence has ended by itself; the stores do not look there yet")
 def test_a_repeated_settle_is_no_zombie_though_the_next_attempt_runs_by_then(house: House) -> None:
     """15.9 again: the retry was claimed before the repeated report came. It is still a repeat, and no stale report."""
 

@@ -157,6 +157,15 @@ ENDING_EVENT: dict[type, EventKind] = {
 }
 
 
+def own_ending(verdict: Verdict) -> Note | None:
+    """Return the line that this verdict, if it is an attempt's own report, writes to the journal under its fence.
+
+    The same line there already: the report is a repeat of one that was accepted before.
+    """
+    own = (note for note in verdict.notes if note.kind in ENDING_EVENT.values() and note.kind != "zombie")
+    return next(own, None)
+
+
 def judge(outcome: Outcome, job: Job, now: float, *, chance: float) -> Verdict:
     """Decide what becomes of a running job whose attempt ended with `outcome`.
 

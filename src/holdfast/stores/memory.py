@@ -33,7 +33,7 @@ from holdfast.core.records import (
     Vanished,
     Worker,
 )
-from holdfast.core.verdict import Settlement, Verdict, stale_report
+from holdfast.core.verdict import Settlement, Verdict, own_ending, stale_report
 from holdfast.errors import DutyLost, KeyTaken, StoreUnsupported, UsageError, WorkerGone
 from holdfast.stores.protocol import Added, Answer, Schema, Transaction
 
@@ -126,6 +126,8 @@ class MemoryStore:
     def _settle_one(self, settlement: Settlement) -> Answer:
         job, seen = self._jobs.get(settlement.lease.job_id), settlement.seen_lease_until
         if job is None or not rows.owns(job, settlement.lease):
+            if self._is_repeat(settlement):
+                return Answer.ALREADY  # this very ending was accepted, and the job has moved on since
             # A reaper that comes second is told so, but only an attempt that comes back is a stale report.
             if seen is None and not settlement.verdict.raises_fence:
                 self._report_stale(settlement.lease, settlement.worker, settlement.verdict.state)
@@ -138,6 +140,12 @@ class MemoryStore:
             return Answer.AGAIN
         self._apply(job, settlement.verdict, settlement.worker)
         return Answer.ACCEPTED
+
+    def _is_repeat(self, settlement: Settlement) -> bool:
+        note, fence = own_ending(settlement.verdict), settlement.lease.fence
+        events = self._events.get(settlement.lease.job_id, [])
+        same = (event for event in events if note and (event.fence, event.kind) == (fence, note.kind))
+        return any(note is not None and event.detail == note.detail for event in same)
 
     def transaction(self, lease: Lease, max_s: float) -> AbstractContextManager[Transaction]:
         raise StoreUnsupported("memory:// has no SQL, so ctx.transaction() cannot work there; use sqlite:///…")
@@ -252,11 +260,21 @@ class MemoryStore:
                 counts.setdefault(queue, {})[state] = jobs
             return counts
 
-    def journal(self, job_id: str | None = None, kinds: Sequence[str] = (), limit: int = 1000) -> list[Event]:
+    def journal(
+        self,
+        job_id: str | None = None,
+        kinds: Sequence[str] = (),
+        limit: int = 1000,
+        *,
+        since: float | None = None,
+        before: int | None = None,
+    ) -> list[Event]:
         with self._lock:
             lists = self._events.values() if job_id is None else [self._events.get(job_id, [])]
             events = sorted((event for events in lists for event in events), key=lambda event: event.seq)
             wanted = [event for event in events if not kinds or event.kind in kinds]
+            wanted = [event for event in wanted if since is None or event.at >= since]
+            wanted = [event for event in wanted if before is None or event.seq < before]
             return wanted[:limit] if job_id is not None else wanted[max(0, len(wanted) - limit) :]
 
     def workers(self, gone: bool = False) -> list[Worker]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Duty, NewJob
-from holdfast.core.verdict import Settlement, stale_report
+from holdfast.core.verdict import Settlement, own_ending, stale_report
 from holdfast.errors import DutyLost
 from holdfast.stores import codec
 from holdfast.stores.protocol import Added, Answer
@@ -111,10 +111,21 @@ def _settle_one(db: sqlite3.Connection, settlement: Settlement, wall: float) -> 
         return Answer.ALREADY
     if own and cancel_requested != settlement.seen_cancel:
         return Answer.AGAIN
+    if not own and _is_repeat(db, settlement):
+        return Answer.ALREADY
     if not own and not settlement.verdict.raises_fence:  # a second reaper is late, but no zombie
         notes = (stale_report(state, fence, reported=settlement.verdict.state),)
         write_notes(db, codec.journal_lines(lease.job_id, lease.fence, settlement.worker, notes), wall)
     return Answer.REFUSED
+
+
+def _is_repeat(db: sqlite3.Connection, settlement: Settlement) -> bool:
+    """Say whether this very ending was accepted before, and the job has moved on since."""
+    note, lease = own_ending(settlement.verdict), settlement.lease
+    if note is None:
+        return False
+    line = {"id": lease.job_id, "fence": lease.fence, "kind": note.kind, "detail": codec.encode(note.detail).decode()}
+    return db.execute(Q["settle_before"], line).fetchone() is not None
 
 
 def check_duty(db: sqlite3.Connection, duty: Duty | None) -> None:

@@ -177,6 +177,11 @@ WHERE job.id = ending.id
 -- What stands in the way of a settlement that was not applied.
 SELECT fence = :fence AND claim_id IS :claim_id, state, cancel_requested, fence FROM holdfast_job WHERE id = :id;
 
+-- name: settle_before
+-- This very ending of the attempt was accepted, and the job has moved on since: the journal knows the fence.
+SELECT 1 FROM holdfast_journal
+WHERE job_id = :id AND fence = :fence AND kind = :kind AND detail = :detail;
+
 -- name: settle_tally
 INSERT INTO holdfast_tally (queue, state, jobs)
 SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:tallies)
@@ -358,6 +363,21 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
     LIMIT :limit
 );
 
+-- name: find_ids
+SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
+    SELECT row FROM holdfast_row
+    WHERE id IN (SELECT value FROM json_each(:ids))
+        AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+        AND (:worker IS NULL OR worker = :worker)
+        AND (:queue IS NULL OR queue = :queue)
+        AND (:task IS NULL OR task = :task)
+        AND (:key IS NULL OR key = :key)
+        AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
+        AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
+    ORDER BY seq DESC
+    LIMIT :limit
+);
+
 -- name: counts
 -- Live states exactly, each from its own index; ended ones from the tally.
 SELECT json_group_array(json_array(queue, state, jobs)) FROM (
@@ -375,7 +395,10 @@ SELECT json_group_array(json_array(queue, state, jobs)) FROM (
 -- name: journal
 SELECT json_group_array(json_array(seq, job_id, at, kind, fence, worker, actor, json(detail))) FROM (
     SELECT * FROM holdfast_journal
-    WHERE job_id = :job_id AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
+    WHERE job_id = :job_id
+        AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
+        AND (:since IS NULL OR at >= :since)
+        AND (:before IS NULL OR seq < :before)
     ORDER BY seq
     LIMIT :limit
 );
@@ -384,7 +407,21 @@ SELECT json_group_array(json_array(seq, job_id, at, kind, fence, worker, actor, 
 SELECT json_group_array(json_array(seq, job_id, at, kind, fence, worker, actor, json(detail))) FROM (
     SELECT * FROM (
         SELECT * FROM holdfast_journal
-        WHERE :kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds))
+        WHERE (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
+            AND (:since IS NULL OR at >= :since)
+            AND (:before IS NULL OR seq < :before)
+        ORDER BY seq DESC
+        LIMIT :limit
+    )
+    ORDER BY seq
+);
+
+-- name: journal_since
+-- Which ones is answered by the index on (kind, at) alone; a long journal of other kinds and times is not read.
+SELECT json_group_array(json_array(seq, job_id, at, kind, fence, worker, actor, json(detail))) FROM (
+    SELECT * FROM holdfast_journal WHERE seq IN (
+        SELECT seq FROM holdfast_journal INDEXED BY holdfast_journal_kind
+        WHERE kind IN (SELECT value FROM json_each(:kinds)) AND at >= :since AND (:before IS NULL OR seq < :before)
         ORDER BY seq DESC
         LIMIT :limit
     )

@@ -49,8 +49,8 @@ class SqliteTransaction:
         self.connection.take_back()
         try:
             answer = batch.settle(self.connection, [settlement], self._clock.wall())[0]
-            if answer in (Answer.ACCEPTED, Answer.ALREADY):
-                self.connection.execute("COMMIT")
+            if answer is Answer.ACCEPTED:
+                self._db.commit(self.connection)
         except sqlite3.Error as error:
             raise self._db.explain(error) from error
         finally:
