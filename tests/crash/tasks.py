@@ -1,0 +1,121 @@
+"""The tasks of the crash tests; copied beside the store of each test and imported there by every process.
+
+Each handler appends a line to the ledger when it starts and when it ends: one short write to a file opened for
+appending, so lines of many processes never mix, and a line that is there was written before the process died.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from holdfast import App, Context, Retry, points
+
+FOLDER = Path(os.environ["CRASH_FOLDER"])
+AGAIN = Retry(attempts_max=1000, base_s=0.02, cap_s=0.05)
+
+app = App(journal="full")
+
+
+def write(event: str, ctx: Context) -> None:
+    line = {
+        "event": event,
+        "job": ctx.job.id,
+        "fence": ctx.fence,
+        "attempt": ctx.attempt,
+        "pid": os.getpid(),
+        "at": time.clock_gettime(time.CLOCK_BOOTTIME),
+        "wall": time.time(),
+    }
+    ledger = os.open(FOLDER / "ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(ledger, json.dumps(line).encode() + b"\n")
+    os.close(ledger)
+
+
+def work(ctx: Context, seconds: float) -> int:
+    write("start", ctx)
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(0.01, left))
+    write("end", ctx)
+    return ctx.fence
+
+
+@app.task(name="quick", retry=AGAIN, crashes_max=1000)
+def quick(ctx: Context, seconds: float = 0.0) -> int:
+    """Take some time; return the fence of the attempt that did it."""
+    return work(ctx, seconds)
+
+
+@app.task(name="aquick", retry=AGAIN, crashes_max=1000)
+async def aquick(ctx: Context, seconds: float = 0.0) -> int:
+    """The same on the event loop."""
+    write("start", ctx)
+    await asyncio.sleep(seconds)
+    write("end", ctx)
+    return ctx.fence
+
+
+@app.task(name="careful", on_crash="hold")
+def careful(ctx: Context, seconds: float = 0.0) -> int:
+    """The same for work that is dangerous to repeat."""
+    return work(ctx, seconds)
+
+
+@app.task(name="first_hangs", retry=AGAIN)
+def first_hangs(ctx: Context) -> int:
+    """The first attempt never ends by itself; the next returns at once."""
+    write("start", ctx)
+    while ctx.attempt == 1:
+        time.sleep(0.005)
+    write("end", ctx)
+    return ctx.fence
+
+
+@app.task(name="wait", retry=AGAIN)
+def wait(ctx: Context) -> int:
+    """Return when the file `go` appears."""
+    write("start", ctx)
+    while not (FOLDER / "go").exists():
+        time.sleep(0.005)
+    write("end", ctx)
+    return ctx.fence
+
+
+@app.task(name="careful_wait", on_crash="hold")
+def careful_wait(ctx: Context) -> int:
+    return int(wait(ctx))
+
+
+@app.task(name="blocks", retry=AGAIN)
+async def blocks(ctx: Context, seconds: float) -> int:
+    """Block the event loop, as nobody should."""
+    write("start", ctx)
+    time.sleep(seconds)
+    write("end", ctx)
+    return ctx.fence
+
+
+@app.task(name="bulky", retry=AGAIN)
+def bulky(ctx: Context, text: str) -> int:
+    """Take up room."""
+    return work(ctx, 0.0)
+
+
+def arm_the_first_child() -> None:
+    """$CRASH_POINT arms a point in the first child of a supervisor: not in the parent, nor in a restarted child."""
+    order = os.environ.get("CRASH_POINT")
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if not order or spec is None or spec.name != "holdfast.cli.child":
+        return
+    try:
+        os.close(os.open(FOLDER / "armed", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    name, _, action = order.partition("=")
+    points._armed[name] = [*action.split(":"), "1"][:2]
+
+
+arm_the_first_child()
