@@ -15,6 +15,7 @@ from holdfast.core.records import Filter, Moment
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.reaper import Reaper, Report
 from holdfast.stores.protocol import Store
+from holdfast.stores.sqlite import store as sqlite
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run, lose
 from tests.factory import add, claim, enrol, job_in, make_job, row, settle, start
@@ -225,8 +226,8 @@ def test_the_state_of_the_store(run: Run, store: Store, url: str) -> None:
     found = run.json("db", "status")
     assert found == {
         "url": url,
-        "schema": 1,
-        "schema_wanted": 1,
+        "schema": len(sqlite._MIGRATIONS),
+        "schema_wanted": len(sqlite._MIGRATIONS),
         "jobs": {state.value: {"ready": 1, "dead": 1}.get(state.value, 0) for state in State},
         "workers": len(store.workers()),
         "paused": ["mail"],
