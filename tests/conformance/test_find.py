@@ -99,3 +99,12 @@ def test_a_hundred_unless_asked_for_more(store: Store) -> None:
 def test_nothing_is_found_in_an_empty_store(store: Store) -> None:
     for states in ((), *((state,) for state in State)):
         assert store.find(Filter(states=states)) == []
+
+
+def test_by_id(store: Store) -> None:
+    held, done, ready = job_in(store, State.HELD), job_in(store, State.DONE), add(store, queue="mail")
+    assert store.find(Filter(ids=(held.id, ready.id, "nobody", held.id))) == [ready, held]
+    assert store.find(Filter(ids=(held.id, done.id, ready.id), states=(State.DONE, State.HELD))) == [done, held]
+    assert store.find(Filter(ids=(held.id, ready.id), queue="mail")) == [ready]
+    assert ids(store.find(Filter(ids=(held.id, done.id, ready.id), limit=1, before=ready.id))) == [done.id]
+    assert store.find(Filter(ids=())) == []

@@ -60,6 +60,33 @@ def test_of_all_jobs_the_newest_are_kept_and_still_told_oldest_first(store: Stor
     assert [event.job_id for event in store.journal(kinds=["zombie"], limit=2)] == jobs[1:]
 
 
+def test_since_an_instant_itself_included(store: Store, clock: FakeClock) -> None:
+    before = job_in(store, State.HELD)
+    clock.advance(10)
+    since = clock.wall()
+    after = job_in(store, State.HELD)
+    clock.advance(10)
+    assert {event.job_id for event in store.journal(since=since)} == {after.id}
+    assert [event.job_id for event in store.journal(kinds=["zombie"], since=since)] == [after.id]
+    assert [event.job_id for event in store.journal(kinds=["zombie"], since=since - 10)] == [before.id, after.id]
+    assert store.journal(kinds=["zombie", "held"], since=since + 0.001) == []
+    assert store.journal(before.id, since=since) == []
+    assert [event.kind for event in store.journal(after.id, since=since)] == ["zombie", "held"]
+
+
+def test_page_after_page_from_the_newest_to_the_oldest(store: Store) -> None:
+    jobs = [job_in(store, State.HELD).id for _ in range(3)]
+    since = store.now().wall
+    every = store.journal()
+    assert store.journal(before=every[4].seq, limit=2) == every[2:4]
+    assert store.journal(before=every[0].seq) == []
+    zombies = store.journal(kinds=["zombie"], since=since)
+    assert [event.job_id for event in zombies] == jobs
+    assert store.journal(kinds=["zombie"], since=since, before=zombies[2].seq, limit=1) == zombies[1:2]
+    assert store.journal(kinds=["zombie"], before=zombies[2].seq) == zombies[:2]
+    assert store.journal(jobs[0], before=every[1].seq) == every[:1]
+
+
 @pytest.mark.parametrize(
     "detail",
     [

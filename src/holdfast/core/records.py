@@ -206,5 +206,6 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None = None
     key: str | None = None
     cancel_requested: bool | None = None
+    ids: tuple[str, ...] | None = None
     before: str | None = None  # the id of the last job of the page before
     limit: int = 100

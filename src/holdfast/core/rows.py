@@ -103,7 +103,8 @@ def matches(job: Job, where: Filter) -> bool:
     """Return whether the job is one that the filter asks for."""
     wanted = {name: getattr(where, name) for name in ("queue", "task", "worker", "key", "cancel_requested")}
     same = all(value is None or getattr(job, name) == value for name, value in wanted.items())
-    return same and (not where.states or job.state in where.states)
+    named = where.ids is None or job.id in where.ids
+    return same and named and (not where.states or job.state in where.states)
 
 
 def lease_end(job: Job) -> float:

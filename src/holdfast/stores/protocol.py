@@ -208,8 +208,19 @@ class Store(Protocol):
         """Return per queue how many jobs are in each state. States with none are left out."""
         ...
 
-    def journal(self, job_id: str | None = None, kinds: Sequence[str] = (), limit: int = 1000) -> list[Event]:
-        """Return events, oldest first; of one job, or the newest `limit` of all."""
+    def journal(
+        self,
+        job_id: str | None = None,
+        kinds: Sequence[str] = (),
+        limit: int = 1000,
+        *,
+        since: float | None = None,
+        before: int | None = None,
+    ) -> list[Event]:
+        """Return events, oldest first; of one job the first `limit`, of all the newest.
+
+        `since`: only those of that wall time and later. `before`: only those with a smaller seq, for the page before.
+        """
         ...
 
     def workers(self, gone: bool = False) -> list[Worker]:

@@ -247,6 +247,9 @@ class SqliteStore:
         }
         values["cancel_requested"] = where.cancel_requested
         values["states"] = codec.encode(where.states).decode() if where.states else None
+        if where.ids is not None:
+            values["ids"] = codec.encode(where.ids).decode()
+            return codec.jobs_from(self._one("find_ids", values))
         if where.worker is not None and where.states and State.RUNNING not in where.states:
             return []  # only a running job has a worker
         if where.worker is not None:
@@ -263,9 +266,19 @@ class SqliteStore:
             result.setdefault(queue, {})[State(state)] = jobs
         return result
 
-    def journal(self, job_id: str | None = None, kinds: Sequence[str] = (), limit: int = 1000) -> list[Event]:
-        values = {"job_id": job_id, "kinds": codec.encode(kinds).decode() if kinds else None, "limit": limit}
-        query = "journal_all" if job_id is None else "journal"
+    def journal(
+        self,
+        job_id: str | None = None,
+        kinds: Sequence[str] = (),
+        limit: int = 1000,
+        *,
+        since: float | None = None,
+        before: int | None = None,
+    ) -> list[Event]:
+        values = {"kinds": codec.encode(kinds).decode() if kinds else None, "limit": limit}
+        values |= {"job_id": job_id, "since": since, "before": before}
+        recent = "journal_since" if kinds and since is not None else "journal_all"
+        query = recent if job_id is None else "journal"
         return [codec.event_from(row) for row in codec.rows_from(self._one(query, values))]
 
     def workers(self, gone: bool = False) -> list[Worker]:
