@@ -29,6 +29,7 @@ from holdfast.errors import (
     StoreUnsupported,
     UsageError,
 )
+from holdfast.stores.sqlite.checkpoint import Turn, has_the_defect
 
 OLDEST_SQLITE = (3, 38, 0)  # STRICT tables, UPDATE … FROM, the ->> operator
 C = TypeVar("C", bound=sqlite3.Connection)
@@ -89,6 +90,7 @@ class Connections:
         self._closed = False
         self._refusal: str | None = None
         self._identity = self._make_file(create)
+        self._turn = Turn(options.path) if has_the_defect() else None
         _forks.add(self)
 
     # ------------------------------------------------------------------------------------ transactions
@@ -110,7 +112,7 @@ class Connections:
         connection = self.begin(busy_s)
         try:
             yield connection
-            connection.execute("COMMIT")
+            self.commit(connection)
         except BaseException as error:
             self.undo(connection)
             if isinstance(error, sqlite3.Error):
@@ -173,6 +175,13 @@ class Connections:
             pause(nap_s)
             nap_s = min(nap_s * 1.5, 0.01)
 
+    def commit(self, connection: sqlite3.Connection) -> None:
+        """Commit what `begin` has opened."""
+        if self._turn is None:
+            connection.execute("COMMIT")
+        else:
+            self._turn.commit(connection)
+
     def undo(self, connection: sqlite3.Connection) -> None:
         """Roll back what is open; never raises."""
         try:
@@ -223,6 +232,8 @@ class Connections:
             connection.execute("PRAGMA busy_timeout=0")
             connection.execute(f"PRAGMA synchronous={self.options.synchronous}")
             connection.execute("PRAGMA temp_store=memory")
+            if self._turn is not None:
+                connection.execute("PRAGMA wal_autocheckpoint=0")
             if self.options.max_mb is not None:
                 page = connection.execute("PRAGMA page_size").fetchone()[0]
                 connection.execute(f"PRAGMA max_page_count={int(self.options.max_mb * 1_048_576 // page)}")
@@ -288,6 +299,8 @@ class Connections:
         _inherited.append((self._spare, self._watch))
         self._spare, self._watch = [], None
         self._lock, self._writer, self._watching = threading.Lock(), threading.Lock(), threading.Lock()
+        if self._turn is not None:
+            self._turn.drop()
 
     # -------------------------------------------------------------------------------------- errors
 
