@@ -81,7 +81,9 @@ def conjuncts(statement: str) -> Iterator[re.Match[str]]:
         depth, at = 0, begin
         while at < len(statement):
             rest = statement[at:]
-            if depth == 0 and re.match(r"(?:\s+(?:AND|OR|ORDER BY|LIMIT|RETURNING|GROUP BY|UNION)\b|;|\s*\)|\s*$)", rest):
+            if depth == 0 and re.match(
+                r"(?:\s+(?:AND|OR|ORDER BY|LIMIT|RETURNING|GROUP BY|UNION)\b|;|\s*\)|\s*$)", rest
+            ):
                 break
             depth += {"(": 1, ")": -1}.get(statement[at], 0)
             at += 1
@@ -176,19 +178,323 @@ def judge_mutants() -> Iterator[Mutant]:
 # ---------------------------------------------------------------------------------------------- hand
 
 WORKER = ("tests/worker",)
+SQLITE = ("tests/test_sqlite_store.py", "tests/worker")
 CRASH = ("tests/crash",)
+REAPER = ("tests/worker/test_reaper.py", "tests/test_daemon.py")
 
 HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     # name, file, what stands there, what stands there instead, tests that should notice
+    ("memory: any lease owns the job", "stores/memory.py", "not rows.owns(job, settlement.lease)", "False", STORE),
+    ("memory: any beat owns the job", "stores/memory.py", "not rows.owns(job, pulse.lease)", "False", STORE),
+    (
+        "memory: a settled job is settled again",
+        "stores/memory.py",
+        "if job.state is not State.RUNNING:\n            return Answer.ALREADY",
+        "if False:\n            return Answer.ALREADY",
+        STORE,
+    ),
+    (
+        "memory: a renewed lease is reaped",
+        "stores/memory.py",
+        "seen is not None and job.lease_until != seen",
+        "False",
+        STORE,
+    ),
+    (
+        "memory: a cancel is overlooked",
+        "stores/memory.py",
+        "job.cancel_requested != settlement.seen_cancel",
+        "False",
+        STORE,
+    ),
+    (
+        "rows: the fence is not compared",
+        "core/rows.py",
+        "job.fence == lease.fence and job.claim_id == lease.claim_id",
+        "job.claim_id == lease.claim_id",
+        STORE,
+    ),
+    (
+        "rows: the claim_id is not compared",
+        "core/rows.py",
+        "job.fence == lease.fence and job.claim_id == lease.claim_id",
+        "job.fence == lease.fence",
+        STORE,
+    ),
+    (
+        "rows: a claim does not raise the fence",
+        "core/rows.py",
+        "fence=job.fence + 1, attempt=job.attempt + 1",
+        "fence=max(job.fence, 1), attempt=job.attempt + 1",
+        STORE,
+    ),
+    (
+        "rows: a lease may get shorter",
+        "core/rows.py",
+        "max(lease_end(job), lease_now + job.lease_s)",
+        "lease_now + job.lease_s",
+        STORE,
+    ),
+    (
+        "rows: a reaper does not raise the fence",
+        "core/rows.py",
+        "fence=job.fence + verdict.raises_fence",
+        "fence=job.fence",
+        STORE,
+    ),
+    (
+        "claim does not raise the fence",
+        "stores/sqlite/queries.sql",
+        "    fence = fence + 1,\n",
+        "    fence = max(fence, attempt + 1),\n",
+        STORE,
+    ),
+    ("claim does not count the attempt", "stores/sqlite/queries.sql", "    attempt = attempt + 1,\n", "", STORE),
+    (
+        "a beat may shorten a lease",
+        "stores/sqlite/queries.sql",
+        "max(job.lease_until, :lease + job.lease_s)",
+        ":lease + job.lease_s",
+        STORE,
+    ),
+    (
+        "a reaper does not raise the fence",
+        "stores/sqlite/queries.sql",
+        "fence = job.fence + ending.raises_fence",
+        "fence = job.fence",
+        STORE,
+    ),
+    ("an act does not raise the fence", "stores/sqlite/queries.sql", "    fence = fence + :raises_fence,\n", "", STORE),
+    (
+        "two live jobs may share a key",
+        "stores/sqlite/migrations/0001_foundation.sql",
+        "CREATE UNIQUE INDEX holdfast_job_key",
+        "CREATE INDEX holdfast_job_key",
+        STORE,
+    ),
+    (
+        "a stale report is written every time",
+        "stores/sqlite/migrations/0001_foundation.sql",
+        "CREATE UNIQUE INDEX holdfast_journal_stale",
+        "CREATE INDEX holdfast_journal_stale",
+        STORE,
+    ),
+    (
+        "a plain success ignores what a reaper saw",
+        "stores/codec.py",
+        "not verdict.raises_fence and settlement.seen_lease_until is None",
+        "True",
+        STORE,
+    ),
+    (
+        "an old term may settle",
+        "stores/sqlite/batch.py",
+        "if duty is not None and db.execute",
+        "if False and db.execute",
+        STORE,
+    ),
+    (
+        "a refused settlement commits the task's writes",
+        "stores/sqlite/transaction.py",
+        "if answer is Answer.ACCEPTED:",
+        "if True:",
+        (*STORE, *WORKER),
+    ),
+    (
+        "a transaction has no end",
+        "stores/sqlite/transaction.py",
+        "        self._timer.start()\n",
+        "",
+        (*STORE, *WORKER),
+    ),
+    (
+        "the task may commit by hand",
+        "stores/sqlite/transaction.py",
+        "return sqlite3.SQLITE_DENY if",
+        "return sqlite3.SQLITE_OK if",
+        STORE,
+    ),
+    (
+        "a deleted file is not noticed",
+        "stores/sqlite/connection.py",
+        "        if self._refusal is not None:\n            raise StoreLost(self._refusal)\n        try:",
+        "        return\n        try:",
+        SQLITE,
+    ),
+    (
+        "a newer schema is used",
+        "stores/sqlite/store.py",
+        "if found.found > found.wanted:",
+        "if False:",
+        (*STORE, *SQLITE),
+    ),
+    (
+        "a silent worker of another boot is dead at once",
+        "stores/sqlite/store.py",
+        "return now - since >= worker.beat_s or",
+        "return True or",
+        SQLITE,
+    ),
+    (
+        "two hosts on one file are not noticed",
+        "stores/sqlite/store.py",
+        "if worker.beats != beats:",
+        "if False:",
+        SQLITE,
+    ),
+    (
+        "a process asks about its own lock",
+        "stores/sqlite/liveness.py",
+        "    if path in _mine:\n        return Life.ALIVE\n",
+        "",
+        (*STORE, *SQLITE),
+    ),
+    (
+        "another inode is taken for the lock",
+        "stores/sqlite/liveness.py",
+        "if os.fstat(descriptor).st_ino != inode:",
+        "if False:",
+        SQLITE,
+    ),
+    (
+        "a free lock is believed at the first look",
+        "reaper.py",
+        'each.evidence != "lock" or each.worker.id in self._free_locks',
+        "True",
+        REAPER,
+    ),
+    (
+        "an overdue lease is believed at the first look",
+        "reaper.py",
+        "return many or now - first_seen >= SECOND_LOOK_S",
+        "return True",
+        REAPER,
+    ),
+    (
+        "the reaper settles without the lease that it saw",
+        "reaper.py",
+        "judged = self._settle(judged, seen_lease=True)",
+        "judged = self._settle(judged, seen_lease=False)",
+        REAPER,
+    ),
+    (
+        "a worker is settled before it is marked gone",
+        "reaper.py",
+        '            self._store.retire(worker.id, f"{detector}: {cause}", under=self._under)\n',
+        "",
+        REAPER,
+    ),
+    (
+        "the daemon acts without its term",
+        "reaper.py",
+        "        self._under = under\n",
+        "        self._under = None\n",
+        REAPER,
+    ),
+    (
+        "trust counts from the answer of a beat",
+        "worker/keeper.py",
+        "attempt.window = trust(sent_at,",
+        "attempt.window = trust(self._clock.lease(),",
+        WORKER,
+    ),
+    (
+        "a lost lease does not stop its handler",
+        "worker/keeper.py",
+        '                attempt.stop(LeaseLost("the store says that another attempt has taken over"))',
+        "                pass",
+        (*WORKER, *CRASH),
+    ),
+    (
+        "progress of a failed beat is forgotten",
+        "worker/keeper.py",
+        "attempt.reported = False  # what it carried",
+        "pass  # what it carried",
+        WORKER,
+    ),
+    ("nobody fences itself", "worker/watch.py", "if attempt.window.must_stop(now):", "if False:", WORKER),
+    ("no time limit", "worker/watch.py", "attempt.deadline is not None and now >= attempt.deadline", "False", WORKER),
+    (
+        "no stall limit",
+        "worker/watch.py",
+        "attempt.job.stall_s is not None and now - attempt.moved_at >= attempt.job.stall_s",
+        "False",
+        WORKER,
+    ),
+    (
+        "a cancel that came in between is overlooked",
+        "worker/settler.py",
+        "elif answer is Answer.AGAIN:",
+        "elif False:",
+        WORKER,
+    ),
+    (
+        "an outage loses endings",
+        "worker/settler.py",
+        "                    self._clock.wait(threading.Event(), self._trouble.met(error))\n                    continue\n",
+        "                    return\n",
+        WORKER,
+    ),
+    ("a bad ending takes its batch with it", "worker/settler.py", "if len(batch) == 1:", "if True:", WORKER),
+    (
+        "trust counts from the last try of a claim",
+        "worker/runner.py",
+        "asked_at = self._clock.lease() if asked_at is None else asked_at",
+        "asked_at = self._clock.lease()",
+        WORKER,
+    ),
+    (
+        "no sweep before the first claim",
+        "worker/runner.py",
+        "        self._until_it_works(self._sweep)\n",
+        "",
+        (*WORKER, *CRASH),
+    ),
+    (
+        "a started job is given back as not begun",
+        "worker/executors.py",
+        "return Released(started=True, cause=str(why) or type(why).__name__)",
+        "return Released(started=False, cause=str(why) or type(why).__name__)",
+        WORKER,
+    ),
+    (
+        "sys.exit in a job ends its thread",
+        "worker/executors.py",
+        "            except BaseException as error:\n                outcome = outcome or conclude(attempt, error)",
+        "            except Exception as error:\n                outcome = outcome or conclude(attempt, error)",
+        WORKER,
+    ),
+    (
+        "a lease that is about to end is begun",
+        "worker/runner.py",
+        "if attempt.window.must_stop(now):\n                    too_late",
+        "if False:\n                    too_late",
+        WORKER,
+    ),
+    (
+        "the supervisor leaves what a dead child held",
+        "worker/supervisor.py",
+        "            self._bury(number, child.pid, code)\n",
+        "",
+        CRASH,
+    ),
+    (
+        "children outlive their supervisor",
+        "cli/child.py",
+        'if b"now" in words or not words:',
+        'if b"now" in words:',
+        CRASH,
+    ),
 ]
 
 
 def hand_mutants() -> Iterator[Mutant]:
     for name, file, old, new, tests in HAND:
-        text = (SRC / file).read_text()
+        path = f"holdfast/{file}"
+        text = (SRC / path).read_text()
         if text.count(old) != 1:
             raise SystemExit(f"mutant {name!r}: {old!r} stands {text.count(old)} times in {file}; mend the mutant")
-        yield Mutant(f"hand {name}", file, text.replace(old, new), tests)
+        yield Mutant(f"hand {name}", path, text.replace(old, new), tests)
 
 
 # ----------------------------------------------------------------------------------------------- run
