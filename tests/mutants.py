@@ -147,10 +147,9 @@ class _Change(ast.NodeTransformer):
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if node.value is True or node.value is False or (type(node.value) is int and node.value in (0, 1)):
-            if self._is_it():
-                self.done = f"line {node.lineno}: {node.value} flipped"
-                return ast.copy_location(ast.Constant(type(node.value)(not node.value)), node)
+        if type(node.value) in (bool, int) and node.value in (0, 1) and self._is_it():
+            self.done = f"line {node.lineno}: {node.value} flipped"
+            return ast.copy_location(ast.Constant(type(node.value)(not node.value)), node)
         return node
 
 

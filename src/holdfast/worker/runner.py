@@ -287,7 +287,7 @@ class Runner:
             self._room.set()
 
     def _context(self, attempt: Attempt) -> Context:
-        return Context(attempt, self._store, self._clock, self._keeper.beat_soon, logging.getLogger("holdfast.job"))
+        return Context(attempt, self._store, self._clock, self._keeper.beat_soon, self._app.logger.getChild("job"))
 
     # ------------------------------------------------------------------------------------- reaping
 
