@@ -5,10 +5,10 @@ WAL goes. If all of that has been copied already, by another connection, the nex
 does so before the checkpoint has looked how much is left to copy, the checkpoint takes the old length for the new one
 and notes that frames were copied which never were. They are lost, and with them the file.
 
-So on such a SQLite our connections never checkpoint by themselves. Whoever is about to commit and finds that the WAL has
-grown takes a turn: a lock that only one connection of all processes can have. It keeps the turn from before its commit
-until the checkpoint after it. The commit adds to the WAL, nobody else copies, hence at the start of every checkpoint
-something is left to copy, and a WAL with something left to copy is not started anew by anybody.
+So on such a SQLite our connections never checkpoint by themselves. Whoever is about to commit and finds the WAL grown
+takes a turn: a lock that only one connection of all processes can have. It keeps the turn from before its commit until
+the checkpoint after it. The commit adds to the WAL and nobody else copies, so every checkpoint begins with something
+left to copy; and a WAL with something left to copy is not started anew by anybody.
 
 The lock is `flock` on the `-wal` file itself. SQLite puts no lock of its own there, so opening and closing it once more
 drops none; the file has the right owner and mode, and stays the same one as long as a connection is open. The kernel
@@ -52,7 +52,13 @@ class Turn:
             self.drop()
 
     def drop(self) -> None:
-        """Give the turn back. In a forked child: let go of our share in the parent's, which keeps it."""
+        """Give the turn back."""
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a forked child may have the descriptor too
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of the descriptor; for a forked child, which must not end its parent's turn nor prolong it."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

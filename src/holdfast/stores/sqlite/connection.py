@@ -300,7 +300,7 @@ class Connections:
         self._spare, self._watch = [], None
         self._lock, self._writer, self._watching = threading.Lock(), threading.Lock(), threading.Lock()
         if self._turn is not None:
-            self._turn.drop()
+            self._turn.forget()
 
     # -------------------------------------------------------------------------------------- errors
 

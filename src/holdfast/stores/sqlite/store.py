@@ -275,8 +275,8 @@ class SqliteStore:
         since: float | None = None,
         before: int | None = None,
     ) -> list[Event]:
-        values = {"kinds": codec.encode(kinds).decode() if kinds else None, "limit": limit}
-        values |= {"job_id": job_id, "since": since, "before": before}
+        values: dict[str, Any] = {"job_id": job_id, "since": since, "before": before, "limit": limit}
+        values["kinds"] = codec.encode(kinds).decode() if kinds else None
         recent = "journal_since" if kinds and since is not None else "journal_all"
         query = recent if job_id is None else "journal"
         return [codec.event_from(row) for row in codec.rows_from(self._one(query, values))]
