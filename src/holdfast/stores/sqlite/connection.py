@@ -89,6 +89,7 @@ class Connections:
         self._watch: sqlite3.Connection | None = None
         self._closed = False
         self._refusal: str | None = None
+        self._patience = f"PRAGMA busy_timeout={int(options.busy_s * 1000)}"
         self._identity = self._make_file(create)
         self._turn = Turn(options.path) if has_the_defect() else None
         _forks.add(self)
@@ -165,7 +166,11 @@ class Connections:
         nap_s = 0.0005
         while True:
             try:
-                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("PRAGMA busy_timeout=0")  # SQLite's own naps grow too long
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                finally:
+                    connection.execute(self._patience)
                 return connection
             except sqlite3.Error as error:
                 locked = _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -229,7 +234,8 @@ class Connections:
             connection = sqlite3.connect(
                 uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False, factory=factory
             )
-            connection.execute("PRAGMA busy_timeout=0")
+            # Reads wait too: for whoever recovers the file after a crash, or makes it. Only `begin` waits by itself.
+            connection.execute(self._patience)
             connection.execute(f"PRAGMA synchronous={self.options.synchronous}")
             connection.execute("PRAGMA temp_store=memory")
             if self._turn is not None:

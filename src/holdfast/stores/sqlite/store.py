@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import Clock, SystemClock, pause
 from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import (
@@ -32,6 +32,7 @@ from holdfast.errors import (
     Refused,
     SchemaMismatch,
     StoreReadOnly,
+    StoreUnavailable,
     StoreUnsupported,
     WorkerGone,
 )
@@ -403,10 +404,16 @@ class SqliteStore:
         return bool(before != self._seen.value)
 
     def _use_wal(self) -> None:
-        with self._db.reading() as db:
-            db.execute("PRAGMA busy_timeout=10000")
-            mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-            db.execute("PRAGMA busy_timeout=0")
+        mode = None
+        give_up_at = self._clock.lease() + 10.0
+        while mode is None:
+            try:
+                with self._db.reading() as db:
+                    mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            except StoreUnavailable:  # others make the same file; here SQLite does not wait
+                if self._clock.lease() >= give_up_at:
+                    raise
+                pause(0.01)
         if mode != "wal":
             raise StoreUnsupported(
                 f"{self._db.options.path}: SQLite could not switch to WAL (it stayed in {mode}); "
