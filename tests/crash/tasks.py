@@ -104,6 +104,13 @@ def bulky(ctx: Context, text: str) -> int:
     return work(ctx, 0.0)
 
 
+@app.task(name="large_result", retry=AGAIN)
+def large_result(ctx: Context) -> str:
+    """Need room for its result."""
+    write("start", ctx)
+    return "x" * 60_000
+
+
 def arm_the_first_child() -> None:
     """$CRASH_POINT arms a point in the first child of a supervisor: not in the parent, nor in a restarted child."""
     order = os.environ.get("CRASH_POINT")

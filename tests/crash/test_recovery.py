@@ -1,0 +1,26 @@
+"""Must be shown, 1: how soon a job runs again after kill -9 (P8). Three rounds here; `bench/recovery.py` makes ten."""
+
+import statistics
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.crash.recovery import SCENES
+from tests.crash.world import World
+
+ROUNDS = 3
+
+
+@pytest.mark.slow  # workers are killed and started again, three times
+@pytest.mark.parametrize(("measure", "bound_s"), SCENES.values(), ids=SCENES.keys())
+def test_a_killed_job_runs_again_within_its_bound(
+    world: World, measure: Callable[[World, int], Iterator[float]], bound_s: float
+) -> None:
+    figures = sorted(measure(world, ROUNDS))
+    print(f"\n{measure.__name__}: {', '.join(f'{figure:.3f} s' for figure in figures)}")
+    assert statistics.median(figures) <= bound_s
+    for job in world.app.find():
+        row = job.row
+        assert (row.state, row.crashes, row.zombies) == ("done", 1, 1)
+        assert [start.fence for start in world.starts(job.id)] == [1, 3]
+        assert world.kinds(job.id) == ["zombie", "succeeded"]

@@ -1,0 +1,107 @@
+"""A file that is full, and one key from many processes at once."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.machine import State
+from holdfast.errors import StoreFull
+from tests.crash.world import World, until
+
+TEXT = "x" * 20_000
+
+
+def fill(world: World) -> list[str]:
+    """Enqueue until there is no room; return what was acknowledged."""
+    stored: list[str] = []
+    while len(stored) < 200:
+        try:
+            stored.append(world.tasks.bulky.enqueue(TEXT).id)
+        except StoreFull:
+            return stored
+    raise AssertionError("the file never became full")
+
+
+@pytest.mark.slow  # the worker runs into it a few times
+def test_a_full_file_is_said_loudly_and_kills_nobody(tmp_path: Path) -> None:
+    """P14: an enqueue raises StoreFull and stores nothing; the worker waits, and goes on when there is room."""
+    world = World(tmp_path, "?max_mb=1")
+    try:
+        worker = world.worker("w").until_ready()
+        running = world.tasks.wait.using(lease_s=3).enqueue().id
+        world.until_started(running)
+        world.store.pause("default", True)
+        stored = fill(world)
+        assert len(stored) > 20
+        with pytest.raises(StoreFull, match="no room left"):
+            world.app.enqueue_many([world.tasks.bulky.job(TEXT) for _ in range(5)])
+        assert sum(sum(states.values()) for states in world.store.counts().values()) == len(stored) + 1
+        world.store.pause("default", False)
+        until(lambda: worker.said("no room left"), "the worker runs into it as well, and says so")
+        for job in stored[:10]:
+            row = world.row(job)
+            world.store.delete(job, row.state, row.fence)  # False: it was running just then
+        world.go()
+        for job in [running, *stored[10:]]:
+            world.until_state(job, "done")
+            assert world.kinds(job).count("succeeded") == 1
+        assert world.row(running).attempt == 1, "it was renewed all the while"
+        world.store.purge([State.DONE], before=2**40, limit=1000)
+        world.until_state(world.tasks.bulky.enqueue(TEXT).id, "done")
+        assert worker.popen.poll() is None
+    finally:
+        world.close()
+
+
+@pytest.mark.slow  # the worker runs into it a few times
+def test_a_worker_whose_file_is_full_keeps_its_endings_until_there_is_room(tmp_path: Path) -> None:
+    """The results do not fit. They are kept, the leases too; a larger limit lets them in."""
+    world = World(tmp_path)
+    try:
+        assert world.store.schema().found > 0
+        pages = 4096
+        size = world.db.stat().st_size
+        small = f"{world.url}?max_mb={(size + 30 * pages) / 1_048_576}"
+        jobs = [world.tasks.large_result.using(lease_s=2).enqueue().id for _ in range(8)]
+        worker = world.run("w", ["-m", "holdfast", "--db", small, "worker", "crash_tasks:app", "--name", "w"])
+        until(lambda: worker.said("no room left"), "it says so")
+        until(lambda: worker.said("trying again"), "it goes on trying")
+        assert worker.popen.poll() is None
+        worker.kill()
+        world.worker("larger")
+        for job in jobs:
+            world.until_state(job, "done")
+            assert world.kinds(job).count("succeeded") == 1
+    finally:
+        world.close()
+
+
+def test_one_key_from_eight_processes_is_one_job(world: World) -> None:
+    """160 enqueues at once, exact (15.14)."""
+    code = (
+        "import sys, crash_tasks\n"
+        "crash_tasks.app.store\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "for _ in range(20):\n"
+        "    job = crash_tasks.quick.using(key='the only one').enqueue()\n"
+        "    print(job.id, job.existed, flush=True)\n"
+    )
+    clients = [world.run(f"client-{n}", ["-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for n in range(8)]
+    for client in clients:
+        assert client.popen.stdout is not None
+        assert client.popen.stdout.readline() == b"ready\n"
+    for client in clients:
+        assert client.popen.stdin is not None
+        client.popen.stdin.write(b"go\n")
+        client.popen.stdin.flush()
+    answers = []
+    for client in clients:
+        assert client.popen.stdout is not None
+        answers += [line.split() for line in client.popen.stdout]
+        assert client.wait() == 0
+    assert len(answers) == 160
+    assert len({job for job, _ in answers}) == 1
+    assert [existed for _, existed in answers].count(b"False") == 1
+    assert world.store.counts() == {"default": {State.READY: 1}}
