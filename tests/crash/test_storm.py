@@ -1,0 +1,72 @@
+"""Must be shown, 3, as far as a test suite has time for it: `bench/storm.py` runs the whole of it."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.records import Note
+from tests.crash.storm import Figures, Plan, check, storm
+from tests.crash.world import World, now
+
+
+@pytest.mark.slow  # six hundred jobs and eight kills
+def test_every_job_is_done_once_by_its_newest_attempt_whoever_is_killed(tmp_path: Path) -> None:
+    """P1, P3, P4, P9, P10"""
+    figures = storm(tmp_path, Plan(jobs=600, kills=8, seed=7))
+    print("\n" + "\n".join(figures.lines()))
+    assert figures.wrong == []
+    assert figures.done == 600
+    assert figures.kills.total() == 8
+    assert figures.zombies.total() > 0, "a storm that hits nothing shows nothing"
+    assert figures.events["stale_report"] == 0
+
+
+@pytest.mark.slow  # a worker is started
+def test_the_checker_can_fail(world: World) -> None:
+    """A net is trusted only after something was thrown into it."""
+    jobs = [world.tasks.quick.enqueue().id for _ in range(6)]
+    world.worker("w")
+    for job in jobs:
+        world.until_state(job, "done")
+
+    def wrong(killed: dict[int, float] | None = None, ids: list[str] = jobs) -> list[str]:
+        figures = Figures()
+        check(world, ids, killed or {}, figures)
+        return [line.split(": ", 1)[1] for line in figures.wrong]
+
+    assert wrong() == []
+    [start] = world.starts(jobs[0])
+    world.tasks.write("start", Fake(jobs[0], start.fence + 1))  # a newer attempt that the store let not decide
+    assert any("P3: attempt 1 was accepted" in line for line in wrong())
+    assert any("P9" in line for line in wrong())
+    assert any("before the kill" in line for line in wrong({start.pid: now() + 60}))
+    world.tasks.write("start", Fake(jobs[1], 1))
+    assert any("P4: its fences did not rise" in line for line in wrong())
+    row = world.row(jobs[2])
+    assert world.store.delete(jobs[2], row.state, row.fence)
+    assert any("P1: it is lost" in line for line in wrong())
+    _journal(world, jobs[3], Note("zombie", {"detector": "expired", "pid": 1}))
+    assert any("P9: a false zombie" in line for line in wrong())
+    _journal(world, jobs[4], Note("succeeded"))
+    assert any("P4: it was accepted 2 times" in line for line in wrong())
+    _journal(world, jobs[5], Note("stale_report"))
+    assert any("unexpected: stale_report" in line for line in wrong())
+
+
+class Fake:
+    """What `write` needs of a context."""
+
+    def __init__(self, job: str, fence: int) -> None:
+        self.job, self.fence, self.attempt, self.id = self, fence, fence, job
+
+
+def _journal(world: World, job: str, note: Note) -> None:
+    """Write a line that nobody has earned."""
+    with sqlite3.connect(world.db, timeout=30) as connection:
+        connection.execute(
+            "INSERT INTO holdfast_journal (job_id, at, kind, fence, detail) VALUES (?, 0, ?, 1, ?)",
+            (job, note.kind, json.dumps(note.detail)),
+        )
+    connection.close()
