@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.core.machine import State
 from holdfast.stores.sqlite import connection
-from holdfast.stores.sqlite.checkpoint import PAGES, Turn, has_the_defect
+from holdfast.stores.sqlite.checkpoint import Turn, has_the_defect
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.factory import make_job
 
@@ -75,17 +75,25 @@ def test_which_versions_have_the_defect(version: tuple[int, ...], has_it: bool) 
     assert has_the_defect(version) is has_it
 
 
-@pytest.mark.parametrize(("has_it", "pages"), [(True, 0), (False, PAGES)])
-def test_only_a_sqlite_with_the_defect_is_kept_from_checkpoints(
-    path: Path, monkeypatch: pytest.MonkeyPatch, has_it: bool, pages: int
-) -> None:
+@pytest.mark.parametrize("has_it", [True, False])
+def test_only_a_sqlite_with_the_defect_needs_turns(path: Path, monkeypatch: pytest.MonkeyPatch, has_it: bool) -> None:
     monkeypatch.setattr(connection, "has_the_defect", lambda: has_it)
     store = SqliteStore(f"sqlite:///{path}")
-    store.migrate()
-    store.add([make_job()])
-    with store._db.writing() as db:
-        assert db.execute("PRAGMA wal_autocheckpoint").fetchone()[0] == pages
+    assert (store._db._turn is not None) is has_it
     store.close()
+
+
+def test_a_new_wal_file_is_noticed(store: SqliteStore, path: Path) -> None:
+    turn, other = Turn(path), Turn(path)
+    assert turn.take()
+    turn.drop()
+    os.rename(f"{path}-wal", f"{path}-old")
+    Path(f"{path}-wal").touch()
+    assert other.take()
+    assert not turn.take(), "it holds the old file open"
+    other.drop()
+    assert turn.take()
+    os.rename(f"{path}-old", f"{path}-wal")
 
 
 def test_the_wal_stays_short_when_only_one_process_writes(store: SqliteStore, path: Path) -> None:
@@ -119,7 +127,7 @@ def test_a_commit_that_fails_gives_the_turn_back(store: SqliteStore, path: Path)
     with pytest.raises(ZeroDivisionError), store._db.writing():
         _ = 1 / 0
     other = Turn(path)
-    assert other._take()
+    assert other.take()
     other.drop()
 
 
@@ -127,15 +135,15 @@ def test_a_forked_child_neither_ends_its_parents_turn_nor_has_it(store: SqliteSt
     fill(store)
     turn = store._db._turn
     assert turn is not None
-    assert turn._take()
+    assert turn.take()
     child = os.fork()
     if child == 0:
         os._exit(0 if turn._descriptor is None else 1)
     assert os.waitpid(child, 0)[1] == 0
     other = Turn(path)
-    assert not other._take()
+    assert not other.take()
     turn.drop()
-    assert other._take()
+    assert other.take()
     other.drop()
 
 

@@ -238,8 +238,6 @@ class Connections:
             connection.execute(self._patience)
             connection.execute(f"PRAGMA synchronous={self.options.synchronous}")
             connection.execute("PRAGMA temp_store=memory")
-            if self._turn is not None:
-                connection.execute("PRAGMA wal_autocheckpoint=0")
             if self.options.max_mb is not None:
                 page = connection.execute("PRAGMA page_size").fetchone()[0]
                 connection.execute(f"PRAGMA max_page_count={int(self.options.max_mb * 1_048_576 // page)}")
