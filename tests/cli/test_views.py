@@ -13,6 +13,7 @@ from holdfast.clock import SystemClock
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Moment
 from holdfast.core.verdict import Failed, Succeeded
+from holdfast.errors import StoreError
 from holdfast.reaper import Reaper, Report
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import store as sqlite
@@ -302,3 +303,24 @@ def fixed_end(scan: dict[str, Any], wanted: dict[str, Any]) -> str:
     [end] = [zombie["lease_until"] for zombie in scan["zombies"] if zombie["id"] == wanted["id"]]
     assert at(end) == pytest.approx(at(wanted["lease_until"]), abs=0.1)
     return str(end)
+
+
+def test_a_walk_over_all_jobs_survives_deletions_at_its_pages_ends(store: Store) -> None:
+    jobs = [add(store) for _ in range(7)][::-1]
+    found: list[str] = []
+    for job in insight.all_jobs(store, Filter(limit=3)):
+        found.append(job.id)
+        if len(found) == 3:  # the last two of the page, and two that would come next
+            for gone in jobs[1:5]:
+                store.delete(gone.id, gone.state, gone.fence)
+    assert found == [job.id for job in (*jobs[:3], *jobs[5:])]
+
+
+def test_a_walk_whose_whole_page_was_deleted_does_not_pass_for_complete(store: Store) -> None:
+    jobs = [add(store) for _ in range(5)][::-1]
+    walk = insight.all_jobs(store, Filter(limit=2))
+    assert [next(walk).id, next(walk).id] == [job.id for job in jobs[:2]]
+    for gone in jobs[:2]:
+        store.delete(gone.id, gone.state, gone.fence)
+    with pytest.raises(StoreError, match="deleted faster"):
+        next(walk)

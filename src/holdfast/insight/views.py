@@ -1,9 +1,7 @@
-"""The read side: what a store holds, as people and programs are shown it.
+"""What a store holds, as people and programs are shown it: jobs, a scan, workers, queues.
 
-The command line and the server show the same dicts, so a field means the same everywhere. A view is plain data:
-instants are ISO 8601 in UTC, and a worker goes by its name. Nothing here changes anything.
-
-A lease is measured on the store's lease clock, which people cannot read; it is shown as the wall time at which it ends.
+A view is plain data: instants are ISO 8601 in UTC, and a worker goes by its name. A lease is measured on the store's
+lease clock, which people cannot read; it is shown as the wall time at which it ends.
 """
 
 from __future__ import annotations
@@ -12,11 +10,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from holdfast.core.machine import Move, State
 from holdfast.core.records import Event, Filter, Job, Moment, Worker
 from holdfast.core.times import iso
+from holdfast.errors import StoreError
+from holdfast.insight.words import ago, counted, duration
 from holdfast.reaper import Report, Zombie
 from holdfast.stores.protocol import Store
 
@@ -77,10 +78,10 @@ def find_jobs(store: Store, shown_states: Sequence[str], where: Filter) -> list[
     """
     states = tuple(dict.fromkeys(State(word) if word in set(State) else State.READY for word in shown_states))
     if not states or State.READY not in states or "ready" in shown_states:
-        return store.find(_narrowed(where, states, where.before, where.limit))
+        return store.find(replace(where, states=states))
     found: list[Job] = []
     now = store.now().wall
-    for job in all_jobs(store, _narrowed(where, states, where.before, _PAGE)):
+    for job in all_jobs(store, replace(where, states=states, limit=_PAGE)):
         if job.shown_state(now) in shown_states:
             found.append(job)
             if len(found) == where.limit:
@@ -89,13 +90,25 @@ def find_jobs(store: Store, shown_states: Sequence[str], where: Filter) -> list[
 
 
 def all_jobs(store: Store, where: Filter) -> Iterator[Job]:
-    """Walk over every job that matches, newest first, page by page; `where.limit` is the size of a page."""
-    before = where.before
-    while page := store.find(_narrowed(where, where.states, before, where.limit)):
+    """Walk over every job that matches, newest first, page by page; `where.limit` is the size of a page.
+
+    Jobs may be deleted meanwhile, also the one at which a page ended: then the walk goes on from one before it. Raises
+    `StoreError` when none of that page is left, rather than to end as if there were no more.
+    """
+    page = store.find(where)
+    while page:
         yield from page
-        before = page[-1].id
         if len(page) < where.limit:
             return
+        page = _page_after(store, where, page)
+
+
+def _page_after(store: Store, where: Filter, page: list[Job]) -> list[Job]:
+    for job in reversed(page):  # what stood behind the first that is still there was deleted
+        found = store.find(replace(where, before=job.id))
+        if found or store.get(job.id) is not None:
+            return found
+    raise StoreError("the jobs were deleted faster than they could be read; try again when that is over")
 
 
 def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
@@ -338,62 +351,8 @@ def _oldest_due(store: Store, queue: str, now: float, paused: bool) -> float | N
     return None if earliest is None or earliest > now else earliest
 
 
-# ----------------------------------------------------------------------------------------------- words
-
-
-def ago(wall: float | None, now: Moment) -> str:
-    return "some time ago" if wall is None else f"{duration(now.wall - wall)} ago"
-
-
-def duration(seconds: float) -> str:
-    """Write a length of time as people say it: two units at most."""
-    seconds = max(0.0, seconds)
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    for size, unit, small_size, small in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // small_size
-            return f"{whole // size} {unit} {rest} {small}" if rest and whole < 10 * size else f"{whole // size} {unit}"
-    return f"{whole} s"
-
-
-def brief(seconds: float) -> str:
-    """Write a length of time in one unit, for a list."""
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{int(max(0.0, seconds))} s"
-
-
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """Write a number with its noun."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
-def shown_url(url: str) -> str:
-    """Return the address of a store without its password."""
-    password = urlsplit(url).password
-    return url if password is None else url.replace(f":{password}@", ":***@")
-
-
 # ----------------------------------------------------------------------------------------------- parts
 
 
 def _name(worker_id: str | None, names: Names | None) -> str | None:
     return worker_id if worker_id is None or names is None else names.get(worker_id, worker_id)
-
-
-def _narrowed(where: Filter, states: tuple[State, ...], before: str | None, limit: int) -> Filter:
-    return Filter(
-        states=states,
-        queue=where.queue,
-        task=where.task,
-        worker=where.worker,
-        key=where.key,
-        cancel_requested=where.cancel_requested,
-        before=before,
-        limit=limit,
-    )

@@ -1,0 +1,58 @@
+"""The read side: what a store holds, as people and programs are shown it. Nothing here changes anything.
+
+The command line and the server show the same plain data, so a field means the same everywhere.
+"""
+
+from __future__ import annotations
+
+from holdfast.insight.views import (
+    SHOWN_STATES,
+    Names,
+    Why,
+    all_jobs,
+    event_view,
+    explain,
+    find_jobs,
+    in_short,
+    job_story,
+    job_view,
+    lease_end,
+    parsed,
+    queue_views,
+    scan_view,
+    totals,
+    why,
+    worker_names,
+    worker_state,
+    worker_view,
+    zombie_view,
+)
+from holdfast.insight.words import ago, brief, counted, duration, shown_url
+
+__all__ = [
+    "SHOWN_STATES",
+    "Names",
+    "Why",
+    "ago",
+    "all_jobs",
+    "brief",
+    "counted",
+    "duration",
+    "event_view",
+    "explain",
+    "find_jobs",
+    "in_short",
+    "job_story",
+    "job_view",
+    "lease_end",
+    "parsed",
+    "queue_views",
+    "scan_view",
+    "shown_url",
+    "totals",
+    "why",
+    "worker_names",
+    "worker_state",
+    "worker_view",
+    "zombie_view",
+]

@@ -1,0 +1,45 @@
+"""Lengths of time, numbers and addresses as people write them."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from holdfast.core.records import Moment
+
+
+def ago(wall: float | None, now: Moment) -> str:
+    return "some time ago" if wall is None else f"{duration(now.wall - wall)} ago"
+
+
+def duration(seconds: float) -> str:
+    """Write a length of time as people say it: two units at most."""
+    seconds = max(0.0, seconds)
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    for size, unit, small_size, small in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // small_size
+            return f"{whole // size} {unit} {rest} {small}" if rest and whole < 10 * size else f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
+def brief(seconds: float) -> str:
+    """Write a length of time in one unit, for a list."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(max(0.0, seconds))} s"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Write a number with its noun."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def shown_url(url: str) -> str:
+    """Return the address of a store without its password."""
+    password = urlsplit(url).password
+    return url if password is None else url.replace(f":{password}@", ":***@")
