@@ -260,7 +260,7 @@ def test_everything_in_the_context_is_documented() -> None:
 def test_every_option_of_an_app_and_verb_of_it_is_documented() -> None:
     text = prose()
     verbs = [name for name, value in vars(holdfast.App).items() if callable(value) and not name.startswith("_")]
-    options = [name for name in inspect.signature(holdfast.App).parameters if name not in ("url", "logger")]
+    options = [name for name in inspect.signature(holdfast.App).parameters if name != "url"]
     missing = [name for name in verbs if f"{name}" not in text]
     assert not missing + [name for name in options if not re.search(rf"\b{name}=|`{name}`", text)]
 
