@@ -89,6 +89,7 @@ class Connections:
         self._watch: sqlite3.Connection | None = None
         self._closed = False
         self._refusal: str | None = None
+        self._held_for_fork = False
         self._patience = f"PRAGMA busy_timeout={int(options.busy_s * 1000)}"
         self._identity = self._make_file(create)
         self._turn = Turn(options.path) if has_the_defect() else None
@@ -299,6 +300,14 @@ class Connections:
         if (found.st_dev, found.st_ino) != self._identity:
             raise StoreLost(f"{self.options.path} was replaced while in use; start again to use the new file")
 
+    def _before_fork(self) -> None:
+        """Let another thread's write end first: what SQLite remembers of its lock would stay with the child."""
+        self._held_for_fork = self._writer.acquire(timeout=1.0)
+
+    def _after_fork_in_parent(self) -> None:
+        if self._held_for_fork:
+            self._writer.release()
+
     def _after_fork(self) -> None:
         _inherited.append((self._spare, self._watch))
         self._spare, self._watch = [], None
@@ -343,9 +352,19 @@ def _code(error: sqlite3.Error) -> int | None:
 _forks: weakref.WeakSet[Connections] = weakref.WeakSet()
 
 
+def _before_fork() -> None:
+    for connections in _forks:
+        connections._before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for connections in _forks:
+        connections._after_fork_in_parent()
+
+
 def _after_fork_in_child() -> None:
     for connections in _forks:
         connections._after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
