@@ -68,7 +68,7 @@ def test_every_command_and_option_is_in_the_manual(words: str, command: click.Co
 
 @EACH
 def test_every_read_prints_json(words: str, command: click.Command, ctx: click.Context) -> None:
-    reads = {"list", "show", "status", "check", "scan"}
+    reads = {"list", "show", "status", "check", "scan", "zombies", "doctor"}
     if words.split()[-1] in reads:
         assert "--json" in {flag for param in command.params for flag in param.opts}
 

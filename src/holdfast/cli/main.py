@@ -16,6 +16,7 @@ COMMANDS = {
     "enqueue": "Add a job.",
     "scan": "Find jobs whose worker died; recover them with --fix.",
     "reaper": "Recover jobs whose worker died, until told to stop.",
+    "zombies": "Look back at the jobs that lost their worker.",
     "jobs": "See, retry, cancel and delete jobs.",
     "held": "Answer for jobs that wait for a person.",
     "dead": "See, revive and purge jobs that gave up.",

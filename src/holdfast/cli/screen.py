@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,6 +97,18 @@ def uses_colour() -> bool:
 
 def width() -> int:
     return shutil.get_terminal_size((100, 24)).columns if is_terminal() else 100
+
+
+def paragraph(text: str, first: str = "", rest: str = "") -> None:
+    """Print text on stdout, cleaned, broken to the width of a terminal; `first` and `rest` stand before its lines.
+
+    `first` may hold colour; what a terminal shows of it must be as wide as `rest`.
+    """
+    lines = [clean(text)]
+    if is_terminal():
+        lines = textwrap.wrap(lines[0], max(20, width() - len(rest)), break_on_hyphens=False, break_long_words=False)
+    for number, line in enumerate(lines or [""]):
+        click.echo(f"{rest if number else first}{line}")
 
 
 # ---------------------------------------------------------------------------------------------- tables

@@ -28,6 +28,7 @@ from holdfast.insight.views import (
     zombie_view,
 )
 from holdfast.insight.words import ago, brief, counted, duration, shown_url
+from holdfast.insight.zombies import look_back, zombies_view
 
 __all__ = [
     "SHOWN_STATES",
@@ -45,6 +46,7 @@ __all__ = [
     "job_story",
     "job_view",
     "lease_end",
+    "look_back",
     "parsed",
     "queue_views",
     "scan_view",
@@ -55,4 +57,5 @@ __all__ = [
     "worker_state",
     "worker_view",
     "zombie_view",
+    "zombies_view",
 ]

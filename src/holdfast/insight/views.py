@@ -117,7 +117,7 @@ def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
         case "scheduled":
             return f"in {duration(job.run_at - now.wall)}"
         case "retrying":
-            return f"in {duration(job.run_at - now.wall)}: {_reason(job)}"
+            return f"in {duration(job.run_at - now.wall)}: {reason(job)}"
         case "running":
             late = job.lease_until is not None and job.lease_until < now.lease
             parts = [
@@ -132,7 +132,7 @@ def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
         case "waiting":
             return None
         case _:
-            return _reason(job) if job.error else None
+            return reason(job) if job.error else None
 
 
 def lease_end(job: Job, now: Moment) -> float | None:
@@ -184,17 +184,17 @@ def why(job: Job, now: Moment, names: Names | None = None, *, paused: bool = Fal
                 ("it happened", f"holdfast held done {job.id}"),
                 ("give up", f"holdfast held fail {job.id}"),
             )
-            return Why(f"It waits for a person's answer: {_reason(job)}.", choices)
+            return Why(f"It waits for a person's answer: {reason(job)}.", choices)
         case State.DONE:
             return Why(f"It succeeded at attempt {job.attempt}, {ago(job.ended_at, now)}.")
         case State.DEAD:
             back = ("bring it back", f"holdfast dead revive {job.id}")
-            return Why(f"It gave up {ago(job.ended_at, now)}: {_reason(job)}.", (back,))
+            return Why(f"It gave up {ago(job.ended_at, now)}: {reason(job)}.", (back,))
         case State.CANCELLED:
             back = ("bring it back", f"holdfast jobs retry {job.id}")
-            return Why(f"It was cancelled {ago(job.ended_at, now)}: {_reason(job)}.", (back,))
+            return Why(f"It was cancelled {ago(job.ended_at, now)}: {reason(job)}.", (back,))
         case State.ROLLED_BACK:
-            return Why(f"Its recorded steps were undone {ago(job.ended_at, now)}: {_reason(job)}.")
+            return Why(f"Its recorded steps were undone {ago(job.ended_at, now)}: {reason(job)}.")
 
 
 def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool) -> Why:
@@ -208,11 +208,11 @@ def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool) -> Why:
         tail += f" No worker serves its queue, {job.queue}."
         answers.append(("start one", "holdfast worker APP"))
     if job.run_at <= now.wall:
-        again = f"; last time: {_reason(job)}" if job.failures or job.crashes else ""
+        again = f"; last time: {reason(job)}" if job.failures or job.crashes else ""
         head = f"It has been due for {duration(now.wall - job.run_at)} and waits for a free slot{again}."
     elif job.failures or job.crashes:
         spent = f"{counted(job.failures, 'failure')} and {counted(job.crashes, 'crash', 'crashes')}"
-        head = f"It runs again in {duration(job.run_at - now.wall)}, after {spent}: {_reason(job)}."
+        head = f"It runs again in {duration(job.run_at - now.wall)}, after {spent}: {reason(job)}."
     else:
         head = f"It is scheduled and runs in {duration(job.run_at - now.wall)}."
     return Why(head + tail, tuple(answers))
@@ -231,7 +231,8 @@ def _why_running(job: Job, now: Moment, worker: str | None) -> Why:
     return Why(text, (("recover it now", "holdfast scan --fix"),))
 
 
-def _reason(job: Job) -> str:
+def reason(job: Job) -> str:
+    """Return the first line of why the last attempt did not succeed."""
     first = (job.error or "no reason was recorded").strip().splitlines()
     return (first[0] if first else "no reason was recorded").rstrip(".")
 

@@ -1,0 +1,121 @@
+"""`holdfast zombies`: how many jobs lost their worker, how that was found, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from holdfast import insight
+from holdfast.cli.base import Command, say
+from holdfast.cli.loading import opened_store
+from holdfast.cli.screen import Column, bold, paragraph, show_json, show_table
+from holdfast.cli.types import Duration, json_option
+
+# What was decided, as a person would say it.
+_DECIDED = {
+    "retry": "run again",
+    "hold": "held",
+    "bury": "given up",
+    "undo": "sent to roll back",
+    "cancel": "cancelled",
+}
+
+_TASKS = [
+    Column("TASK", lambda row: row["task"] or "(deleted)", least=12),
+    Column("QUEUE", lambda row: row["queue"], rank=3),
+    Column("ZOMBIES", lambda row: row["zombies"], right=True, keep=True),
+    Column("JOBS", lambda row: row["jobs"], right=True, keep=True, rank=2),
+    Column("FOUND BY", lambda row: _listed(row["detectors"]), least=12, rank=1),
+    Column("NOW", lambda row: _listed(row["now"]), least=12),
+]
+_DETECTORS = [
+    Column("FOUND BY", lambda row: row["detector"], keep=True),
+    Column("ZOMBIES", lambda row: row["zombies"], right=True, keep=True),
+    Column("SILENT, MEDIAN", lambda row: _seconds(row["silent_s"], "median"), right=True, keep=True),
+    Column("SILENT, WORST", lambda row: _seconds(row["silent_s"], "worst"), right=True, keep=True),
+    Column("OVERDUE, MEDIAN", lambda row: _seconds(row["overdue_s"], "median"), right=True, keep=True, rank=1),
+    Column("OVERDUE, WORST", lambda row: _seconds(row["overdue_s"], "worst"), right=True, keep=True, rank=2),
+]
+_REPEATS = [
+    Column("ID", lambda row: row["id"], keep=True),
+    Column("TASK", lambda row: row["task"], least=12),
+    Column("ZOMBIES", lambda row: row["zombies"], right=True, keep=True),
+    Column("STATE", lambda row: row["state"], keep=True),
+    Column("LAST ERROR", lambda row: row["error"], rank=1, least=16),
+]
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+    holdfast zombies
+    holdfast zombies --since 7d
+    holdfast zombies --json | jq .false_positives.rate
+    """,
+)
+@click.option(
+    "--since", type=Duration(), default="24h", show_default=True, metavar="TIME", help="Look back so far, such as 7d."
+)
+@json_option
+def zombies(since: float, as_json: bool) -> None:
+    """Look back at the jobs that lost their worker.
+
+    How many, of which tasks, found by what and how fast, what became of them, which jobs lose their worker again and
+    again, and how often the worker had not died after all. What is lost now is shown by `holdfast scan`.
+
+    The time from the last sign of life (a beat, or the claim) until a zombie was found is an upper bound for the time
+    that recovery took: the worker died somewhere in between.
+    """
+    with opened_store() as store:
+        view = insight.zombies_view(insight.look_back(store, since))
+    if as_json:
+        show_json(view)
+    else:
+        _show(view, _window(since))
+
+
+def _show(view: dict[str, Any], window: str) -> None:
+    if not view["zombies"]:
+        click.echo(f"No zombies in the last {window}.")
+        return
+    lost, jobs = insight.counted(view["zombies"], "attempt"), insight.counted(view["jobs"], "job")
+    click.echo(f"In the last {window}, {lost} of {jobs} lost their worker.")
+    click.echo()
+    show_table(_TASKS, view["tasks"])
+    click.echo()
+    show_table(_DETECTORS, view["detectors"])
+    click.echo()
+    decided = {_DECIDED.get(word, word): number for word, number in view["decisions"].items()}
+    paragraph(f"Decided: {_listed(decided)}. By now: {_listed(view['now'])}.")
+    paragraph(_about_false_ones(view["false_positives"], view["zombies"]))
+    if view["repeat_offenders"]:
+        click.echo()
+        click.echo(bold("Again and again") + "  (more than 3 times over their life)")
+        show_table(_REPEATS, view["repeat_offenders"])
+        say("Such a job perhaps kills its workers: holdfast jobs show ID")
+
+
+def _about_false_ones(false: dict[str, Any], zombies: int) -> str:
+    number = false["late_reports"]
+    if not number:
+        return "False positives: none; no attempt reported after it was given up."
+    text = f"False positives: {number} of {zombies} ({false['rate']:.0%}) reported later, which was refused"
+    if not false["too_many"]:
+        return f"{text}."
+    cause = "leases are too short for the work, or hosts are overloaded"
+    return f"{text}; above {false['rate_max']:.0%}, {cause}: holdfast doctor"
+
+
+def _window(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:g} h" if 24 <= hours < 72 else insight.duration(seconds)
+
+
+def _listed(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {word}" for word, number in numbers.items() if number) or "nothing"
+
+
+def _seconds(spread: Mapping[str, float] | None, which: str) -> str | None:
+    return None if spread is None else insight.duration(spread[which])

@@ -1,0 +1,219 @@
+"""A look back at the zombies: how many, of which tasks, how they were found and how fast, and what became of them.
+
+All of it is in the journal. A zombie whose attempt reported after all was none: a late report that was refused is the
+sign of a false positive, and their share says whether leases are too short for the work.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import median
+from typing import Any
+
+from holdfast.core.machine import Move
+from holdfast.core.records import Event, Filter
+from holdfast.core.times import iso
+from holdfast.insight.views import reason
+from holdfast.stores.protocol import Store
+
+FALSE_MAX = 0.05  # a larger share of false positives wants longer leases
+REPEATS_MAX = 3  # a job that was a zombie more often than this is perhaps what kills its workers
+DECISIONS = (Move.RETRY, Move.HOLD, Move.BURY, Move.UNDO, Move.CANCEL)
+_EVENTS = 2000
+_JOBS = 200  # a row may be a few megabytes
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A zombie as the journal tells of it."""
+
+    job_id: str
+    fence: int
+    detector: str
+    decision: str
+    silent_s: float | None  # from the last sign of life until it was found
+    overdue_s: float | None  # from the end of its lease; only if that is how it was found
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """What is known by now of a job that was a zombie."""
+
+    id: str
+    task: str | None = None
+    queue: str | None = None
+    state: str = "deleted"
+    zombies: int = 0
+    error: str | None = None
+    lease_s: float = 0.0
+    beat_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lookback:
+    """Every zombie since an instant, the jobs that they were, and which of them reported after all."""
+
+    since: float
+    until: float
+    found: list[Found]
+    victims: Mapping[str, Victim]
+    late: set[tuple[str, int]]  # (job, fence)
+
+    @property
+    def false(self) -> list[Found]:
+        """Return those that were no zombies: their attempts went on and reported."""
+        return [each for each in self.found if (each.job_id, each.fence) in self.late]
+
+    @property
+    def false_rate(self) -> float:
+        return len(self.false) / len(self.found) if self.found else 0.0
+
+    @property
+    def repeats(self) -> list[Victim]:
+        """Return the jobs that were zombies too often over their life, the worst first."""
+        often = [victim for victim in self.victims.values() if victim.zombies > REPEATS_MAX]
+        return sorted(often, key=lambda victim: -victim.zombies)
+
+
+def look_back(store: Store, since_s: float, tick: Callable[[int], None] = lambda _: None) -> Lookback:
+    """Collect the zombies of the last `since_s` seconds. `tick` is told how many more events were read."""
+    now = store.now()
+    since = now.wall - since_s
+    found: list[Found] = []
+    late: set[tuple[str, int]] = set()
+    for event in _events(store, since):
+        tick(1)
+        if event.kind == "zombie":
+            found.append(_found(event))
+        else:
+            late.add((event.job_id, event.fence))
+    ids = list(dict.fromkeys(each.job_id for each in found))
+    victims = {job_id: Victim(job_id) for job_id in ids}
+    for start in range(0, len(ids), _JOBS):
+        for job in store.find(Filter(ids=tuple(ids[start : start + _JOBS]), limit=_JOBS)):
+            victims[job.id] = Victim(
+                *(job.id, job.task, job.queue, job.shown_state(now.wall), job.zombies),
+                error=reason(job) if job.error else None,
+                lease_s=job.lease_s,
+                beat_s=job.beat_s,
+            )
+    return Lookback(since, now.wall, found, victims, late)
+
+
+def _events(store: Store, since: float) -> Iterator[Event]:
+    """Walk back over the events, newest first, page by page."""
+    before = None
+    while page := store.journal(kinds=("zombie", "stale_report"), since=since, before=before, limit=_EVENTS):
+        yield from reversed(page)
+        before = page[0].seq
+
+
+def _found(event: Event) -> Found:
+    detail = event.detail
+    signs = [_number(detail.get("seconds_since_beat")), _since(event.at, detail.get("claimed_at"))]
+    known = [seconds for seconds in signs if seconds is not None]
+    detector = str(detail.get("detector", "unknown"))
+    return Found(
+        job_id=event.job_id,
+        fence=event.fence,
+        detector=detector,
+        decision=str(detail.get("decision", "unknown")),
+        silent_s=max(0.0, min(known)) if known else None,
+        overdue_s=_number(detail.get("seconds_overdue")) if detector == "expired" else None,
+    )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _since(at: float, text: object) -> float | None:
+    try:
+        return at - datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return None
+
+
+# ------------------------------------------------------------------------------------------------ the view
+
+
+def zombies_view(look: Lookback) -> dict[str, Any]:
+    """Show the look back as `holdfast zombies` does."""
+    return {
+        "since": iso(look.since),
+        "until": iso(look.until),
+        "zombies": len(look.found),
+        "jobs": len(look.victims),
+        "tasks": _by_task(look),
+        "detectors": _by_detector(look.found),
+        "decisions": _decisions(look.found),
+        "now": _states(look.victims.values()),
+        "repeat_offenders": [
+            {
+                "id": victim.id,
+                "task": victim.task,
+                "queue": victim.queue,
+                "zombies": victim.zombies,
+                "state": victim.state,
+                "error": victim.error,
+            }
+            for victim in look.repeats
+        ],
+        "false_positives": {
+            "late_reports": len(look.false),
+            "rate": round(look.false_rate, 4),
+            "rate_max": FALSE_MAX,
+            "too_many": look.false_rate > FALSE_MAX,
+        },
+    }
+
+
+def _by_task(look: Lookback) -> list[dict[str, Any]]:
+    groups: dict[tuple[str | None, str | None], list[Found]] = defaultdict(list)
+    for each in look.found:
+        victim = look.victims[each.job_id]
+        groups[victim.task, victim.queue].append(each)
+    most_first = sorted(groups.items(), key=lambda item: (-len(item[1]), str(item[0])))
+    return [
+        {
+            "task": task,
+            "queue": queue,
+            "zombies": len(found),
+            "jobs": len({each.job_id for each in found}),
+            "detectors": dict(Counter(each.detector for each in found).most_common()),
+            "decisions": _decisions(found),
+            "now": _states(look.victims[job_id] for job_id in {each.job_id for each in found}),
+            "late_reports": sum((each.job_id, each.fence) in look.late for each in found),
+        }
+        for (task, queue), found in most_first
+    ]
+
+
+def _by_detector(found: Sequence[Found]) -> list[dict[str, Any]]:
+    return [
+        {
+            "detector": detector,
+            "zombies": number,
+            "silent_s": _spread(each.silent_s for each in found if each.detector == detector),
+            "overdue_s": _spread(each.overdue_s for each in found if each.detector == detector),
+        }
+        for detector, number in Counter(each.detector for each in found).most_common()
+    ]
+
+
+def _spread(numbers: Iterable[float | None]) -> dict[str, float] | None:
+    known = [number for number in numbers if number is not None]
+    return {"median": round(median(known), 3), "worst": round(max(known), 3)} if known else None
+
+
+def _decisions(found: Sequence[Found]) -> dict[str, int]:
+    number = Counter(each.decision for each in found)
+    known = [move.value for move in DECISIONS]
+    return {decision: number[decision] for decision in [*known, *(word for word in number if word not in known)]}
+
+
+def _states(victims: Iterable[Victim]) -> dict[str, int]:
+    return dict(Counter(victim.state for victim in victims).most_common())

@@ -1,0 +1,193 @@
+"""holdfast zombies: the look back, its numbers and its words."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from holdfast import insight
+from holdfast.clock import SystemClock
+from holdfast.core.machine import State
+from holdfast.core.verdict import Failed, Lost, Succeeded
+from holdfast.reaper import Reaper
+from holdfast.stores.protocol import Store
+from holdfast.testing import FakeClock
+from tests.cli.conftest import PAST_S, Run, lose
+from tests.factory import EXPIRED, again, claim, enrol, job_in, row, settle, stale_reports, start
+
+VIEW = {
+    *("since", "until", "zombies", "jobs", "tasks", "detectors", "decisions", "now"),
+    *("repeat_offenders", "false_positives"),
+}
+
+
+def test_nothing_happened(run: Run, store: Store) -> None:
+    job_in(store, State.DONE)
+    assert run("zombies").stdout == "No zombies in the last 24 h.\n"
+    view = run.json("zombies")
+    assert set(view) == VIEW
+    assert (view["zombies"], view["jobs"], view["tasks"], view["detectors"]) == (0, 0, [], [])
+    assert view["false_positives"] == {"late_reports": 0, "rate": 0.0, "rate_max": 0.05, "too_many": False}
+
+
+def test_how_many_of_which_tasks_and_what_became_of_them(run: Run, store: Store, clock: FakeClock) -> None:
+    lose(store, task="send", queue="mail")
+    lose(store, task="send", queue="mail")
+    lose(store, task="charge", on_crash="hold")
+    lose(store, task="once", on_crash="fail")
+    run("scan", "--fix")
+    clock.advance(PAST_S + 5)
+    [recovered] = claim(store, queues=["mail"], tasks=["send"], limit=1)
+    settle(store, recovered, Succeeded())
+    view = run.json("zombies")
+    assert set(view) == VIEW
+    assert (view["zombies"], view["jobs"]) == (4, 4)
+    first = view["tasks"][0]
+    assert (first["task"], first["queue"], first["zombies"], first["jobs"]) == ("send", "mail", 2, 2)
+    assert (first["detectors"], first["now"]) == ({"expired": 2}, {"done": 1, "ready": 1})
+    assert [task["task"] for task in view["tasks"]] == ["send", "charge", "once"]
+    assert view["decisions"] == {"retry": 2, "hold": 1, "bury": 1, "undo": 0, "cancel": 0}
+    assert view["now"] == {"done": 1, "ready": 1, "held": 1, "dead": 1}
+    shown = run("zombies").stdout
+    assert "In the last 24 h, 4 attempts of 4 jobs lost their worker." in shown
+    assert "Decided: 2 run again, 1 held, 1 given up. By now: " in shown
+    assert re.search(r"send +mail +2 +2 +2 expired +1 (done|ready), 1 (done|ready)", shown)
+
+
+def test_how_they_were_found_and_how_fast(run: Run, store: Store, clock: FakeClock) -> None:
+    boot = SystemClock().boot_id
+    for silent_s in (1.0, 2.0, 9.0):
+        worker = enrol(store, boot_id=boot)
+        start(store, worker, lease_s=30.0)
+        clock.advance(silent_s)
+        [dead] = [one for one in store.workers() if one.id == worker]
+        assert Reaper(store, clock).recover_worker(dead, "exit", "it was killed").recovered == 1
+    start(store, enrol(store, boot_id=boot), lease_s=30.0)
+    clock.advance(34.0)
+    patient = Reaper(store, clock)
+    patient.once()
+    clock.advance(1.0)
+    assert patient.once().recovered == 1
+    by = {each["detector"]: each for each in run.json("zombies")["detectors"]}
+    assert by["exit"] == {
+        "detector": "exit",
+        "zombies": 3,
+        "silent_s": {"median": 2.0, "worst": 9.0},
+        "overdue_s": None,
+    }
+    assert by["expired"]["silent_s"] == {"median": 35.0, "worst": 35.0}
+    assert by["expired"]["overdue_s"] == {"median": 5.0, "worst": 5.0}
+    shown = run("zombies").stdout
+    assert re.search(r"exit +3 +2\.0 s +9\.0 s +- +-\n", shown)
+    assert re.search(r"expired +1 +35 s +35 s +5\.0 s +5\.0 s\n", shown)
+
+
+def test_a_claim_is_a_sign_of_life_too(store: Store, clock: FakeClock) -> None:
+    worker = enrol(store)
+    clock.advance(20)
+    start(store, worker)
+    clock.advance(3)
+    [dead] = store.workers()
+    Reaper(store, clock).recover_worker(dead, "exit", "it was killed")
+    [found] = insight.look_back(store, 3600).found
+    assert found.silent_s == pytest.approx(3.0, abs=0.002)
+
+
+def test_only_since_then(run: Run, store: Store, clock: FakeClock) -> None:
+    settle(store, start(store), EXPIRED)
+    clock.advance(50)
+    settle(store, start(store), EXPIRED)
+    assert run.json("zombies")["zombies"] == 2
+    assert run.json("zombies", "--since", "75s")["zombies"] == 1
+    assert run.json("zombies", "--since", "1s")["zombies"] == 0
+    assert "in the last 1.0 s" in run("zombies", "--since", "1s").stdout
+
+
+def test_those_that_come_again_and_again(run: Run, store: Store, clock: FakeClock) -> None:
+    often = start(store, task="poison", crashes_max=99, attempts_max=99, base_s=0.0, cap_s=0.0)
+    for _ in range(4):
+        settle(store, often, EXPIRED)
+        clock.advance(1)
+        often = again(store, row(store, often.id))
+    lose(store, task="once")
+    run("scan", "--fix")
+    view = run.json("zombies")
+    assert (view["zombies"], view["jobs"]) == (6, 2)
+    [offender] = view["repeat_offenders"]
+    assert (offender["id"], offender["task"], offender["zombies"]) == (often.id, "poison", 5)
+    shown = run("zombies")
+    assert re.search(rf"{often.id} +poison +5 ", shown.stdout)
+    assert "holdfast jobs show ID" in shown.stderr
+
+
+def test_three_times_is_no_pattern_yet(run: Run, store: Store, clock: FakeClock) -> None:
+    job = start(store, crashes_max=99, attempts_max=99, base_s=0.0, cap_s=0.0)
+    for _ in range(3):
+        settle(store, job, EXPIRED)
+        clock.advance(1)
+        job = again(store, row(store, job.id))
+    assert run.json("zombies")["repeat_offenders"] == []
+
+
+def test_a_zombie_that_reports_after_all_was_none(run: Run, store: Store) -> None:
+    zombies = [start(store) for _ in range(3)]
+    for zombie in zombies:
+        settle(store, zombie, EXPIRED)
+    settle(store, zombies[0], Succeeded())
+    view = run.json("zombies")
+    assert view["false_positives"] == {"late_reports": 1, "rate": 0.3333, "rate_max": 0.05, "too_many": True}
+    assert sum(task["late_reports"] for task in view["tasks"]) == 1
+    assert "False positives: 1 of 3 (33%) reported later, which was refused; above 5%" in run("zombies").stdout
+
+
+def test_one_false_positive_of_twenty_is_allowed(run: Run, store: Store) -> None:
+    zombies = [start(store) for _ in range(20)]
+    for zombie in zombies:
+        settle(store, zombie, EXPIRED)
+    settle(store, zombies[0], Succeeded())
+    false = run.json("zombies")["false_positives"]
+    assert (false["rate"], false["too_many"]) == (0.05, False)
+    assert "1 of 20 (5%) reported later, which was refused." in run("zombies").stdout
+
+
+def test_a_refused_report_of_one_that_was_no_zombie_does_not_count(run: Run, store: Store) -> None:
+    settle(store, start(store), EXPIRED)
+    first = start(store, base_s=0.0, cap_s=0.0)
+    settle(store, first, Failed("boom"))
+    again(store, row(store, first.id))
+    settle(store, first, Succeeded())
+    assert len(stale_reports(store)) == 1
+    assert run.json("zombies")["false_positives"]["late_reports"] == 0
+
+
+def test_deleted_jobs_stay_in_the_numbers_while_their_journal_does(store: Store, monkeypatch: Any) -> None:
+    job = job_in(store, State.HELD)
+    monkeypatch.setattr(type(store), "find", lambda self, where: [])
+    view = insight.zombies_view(insight.look_back(store, 3600))
+    assert (view["now"], view["tasks"][0]["task"]) == ({"deleted": 1}, None)
+    assert job.id
+
+
+def test_very_many_are_read_page_by_page(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.insight.zombies._EVENTS", 3)
+    monkeypatch.setattr("holdfast.insight.zombies._JOBS", 2)
+    jobs = [job_in(store, State.HELD).id for _ in range(10)]
+    told: list[int] = []
+    look = insight.look_back(store, 3600, told.append)
+    assert sorted(look.victims) == sorted(jobs)
+    assert {victim.state for victim in look.victims.values()} == {"held"}
+    assert (len(look.found), sum(told)) == (10, 10)
+
+
+def test_an_event_with_an_unusual_detail_is_counted_all_the_same(store: Store) -> None:
+    settle(store, start(store), Lost("vanished", "x", autopsy={"claimed_at": "?", "seconds_since_beat": "?"}))
+    [found] = insight.look_back(store, 3600).found
+    assert (found.detector, found.silent_s) == ("vanished", None)
+
+
+def test_words_of_job_data_cannot_write_to_the_terminal(run: Run, store: Store) -> None:
+    settle(store, start(store, task="a\x1b[31mb"), EXPIRED)
+    assert "\x1b" not in run("zombies").stdout
+    assert "a\\x1b[31mb" in run("zombies").stdout
