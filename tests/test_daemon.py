@@ -27,12 +27,17 @@ class Heard:
 
     def __init__(self) -> None:
         self.hooks = Hooks()
-        self.events: list[tuple[str, str, int]] = []
+        self._events: list[tuple[str, str, int]] = []
         for kind in ("duty_acquired", "duty_lost"):
             self.hooks.on(kind, self._hear)
 
+    @property
+    def events(self) -> list[tuple[str, str, int]]:
+        assert self.hooks.flush()
+        return self._events
+
     def _hear(self, event: Mapping[str, Any]) -> None:
-        self.events.append((event["kind"], event["holder"], event["term"]))
+        self._events.append((event["kind"], event["holder"], event["term"]))
 
 
 def post(store: Store, clock: FakeClock, holder: str, heard: Heard | None = None) -> Post:

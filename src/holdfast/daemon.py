@@ -39,7 +39,7 @@ def serve(
     order. A store that fails is tried again.
     """
     post = Post(store, clock, DUTY, f"{name}:{new_id()}", TTL_INTERVALS * interval_s, hooks)
-    reaper = Reaper(store, clock, hooks=hooks, grace_s=grace_s)
+    reaper = Reaper(store, clock, hooks=hooks, grace_s=grace_s, pace_s=interval_s)
     settled, failing = 0, False
     while not stop.is_set():
         pause_s = interval_s
@@ -60,6 +60,7 @@ def serve(
             failing = True
         clock.wait(stop, pause_s)
     post.resign()
+    hooks.flush()
     return settled
 
 

@@ -1,21 +1,27 @@
 """What the program tells the user's own code: `app.on("zombie", hook)`.
 
-One hook that raises or is slow to fail never stops the others, nor the recovery that it is told about.
+Hooks run one after the other on a thread of their own. One that raises or is slow stops neither the others for good nor
+the work that it is told about; when far too many events wait for a slow one, the newest are dropped and logged.
 """
 
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
+from holdfast.core.records import Job
+from holdfast.core.verdict import Verdict
 from holdfast.errors import UsageError
 
 HookKind = Literal["zombie", "held", "dead", "duty_acquired", "duty_lost", "error"]
 Hook = Callable[[Mapping[str, Any]], object]
 
 log = logging.getLogger("holdfast.hooks")
+
+WAITING_MAX = 10_000  # events that wait for slow hooks
 
 
 class Hooks:
@@ -24,9 +30,11 @@ class Hooks:
     def __init__(self) -> None:
         self._hooks: dict[str, list[Hook]] = {}
         self._lock = threading.Lock()
+        self._events: queue.Queue[Mapping[str, Any]] = queue.Queue(WAITING_MAX)
+        self._thread: threading.Thread | None = None
 
     def on(self, kind: HookKind, hook: Hook) -> Hook:
-        """Call `hook` with the event's details whenever one of this kind happens in this process."""
+        """Call `hook` with the event's details, soon, whenever one of this kind happens in this process."""
         if kind not in get_args(HookKind):
             known = ", ".join(get_args(HookKind))
             raise UsageError(f"there is no event {kind!r}; known: {known}")
@@ -35,9 +43,36 @@ class Hooks:
         return hook
 
     def emit(self, kind: HookKind, detail: Mapping[str, Any]) -> None:
-        """Tell every hook of this kind; never raises."""
-        for hook in tuple(self._hooks.get(kind, ())):
-            try:
-                hook({"kind": kind, **detail})
-            except Exception:
-                log.exception("a hook for %r raised; the others and the recovery go on", kind)
+        """Tell every hook of this kind, soon; never raises and never waits."""
+        if kind not in self._hooks:
+            return
+        try:
+            self._events.put_nowait({"kind": kind, **detail})
+        except queue.Full:
+            log.error("%d events wait for slow hooks; this %r event is not told: %s", WAITING_MAX, kind, detail)
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():  # it does not survive a fork
+                self._thread = threading.Thread(target=self._serve, name="holdfast-hooks", daemon=True)
+                self._thread.start()
+
+    def tell(self, job: Job, verdict: Verdict) -> None:
+        """Emit what a settled verdict says of a job: that it was a zombie, that it is held or dead."""
+        for note in verdict.notes:
+            if note.kind in ("zombie", "held", "dead"):
+                about = {"id": job.id, "task": job.task, "queue": job.queue, "state": verdict.state.value}
+                self.emit(note.kind, {**about, **note.detail})
+
+    def flush(self, timeout_s: float = 5.0) -> bool:
+        """Wait until every event was told; False when the time was up first."""
+        with self._events.all_tasks_done:
+            return self._events.all_tasks_done.wait_for(lambda: self._events.unfinished_tasks == 0, timeout_s)
+
+    def _serve(self) -> None:
+        while True:
+            event = self._events.get()
+            for hook in tuple(self._hooks.get(event["kind"], ())):
+                try:
+                    hook(event)
+                except Exception:
+                    log.exception("a hook for %r raised; the others go on", event["kind"])
+            self._events.task_done()

@@ -35,7 +35,7 @@ log = logging.getLogger("holdfast.reaper")
 PAGE = 500
 SECOND_LOOK_S = 0.1
 COMPLAIN_S = 60.0  # how often to say that a row is damaged
-SILENCE_S = 2.0  # a resident reaper looks several times a second: a longer pause was a gap
+SILENCE_S = 2.0  # when the store does not answer for longer than this, it was a gap
 STORM = 100  # when one pass recovers more than this many jobs,
 STORM_SPREAD_S = 5.0  # they come back over so many seconds
 
@@ -80,13 +80,21 @@ class Reaper:
     """Passes over one store, with the memory that makes them patient."""
 
     def __init__(
-        self, store: Store, clock: Clock, *, hooks: Hooks | None = None, grace_s: float = 0.0, name: str | None = None
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        hooks: Hooks | None = None,
+        grace_s: float = 0.0,
+        name: str | None = None,
+        pace_s: float = 0.25,
     ) -> None:
         self._store = store
         self._clock = clock
         self._hooks = hooks or Hooks()
         self._grace_s = grace_s
         self._name = name  # of our own worker: what an earlier incarnation of it left is a restart
+        self._pace_s = pace_s  # the pause that its driver makes between two passes
         self._under: Duty | None = None
         self._free_locks: set[str] = set()
         self._overdue: dict[tuple[str, int, float], float] = {}
@@ -236,11 +244,14 @@ class Reaper:
 
         Every pass does, so that the length of a gap is known and not only the part of it that a lease outlived.
         """
-        since = self._contact if self._contact is not None else self._clock.lease()
+        asked_at = self._clock.lease()
+        since = self._contact if self._contact is not None else asked_at
         self._store.ping()  # if it raises, the gap goes on
         now = self._contact = self._clock.lease()
-        if now - since > SILENCE_S:
-            self._gap_s, self._gap_ended = now - since, now
+        silent_s = now - since - self._pace_s  # our own pause between two passes is no gap
+        gap_s = max(now - asked_at, silent_s)
+        if gap_s > SILENCE_S:
+            self._gap_s, self._gap_ended = gap_s, now
 
     # ------------------------------------------------------------------------------------------ both
 
@@ -317,10 +328,7 @@ class Reaper:
             "zombie: job %s (%s) of %s found by %s, now %s",
             *(job.id, job.task, zombie.worker.name if zombie.worker else job.worker, zombie.detector, verdict.state),
         )
-        detail = {"id": job.id, "task": job.task, "queue": job.queue, "state": verdict.state.value}
-        for note in verdict.notes:
-            if note.kind in ("zombie", "held", "dead"):
-                self._hooks.emit(note.kind, {**detail, **note.detail})
+        self._hooks.tell(job, verdict)
 
 
 def reap(store: Store, clock: Clock, *, hooks: Hooks | None = None, grace_s: float = 0.0, fix: bool = True) -> Report:
@@ -329,6 +337,8 @@ def reap(store: Store, clock: Clock, *, hooks: Hooks | None = None, grace_s: flo
     first = reaper.once(fix=fix)
     pause(SECOND_LOOK_S)
     second = reaper.once(fix=fix)
+    if hooks is not None:
+        hooks.flush()
     if not fix:
         return second
     return Report(first.zombies + second.zombies)

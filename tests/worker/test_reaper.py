@@ -2,6 +2,7 @@
 
 import logging
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -331,9 +332,33 @@ def test_hooks_that_raise_stop_neither_each_other_nor_the_recovery(store: Store,
     jobs = [start(store, on_crash="hold") for _ in range(3)]
     clock.advance(LEASE_S)
     assert twice(reaper, clock) == 3
+    assert hooks.flush()
     assert sorted((each["kind"], each["id"]) for each in heard) == sorted(
         (kind, job.id) for job in jobs for kind in ("held", "zombie")
     )
+
+
+def test_a_slow_hook_does_not_hold_the_recovery_up(store: Store, clock: FakeClock) -> None:
+    hooks, may_go_on = Hooks(), threading.Event()
+    hooks.on("zombie", lambda _: may_go_on.wait(60))
+    reaper = Reaper(store, clock, hooks=hooks)
+    for _ in range(3):
+        start(store)
+    clock.advance(LEASE_S)
+    assert twice(reaper, clock) == 3  # although the hook has not returned from the first
+    may_go_on.set()
+    assert hooks.flush()
+
+
+def test_a_reaper_with_long_pauses_does_not_take_them_for_gaps(store: Store, clock: FakeClock) -> None:
+    reaper = Reaper(store, clock, pace_s=60.0)
+    reaper.once()
+    job = start(store)
+    clock.advance(60.0)
+    reaper.once()
+    clock.advance(60.0)
+    reaper.once()
+    assert row(store, job.id).crashes == 1
 
 
 # --------------------------------------------------------------------------------------------- dry runs

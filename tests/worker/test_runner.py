@@ -365,3 +365,22 @@ def test_progress_is_seen_in_the_store_soon(house: House) -> None:
     finally:
         done.set()
     job.result(20)
+
+
+def test_hooks_hear_of_a_job_that_gives_up_or_is_held_by_its_own_report(house: House) -> None:
+    heard: list[tuple[str, str]] = []
+    for kind in ("dead", "held"):
+        house.app.on(kind, lambda event: heard.append((event["kind"], event["id"])))  # type: ignore[call-overload]
+
+    @house.app.task(retry=Retry(attempts_max=1))
+    def fails() -> None:
+        raise ValueError("no luck")
+
+    @house.app.task(on_crash="hold", timeout_s=0.2)
+    async def hangs() -> None:
+        await asyncio.sleep(60)
+
+    house.start()
+    dead, held = fails.enqueue(), hangs.enqueue()
+    until(lambda: len(heard) == 2, "both were told")
+    assert sorted(heard) == sorted([("dead", dead.id), ("held", held.id)])

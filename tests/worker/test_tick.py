@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import App
+from holdfast import App, Context, Retry
 from holdfast.clock import SystemClock
 from holdfast.core.records import Worker
 from holdfast.errors import UsageError
@@ -48,6 +48,19 @@ def test_what_is_due_later_is_left_for_a_later_tick(app: App) -> None:
     job = app.task(double).using(run_after=3600).enqueue(1)
     assert app.tick(budget_s=5).settled == 0
     assert job.refresh().state == "ready"
+
+
+def test_a_job_that_its_own_ending_makes_due_again_is_run_in_the_same_tick(app: App) -> None:
+    @app.task(retry=Retry(attempts_max=3, base_s=0.0, cap_s=0.0))
+    def fails_twice(ctx: Context) -> str:
+        if ctx.attempt < 3:
+            raise ValueError("not yet")
+        return "fine"
+
+    for _ in range(10):
+        job = fails_twice.enqueue()
+        assert app.tick(budget_s=25).finished
+        assert job.result(timeout=0) == "fine"
 
 
 @pytest.mark.slow  # it waits until the budget is spent: that is what it is about

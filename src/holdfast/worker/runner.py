@@ -80,7 +80,9 @@ class Runner:
         self._pace = Pace()
         self._trouble = Trouble(log, self._clock, "no jobs are claimed meanwhile")
         self._keeper = Keeper(self._store, self._clock, self._beat_s, self._was_declared_dead)
-        self._settler = Settler(self._store, self._clock, self._keeper.forget, journal_all=app.journal == "full")
+        self._settler = Settler(
+            self._store, self._clock, self._keeper.forget, app.hooks, journal_all=app.journal == "full"
+        )
         self._watch = Watch(self._clock, self._keeper.all, self._overran)
         self._threads = Threads(self._clock, self._context, self._settler.commit, self._ended)
         self._loop = Loop(self._clock, self._context, self._settler.commit, self._ended)
@@ -176,6 +178,7 @@ class Runner:
                         self._clock.wait(self._room, 0.25)
                     self._give_back_stale_buffer()
                     continue
+                was_idle = self._is_idle()  # before looking what is due: the last ending may have made a job due again
                 if asked_at is not None or self._is_due():
                     asked_at = self._clock.lease() if asked_at is None else asked_at
                     jobs = self._claim(claim_id, asked_at, limit, ahead)
@@ -187,7 +190,7 @@ class Runner:
                     said_at = self._clock.lease()
                     self._say_what_nobody_serves()
                 self._trouble.over()
-                if self._until_idle and self._is_idle():
+                if self._until_idle and was_idle:
                     return
                 self._wait_for_work()
             except WorkerGone:
@@ -233,7 +236,7 @@ class Runner:
 
     def _is_idle(self) -> bool:
         with self._lock:
-            return self._running == 0 and not self._buffer
+            return self._running == 0 and not self._buffer and self._settler.is_idle
 
     def _give_back_stale_buffer(self) -> None:
         now = self._clock.lease()
@@ -342,7 +345,7 @@ class Runner:
                 self._idle.set()
         for attempt in buffered:
             self._settler.put(attempt, Released(started=False, cause="the worker stopped"))
-        if running:
+        if running and not self._stop_now.is_set():
             log.info("stopping: %d jobs may go on for %g s", running, self._options.grace_period_s)
         give_up_at = self._clock.lease() + self._options.grace_period_s
         while not self._idle.is_set() and not self._stop_now.is_set() and self._clock.lease() < give_up_at:
@@ -369,6 +372,7 @@ class Runner:
                 self._store.retire(self.worker_id, "left")
             except HoldfastError as error:
                 log.warning("could not sign off: %s", error)
+        self._app.hooks.flush()
         log.info("worker %s has stopped", self.name)
 
 

@@ -16,8 +16,10 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.core.records import Note
 from holdfast.core.times import iso
-from holdfast.core.verdict import Failed, Outcome, Settlement, Succeeded, judge, settlement
+from holdfast.core.verdict import Failed, Outcome, Settlement, Succeeded, judge
+from holdfast.core.verdict import settlement as addressed
 from holdfast.errors import HoldfastError, is_passing
+from holdfast.hooks import Hooks
 from holdfast.identity import chance
 from holdfast.stores.protocol import Answer, Store
 from holdfast.worker.attempt import Attempt
@@ -34,11 +36,18 @@ class Settler:
     """See the module's docstring."""
 
     def __init__(
-        self, store: Store, clock: Clock, forget: Callable[[list[Attempt]], None], *, journal_all: bool = False
+        self,
+        store: Store,
+        clock: Clock,
+        forget: Callable[[list[Attempt]], None],
+        hooks: Hooks,
+        *,
+        journal_all: bool = False,
     ) -> None:
         self._store = store
         self._clock = clock
         self._forget = forget
+        self._hooks = hooks
         self._journal_all = journal_all
         self._endings: deque[Ending] = deque()
         self._wake = threading.Event()
@@ -57,6 +66,11 @@ class Settler:
         self._idle.clear()
         self._endings.append((attempt, outcome))
         self._wake.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Say whether every ending that was put has been written."""
+        return self._idle.is_set()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything is written; False when the time was up first."""
@@ -126,10 +140,14 @@ class Settler:
 
     def _settle(self, batch: list[Ending]) -> None:
         wall = self._store.now().wall
-        answers = self._store.settle([self._judge(attempt, outcome, wall) for attempt, outcome in batch])
+        settlements = [self._judge(attempt, outcome, wall) for attempt, outcome in batch]
+        answers = self._store.settle(settlements)
         asked_to_stop = []
-        for (attempt, outcome), answer in zip(batch, answers, strict=True):
-            if answer is Answer.REFUSED:
+        for (attempt, outcome), settlement, answer in zip(batch, settlements, answers, strict=True):
+            if answer is Answer.ACCEPTED:
+                if settlement.verdict.notes:
+                    self._hooks.tell(attempt.job, settlement.verdict)
+            elif answer is Answer.REFUSED:
                 log.warning("job %s: attempt %d reported too late and was refused", attempt.job.id, attempt.job.attempt)
             elif answer is Answer.AGAIN:
                 attempt.ask_to_stop()
@@ -145,7 +163,7 @@ class Settler:
             claimed = Note("claimed", {"at": iso(attempt.job.claimed_at), "attempt": attempt.job.attempt})
             succeeded = (Note("succeeded"),) if isinstance(outcome, Succeeded) else ()
             verdict = msgspec.structs.replace(verdict, notes=(claimed, *succeeded, *verdict.notes))
-        return settlement(attempt.job, verdict)
+        return addressed(attempt.job, verdict)
 
     def _give_up_on(self, ending: Ending, error: Exception) -> None:
         """One ending that no store will ever take: end the attempt as failed, with the reason."""
