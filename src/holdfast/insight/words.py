@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from holdfast.core.records import Moment
@@ -43,3 +44,18 @@ def shown_url(url: str) -> str:
     """Return the address of a store without its password."""
     password = urlsplit(url).password
     return url if password is None else url.replace(f":{password}@", ":***@")
+
+
+def size(number: float) -> str:
+    """Write a number of bytes."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if number < 1000 or unit == "GB":
+            break
+        number /= 1000
+    return f"{number:.0f} {unit}" if number >= 10 or unit == "bytes" else f"{number:.1f} {unit}"
+
+
+def listed(words: Sequence[str], most: int = 5) -> str:
+    """Write several words in a row; of very many the first few, and how many more."""
+    more = len(words) - most
+    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")

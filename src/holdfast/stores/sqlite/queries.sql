@@ -465,3 +465,15 @@ SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'holdfast_meta';
 -- name: migrate
 INSERT INTO holdfast_meta (name, value) VALUES ('schema', :version)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: condition_tables
+-- What else is in the file: tables of the user's own.
+SELECT json_group_array(name) FROM (
+    SELECT name FROM sqlite_schema
+    WHERE type = 'table' AND name NOT LIKE 'holdfast\_%' ESCAPE '\' AND name NOT LIKE 'sqlite\_%' ESCAPE '\'
+    ORDER BY name
+);
+
+-- name: condition_events
+-- About how many lines the journal has, from its two ends: counting would read them all.
+SELECT coalesce((SELECT max(seq) FROM holdfast_journal) - (SELECT min(seq) FROM holdfast_journal) + 1, 0);

@@ -40,8 +40,9 @@ from holdfast.points import point
 from holdfast.stores import codec
 from holdfast.stores.protocol import Added, Answer, Schema
 from holdfast.stores.sql import load_migrations
-from holdfast.stores.sqlite import batch, liveness
+from holdfast.stores.sqlite import batch, condition, liveness
 from holdfast.stores.sqlite.batch import Q
+from holdfast.stores.sqlite.condition import Condition
 from holdfast.stores.sqlite.connection import Connections, Options
 from holdfast.stores.sqlite.transaction import SqliteTransaction
 
@@ -351,6 +352,10 @@ class SqliteStore:
         with self._db.reading() as db:
             return [row[0] for row in db.execute("PRAGMA quick_check(20)") if row[0] != "ok"]
 
+    def condition(self) -> Condition:
+        """Say what is known of the file and of what surrounds it."""
+        return condition.look(self._db)
+
     def close(self) -> None:
         self._db.close()
 
@@ -380,7 +385,7 @@ class SqliteStore:
         if worker.beats != beats:
             self._db.refuse(
                 f"worker {worker.name} on {worker.host} uses {self._db.options.path} from another host or boot; "
-                "SQLite is for one host: use PostgreSQL for several"
+                "SQLite is for one host: give every host a file of its own"
             )
         silent_s = self._clock.wall() - worker.beat_at
         return now - since >= worker.beat_s or silent_s >= worker.beat_s * BEATS_PER_LEASE

@@ -1,0 +1,94 @@
+"""`holdfast doctor`: look for trouble, and say what to do about it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from holdfast import insight
+from holdfast.cli.base import Command, say, settings, show_log
+from holdfast.cli.exits import Exit, code_of
+from holdfast.cli.loading import load_app, open_existing
+from holdfast.cli.screen import bold, paragraph, show_json, styled
+from holdfast.cli.types import json_option
+from holdfast.clock import SystemClock
+from holdfast.errors import StoreError
+from holdfast.insight.findings import Finding, findings_view, problem
+
+_SIGNS = {"ok": ("✓", "+"), "warning": ("!", "!"), "problem": ("✗", "x")}  # for a terminal with and without Unicode
+_STYLES = {"ok": "done", "warning": "held", "problem": "dead"}
+_INDENT = " " * 11
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+    holdfast doctor
+    holdfast doctor jobs:app --db sqlite:///jobs.db
+    holdfast doctor --json | jq -r '.findings[] | select(.fix) | .fix'
+    """,
+)
+@click.argument("app", metavar="[APP]", required=False)
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, app: str | None, as_json: bool) -> None:
+    """Look for trouble, and say what to do about it.
+
+    Checks the store (schema, damage, durability, permissions, room, the SQLite that Python brings), the workers, queues
+    that nobody serves, jobs that are lost or wait for a person, and the settings against what was observed. With APP
+    (module:name) also whether it knows the tasks that are due. Nothing is changed.
+
+    Exits with 7 when it found a warning or a problem, with 3 when the store cannot be read.
+    """
+    show_log()
+    found, code = _examine(app)
+    view = findings_view(insight.shown_url(settings().db), found)
+    if as_json:
+        show_json(view)
+    else:
+        _show(view)
+    if code is not Exit.OK or not view["ok"]:
+        ctx.exit(code or Exit.UNHEALTHY)
+
+
+def _examine(ref: str | None) -> tuple[list[Finding], Exit]:
+    """Collect findings, as far as the store lets us; say how to exit if it stopped us."""
+    from holdfast.insight.diagnosis import diagnose
+
+    app = load_app(ref, settings().db_given) if ref is not None else None
+    if app is not None:
+        settings().db_given = app.url
+    found: list[Finding] = []
+    try:
+        store = open_existing()
+    except StoreError as error:
+        return [_unreadable(error)], code_of(error)
+    try:
+        found.extend(diagnose(store, SystemClock(), app))
+    except StoreError as error:
+        return [*found, _unreadable(error)], code_of(error)
+    finally:
+        store.close()
+    return found, Exit.OK
+
+
+def _unreadable(error: StoreError) -> Finding:
+    return problem("The store cannot be read", str(error), "what was found before this still holds; then ask again")
+
+
+def _show(view: dict[str, Any]) -> None:
+    for finding in view["findings"]:
+        word = finding["severity"]
+        sign = _SIGNS[word][0 if (sys.stdout.encoding or "").lower().startswith("utf") else 1]
+        head = f"{styled(f'{sign} {word}', _STYLES[word])}{' ' * (len(_INDENT) - len(word) - 2)}"
+        paragraph(f"{finding['title']}: {finding['evidence']}", head, _INDENT)
+        if finding["fix"]:
+            paragraph(finding["fix"], f"{_INDENT}{bold('fix:')} ", f"{_INDENT}     ")
+    words = [finding["severity"] for finding in view["findings"]]
+    if view["ok"]:
+        say("Nothing to do.")
+    else:
+        numbers = [(words.count("problem"), "problem"), (words.count("warning"), "warning")]
+        say(f"{' and '.join(insight.counted(number, word) for number, word in numbers if number)}.")

@@ -1,0 +1,194 @@
+"""The doctor: is the store well, are its workers, do jobs get done, do the settings fit? Nothing is changed.
+
+A finding that is not ok says what to do. Warnings are for what will become a problem, or is one for somebody; what is
+merely unusual, such as two workers of one name, is ok and says why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+
+from holdfast.app import App
+from holdfast.clock import Clock
+from holdfast.core.machine import ENDED, State
+from holdfast.core.records import Filter, Job, Worker
+from holdfast.errors import StoreError
+from holdfast.insight.findings import Finding, ok, problem, warning
+from holdfast.insight.medium import of_the_medium
+from holdfast.insight.tuning import of_settings
+from holdfast.insight.views import queue_views, totals, worker_state
+from holdfast.insight.words import counted, duration, listed, shown_url
+from holdfast.insight.zombies import look_back
+from holdfast.reaper import reap
+from holdfast.stores.protocol import Store
+
+DAY_S = 86_400.0
+HELD_LONG_S = DAY_S
+PAUSED_LONG_S = 3600.0
+WAIT_LONG_S = 600.0
+ENDED_MAX = 1_000_000
+_PAGE = 500
+_LOOKED_AT = 50  # held jobs, from the oldest
+
+
+def diagnose(store: Store, clock: Clock, app: App | None = None) -> Iterator[Finding]:
+    """Check everything; with `app` also whether it knows the tasks of the jobs in its queues."""
+    found, wanted = store.schema()
+    if found != wanted:
+        yield _schema(store, found, wanted)
+        return  # nothing else can be read
+    yield ok("The schema is current", f"version {found}, in {shown_url(store.url)}")
+    yield _writes(store)
+    yield from of_the_medium(store)
+    queues = queue_views(store)
+    yield from _of_workers(store, queues)
+    yield from _of_queues(queues, someone_works=any(queue["served"] for queue in queues))
+    if app is not None:
+        yield from _of_tasks(store, app)
+    yield _zombies(store, clock)
+    yield _held(store)
+    yield _dead(store)
+    yield from of_settings(store, look_back(store, DAY_S))
+    yield _retention(store)
+
+
+def _schema(store: Store, found: int, wanted: int) -> Finding:
+    evidence = f"{shown_url(store.url)} has version {found}; this program needs {wanted}"
+    if found > wanted:
+        return problem("The schema is newer than this program", evidence, "upgrade Holdfast")
+    fix = "holdfast db migrate" if found else "holdfast db init"
+    return problem("The schema is old" if found else "There is no store here", evidence, fix)
+
+
+def _writes(store: Store) -> Finding:
+    try:
+        store.ping()
+    except StoreError as error:
+        fix = "let the process that holds the write lock go on, or end it; fuser names those that have the file open"
+        return problem("The store takes no writes", str(error), fix)
+    return ok("The store takes writes", shown_url(store.url))
+
+
+# --------------------------------------------------------------------------------- workers, queues, tasks
+
+
+def _of_workers(store: Store, queues: Sequence[dict[str, Any]]) -> Iterator[Finding]:
+    workers, now = store.workers(), store.now()
+    alive = [worker for worker in workers if worker_state(worker, now) == "alive"]
+    due = [queue["queue"] for queue in queues if queue["oldest_due_s"] is not None and not queue["paused"]]
+    if alive:
+        yield ok("Workers are alive", f"{len(alive)}: {listed([worker.name for worker in alive])}")
+    elif due:
+        oldest = max(queue["oldest_due_s"] for queue in queues if queue["queue"] in due)
+        evidence = f"jobs are due in {listed(due)}, the oldest for {duration(oldest)}"
+        yield problem("No worker is alive", evidence, "start one: holdfast worker APP")
+    else:
+        yield ok("No worker is alive", "and nothing is due")
+    for worker in workers:
+        if worker not in alive:
+            evidence = (
+                f"{worker.name}, pid {worker.pid} on {worker.host}: last beat {duration(now.wall - worker.beat_at)} ago"
+            )
+            fix = "it hangs, is stopped or has died; recover its jobs: holdfast scan --fix"
+            yield warning("A worker is silent", f"{evidence}, one every {worker.beat_s:g} s expected", fix)
+    yield from _of_names(alive)
+
+
+def _of_names(alive: Sequence[Worker]) -> Iterator[Finding]:
+    for name, number in Counter(worker.name for worker in alive).items():
+        if number > 1:
+            yield ok("Living workers share a name", f"{number} are called {name}; they do not disturb each other")
+    versions = sorted({worker.version for worker in alive})
+    if len(versions) > 1:
+        fix = "restart the old ones when you can; a mixed fleet is meant to be short-lived"
+        yield warning("Workers of several versions", listed(versions), fix)
+
+
+def _of_queues(queues: Sequence[dict[str, Any]], *, someone_works: bool) -> Iterator[Finding]:
+    for queue in queues:
+        name, waited = queue["queue"], queue["oldest_due_s"]
+        if waited is None:
+            continue
+        evidence = f"{name}: the oldest job has been due for {duration(waited)}, {queue['ready']} are ready"
+        if queue["paused"]:
+            if waited > PAUSED_LONG_S:
+                yield warning("A queue is paused", evidence, f"if that is over: holdfast queues resume {name}")
+        elif not queue["served"]:
+            if someone_works:  # otherwise it is said that nobody works at all
+                yield problem("A queue is served by nobody", evidence, f"holdfast worker APP --queues {name}")
+        elif waited > WAIT_LONG_S:
+            yield warning("Jobs wait long", evidence, "more workers, more --processes, or more --slots")
+
+
+def _of_tasks(store: Store, app: App) -> Iterator[Finding]:
+    """Find due jobs in the app's queues that the app has no task for."""
+    queues = sorted({task.queue for task in app.tasks.values()})
+    unknown = store.unserved(queues, sorted(app.tasks))
+    if not unknown:
+        yield ok("The app knows every task that is due", f"{counted(len(app.tasks), 'task')} in {listed(queues)}")
+        return
+    tasks = listed([f"{task} ({counted(number, 'job')})" for task, number in sorted(unknown.items())])
+    fix = "run a worker of the code that has them, or bring the task back under its name; nothing is lost meanwhile"
+    yield problem("Tasks are due that the app does not have", tasks, fix)
+
+
+# --------------------------------------------------------------------------------------------------- jobs
+
+
+def _zombies(store: Store, clock: Clock) -> Finding:
+    found = reap(store, clock, fix=False).zombies
+    if not found:
+        return ok("No zombies", "every running job has a living worker")
+    evidence = f"{counted(len(found), 'job')} lost their worker: {listed([zombie.job.id for zombie in found], 3)}"
+    return problem(
+        "Zombies wait for a reaper", evidence, "holdfast scan --fix; a worker or holdfast reaper does it by itself"
+    )
+
+
+def _held(store: Store) -> Finding:
+    held = store.find(Filter(states=(State.HELD,), limit=_PAGE))
+    if not held:
+        return ok("Nobody waits for an answer", "no job is held")
+    number = f"{len(held)}{' or more' if len(held) == _PAGE else ''}"
+    since, longest = min(((_held_since(store, job), job) for job in held[: -_LOOKED_AT - 1 : -1]), key=itemgetter(0))
+    waited = store.now().wall - since
+    evidence = f"{number} held, {longest.id} ({longest.task}) for {duration(waited)}"
+    if waited > HELD_LONG_S:
+        return warning("Held jobs wait for an answer", evidence, "decide: holdfast held list")
+    return ok("Held jobs wait for an answer", evidence)
+
+
+def _held_since(store: Store, job: Job) -> float:
+    events = store.journal(job.id, kinds=("held",), limit=_PAGE)
+    return events[-1].at if events else job.created_at
+
+
+def _dead(store: Store) -> Finding:
+    """Compare a day's dead jobs with those of the day before."""
+    now, number = store.now().wall, totals(store)[State.DEAD.value]
+    days = [0, 0]
+    before = None
+    while page := store.journal(kinds=("dead",), since=now - 2 * DAY_S, before=before, limit=_PAGE):
+        for event in page:
+            days[event.at < now - DAY_S] += 1
+        before = page[0].seq
+        if sum(days) >= 20 * _PAGE:
+            break
+    evidence = f"{number} dead; {days[0]} gave up in 24 h, {days[1]} in the day before"
+    if days[0] > days[1] and number:
+        return warning(
+            "Dead jobs grow in number", evidence, "see why: holdfast dead list; bring back: holdfast dead revive"
+        )
+    return ok("Dead jobs do not grow in number", evidence)
+
+
+def _retention(store: Store) -> Finding:
+    found = totals(store)
+    ended = sum(found[state.value] for state in ENDED)
+    if ended > ENDED_MAX:
+        fix = "prune regularly, for example by cron: holdfast db prune --older-than 30d"
+        return warning("Many ended jobs are kept", f"{ended:,}", fix)
+    return ok("Few ended jobs are kept", f"{ended:,}")

@@ -1,0 +1,456 @@
+"""holdfast doctor: each finding can be made to appear, says what to do, and decides the exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from msgspec.structs import replace
+
+from holdfast.app import App
+from holdfast.cli.main import cli
+from holdfast.core.machine import State
+from holdfast.core.verdict import Succeeded
+from holdfast.insight import diagnosis, medium, tuning
+from holdfast.insight.findings import Finding
+from holdfast.insight.words import listed, size
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.protocol import Store
+from holdfast.stores.sqlite import condition
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing import FakeClock
+from tests.cli.conftest import Run, lose
+from tests.factory import EXPIRED, add, again, enrol, job_in, row, settle, start
+
+
+@pytest.fixture
+def calm(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store whose surroundings are as they should be, whatever machine this is."""
+    surroundings(monkeypatch)
+    monkeypatch.setattr("holdfast.reaper.SECOND_LOOK_S", 0.0)
+    return store
+
+
+def surroundings(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    usual = {"has_the_defect": False, "free_bytes": 10**10, "filesystem": "ext4"}
+    real = condition.look
+
+    def look(db: Any) -> condition.Condition:
+        return replace(real(db), **usual | changes)
+
+    monkeypatch.setattr(condition, "look", look)
+
+
+def diagnose(store: Store, clock: FakeClock, app: App | None = None) -> dict[str, Finding]:
+    """The findings by their titles, with the store's own clock."""
+    return {finding.title: finding for finding in diagnosis.diagnose(store, clock, app)}
+
+
+def trouble(store: Store, clock: FakeClock, app: App | None = None) -> dict[str, str]:
+    return {title: each.severity for title, each in diagnose(store, clock, app).items() if each.severity != "ok"}
+
+
+def test_an_empty_store_is_well(run: Run, calm: Store, url: str) -> None:
+    view = run.json("doctor")
+    assert set(view) == {"store", "ok", "findings"}
+    assert (view["ok"], view["store"]) == (True, url)
+    assert all(set(finding) == {"severity", "title", "evidence", "fix"} for finding in view["findings"])
+    assert {finding["severity"] for finding in view["findings"]} == {"ok"}
+    shown = run("doctor")
+    assert shown.stdout.count("✓ ok ") == len(view["findings"])
+    assert shown.stderr == "Nothing to do.\n"
+
+
+def test_a_problem_ends_with_seven_and_stands_first(run: Run, calm: Store) -> None:
+    add(calm)
+    shown = run("doctor", code=7)
+    assert shown.stdout.startswith("✗ problem  No worker is alive: jobs are due in default, the oldest for 1 min 4")
+    assert "\n           fix: start one: holdfast worker APP\n" in shown.stdout
+    assert shown.stderr == "1 problem.\n"
+    assert run.json("doctor", code=7)["ok"] is False
+
+
+def test_a_warning_ends_with_seven_too(run: Run, calm: Store) -> None:
+    job_in(calm, State.DEAD)
+    for worker in calm.workers():
+        calm.retire(worker.id, "stopped")
+    assert run("doctor", code=7).stderr == "1 warning.\n"
+
+
+def test_where_there_is_no_store_it_makes_none(run: Run, folder: Path) -> None:
+    shown = run("doctor", "--db", "sqlite:///nothing.db", code=3)
+    assert "✗ problem  The store cannot be read: there is no store at" in shown.stdout
+    assert list(folder.iterdir()) == []
+    assert run.json("doctor", "--db", "sqlite:///nothing.db", code=3)["ok"] is False
+
+
+def test_a_schema_that_does_not_fit(run: Run, folder: Path, store: Store) -> None:
+    with closing(sqlite3.connect(folder / "jobs.db", isolation_level=None)) as db:
+        db.execute("UPDATE holdfast_meta SET value = '1' WHERE name = 'schema'")
+        [finding] = run.json("doctor", code=7)["findings"]
+        assert (finding["title"], finding["fix"]) == ("The schema is old", "holdfast db migrate")
+        db.execute("UPDATE holdfast_meta SET value = '999' WHERE name = 'schema'")
+        [finding] = run.json("doctor", code=7)["findings"]
+        assert (finding["title"], finding["fix"]) == ("The schema is newer than this program", "upgrade Holdfast")
+    sqlite3.connect(folder / "other.db").close()
+    (folder / "other.db").touch()
+    [finding] = run.json("doctor", "--db", "sqlite:///other.db", code=7)["findings"]
+    assert (finding["title"], finding["fix"]) == ("There is no store here", "holdfast db init")
+
+
+def test_a_store_that_takes_no_writes(run: Run, calm: Store, folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "jobs.db", isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        view = run.json("doctor", "--db", "sqlite:///jobs.db?busy_s=0.1", code=7)
+    assert view["findings"][0]["title"] == "The store takes no writes"
+    assert "locked by another writer" in view["findings"][0]["evidence"]
+
+
+def test_a_store_that_breaks_in_the_middle_still_shows_what_was_found(
+    run: Run, calm: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: SqliteStore) -> list[str]:
+        self._db.refuse("worker w uses it from another host")
+
+    monkeypatch.setattr(SqliteStore, "paused", fail)
+    view = run.json("doctor", code=3)
+    assert view["findings"][0]["title"] == "The store cannot be read"
+    assert "The schema is current" in [finding["title"] for finding in view["findings"]]
+
+
+# ------------------------------------------------------------------------------------------ the medium
+
+
+def test_damage(store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    surroundings(monkeypatch)
+    monkeypatch.setattr(SqliteStore, "check", lambda self: ["row 7 is missing from an index"])
+    assert diagnose(store, clock)["The file is damaged"].severity == "problem"
+    monkeypatch.setattr(medium, "CHECKED_MAX", 1)
+    assert "holdfast db check" in diagnose(store, clock)["Not checked for damage"].evidence
+
+
+def test_durability_is_explained(run: Run, calm: Store, url: str) -> None:
+    def titles(address: str) -> list[str]:
+        return [finding["title"] for finding in run.json("doctor", "--db", address)["findings"]]
+
+    assert "What was acknowledged survives a power cut" in titles(url)
+    assert "What was acknowledged survives kill -9" in titles(f"{url}?synchronous=normal")
+
+
+def test_the_wal_reset_defect(store: Store, clock: FakeClock, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    surroundings(monkeypatch, has_the_defect=True, version="3.40.1")
+    finding = diagnose(store, clock)["SQLite is old, and handled with care"]
+    assert (finding.severity, "SQLite 3.40.1 has the WAL-reset defect" in finding.evidence) == ("ok", True)
+    with closing(sqlite3.connect(folder / "jobs.db")) as own:
+        own.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    finding = diagnose(store, clock)["SQLite can damage the file"]
+    assert (finding.severity, "orders" in finding.evidence) == ("warning", True)
+    assert "wal_autocheckpoint=0" in str(finding.fix)
+    surroundings(monkeypatch)
+    assert diagnose(store, clock)["SQLite is recent enough"].severity == "ok"
+
+
+@pytest.mark.parametrize(
+    ("changes", "title", "severity"),
+    [
+        ({"free_bytes": 10}, "The disk is full", "problem"),
+        ({"free_bytes": 5 * 10**8}, "The disk is nearly full", "warning"),
+        ({"max_mb": 1.0, "file_bytes": 10**6}, "The store is nearly full", "warning"),
+        ({"wal_bytes": 10**8}, "The WAL cannot be copied back", "warning"),
+        ({"events": 10**7}, "The journal is long", "warning"),
+        ({"filesystem": "nfs4"}, "The file is on a network drive", "problem"),
+        ({"journal_mode": "delete"}, "The file is not in WAL mode", "problem"),
+    ],
+)
+def test_the_surroundings(
+    store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, changes: Any, title: str, severity: str
+) -> None:
+    surroundings(monkeypatch, **changes)
+    assert trouble(store, clock) == {title: severity}
+
+
+def test_permissions(calm: Store, clock: FakeClock, folder: Path) -> None:
+    folder.chmod(0o755)
+    (folder / "jobs.db").chmod(0o644)
+    finding = diagnose(calm, clock)["Others may read the store"]
+    assert (finding.severity, finding.fix) == ("warning", f"chmod go-rwx {folder}/jobs.db")
+    folder.chmod(0o700)
+    assert "Others may read the store" not in diagnose(calm, clock), "nobody gets that far"
+    folder.chmod(0o777)
+    assert diagnose(calm, clock)["Others may change the store"].severity == "problem"
+    folder.chmod(0o1777)
+    assert "Others may change the store" not in diagnose(calm, clock), "a sticky folder is like /tmp"
+
+
+def test_the_real_surroundings_can_be_read(store: Store, folder: Path) -> None:
+    assert isinstance(store, SqliteStore)
+    found = store.condition()
+    assert (found.path, found.journal_mode, found.version) == (folder / "jobs.db", "wal", sqlite3.sqlite_version)
+    assert (found.file_bytes > 0, found.free_bytes > 0, found.other_tables, found.events) == (True, True, [], 0)
+    assert str(folder / "jobs.db-wal") in found.modes
+    job_in(store, State.HELD)
+    assert store.condition().events == 2
+
+
+def test_the_file_system_is_found_by_its_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "mounts"
+    table.write_text(
+        "22 1 8:1 / / rw - ext4 /dev/a rw\n"
+        "23 22 0:5 / /srv/my\\040share rw,nosuid shared:1 - nfs4 host:/x rw\n"
+        "24 22 0:6 / /srv/my rw - tmpfs tmpfs rw\n"
+    )
+    monkeypatch.setattr(condition, "_MOUNTS", table)
+    assert condition._filesystem(Path("/srv/my share/jobs.db")) == "nfs4"
+    assert condition._filesystem(Path("/srv/my/jobs.db")) == "tmpfs"
+    assert condition._filesystem(Path("/srv/mine/jobs.db")) == "ext4"
+    monkeypatch.setattr(condition, "_MOUNTS", tmp_path / "nothing")
+    assert condition._filesystem(Path("/srv/jobs.db")) is None
+
+
+def test_a_store_in_memory(clock: FakeClock) -> None:
+    assert trouble(MemoryStore(clock=clock), clock) == {"Nothing is kept": "warning"}
+
+
+# ------------------------------------------------------------------------------- workers, queues, tasks
+
+
+def test_workers_that_live_are_silent_or_share_a_name(calm: Store, clock: FakeClock) -> None:
+    add(calm)
+    assert trouble(calm, clock) == {"No worker is alive": "problem"}
+    enrol(calm, name="quiet", queues=["default"], beat_s=10.0)
+    clock.advance(60.5)
+    enrol(calm, name="twin", queues=["default"])
+    enrol(calm, name="twin", queues=["default"])
+    found = diagnose(calm, clock)
+    assert found["Workers are alive"].evidence == "2: twin, twin"
+    assert found["A worker is silent"].evidence.startswith("quiet, pid 1 on h: last beat 1 min ago, one every 10 s")
+    assert found["Living workers share a name"].severity == "ok"
+    assert trouble(calm, clock) == {"A worker is silent": "warning"}
+
+
+def test_workers_of_several_versions(calm: Store, clock: FakeClock) -> None:
+    enrol(calm, version="1.0.0")
+    enrol(calm, version="1.1.0")
+    assert diagnose(calm, clock)["Workers of several versions"].evidence == "1.0.0, 1.1.0"
+
+
+def test_queues(calm: Store, clock: FakeClock) -> None:
+    enrol(calm, queues=["mail"])
+    add(calm, queue="media")
+    finding = diagnose(calm, clock)["A queue is served by nobody"]
+    assert (finding.severity, finding.fix) == ("problem", "holdfast worker APP --queues media")
+    calm.pause("media", True)
+    assert trouble(calm, clock) == {}
+    clock.advance(3601)
+    enrol(calm, queues=["mail"])
+    assert diagnose(calm, clock)["A queue is paused"].fix == "if that is over: holdfast queues resume media"
+    add(calm, queue="mail")
+    clock.advance(601.5)
+    enrol(calm, queues=["mail"])
+    assert diagnose(calm, clock)["Jobs wait long"].evidence.startswith("mail: the oldest job has been due for 10 min")
+
+
+def test_tasks_that_the_app_does_not_have(calm: Store, clock: FakeClock, url: str) -> None:
+    app = App(url)
+    app.task(name="known")(lambda: None)
+    enrol(calm, queues=["default"])
+    add(calm, task="known")
+    assert diagnose(calm, clock, app)["The app knows every task that is due"].severity == "ok"
+    add(calm, task="renamed")
+    add(calm, task="elsewhere", queue="another")
+    finding = diagnose(calm, clock, app)["Tasks are due that the app does not have"]
+    assert (finding.severity, finding.evidence) == ("problem", "renamed (1 job)")
+
+
+def test_an_app_brings_its_own_store(run: Run, calm: Store, url: str, folder: Path) -> None:
+    (folder / "shop.py").write_text(f"import holdfast\napp = holdfast.App({url!r})\n@app.task\ndef f(): ...\n")
+    view = run.json("doctor", "shop:app", "--db", url)
+    assert "The app knows every task that is due" in [finding["title"] for finding in view["findings"]]
+    run("doctor", "shop:nothing", code=2)
+
+
+# ------------------------------------------------------------------------------------------------ jobs
+
+
+def test_zombies_that_nobody_reaps(run: Run, calm: Store) -> None:
+    job = lose(calm)
+    finding = run.json("doctor", code=7)["findings"][0]
+    assert (finding["title"], job.id in finding["evidence"]) == ("Zombies wait for a reaper", True)
+    assert row(calm, job.id).state is State.RUNNING, "nothing is changed"
+
+
+def test_held_jobs(calm: Store, clock: FakeClock) -> None:
+    first, _ = job_in(calm, State.HELD), job_in(calm, State.HELD)
+    clock.advance(3600)
+    assert diagnose(calm, clock)["Held jobs wait for an answer"].severity == "ok"
+    clock.advance(86_400.5)
+    finding = diagnose(calm, clock)["Held jobs wait for an answer"]
+    assert (finding.severity, finding.evidence) == ("warning", f"2 held, {first.id} ({first.task}) for 1 d 1 h")
+
+
+def test_dead_jobs_that_grow_in_number(calm: Store, clock: FakeClock) -> None:
+    for _ in range(2):
+        job_in(calm, State.DEAD)
+    assert "Dead jobs grow in number" in trouble(calm, clock)
+    clock.advance(86_401)
+    job_in(calm, State.DEAD)
+    found = diagnose(calm, clock)["Dead jobs do not grow in number"]
+    assert found.evidence == "3 dead; 1 gave up in 24 h, 2 in the day before"
+
+
+def test_many_ended_jobs(calm: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "ENDED_MAX", 2)
+    for state in (State.DONE, State.CANCELLED, State.DONE):
+        job_in(calm, state)
+    assert "holdfast db prune" in str(diagnose(calm, clock)["Many ended jobs are kept"].fix)
+
+
+# -------------------------------------------------------------------------------------------- settings
+
+
+def run_jobs(store: Store, clock: FakeClock, seconds: list[float], **given: Any) -> None:
+    worker = enrol(store, name="busy", beat_s=1e6)
+    for took in seconds:
+        job = start(store, worker, **given)
+        clock.advance(took)
+        settle(store, job, Succeeded())
+
+
+def test_a_lease_that_is_longer_than_needed(calm: Store, clock: FakeClock) -> None:
+    run_jobs(calm, clock, [1.0], task="slow", lease_s=299.0)
+    assert trouble(calm, clock) == {}
+    run_jobs(calm, clock, [2.0], task="slow", lease_s=3600.0)
+    finding = diagnose(calm, clock)["A lease is longer than needed"]
+    assert finding.evidence == "slow: lease_s=3600, and runs take 2.0 s (95 of 100)"
+    assert "lease_s=30 is enough" in str(finding.fix)
+
+
+def test_a_time_limit_that_is_missing(calm: Store, clock: FakeClock) -> None:
+    uneven = [2.0] * 19 + [70.0]
+    run_jobs(calm, clock, uneven, task="limited", timeout_s=100.0)
+    run_jobs(calm, clock, [2.0] * 18 + [70.0], task="rare")
+    run_jobs(calm, clock, [2.0] * 19 + [59.0], task="short")
+    run_jobs(calm, clock, [8.0] * 19 + [70.0], task="even")
+    assert trouble(calm, clock) == {}
+    run_jobs(calm, clock, uneven, task="uneven")
+    finding = diagnose(calm, clock)["A time limit is missing"]
+    assert finding.evidence.startswith("uneven: half of the runs take 2.0 s, 95 of 100 2.0 s, the longest took 1 min")
+    assert finding.fix == "declare timeout_s=300 for the task"
+
+
+def test_a_job_that_seems_to_hang(calm: Store, clock: FakeClock) -> None:
+    run_jobs(calm, clock, [1.0] * 20, task="quick")
+    job = start(calm, enrol(calm, beat_s=1e6, boot_id=clock.boot_id), task="quick", lease_s=10_000.0, beat_s=1000.0)
+    clock.advance(59)
+    assert "A job seems to hang" not in diagnose(calm, clock)
+    clock.advance(2.5)
+    finding = diagnose(calm, clock)["A job seems to hang"]
+    assert f"{job.id} has run for 1 min 1 s; the longest before took 1.0 s" in finding.evidence
+
+
+def test_beats_that_come_late(calm: Store, clock: FakeClock) -> None:
+    worker = enrol(calm, name="busy", beat_s=10.0, boot_id=clock.boot_id)
+    start(calm, worker, lease_s=30.0)
+    clock.advance(19)
+    assert trouble(calm, clock) == {}
+    clock.advance(2.5)
+    finding = diagnose(calm, clock)["Beats come late"]
+    assert finding.evidence == "worker busy gave no sign for 21 s; its shortest lease is 30 s"
+    assert "lease_s=120" in str(finding.fix)
+    start(calm, worker, lease_s=30.0)
+    assert trouble(calm, clock) == {}, "a claim is a sign of life"
+
+
+def test_the_living_that_were_given_up(calm: Store, clock: FakeClock) -> None:
+    zombies = [start(calm, enrol(calm), task="busy", lease_s=3.0) for _ in range(4)]
+    clock.advance(4)
+    for zombie in zombies:
+        settle(calm, zombie, EXPIRED)
+    assert diagnose(calm, clock)["Who is given up is dead"].severity == "ok"
+    settle(calm, zombies[0], Succeeded())
+    finding = diagnose(calm, clock)["The living are given up"]
+    assert finding.evidence == "1 of 4 zombies in a day reported later; more than 5% is too many"
+    assert str(finding.fix).startswith("lease_s=5 for busy (now 3)")
+
+
+def test_crashes_that_are_no_chance(calm: Store, clock: FakeClock) -> None:
+    for _ in range(4):
+        job = start(calm, task="fragile", base_s=0.0, cap_s=0.0)
+        settle(calm, job, EXPIRED)
+        settle(calm, again(calm, row(calm, job.id)), Succeeded())
+    finding = diagnose(calm, clock)["Workers die often"]
+    assert finding.evidence == "4 attempts in 24 h; 4 of the newest 4 done jobs (100%) had lost a worker"
+    for _ in range(400):
+        job_in(calm, State.DONE)
+    assert diagnose(calm, clock)["Workers die rarely"].evidence == "4 attempts in 24 h lost their worker"
+
+
+def test_a_job_that_kills_its_workers(calm: Store, clock: FakeClock) -> None:
+    job = start(calm, task="poison", crashes_max=99, attempts_max=99, base_s=0.0, cap_s=0.0)
+    for _ in range(4):
+        settle(calm, job, EXPIRED)
+        clock.advance(1)
+        job = again(calm, row(calm, job.id))
+    finding = diagnose(calm, clock)["Jobs lose their worker again and again"]
+    assert finding.evidence == f"over their life: {job.id} (poison, 4 times)"
+    assert finding.fix == f"find out what kills it: holdfast jobs show {job.id}"
+
+
+@pytest.mark.parametrize(("seconds", "chosen"), [(0.5, 5), (5, 5), (29.9, 30), (31, 60), (90_000.4, 90_000)])
+def test_lengths_that_people_would_choose(seconds: float, chosen: float) -> None:
+    assert tuning.nice(seconds) == chosen
+
+
+def test_a_sample_leaves_out_what_the_clock_made_negative(calm: Store, clock: FakeClock) -> None:
+    job = start(calm, task="t1")
+    clock.set_wall(clock.wall() - 1000)
+    settle(calm, job, Succeeded())
+    assert tuning.sample(calm).runs == {}
+    assert tuning.sample(calm).jobs == 1
+
+
+# ------------------------------------------------------------------------------------------------ words
+
+
+def test_every_command_in_a_fix_is_one(calm: Store) -> None:
+    sources = [Path(str(module.__file__)).read_text() for module in (diagnosis, medium, tuning)]
+    commands = {match[1] for source in sources for match in re.finditer(r"(holdfast [a-z]+(?: [a-z]+)?)", source)}
+    named = {command for command in commands if command.split()[1] not in ("does", "cannot")}
+    assert len(named) > 8
+    for command in named:
+        _, noun, *verb = command.split()
+        found = cli.get_command(click.Context(cli), noun)
+        assert found is not None, command
+        if isinstance(found, click.Group):
+            assert verb, command
+            assert found.get_command(click.Context(found), verb[0]) is not None, command
+
+
+def test_without_unicode_the_signs_are_plain(store: Store, url: str) -> None:
+    add(store)
+    words = [sys.executable, "-m", "holdfast", "doctor", "--db", url]
+    result = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert result.returncode == 7
+    assert result.stdout.startswith(b"x problem  No worker is alive")
+    assert b"\n+ ok       The schema is current" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (42_000, "42 kB"), (1e6, "1.0 MB"), (5e13, "50000 GB")],
+)
+def test_sizes(number: float, words: str) -> None:
+    assert size(number) == words
+
+
+def test_many_words_are_cut_short() -> None:
+    assert listed(["a", "b"]) == "a, b"
+    assert listed(list("abcdefg"), 3) == "a, b, c and 4 more"
