@@ -7,6 +7,7 @@ appending, so lines of many processes never mix, and a line that is there was wr
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -109,6 +110,28 @@ def large_result(ctx: Context) -> str:
     """Need room for its result."""
     write("start", ctx)
     return "x" * 60_000
+
+
+@app.task(name="pay", retry=AGAIN, crashes_max=1000)
+def pay(ctx: Context, seconds: float = 0.0) -> int:
+    """Write an effect that commits with the end of this attempt; die on the way if somebody kills us."""
+    write("start", ctx)
+    with ctx.transaction() as db:
+        db.execute("INSERT INTO effect VALUES (?, ?)", (ctx.job.id, ctx.fence))
+        time.sleep(seconds)
+    write("end", ctx)
+    return ctx.fence
+
+
+@app.task(name="stops_inside", retry=AGAIN)
+def stops_inside(ctx: Context) -> int:
+    """The first attempt is frozen by the system inside its write."""
+    write("start", ctx)
+    with ctx.transaction() as db:
+        db.execute("INSERT INTO effect VALUES (?, ?)", (ctx.job.id, ctx.fence))
+        if ctx.attempt == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+    return ctx.fence
 
 
 def arm_the_first_child() -> None:

@@ -20,6 +20,7 @@ from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.conftest import open_store
 from tests.factory import again, claim, enrol, make_job, picture, row, settlement, stale_reports, start
+from tests.worker.house import until
 from tests.worker.meddler import Meddler
 from tests.worker.test_settler import damage
 
@@ -333,6 +334,7 @@ def test_hooks_that_raise_stop_neither_each_other_nor_the_recovery(store: Store,
     clock.advance(LEASE_S)
     assert twice(reaper, clock) == 3
     assert hooks.flush()
+    until(lambda: len(heard) == 6, "every hook is told of everything")
     assert sorted((each["kind"], each["id"]) for each in heard) == sorted(
         (kind, job.id) for job in jobs for kind in ("held", "zombie")
     )

@@ -1,6 +1,7 @@
 """Stopping: no new claims, running jobs get the grace period, the rest is given back without cost (DESIGN 14, 15.7)."""
 
 import asyncio
+import logging
 import threading
 import time
 from typing import Any
@@ -54,12 +55,16 @@ def task_of(house: House, handler: Handlers, **options: Any) -> Any:
     return house.app.task(name="wait", **options)(wait)
 
 
-def test_a_running_job_may_finish_within_the_grace_period(house: House, handler: Handlers) -> None:
+def test_a_running_job_may_finish_within_the_grace_period(
+    house: House, handler: Handlers, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     task = task_of(house, handler)
     runner = house.start(grace_period_s=20)
     job = task.enqueue()
     handler.begun.wait(20)
     runner.stop()
+    until(lambda: "stopping: 1 jobs may go on for 20 s" in caplog.text, "a claim that was on its way has ended")
     late = task.enqueue()
     handler.go_on.set()
     assert house.join(runner) == 0
