@@ -1,144 +1,131 @@
-"""First figures for speed on SQLite: enqueue, bulk enqueue, drain; each beside the raw statements of the same file.
-
-    make bench            or: .venv/bin/python bench/bench.py --jobs 20000 --rounds 3
+"""Speed, side by side with the peers, in one run; see README.md.   make bench   or   .venv/bin/python bench/bench.py
 
 Rates count acknowledged jobs: a drain ends when the store says that the last job is done. Finished rows are kept and
-`synchronous` is FULL. Rounds are interleaved and the median is shown with the lowest and the highest, because the machines
-that this runs on are noisy: read ratios within one run, not absolute figures across runs.
+every commit is synced. Rounds are interleaved; a figure is the median of its rounds, with the lowest and the highest.
+Read ratios within one run: the machines that this runs on are noisy.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
 import os
-import sqlite3
-import statistics
+import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from holdfast import App
-from holdfast.clock import SystemClock
-from holdfast.core.records import NewJob, Worker
-from holdfast.core.verdict import Succeeded, judge, settlement
-from holdfast.identity import new_id, new_job_id
-from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import Runner
+import noise
+import peers
+import report
+from figures import FIGURES
+from ground import FULL, HERE, QUICK, Ground
+from stores import STORES
 
-CLOCK = SystemClock()
+Round = tuple[Callable[[Ground], dict[str, float]], int]
 
 
-async def async_noop() -> None:
-    pass
+def main() -> int:
+    given = arguments()
+    scale = QUICK if given.quick else FULL
+    rounds = given.rounds or scale.rounds
+    steps = chosen(given)
+    with tempfile.TemporaryDirectory(dir=given.folder or home()) as name:
+        os.environ["BENCH_FOLDER"] = name
+        ground = Ground(STORES[given.store], scale, Path(name))
+        began, at_start = time.time(), noise.commits(ground.folder)
+        values, shares, missing = measure(steps, rounds, ground)
+        result = {
+            "at": datetime.datetime.fromtimestamp(began, datetime.UTC).isoformat(timespec="seconds"),
+            "minutes": round((time.time() - began) / 60, 1),
+            "store": given.store,
+            "scale": {**scale.__dict__, "rounds": rounds},
+            "machine": noise.machine(ground.folder),
+            "noise": {"commits": [at_start, noise.commits(ground.folder)], **shares},
+            "missing": missing,
+            "figures": values,
+        }
+    given.results.mkdir(parents=True, exist_ok=True)
+    stem = given.results / (given.name or f"{given.store}{'-quick' if given.quick else ''}")
+    stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    text = report.markdown(result)
+    stem.with_suffix(".md").write_text(text)
+    print(text)
+    if peers.PYTHON.exists():
+        subprocess.run([peers.PYTHON, HERE / "plot.py", stem.with_suffix(".json")], check=False)
+    return 0
 
 
-def sync_noop() -> None:
-    pass
-
-
-def fresh_app(folder: Path) -> App:
-    return App(f"sqlite:///{folder}/{new_id()}.db")
-
-
-def raw_commits(folder: Path, jobs: int) -> float:
-    """Insert and commit one row at a time, as cheaply as SQLite can with synchronous FULL."""
-    db = sqlite3.connect(folder / f"{new_id()}.db", isolation_level=None)
-    db.execute("PRAGMA journal_mode=WAL")
-    db.execute("PRAGMA synchronous=FULL")
-    db.execute("CREATE TABLE t (id TEXT PRIMARY KEY, payload TEXT)")
-    began = time.perf_counter()
-    for _ in range(jobs):
-        db.execute("INSERT INTO t VALUES (?, ?)", (new_job_id(CLOCK), "{}"))
-    return jobs / (time.perf_counter() - began)
-
-
-def single_enqueue(folder: Path, jobs: int) -> float:
-    task = fresh_app(folder).task(async_noop)
-    task.enqueue()
-    began = time.perf_counter()
-    for _ in range(jobs):
-        task.enqueue()
-    return jobs / (time.perf_counter() - began)
-
-
-def bulk_enqueue(folder: Path, jobs: int) -> float:
-    app = fresh_app(folder)
-    task = app.task(async_noop)
-    task.enqueue()
-    began = time.perf_counter()
-    app.enqueue_many([task.job() for _ in range(jobs)])
-    return jobs / (time.perf_counter() - began)
-
-
-def raw_drain(folder: Path, jobs: int) -> float:
-    """Claim and settle in batches of 500 with the store's own verbs, without a worker around them."""
-    store = SqliteStore(f"sqlite:///{folder}/{new_id()}.db")
-    store.migrate()
-    store.enroll(Worker(id="raw", name="raw", host="here", pid=os.getpid(), boot_id=CLOCK.boot_id))
-    store.add([NewJob(id=new_job_id(CLOCK), task="t", payload="{}") for _ in range(jobs)])
-    began = time.perf_counter()
-    while claimed := store.claim("raw", new_id(), ["default"], ["t"], 500):
-        store.settle([settlement(job, judge(Succeeded("null"), job, 0.0, chance=0.5)) for job in claimed])
-    return jobs / (time.perf_counter() - began)
-
-
-def drain(handler: Callable[[], object]) -> Callable[[Path, int], float]:
-    def measure(folder: Path, jobs: int) -> float:
-        app = fresh_app(folder)
-        task = app.task(handler)
-        app.enqueue_many([task.job() for _ in range(jobs)])
-        runner = Runner(app, WorkerOptions())
-        thread = threading.Thread(target=runner.run)
-        first = last = 0.0
-        seen = 0
-        thread.start()
-        while seen < jobs:
-            done = app.counts()["done"]
-            now = time.perf_counter()
-            if done and not first:
-                first, begun = now, done
-            seen, last = done, now
-            time.sleep(0.01)
-        runner.stop()
-        thread.join()
-        return (seen - begun) / (last - first)
-
-    return measure
-
-
-FIGURES: dict[str, tuple[Callable[[Path, int], float], float]] = {
-    # name: (measure, share of --jobs)
-    "raw insert + commit": (raw_commits, 0.05),
-    "enqueue, one at a time": (single_enqueue, 0.05),
-    "enqueue_many": (bulk_enqueue, 1.0),
-    "raw claim + settle, batches of 500": (raw_drain, 1.0),
-    "drain, async no-op, one process": (drain(async_noop), 1.0),
-    "drain, sync no-op, one process": (drain(sync_noop), 1.0),
-}
-
-
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, default=None, help="where the database files go; default: a temporary one")
-    given = parser.parse_args()
-    rates: dict[str, list[float]] = {name: [] for name in FIGURES}
-    for number in range(given.rounds):
-        for name, (measure, share) in FIGURES.items():
-            with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-                rates[name].append(measure(Path(folder), max(100, int(given.jobs * share))))
-            if sys.stderr.isatty():
-                print(f"\rround {number + 1} of {given.rounds}: {name:40}", end="", flush=True, file=sys.stderr)
-    print(f"SQLite {sqlite3.sqlite_version}, synchronous FULL, {os.cpu_count()} cores, {given.jobs:,} jobs")
-    print(f"{'':38}{'median/s':>10}{'lowest':>10}{'highest':>10}")
-    for name, found in rates.items():
-        print(f"{name:38}{statistics.median(found):>10,.0f}{min(found):>10,.0f}{max(found):>10,.0f}")
+    parser.add_argument("--quick", action="store_true", help="a minute or two instead of ten, with smaller numbers")
+    parser.add_argument("--only", metavar="A,B", help=f"of: {', '.join([*FIGURES, *peers.PEERS])}")
+    parser.add_argument("--rounds", type=int, help="how often everything is measured")
+    parser.add_argument("--store", choices=STORES, default="sqlite")
+    parser.add_argument("--folder", type=Path, help="where the databases go; default: beside .venv-bench's files")
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="where the table and the plot go")
+    parser.add_argument("--name", help="of the files written there; default: the store's")
+    return parser.parse_args()
+
+
+def home() -> Path:
+    """Return a folder on the disk of this checkout: /tmp may be memory, which syncs nothing."""
+    folder = peers.VENV / "scratch"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def chosen(given: argparse.Namespace) -> dict[str, Round]:
+    """Return what is to be measured, in the order of one round."""
+    known: dict[str, Round] = dict(FIGURES)
+    known |= {
+        name: (partial(peers.measure, name), 99) for name, peer in peers.PEERS.items() if peer.store == given.store
+    }
+    wanted = given.only.split(",") if given.only else list(known)
+    unknown = set(wanted) - set(known)
+    if unknown:
+        sys.exit(f"no such figure: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+    if set(wanted) & set(peers.PEERS) and (trouble := peers.prepare()):
+        print(f"the peers are left out: {trouble}", file=sys.stderr)
+        wanted = [name for name in wanted if name not in peers.PEERS]
+    return {name: known[name] for name in known if name in wanted}
+
+
+def measure(
+    steps: dict[str, Round], rounds: int, ground: Ground
+) -> tuple[dict[str, list[float]], dict[str, list[float]], dict[str, str]]:
+    """Go round by round; return the figures, what others used meanwhile, and what could not be measured and why."""
+    values: dict[str, list[float]] = {}
+    shares: dict[str, list[float]] = {"others": [], "stolen": []}
+    missing: dict[str, str] = {}
+    for number in range(rounds):
+        for name, (step, most) in steps.items():
+            if number >= most or name in missing:
+                continue
+            say(f"round {number + 1} of {rounds}: {name}")
+            with noise.others() as share:
+                try:
+                    found = step(ground)
+                except (RuntimeError, TimeoutError, subprocess.TimeoutExpired) as error:
+                    missing[name] = str(error)
+                    print(f"\n{name} is left out: {error}", file=sys.stderr)
+                    continue
+            for key, value in found.items():
+                values.setdefault(key, []).append(value)
+            shares["others"].append(share.others)
+            shares["stolen"].append(share.stolen)
+    say("")
+    return values, shares, missing
+
+
+def say(words: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{words}", end="", flush=True, file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

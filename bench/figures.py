@@ -1,0 +1,156 @@
+"""What is measured about Holdfast. Each function takes one round and returns its figures by key.
+
+What is compared within a figure is measured within the same seconds, because the disks that this runs on are noisy.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+
+import reaping
+from ground import Ground, cpu_seconds, fill, worker
+from stores import BATCH, CLOCK, Bed
+from tasks import make_app
+from watch import percentile, watch
+
+from holdfast.core.records import Worker
+from holdfast.core.verdict import Succeeded, judge, settlement
+from holdfast.identity import new_id, new_job_id
+
+Found = dict[str, float]
+CHUNK = 100  # one at a time, raw and ours by turns
+
+
+def enqueue(ground: Ground) -> Found:
+    """One durable row after the other, into one file: a small raw row, a raw job, an enqueue."""
+    spent = dict.fromkeys(("raw.insert", "raw.insert_job", "enqueue"), 0.0)
+    with ground.fresh() as bed, make_app(bed.url) as app:
+        noop = app.named("async_noop")
+        ways: dict[str, Callable[[list[str]], object]] = {
+            "raw.insert": bed.raw_insert,
+            "raw.insert_job": bed.raw_insert_job,
+            "enqueue": lambda ids: [noop.enqueue() for _ in ids],
+        }
+        for way in ways.values():
+            way([new_job_id(CLOCK)])  # the first pays for tables and connections
+        for _ in range(ground.scale.singles // CHUNK):
+            for name, way in random.sample(sorted(ways.items()), len(ways)):
+                ids = [new_job_id(CLOCK) for _ in range(CHUNK)]
+                began = time.perf_counter()
+                way(ids)
+                spent[name] += time.perf_counter() - began
+    jobs = ground.scale.singles // CHUNK * CHUNK
+    return {name: jobs / seconds for name, seconds in spent.items()}
+
+
+def enqueue_many(ground: Ground) -> Found:
+    """From the arguments to the commit, checks and ids included, in one call."""
+    with ground.fresh() as bed, make_app(bed.url) as app:
+        noop, jobs = app.named("async_noop"), ground.scale.jobs
+        noop.enqueue()
+        began = time.perf_counter()
+        app.enqueue_many([noop.job() for _ in range(jobs)])
+        return {"enqueue_many": jobs / (time.perf_counter() - began)}
+
+
+def raw(ground: Ground) -> Found:
+    """The same statements without a worker: bare, and through the store's verbs with the judge in between."""
+    found = {}
+    for name, loop in (("raw.loop", _statements), ("verbs", _verbs)):
+        with ground.fresh() as bed, make_app(bed.url) as app:
+            fill(app, "async_noop", ground.scale.jobs)
+            began = time.perf_counter()
+            done = loop(bed)
+            found[name] = done / (time.perf_counter() - began)
+            assert done == bed.done() == ground.scale.jobs
+    return found
+
+
+def _statements(bed: Bed) -> int:
+    return bed.raw_loop("tasks.async_noop")
+
+
+def _verbs(bed: Bed) -> int:
+    with make_app(bed.url) as app:
+        store, me, done = app.store, new_id(), 0
+        store.enroll(Worker(id=me, name="verbs", host="here", pid=1, boot_id=CLOCK.boot_id))
+        while claimed := store.claim(me, new_id(), ["default"], ["tasks.async_noop"], BATCH):
+            store.settle([settlement(job, judge(Succeeded("null"), job, 0.0, chance=0.5)) for job in claimed])
+            done += len(claimed)
+        store.retire(me, "left")
+        return done
+
+
+def drain(ground: Ground) -> Found:
+    """`holdfast worker` on a full queue, until the store says that the last job is done."""
+    return {
+        "drain.async": _drain(ground, "async_noop"),
+        "drain.sync": _drain(ground, "sync_noop"),
+        "drain.async.two": _drain(ground, "async_noop", "--processes", "2"),
+    }
+
+
+def _drain(ground: Ground, task: str, *options: str) -> float:
+    with ground.fresh() as bed:
+        with make_app(bed.url) as app:
+            fill(app, task, ground.scale.jobs)
+        with worker(bed, *options):
+            return watch(bed.done, ground.scale.jobs).rate
+
+
+def depth(ground: Ground) -> Found:
+    """The cost of a job with ten thousand of them queued, and with a million. Half of a short queue's jobs are gone
+    when half of it is drained, so that is filled to twice the length and drained to its end."""
+    jobs = 2 * ground.scale.shallow
+    found = {}
+    for name in random.sample(["cost.shallow", "cost.deep"], 2):
+        if name == "cost.shallow":
+            with ground.fresh() as bed:
+                found[name] = 1e6 / _drain_some(bed, jobs, jobs)
+        else:
+            found[name] = 1e6 / _drain_some(ground.deep(), ground.scale.deep, jobs)
+    return found
+
+
+def _drain_some(bed: Bed, queued: int, jobs: int) -> float:
+    """Make the queue as long as it should be, then drain some of it."""
+    with make_app(bed.url) as app:
+        there = app.counts()["ready"]
+        fill(app, "async_noop", queued - there)
+    before = bed.done()
+    with worker(bed):
+        return watch(lambda: bed.done() - before, jobs).rate
+
+
+def idle(ground: Ground) -> Found:
+    """A worker with nothing to do: its CPU time, supervisor included, and how soon it starts what comes in."""
+    with ground.fresh() as bed, make_app(bed.url) as app, worker(bed, ready=True) as process:
+        time.sleep(1.0)
+        used, began = cpu_seconds(process.pid), time.perf_counter()
+        time.sleep(ground.scale.idle_s)
+        idle_cpu = 100 * (cpu_seconds(process.pid) - used) / (time.perf_counter() - began)
+        stamp = app.named("stamp")
+        stamp.enqueue().result(timeout=20)
+        waits = reaping.waits(reaping.probe([stamp], _times(ground.scale.probes), 0.03, 0.07))
+        return {"idle.cpu": idle_cpu, "pickup.p50": percentile(waits, 0.5), "pickup.p99": percentile(waits, 0.99)}
+
+
+def _times(number: int) -> Callable[[], bool]:
+    """Return a function that is true so many times."""
+    left: Iterator[int] = iter(range(number))
+    return lambda: next(left, None) is not None
+
+
+FIGURES: dict[str, tuple[Callable[[Ground], Found], int]] = {
+    # name: (one round of it, the most rounds that it is worth)
+    "enqueue": (enqueue, 99),
+    "bulk": (enqueue_many, 99),
+    "raw": (raw, 99),
+    "drain": (drain, 99),
+    "depth": (depth, 99),
+    "idle": (idle, 99),
+    "reap": (reaping.aside, 3),
+    "storm": (reaping.inside, 3),
+}

@@ -1,0 +1,108 @@
+"""Where figures are taken: how much to measure, fresh databases, and a worker as users run it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from stores import Bed
+from watch import stop
+
+from holdfast import App
+
+HERE = Path(__file__).resolve().parent
+CHUNK = 10_000
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured in one round."""
+
+    rounds: int
+    jobs: int  # of a drain and of a bulk enqueue
+    singles: int  # enqueues one at a time
+    shallow: int  # the queue that `deep` is compared with is this long on average
+    deep: int
+    idle_s: float
+    probes: int
+    leases: int  # expired at once
+    peer_jobs: int
+    peer_cap_s: float
+
+
+FULL = Scale(5, 50_000, 1_500, 10_000, 1_000_000, 5.0, 100, 100_000, 20_000, 6.0)
+QUICK = Scale(2, 10_000, 400, 5_000, 100_000, 2.0, 40, 10_000, 2_000, 2.0)
+
+
+class Ground:
+    """One run's folder and scale on one kind of store."""
+
+    def __init__(self, bed: type[Bed], scale: Scale, folder: Path) -> None:
+        self.scale = scale
+        self.folder = folder
+        self._bed = bed
+        self._deep: Bed | None = None
+
+    @contextmanager
+    def fresh(self) -> Iterator[Bed]:
+        """Lend an empty database, and remove it afterwards."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        bed = self._bed(folder)
+        try:
+            yield bed
+        finally:
+            bed.close()
+            shutil.rmtree(folder)
+
+    def deep(self) -> Bed:
+        """Return the database with the long queue; it is made once and kept over the rounds."""
+        if self._deep is None:
+            self._deep = self._bed(self.folder)
+        return self._deep
+
+
+def fill(app: App, task: str, jobs: int) -> None:
+    """Queue so many jobs; the drafts of a million would not fit into small machines."""
+    named = app.named(task)
+    for start in range(0, jobs, CHUNK):
+        app.enqueue_many([named.job() for _ in range(min(CHUNK, jobs - start))])
+
+
+@contextmanager
+def worker(bed: Bed, *options: str, app: str = "tasks:app", ready: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `holdfast worker` as a user would: the command, its supervisor and its child, all settings default."""
+    command = [sys.executable, "-m", "holdfast", "worker", app, *options]
+    with tempfile.NamedTemporaryFile(dir=os.environ.get("BENCH_FOLDER")) as log:
+        env = {**os.environ, "HOLDFAST_DB": bed.url}
+        process = subprocess.Popen(command, cwd=HERE, env=env, stdout=log, stderr=log)
+        try:
+            while ready and b"is ready" not in Path(log.name).read_bytes():
+                if process.poll() is not None:
+                    raise RuntimeError("the worker ended before it was ready")
+                time.sleep(0.02)
+            yield process
+        except BaseException:
+            sys.stderr.buffer.write(Path(log.name).read_bytes()[-2000:])
+            raise
+        finally:
+            stop(process, signal.SIGTERM)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process and its living children so far, to the nanosecond where the kernel tells it."""
+    total, family = 0.0, [pid]
+    while family:
+        here = Path("/proc", str(family.pop()))
+        for thread in (here / "task").iterdir():
+            total += int((thread / "schedstat").read_text().split()[0]) / 1e9
+            family += map(int, (thread / "children").read_text().split())
+    return total

@@ -1,0 +1,120 @@
+"""The stores that Holdfast is measured on: for each a bed, which is one fresh database and its raw statements.
+
+A new store is a new class here and a line in `STORES`; figures.py does not change.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.clock import SystemClock
+from holdfast.core.records import Job
+from holdfast.identity import new_id
+from holdfast.stores import codec
+from holdfast.stores.sqlite.batch import Q
+from holdfast.stores.sqlite.store import SqliteStore
+
+BATCH = 500
+CLOCK = SystemClock()
+_AT = {name: number for number, name in enumerate(Job.__struct_fields__)}
+
+
+class Bed(Protocol):
+    """One fresh database with Holdfast's schema."""
+
+    url: str
+
+    def __init__(self, folder: Path) -> None: ...
+
+    def done(self) -> int:
+        """Count the jobs that the store says are done; cheap enough to be asked a hundred times a second."""
+        ...
+
+    def raw_insert(self, ids: list[str]) -> None:
+        """Insert and commit one small row at a time, as cheaply as this database can with full durability."""
+        ...
+
+    def raw_insert_job(self, ids: list[str]) -> None:
+        """The same with the columns and the indexes of a job."""
+        ...
+
+    def raw_loop(self, task: str) -> int:
+        """Claim and settle every job with the store's own statements in batches of 500, and nothing around them."""
+        ...
+
+    def expire_all(self, at: float) -> None:
+        """Let every lease end at one instant of the lease clock."""
+        ...
+
+    def holds(self, worker: str) -> bool:
+        """Say whether this worker holds any lease."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SqliteBed:
+    """A file, with the settings of Holdfast's own connections."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"{new_id()}.db"
+        self.url = f"sqlite:///{self.path}"
+        store = SqliteStore(self.url)
+        store.migrate()
+        store.close()
+        self._db = sqlite3.connect(self.path, isolation_level=None, timeout=30)
+        self._db.execute("PRAGMA synchronous=FULL")
+        self._db.execute("PRAGMA temp_store=memory")
+
+    def done(self) -> int:
+        row = self._db.execute("SELECT sum(jobs) FROM holdfast_tally WHERE state = 'done'").fetchone()
+        return row[0] or 0
+
+    def raw_insert(self, ids: list[str]) -> None:
+        self._db.execute("CREATE TABLE IF NOT EXISTS raw (id TEXT NOT NULL PRIMARY KEY, payload TEXT) STRICT")
+        for id in ids:
+            self._db.execute("INSERT INTO raw (id, payload) VALUES (?, '{}')", (id,))
+
+    def raw_insert_job(self, ids: list[str]) -> None:
+        for id in ids:
+            self._db.execute(
+                "INSERT INTO holdfast_job (id, task, queue, payload, run_at, created_at, attempts_max, backoff_base_s,"
+                " backoff_cap_s, backoff_jitter, crashes_max, on_crash, lease_s, beat_s)"
+                " VALUES (?, 'raw', 'raw', '{}', ?, ?, 3, 1.0, 60.0, 1, 3, 'retry', 30.0, 10.0)",
+                (id, now := time.time(), now),
+            )
+
+    def raw_loop(self, task: str) -> int:
+        run, jobs = self._db.execute, 0
+        known = codec.encode([task]).decode()
+        while True:
+            token = {"worker": "raw", "claim_id": new_id()}
+            lane = {"queue": "default", "priority": 0, "tasks": known, "started": 1, "limit": BATCH}
+            run("BEGIN IMMEDIATE")
+            run(Q["claim"], {**token, **lane, "wall": CLOCK.wall(), "lease": CLOCK.lease()})
+            rows = codec.rows_from(run(Q["claim_answers"], token).fetchone()[0])
+            run("COMMIT")
+            if not rows:
+                return jobs
+            endings = [[row[_AT["id"]], row[_AT["fence"]], row[_AT["claim_id"]], "null"] for row in rows]
+            run("BEGIN IMMEDIATE")
+            run(Q["settle_done"], {"endings": codec.encode(endings).decode(), "wall": CLOCK.wall()})
+            run(Q["settle_tally"], {"tallies": codec.encode([("default", "done", len(rows))]).decode()})
+            run("COMMIT")
+            jobs += len(rows)
+
+    def expire_all(self, at: float) -> None:
+        self._db.execute("UPDATE holdfast_job SET lease_until = ? WHERE state = 'running'", (at,))
+
+    def holds(self, worker: str) -> bool:
+        held = "SELECT 1 FROM holdfast_job WHERE state = 'running' AND worker = ? LIMIT 1"
+        return self._db.execute(held, (worker,)).fetchone() is not None
+
+    def close(self) -> None:
+        self._db.close()
+
+
+STORES: dict[str, type[Bed]] = {"sqlite": SqliteBed}
