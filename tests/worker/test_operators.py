@@ -86,7 +86,7 @@ def test_a_move_that_lost_the_race_is_refused_by_the_app(house: House) -> None:
         verdict = acts.resolve(seen, "fail", time.time(), actor="bob")
         house.store.real.move(job, seen.state, seen.fence, verdict)
 
-    with house.store.before("move", somebody_gives_up), pytest.raises(Refused, match="was held .* and is dead"):
+    with house.store.before("move", somebody_gives_up), pytest.raises(Refused, match=r"was held .* and is dead"):
         house.app.revive(job)
 
 
