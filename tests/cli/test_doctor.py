@@ -271,10 +271,10 @@ def test_tasks_that_the_app_does_not_have(calm: Store, clock: FakeClock, url: st
 
 
 def test_an_app_brings_its_own_store(run: Run, calm: Store, url: str, folder: Path) -> None:
-    (folder / "shop.py").write_text(f"import holdfast\napp = holdfast.App({url!r})\n@app.task\ndef f(): ...\n")
-    view = run.json("doctor", "shop:app", "--db", url)
+    (folder / "clinic.py").write_text(f"import holdfast\napp = holdfast.App({url!r})\n@app.task\ndef f(): ...\n")
+    view = run.json("doctor", "clinic:app", "--db", url)
     assert "The app knows every task that is due" in [finding["title"] for finding in view["findings"]]
-    run("doctor", "shop:nothing", code=2)
+    run("doctor", "clinic:nothing", code=2)
 
 
 # ------------------------------------------------------------------------------------------------ jobs

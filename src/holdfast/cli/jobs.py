@@ -13,6 +13,7 @@ from holdfast.app import App
 from holdfast.cli import story
 from holdfast.cli.base import Group, complain, say
 from holdfast.cli.exits import Exit, code_of
+from holdfast.cli.export import export
 from holdfast.cli.loading import opened_app, opened_store
 from holdfast.cli.screen import Column, clean, show_json, show_table, styled
 from holdfast.cli.types import JobId, Text, json_option, limit_option, person, person_options, yes_option
@@ -24,6 +25,9 @@ from holdfast.stores.protocol import Store
 @click.group(cls=Group, epilog="holdfast jobs list --state held")
 def jobs() -> None:
     """See, retry, cancel and delete jobs."""
+
+
+jobs.add_command(export)
 
 
 # ---------------------------------------------------------------------------------------------- seeing

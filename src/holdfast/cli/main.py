@@ -24,6 +24,7 @@ COMMANDS = {
     "workers": "See who runs jobs.",
     "doctor": "Look for trouble, and say what to do about it.",
     "db": "Make, migrate, check and prune the store.",
+    "completion": "Print the completion script of a shell.",
 }
 
 

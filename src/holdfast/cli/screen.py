@@ -64,6 +64,12 @@ def show_json(data: Any) -> None:
     click.echo("".join(char if char.isprintable() or char == "\n" else _json_escaped(char) for char in text))
 
 
+def json_line(data: Any, has_all: bool = True) -> str:
+    """Write plain data as JSON on one line, with the same escapes; `has_all`: any character can be written."""
+    text = json.dumps(data, ensure_ascii=not has_all)
+    return text if text.isprintable() else "".join(c if c.isprintable() else _json_escaped(c) for c in text)
+
+
 def _json_escaped(char: str) -> str:
     return json.dumps(char)[1:-1] if ord(char) != 0x7F else "\\u007f"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ from holdfast.stores.protocol import Store
 SHOWN_STATES = (*(state.value for state in State), "scheduled", "retrying")
 SILENT_BEATS = 3  # a worker that missed so many beats is shown as silent
 _PAGE = 1000
+_EVENTS = 100_000  # of one job
 
 Names = Mapping[str, str]  # worker id -> worker name
 
@@ -71,22 +73,54 @@ def event_view(event: Event, names: Names | None = None) -> dict[str, Any]:
     }
 
 
+def job_records(
+    store: Store, shown_states: Sequence[str], where: Filter, since_s: float | None = None
+) -> Iterator[dict[str, Any]]:
+    """Show every job that matches with all that is known of it, newest first; `where.limit` is the size of a page.
+
+    With `since_s` only those that were added so many seconds ago or later.
+    """
+    now, names = store.now(), worker_names(store)
+    since = None if since_s is None else now.wall - since_s
+    older = 0
+    for job in walk_jobs(store, shown_states, where):
+        if since is not None and job.created_at < since:
+            older += 1  # jobs come in the order in which they were added, but the clock may have been set in between
+            if older > where.limit:
+                return
+            continue
+        older = 0
+        yield {
+            **job_view(job, now, names),
+            "key": job.key,
+            "priority": job.priority,
+            "arguments": parsed(job.payload),
+            "on_crash": job.on_crash,
+            "zombies": job.zombies,
+            "created_at": iso(job.created_at),
+            "claimed_at": iso(job.claimed_at),
+            "ended_at": iso(job.ended_at),
+            "events": [event_view(event, names) for event in store.journal(job.id, limit=_EVENTS)],
+            "steps": [],  # filled for workflows
+        }
+
+
 def find_jobs(store: Store, shown_states: Sequence[str], where: Filter) -> list[Job]:
     """Find jobs by the words that people see, newest first, at most `where.limit`.
 
     `scheduled` and `retrying` are part of `ready`; who asks for `ready` gets all three.
     """
+    return list(islice(walk_jobs(store, shown_states, replace(where, limit=min(where.limit, _PAGE))), where.limit))
+
+
+def walk_jobs(store: Store, shown_states: Sequence[str], where: Filter) -> Iterator[Job]:
+    """Walk over every job in these states, as people call them; `where.limit` is the size of a page."""
     states = tuple(dict.fromkeys(State(word) if word in set(State) else State.READY for word in shown_states))
+    walk = all_jobs(store, replace(where, states=states))
     if not states or State.READY not in states or "ready" in shown_states:
-        return store.find(replace(where, states=states))
-    found: list[Job] = []
+        return walk
     now = store.now().wall
-    for job in all_jobs(store, replace(where, states=states, limit=_PAGE)):
-        if job.shown_state(now) in shown_states:
-            found.append(job)
-            if len(found) == where.limit:
-                break
-    return found
+    return (job for job in walk if job.shown_state(now) in shown_states)
 
 
 def all_jobs(store: Store, where: Filter) -> Iterator[Job]:

@@ -1,0 +1,141 @@
+"""`holdfast jobs export`: jobs with their history, as many as there are, for other programs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from holdfast import insight
+from holdfast.cli.base import Command, say
+from holdfast.cli.loading import opened_store
+from holdfast.cli.screen import Progress, clean, is_terminal, json_line
+from holdfast.cli.types import Duration, Text
+from holdfast.core.records import Filter
+from holdfast.errors import UsageError
+from holdfast.stores.protocol import Store
+
+_PAGE = 200  # a job may be a few megabytes
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell that begins with one of these
+
+
+@click.command(
+    cls=Command,
+    epilog="""
+    holdfast jobs export > jobs.jsonl
+    holdfast jobs export --state dead --since 7d -o dead.jsonl
+    holdfast jobs export --format csv --queue mail -o mail.csv
+    holdfast jobs export --state done | jq -r 'select(.crashes > 0) | .id'
+    """,
+)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(insight.SHOWN_STATES),
+    metavar="STATE",
+    help=f"Only these; may be repeated. One of {', '.join(insight.SHOWN_STATES)}.",
+)
+@click.option("--queue", type=Text(), help="Only of this queue.")
+@click.option("--task", type=Text(), help="Only of this task, by its full name.")
+@click.option("--since", type=Duration(), metavar="TIME", help="Only those added so long ago or later, such as 7d.")
+@click.option(
+    "--format", "form", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True, help="How to write it."
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Not to stdout.")
+def export(
+    states: tuple[str, ...], queue: str | None, task: str | None, since: float | None, form: str, output: Path | None
+) -> None:
+    """Write jobs with their arguments and history, newest first.
+
+    One JSON object per line, with the fields of `jobs show --json` and more. Or a table for spreadsheets, with the
+    number of events only; text that a spreadsheet would take for a formula gets a ' before it.
+
+    Jobs are read page by page, so that any number fits; those that are added meanwhile are not in it. FILE appears when
+    it is complete.
+    """
+    where = Filter(queue=queue, task=task, limit=_PAGE)
+    with opened_store() as store, _opened(output) as stream:
+        write = _csv(stream) if form == "csv" else _json_lines(stream)
+        number = 0
+        with Progress("exporting", _guess(store, states, queue) if output or not is_terminal() else 0) as progress:
+            for record in insight.job_records(store, states, where, since):
+                write(record)
+                number += 1
+                progress.advance(1)
+    say(f"{insight.counted(number, 'job')} exported{f' to {clean(output)}' if output else ''}.")
+
+
+def _guess(store: Store, states: tuple[str, ...], queue: str | None) -> int:
+    """Return how many jobs there will be at most."""
+    wanted = {"ready" if state in ("scheduled", "retrying") else state for state in states}
+    counts = store.counts()
+    queues = [counts.get(queue, {})] if queue is not None else list(counts.values())
+    return sum(number for jobs in queues for state, number in jobs.items() if not wanted or state.value in wanted)
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[TextIO]:
+    """Open stdout, or a file that takes its name only when it is complete; nobody but its owner may read it."""
+    if output is None or str(output) == "-":
+        yield sys.stdout
+        return
+    part = output.with_name(f"{output.name}.part")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UsageError(f"cannot write {part}: {error.strerror}") from error
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
+            yield stream
+        os.replace(part, output)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _json_lines(stream: TextIO) -> Callable[[dict[str, Any]], None]:
+    has_all = (stream.encoding or "utf-8").lower().startswith("utf")
+
+    def write(record: dict[str, Any]) -> None:
+        stream.write(json_line(record, has_all) + "\n")
+
+    return write
+
+
+def _csv(stream: TextIO) -> Callable[[dict[str, Any]], None]:
+    writer = csv.writer(stream)
+    shown = clean if stream is sys.stdout and is_terminal() else str
+    titles: list[str] = []
+
+    def write(record: dict[str, Any]) -> None:
+        record = {**record, "events": len(record["events"])}
+        del record["steps"]
+        if not titles:
+            titles.extend(record)
+            writer.writerow(titles)
+        writer.writerow([shown(_cell(value)) for value in record.values()])
+
+    return write
+
+
+def _cell(value: object) -> object:
+    """Write a value as a spreadsheet takes it; text is never a formula."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return f"'{value}" if value.startswith(_FORMULA) else value
+        case dict() | list():
+            return json.dumps(value, ensure_ascii=False)
+        case _:
+            return value
