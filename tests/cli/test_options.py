@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -50,6 +51,15 @@ def test_every_command_has_help_with_an_example(words: str, command: click.Comma
     assert all(len(line) <= 80 for line in examples.splitlines())
     for param in command.params:
         assert not isinstance(param, click.Option) or param.help, f"{param.name} has no help"
+
+
+@EACH
+@pytest.mark.parametrize("columns", [80, 120])
+def test_help_fits_the_terminal(words: str, command: click.Command, ctx: click.Context, columns: int) -> None:
+    narrow = click.Context(command, ctx.parent, ctx.info_name, terminal_width=columns)
+    lines = command.get_help(narrow).splitlines()
+    assert [line for line in lines if len(line) > columns] == []
+    assert not any(first == second == "" for first, second in pairwise(lines))
 
 
 @EACH

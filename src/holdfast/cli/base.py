@@ -188,7 +188,6 @@ def _note_verbosity(direction: int) -> Callable[[click.Context, click.Parameter,
 
 def _write_examples(epilog: str | None, formatter: click.HelpFormatter) -> None:
     if epilog:
-        formatter.write_paragraph()
         with formatter.section("Examples"):
             for line in epilog.strip().splitlines():
                 formatter.write(f"{' ' * formatter.current_indent}{line.strip()}\n")

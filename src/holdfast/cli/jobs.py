@@ -1,4 +1,4 @@
-"""`holdfast jobs`: see, retry, cancel and delete jobs."""
+"""`holdfast jobs`: see, export, retry, cancel and delete jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from holdfast.stores.protocol import Store
 
 @click.group(cls=Group, epilog="holdfast jobs list --state held")
 def jobs() -> None:
-    """See, retry, cancel and delete jobs."""
+    """See, export, retry, cancel and delete jobs."""
 
 
 jobs.add_command(export)

@@ -17,7 +17,7 @@ COMMANDS = {
     "scan": "Find jobs whose worker died; recover them with --fix.",
     "reaper": "Recover jobs whose worker died, until told to stop.",
     "zombies": "Look back at the jobs that lost their worker.",
-    "jobs": "See, retry, cancel and delete jobs.",
+    "jobs": "See, export, retry, cancel and delete jobs.",
     "held": "Answer for jobs that wait for a person.",
     "dead": "See, revive and purge jobs that gave up.",
     "queues": "See, pause and resume queues.",
