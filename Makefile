@@ -38,8 +38,8 @@ suite: setup
 mutants: setup ## Drop each guard in turn and demand that a test goes red
 	$(BIN)/python tests/mutants.py
 
-bench: setup ## Measure throughput and recovery times
-	$(BIN)/python bench/bench.py
+bench: setup ## Measure speed beside the peers, ten minutes; BENCH=--quick takes two
+	$(BIN)/python bench/bench.py $(BENCH)
 
 # A pyenv shim may exist for a version that is not switched on, so each candidate is tried before it counts.
 matrix: ## Run the suite with every Python 3.11, 3.12 and 3.13 found

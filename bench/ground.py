@@ -97,12 +97,16 @@ def worker(bed: Bed, *options: str, app: str = "tasks:app", ready: bool = False)
             stop(process, signal.SIGTERM)
 
 
+def family(pid: int) -> list[int]:
+    """Return a process and its living descendants."""
+    found = [pid]
+    for each in found:
+        for thread in Path("/proc", str(each), "task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
+    return found
+
+
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process and its living children so far, to the nanosecond where the kernel tells it."""
-    total, family = 0.0, [pid]
-    while family:
-        here = Path("/proc", str(family.pop()))
-        for thread in (here / "task").iterdir():
-            total += int((thread / "schedstat").read_text().split()[0]) / 1e9
-            family += map(int, (thread / "children").read_text().split())
-    return total
+    """Return the CPU time of a process and its living descendants so far, to the nanosecond."""
+    threads = [thread for each in family(pid) for thread in Path("/proc", str(each), "task").iterdir()]
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9

@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
+STORES = {"sqlite": "SQLite"}
 OURS, RAW, PEER, INK = "#1f6f8b", "#b9c4c9", "#e0a458", "#26323a"
 Figures = dict[str, list[float]]
 Bar = tuple[str, str, str]  # label, key, colour
@@ -44,36 +45,46 @@ PICKUP: list[Bar] = [
     ("DBOS, p50", "dbos.pickup.p50", PEER),
     ("DBOS, p99", "dbos.pickup.p99", PEER),
 ]
+FRESH: list[Bar] = [
+    ("before, p50", "storm.before.same.p50", OURS),
+    ("before, max", "storm.before.same.max", OURS),
+    ("during, p50", "storm.during.same.p50", OURS),
+    ("during, max", "storm.during.same.max", OURS),
+    ("after, p50", "storm.after.same.p50", OURS),
+    ("after, max", "storm.after.same.max", OURS),
+]
 
 
 def main(source: Path) -> None:
     result = json.loads(source.read_text())
-    figures, scale = result["figures"], result["scale"]
+    figures, scale, machine = result["figures"], result["scale"], result["machine"]
     cost: list[Bar] = [
-        (f"a job, {scale['shallow']:,} queued", "cost.shallow", OURS),
-        (f"a job, {scale['deep']:,} queued", "cost.deep", OURS),
+        (f"{scale['shallow']:,} queued", "cost.shallow", OURS),
+        (f"{scale['deep']:,} queued", "cost.deep", OURS),
     ]
     panels = [
         ("Drained: acknowledged jobs per second", DRAIN),
         ("Enqueued: durable jobs per second", ENQUEUE),
-        ("Pickup from another process, milliseconds", PICKUP),
-        ("Cost of a job in a long queue, microseconds", cost),
+        ("Pickup by an idle worker, ms", PICKUP),
+        (f"Fresh jobs while {scale['leases']:,} leases expire, ms", FRESH),
+        ("Long queue: µs a drained job", cost),
     ]
     plt.rcParams |= {"font.size": 9, "text.color": INK, "axes.labelcolor": INK, "ytick.color": INK, "xtick.color": INK}
-    figure, axes = plt.subplots(2, 2, figsize=(12, 7), height_ratios=(7, 6))
-    for axis, (title, bars) in zip(axes.flat, panels, strict=True):
-        draw(axis, title, [bar for bar in bars if bar[1] in figures], figures, log=bars is not cost)
-    machine = result["machine"]
-    figure.suptitle(
-        f"Holdfast and peers on {result['store']}, side by side", x=0.01, ha="left", fontsize=13, weight="bold"
-    )
+    figure = plt.figure(figsize=(13, 7.2))
+    grid = figure.add_gridspec(2, 6, height_ratios=(7, 6))
+    places = [grid[0, :3], grid[0, 3:], grid[1, :2], grid[1, 2:4], grid[1, 4:]]
+    for place, (title, bars) in zip(places, panels, strict=True):
+        here = [bar for bar in bars if bar[1] in figures]
+        draw(figure.add_subplot(place), title, here, figures, log=bars is not cost)
+    title = f"Holdfast and peers on {STORES.get(result['store'], result['store'])}, side by side"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, weight="bold")
     about = (
         f"{machine['cores']} cores, {machine['file system']}, Python {machine['Python']}, SQLite {machine['SQLite']}; "
         f"{result['at'][:10]}; median of {scale['rounds']} interleaved rounds, whiskers from lowest to highest; "
-        "logarithmic but for the last"
+        "logarithmic, but for the last"
     )
     figure.text(0.01, 0.935, about, fontsize=8.5, color="#5c6b73")
-    figure.tight_layout(rect=(0, 0, 1, 0.94), w_pad=3, h_pad=2)
+    figure.tight_layout(rect=(0, 0, 1, 0.94), w_pad=2, h_pad=2)
     figure.savefig(source.with_suffix(".png"), dpi=110)
 
 
@@ -91,13 +102,13 @@ def draw(axis: Axes, title: str, bars: list[Bar], figures: Figures, *, log: bool
     axis.errorbar(middles, rows, xerr=[lows, highs], fmt="none", ecolor=INK, elinewidth=0.9, capsize=2.5)
     axis.set_yticks(rows, [label for label, _, _ in bars])
     axis.tick_params(axis="y", length=0)
-    axis.invert_yaxis()
+    axis.set_ylim(max(len(bars), 6) - 0.4, -0.6)
     edge = max(middle + high for middle, high in zip(middles, highs, strict=True))
     if log:
         axis.set_xscale("log")
-        axis.set_xlim(min(middles) / 4, edge * 6)
+        axis.set_xlim(min(middles) / 4, edge * 8)
     else:
-        axis.set_xlim(0, edge * 1.25)
+        axis.set_xlim(0, edge * 1.3)
     axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}"))
     axis.minorticks_off()
     for row, middle, high in zip(rows, middles, highs, strict=True):
