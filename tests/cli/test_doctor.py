@@ -391,6 +391,10 @@ def test_crashes_that_are_no_chance(calm: Store, clock: FakeClock) -> None:
     for _ in range(400):
         job_in(calm, State.DONE)
     assert diagnose(calm, clock)["Workers die rarely"].evidence == "4 attempts in 24 h lost their worker"
+    for _ in range(5):
+        settle(calm, start(calm, task="fragile"), EXPIRED)
+    finding = diagnose(calm, clock)["Workers die often"]
+    assert finding.evidence == "9 attempts in 24 h; 9 of all 409 jobs (2%) had lost a worker"
 
 
 def test_a_job_that_kills_its_workers(calm: Store, clock: FakeClock) -> None:

@@ -14,7 +14,7 @@ from holdfast.core.machine import State
 from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import Filter, Job
 from holdfast.insight.findings import Finding, ok, warning
-from holdfast.insight.views import all_jobs, worker_state
+from holdfast.insight.views import all_jobs, totals, worker_state
 from holdfast.insight.words import brief, counted, duration, listed
 from holdfast.insight.zombies import FALSE_MAX, REPEATS_MAX, Found, Lookback
 from holdfast.stores.protocol import Store
@@ -75,7 +75,7 @@ def of_settings(store: Store, look: Lookback) -> Iterator[Finding]:
         found.append(ok("Leases and limits fit the work", text if seen.jobs else "no job was done yet"))
     yield from found
     yield from _false_ones(look)
-    yield from _crashes(seen, look)
+    yield from _crashes(seen, look, sum(totals(store).values()))
 
 
 def _long_leases(runs: Mapping[str, Runs]) -> Iterator[Finding]:
@@ -159,16 +159,20 @@ def _false_ones(look: Lookback) -> Iterator[Finding]:
     yield warning("The living are given up", f"{number}; more than {FALSE_MAX:.0%} is too many", fix)
 
 
-def _crashes(seen: Sample, look: Lookback) -> Iterator[Finding]:
+def _crashes(seen: Sample, look: Lookback, jobs_kept: int) -> Iterator[Finding]:
     """Say how often workers die under jobs, and which jobs that happens to again and again."""
     if look.repeats:
-        jobs = listed([f"{victim.id} ({victim.task}, {victim.zombies} times)" for victim in look.repeats], 3)
+        often = listed([f"{victim.id} ({victim.task}, {victim.zombies} times)" for victim in look.repeats], 3)
         fix = f"find out what kills it: holdfast jobs show {look.repeats[0].id}"
-        yield warning("Jobs lose their worker again and again", f"over their life: {jobs}", fix)
+        yield warning("Jobs lose their worker again and again", f"over their life: {often}", fix)
     lost = f"{counted(len(look.found), 'attempt')} in {brief(look.until - look.since)}"
-    rate = seen.crashed / seen.jobs if seen.jobs else 0.0
-    if rate > CRASHES_MAX and seen.crashed > REPEATS_MAX:
-        evidence = f"{lost}; {seen.crashed} of the newest {seen.jobs} done jobs ({rate:.0%}) had lost a worker"
+    shares = {
+        f"the newest {seen.jobs} done jobs": (seen.crashed, seen.jobs),
+        f"all {jobs_kept} jobs": (len(look.victims), jobs_kept),
+    }
+    whole, (lossy, jobs) = max(shares.items(), key=lambda share: share[1][0] / max(1, share[1][1]))
+    if lossy > CRASHES_MAX * jobs and lossy > REPEATS_MAX:
+        evidence = f"{lost}; {lossy} of {whole} ({lossy / jobs:.0%}) had lost a worker"
         yield warning("Workers die often", evidence, "see under which tasks and how: holdfast zombies")
     else:
         yield ok("Workers die rarely", f"{lost} lost their worker")
