@@ -47,14 +47,15 @@ class SqliteTransaction:
 
     def settle(self, settlement: Settlement) -> Answer:
         self.connection.take_back()
-        try:
-            answer = batch.settle(self.connection, [settlement], self._clock.wall())[0]
-            if answer is Answer.ACCEPTED:
-                self._db.commit(self.connection)
-        except sqlite3.Error as error:
-            raise self._db.explain(error) from error
-        finally:
-            self.rollback()  # after the commit it only cleans up
+        with self.connection.to_ourselves():
+            try:
+                answer = batch.settle(self.connection, [settlement], self._clock.wall())[0]
+                if answer is Answer.ACCEPTED:
+                    self._db.commit(self.connection)
+            except sqlite3.Error as error:
+                raise self._db.explain(error) from error
+            finally:
+                self.rollback()  # after the commit it only cleans up
         return answer
 
     def rollback(self) -> None:
@@ -97,6 +98,11 @@ class FencedConnection(sqlite3.Connection):
             self._lent = False
         with self._use:
             self._set_rules(None, None)
+
+    def to_ourselves(self) -> threading.RLock:
+        """Return the lock that keeps a thread of the task, if it still has the connection, out until it is closed: what
+        it wrote after our commit would belong to no attempt."""
+        return self._use
 
     def expire(self, why: str) -> bool:
         """Roll back and refuse every further use, if the user's code still has the connection; say whether it had."""
