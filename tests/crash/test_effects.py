@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.core.machine import State
-from tests.crash.world import World, until
+from tests.crash.world import World, is_stopped, until
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_process_frozen_inside_its_write_is_no_zombie_for_the_others(
         world.until_started(job)
     frozen = world.tasks.stops_inside.using(lease_s=30).enqueue().id
     pid = world.until_started(frozen).pid
-    until(lambda: not world.is_writable(), "it is frozen, and holds the file")
+    until(lambda: is_stopped(pid), "it is frozen, and holds the file")
     frozen_at = os.times().elapsed
     until(lambda: os.times().elapsed > frozen_at + 2.0)
     assert not world.is_writable()

@@ -276,6 +276,10 @@ def is_alive(pid: int) -> bool:
     return pid in (found := _processes()) and found[pid][2] != "Z"
 
 
+def is_stopped(pid: int) -> bool:
+    return _processes().get(pid, (0, 0, ""))[2] == "T"
+
+
 def _states(group: int) -> list[str]:
     return [state for _, found, state in _processes().values() if found == group and state != "Z"]
 

@@ -314,6 +314,7 @@ def test_a_savepoint_is_the_users_own_business(file_house: House, effects: sqlit
 
 
 def test_the_connection_is_of_no_use_after_the_attempt(file_house: House, effects: sqlite3.Connection) -> None:
+    """Not even in the moment between the commit and the clean-up."""
     kept: list[Any] = []
 
     @file_house.app.task
