@@ -30,7 +30,7 @@ SRC = ROOT / "src"
 QUERIES = "holdfast/stores/sqlite/queries.sql"
 
 CORE = ("tests/core",)
-STORE = ("tests/conformance",)
+STORE = ("tests/conformance", "tests/test_sqlite_store.py")
 
 # Statements whose WHERE protects somebody: every conjunct is a guard.
 GUARDED = (

@@ -78,7 +78,7 @@ class Connections:
             oldest = ".".join(map(str, OLDEST_SQLITE))
             raise StoreUnsupported(
                 f"this Python brings SQLite {sqlite3.sqlite_version}; Holdfast needs {oldest} or newer: "
-                "use a newer Python, or PostgreSQL"
+                "use a newer Python"
             )
         self.options = options
         self._clock = clock
