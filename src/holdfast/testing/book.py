@@ -11,7 +11,7 @@ caller does not. What breaks a promise raises `Violation`, with the promise's nu
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -28,15 +28,17 @@ from holdfast.stores.protocol import Added, Answer, Store
 
 Voice = Literal["attempt", "reaper"]  # who speaks: a worker about its own attempt, or somebody about another's
 WRITES = ("add", "claim", "beat", "settle", "enroll", "retire", "acquire", "resign", "move")
+KEPT = ("entries", "rows", "gone", "dead", "excused", "duties", "decisions", "reported", "settled")
 ENDINGS = ["failed", "timed_out", "stalled", "zombie", "released", "snoozed"]
 ROUNDING_S = 1e-5  # SQLite's JSON has fifteen digits
 
 
 class Violation(AssertionError):
-    """A promise was broken."""
+    """A promise was broken. `way`: the steps that led there, where somebody has counted them."""
 
     def __init__(self, promise: str, what: str) -> None:
         self.promise = promise
+        self.way: list[str] = []
         super().__init__(f"{promise}: {what}")
 
 
@@ -61,47 +63,59 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Book:
-    """See the module's docstring. `trusted` says whether a living worker still believes in a lease."""
+    """See the module's docstring. `trusted` says whether a living worker still believes in a lease.
 
-    def __init__(self, store: Store, trusted: Callable[[Lease], bool] = lambda lease: False) -> None:
+    Nothing in it is changed in place, so that a snapshot costs nothing.
+    """
+
+    def __init__(self, store: Store, trusted: Callable[[Lease], bool]) -> None:
         self._store = store
         self._trusted = trusted
         self.entries: dict[str, Entry] = {}
         self.rows: dict[str, Job] = {}  # as they were after the last call
-        self.gone: set[str] = set()  # workers that were retired
-        self.dead: set[str] = set()  # workers that have really died, or that were declared dead on purpose
-        self.excused: set[str] = set()  # of these, who ended themselves because the store was out of reach
+        self.gone: frozenset[str] = frozenset()  # workers that were retired
+        self.dead: frozenset[str] = frozenset()  # workers that died, or were declared dead on purpose
+        self.excused: frozenset[str] = frozenset()  # of these, who ended themselves because the store was out of reach
+        self.settled: frozenset[Lease] = frozenset()  # attempts that ended themselves
+        self.decisions: frozenset[tuple[str, State, int, Move]] = frozenset()
         self.duties: dict[str, tuple[str, int]] = {}
-        self.decisions: set[tuple[str, State, int, Move]] = set()
         self.reported: dict[Lease, Outcome] = {}
+        self.recent: deque[tuple[object, ...]] = deque(maxlen=50)  # the last calls, for whoever has to find out
         self.sometimes: Counter[str] = Counter()
 
-    def copy(self, store: Store, trusted: Callable[[Lease], bool]) -> Book:
-        """Return a book of its own with the same contents; the counters stay shared."""
-        twin = Book(store, trusted)
-        twin.entries, twin.rows, twin.reported = dict(self.entries), dict(self.rows), dict(self.reported)
-        twin.gone, twin.dead, twin.excused = set(self.gone), set(self.dead), set(self.excused)
-        twin.duties, twin.decisions, twin.sometimes = dict(self.duties), set(self.decisions), self.sometimes
-        return twin
+    def snapshot(self) -> tuple[Any, ...]:
+        """Return everything but the counters."""
+        return tuple(getattr(self, name) for name in KEPT)
+
+    def restore(self, snapshot: tuple[Any, ...]) -> None:
+        """Set the book back."""
+        for name, value in zip(KEPT, snapshot, strict=True):
+            setattr(self, name, value)
 
     # --------------------------------------------------------------------- what only the actors know
 
     def reports(self, lease: Lease, outcome: Outcome) -> None:
         """Note how an attempt says that it ended, before it tells the store."""
-        self.reported[lease] = outcome
+        self.reported = {**self.reported, lease: outcome}
+
+    def dies(self, *workers: str, excused: bool = False) -> None:
+        """Note that these workers are dead, or are declared dead on purpose; `excused`: they ended themselves."""
+        self.dead |= set(workers)
+        self.excused |= set(workers if excused else ())
 
     def starts(self, lease: Lease) -> None:
         """Note that a handler begins."""
         entry = self.entries[lease.job_id]
         if entry.on_crash == "hold" and entry.started:
             raise Violation("P7", f"job {lease.job_id} was started again without an approval")
-        self.entries[lease.job_id] = replace(entry, started=True)
+        self._put(lease.job_id, replace(entry, started=True))
 
     # ------------------------------------------------------------------------------ one verb after another
 
-    def note(self, verb: str, voice: Voice, answer: Any, arguments: Sequence[Any]) -> None:
+    def note(self, verb: str, voice: Voice, answer: Any, *arguments: Any, **named: Any) -> None:
         """Check an answer of the store, and the rows that it left."""
-        touched: set[str] = getattr(self, f"_{verb}")(voice, answer, *arguments)
+        self.recent.append((self._store.now().lease, voice, verb, arguments, named, answer))
+        touched: set[str] = getattr(self, f"_{verb}")(voice, answer, *arguments, **named)
         self._compare_rows(verb, touched)
 
     def note_refusal(self, verb: str) -> None:
@@ -119,10 +133,10 @@ class Book:
                 continue
             self._expect(there is None, "P2", "job {} was stored twice", new.id)
             policy = new.policy
-            self.entries[new.id] = Entry(
+            self._put(new.id, Entry(
                 on_crash=policy.on_crash, key=new.key, lease_s=policy.lease_s,
                 crashes_max=policy.crashes_max, attempts_max=policy.retry.attempts_max,
-            )  # fmt: skip
+            ))  # fmt: skip
             touched.add(new.id)
         return touched
 
@@ -146,10 +160,10 @@ class Book:
         self._expect(job.fence > entry.fence, "P4", "job {}: fence {} is not above {}", job.id, job.fence, entry.fence)
         spent = entry.crashes >= entry.crashes_max or entry.crashes + entry.failures >= entry.attempts_max
         self._expect(not spent, "budget", "a job was claimed whose budget is spent: {}", entry)
-        self.entries[job.id] = replace(
+        self._put(job.id, replace(
             entry, state=State.RUNNING, fence=job.fence, lease=job.lease, worker=worker,
             lease_until=now + entry.lease_s, by_itself=False,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def _beat(self, voice: Voice, answer: BeatAnswer, worker: str, pulses: Sequence[Pulse], *_: Any) -> set[str]:
         if answer.gone:
@@ -158,17 +172,17 @@ class Book:
             return set()
         self._expect(worker not in self.gone, "race 2", "{} is gone, and its beat counted", worker)
         now = self._store.now().lease
-        touched = set()
+        touched, lost = set(), set()
         for pulse in pulses:
             entry = self.entries[pulse.lease.job_id]
             newest, runs = entry.lease == pulse.lease, entry.state is State.RUNNING
-            told = pulse.lease.job_id in answer.lost
-            lost = not newest or not (runs or entry.by_itself)
-            self._expect(told == lost, "P3", "{}: the beat was told lost={}", pulse.lease, told)
-            self.sometimes["beats of the lost"] += told
             if newest and runs:
-                self.entries[pulse.lease.job_id] = replace(entry, lease_until=now + entry.lease_s)
+                self._put(pulse.lease.job_id, replace(entry, lease_until=now + entry.lease_s))
                 touched.add(pulse.lease.job_id)
+            elif not (newest and entry.by_itself):
+                lost.add(pulse.lease.job_id)
+        self._expect(lost == set(answer.lost), "P3", "a beat for {}: {} is not {}", pulses, answer, lost)
+        self.sometimes["beats of the lost"] += len(lost)
         return touched
 
     def _settle(
@@ -193,11 +207,11 @@ class Book:
                 self._expect(runs, "P4", "{} was given a second outcome", lease)
                 if voice == "reaper":
                     self._check_death(entry, lease)
-                self.entries[lease.job_id] = self._ended(voice, entry, settlement)
+                self._put(lease.job_id, self._ended(voice, entry, settlement))
+                self.settled |= {lease} if voice == "attempt" else set()
                 return True
             case Answer.ALREADY:
-                told = newest and not runs and entry.by_itself
-                self._expect(told, "P3", "{} was told that it had settled; it had not", lease)
+                self._expect(lease in self.settled, "P3", "{} was told that it had settled; it had not", lease)
                 self.sometimes["settles already accepted"] += 1
             case Answer.AGAIN:
                 changed = newest and runs and entry.cancel_asked != settlement.seen_cancel
@@ -253,7 +267,7 @@ class Book:
         self._check_term(under)
         self._expect(voice == "attempt" or worker in self.dead, "P9", "{} lives, and was retired ({})", worker, cause)
         self._expect(done == (worker not in self.gone), "race 2", "{}: retire answered {}", worker, done)
-        self.gone.add(worker)
+        self.gone |= {worker}
         return set()
 
     def _acquire(self, voice: Voice, duty: Duty | None, name: str, holder: str, ttl_s: float) -> set[str]:
@@ -261,12 +275,12 @@ class Book:
             before = self.duties.get(name, ("", 0))
             rises = duty.term > before[1] or before == (duty.holder, duty.term)
             self._expect(rises and duty.holder == holder, "P12", "{} follows {}", duty, before)
-            self.duties[name] = (duty.holder, duty.term)
+            self.duties = {**self.duties, name: (duty.holder, duty.term)}
         return set()
 
     def _resign(self, voice: Voice, done: bool, duty: Duty) -> set[str]:
         if done:
-            self.duties[duty.name] = ("", duty.term)
+            self.duties = {**self.duties, duty.name: ("", duty.term)}
         return set()
 
     def _check_term(self, under: Duty | None) -> None:
@@ -286,7 +300,7 @@ class Book:
         if verdict.state is not seen_state:
             decision = (job_id, seen_state, seen_fence, verdict.move)
             self._expect(decision not in self.decisions, "race 8", "carried out twice: {}", decision)
-            self.decisions.add(decision)
+            self.decisions |= {decision}
         revived = verdict.move is Move.REVIVE
         self._expect(revived or seen_state not in ENDED, "P5", "job {} had ended, {}", job_id, verdict.state)
         entry = replace(entry, state=verdict.state, by_itself=entry.by_itself and not verdict.raises_fence)
@@ -294,7 +308,7 @@ class Book:
             entry = replace(entry, failures=0, crashes=0, cancel_asked=False, started=False)
         elif verdict.state is State.RUNNING:
             entry = replace(entry, cancel_asked=True)
-        self.entries[job_id] = entry
+        self._put(job_id, entry)
         self.sometimes[f"acts: {verdict.move.value}"] += 1
         return {job_id}
 
@@ -328,7 +342,7 @@ class Book:
             until = row.lease_until if row.lease_until is not None else math.nan
             same = abs(until - entry.lease_until) < ROUNDING_S
             self._expect(same, "P9", "after {}: the lease ends at {}, promised was {}", verb, until, entry.lease_until)
-        self.entries[row.id] = replace(entry, fence=max(entry.fence, row.fence))
+        self._put(row.id, replace(entry, fence=max(entry.fence, row.fence)))
 
     def close(self) -> None:
         """Check what can be checked at the end only."""
@@ -342,6 +356,9 @@ class Book:
             lines = Counter((event.job_id, event.fence) for event in events)
             once = all(times == 1 for times in lines.values())
             self._expect(once, promise, "more than one of {} for an attempt: {}", kinds, lines)
+
+    def _put(self, job_id: str, entry: Entry) -> None:
+        self.entries = {**self.entries, job_id: entry}
 
     def _expect(self, holds: bool, promise: str, words: str, *values: object) -> None:
         if not holds:
@@ -360,11 +377,11 @@ class Witness:
         found = getattr(self._store, name)
         return partial(self._call, name, found) if name in WRITES else found
 
-    def _call(self, verb: str, act: Callable[..., Any], *arguments: Any) -> Any:
+    def _call(self, verb: str, act: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         try:
-            answer = act(*arguments)
+            answer = act(*arguments, **named)
         except HoldfastError:
             self._book.note_refusal(verb)
             raise
-        self._book.note(verb, self._voice, answer, arguments)
+        self._book.note(verb, self._voice, answer, *arguments, **named)
         return answer
