@@ -439,6 +439,13 @@ def test_every_command_in_a_fix_is_one(calm: Store) -> None:
             assert found.get_command(click.Context(found), verb[0]) is not None, command
 
 
+def test_words_of_job_data_cannot_write_to_the_terminal(run: Run, calm: Store) -> None:
+    lose(calm, id="a\x1b[31mb\nc")
+    shown = run("doctor", code=7).stdout
+    assert "\x1b" not in shown
+    assert "a\\x1b[31mb\\nc" in shown
+
+
 def test_without_unicode_the_signs_are_plain(store: Store, url: str) -> None:
     add(store)
     words = [sys.executable, "-m", "holdfast", "doctor", "--db", url]

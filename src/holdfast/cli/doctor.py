@@ -75,7 +75,9 @@ def _examine(ref: str | None) -> tuple[list[Finding], Exit]:
 
 
 def _unreadable(error: StoreError) -> Finding:
-    return problem("The store cannot be read", str(error), "what was found before this still holds; then ask again")
+    return problem(
+        "The store cannot be read", str(error), "make it readable, or name another one with --db; then ask again"
+    )
 
 
 def _show(view: dict[str, Any]) -> None:
