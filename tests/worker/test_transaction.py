@@ -343,6 +343,34 @@ def test_a_second_transaction_in_one_attempt_is_refused(file_house: House, effec
     assert seen(effects) == []
 
 
+def test_a_transaction_that_gets_no_turn_fails_the_attempt_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    house = House(App(f"sqlite:///{tmp_path}/jobs.db?busy_s=0.3"))
+    holder = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None, check_same_thread=False)
+
+    @house.app.task(retry=ONCE)
+    def pay(ctx: Context) -> None:
+        holder.execute("BEGIN IMMEDIATE")
+        try:
+            with ctx.transaction():
+                pass
+        finally:
+            holder.execute("ROLLBACK")
+
+    @house.app.task
+    def fine(ctx: Context) -> str:
+        with ctx.transaction() as db:
+            db.execute("CREATE TABLE effect (job)")
+        return "fine"
+
+    house.start()
+    with pytest.raises(JobDead, match="stayed locked by another writer"):
+        pay.enqueue().result(20)
+    assert fine.enqueue().result(20) == "fine"
+    assert [type(each) for each in house.store.real._db._spare if type(each) is not sqlite3.Connection] == []  # type: ignore[attr-defined]
+    holder.close()
+    house.close()
+
+
 def test_a_store_without_sql_says_so() -> None:
     house = House(App("memory://"))
 

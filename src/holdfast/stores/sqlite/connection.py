@@ -29,7 +29,9 @@ from holdfast.errors import (
     StoreUnsupported,
     UsageError,
 )
+from holdfast.shield import breathe, shielded
 from holdfast.stores.sqlite.checkpoint import Turn, has_the_defect
+from holdfast.stores.sqlite.writers import Writers
 
 OLDEST_SQLITE = (3, 38, 0)  # STRICT tables, UPDATE … FROM, the ->> operator
 C = TypeVar("C", bound=sqlite3.Connection)
@@ -84,12 +86,11 @@ class Connections:
         self._clock = clock
         self._spare: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
-        self._writer = threading.Lock()
+        self._writers = Writers()
         self._watching = threading.Lock()
         self._watch: sqlite3.Connection | None = None
         self._closed = False
         self._refusal: str | None = None
-        self._held_for_fork = False
         self._patience = f"PRAGMA busy_timeout={int(options.busy_s * 1000)}"
         self._identity = self._make_file(create)
         self._turn = Turn(options.path) if has_the_defect() else None
@@ -111,17 +112,18 @@ class Connections:
     @contextmanager
     def writing(self, busy_s: float | None = None) -> Iterator[sqlite3.Connection]:
         """Lend a connection inside a write transaction; commit at the end, roll back on any exception."""
-        connection = self.begin(busy_s)
-        try:
-            yield connection
-            self.commit(connection)
-        except BaseException as error:
-            self.undo(connection)
-            if isinstance(error, sqlite3.Error):
-                raise self.explain(error) from error
-            raise
-        finally:
-            self.end(connection)
+        with shielded():
+            connection = self.begin(busy_s)
+            try:
+                yield connection
+                self.commit(connection)
+            except BaseException as error:
+                self.undo(connection)
+                if isinstance(error, sqlite3.Error):
+                    raise self.explain(error) from error
+                raise
+            finally:
+                self.end(connection)
 
     @contextmanager
     def joining(self, connection: object) -> Iterator[sqlite3.Cursor]:
@@ -142,7 +144,7 @@ class Connections:
             if alone:
                 cursor.execute("BEGIN IMMEDIATE")
             yield cursor
-            if alone and connection.isolation_level is None:
+            if alone and _commits_by_itself(connection):
                 cursor.execute("COMMIT")
         except BaseException as error:
             if alone and connection.in_transaction:
@@ -154,32 +156,40 @@ class Connections:
             cursor.close()
 
     def begin(self, busy_s: float | None = None, connection: sqlite3.Connection | None = None) -> sqlite3.Connection:
-        """Open a write transaction, waiting for our turn; pair with `end`."""
+        """Open a write transaction, waiting for our turn; pair with `end`, and call it under a shield."""
         give_up_at = self._clock.lease() + (self.options.busy_s if busy_s is None else busy_s)
-        if not self._writer.acquire(timeout=max(0.001, give_up_at - self._clock.lease())):
-            raise self._busy()
+        self._check_identity()
+        db = connection or self._borrow()
         try:
-            self._check_identity()
-            connection = connection or self._borrow()
-        except BaseException:
-            self._writer.release()
+            if not self._writers.take(db, give_up_at - self._clock.lease()):
+                raise self._busy()
+            nap_s = 0.0005
+            while not self._begins(db):
+                if self._clock.lease() >= give_up_at:
+                    raise self._busy()
+                breathe()
+                pause(nap_s)
+                nap_s = min(nap_s * 1.5, 0.01)
+            return db
+        except BaseException as error:
+            self._writers.give(db)
+            if connection is None:
+                self._give_back(db)
+            if isinstance(error, sqlite3.Error):
+                raise self.explain(error) from error
             raise
-        nap_s = 0.0005
-        while True:
-            try:
-                connection.execute("PRAGMA busy_timeout=0")  # SQLite's own naps grow too long
-                try:
-                    connection.execute("BEGIN IMMEDIATE")
-                finally:
-                    connection.execute(self._patience)
-                return connection
-            except sqlite3.Error as error:
-                locked = _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-                if not locked or self._clock.lease() >= give_up_at:
-                    self.end(connection)
-                    raise (self._busy() if locked else self.explain(error)) from error
-            pause(nap_s)
-            nap_s = min(nap_s * 1.5, 0.01)
+
+    def _begins(self, db: sqlite3.Connection) -> bool:
+        db.execute("PRAGMA busy_timeout=0")  # SQLite's own naps grow too long
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            return True
+        except sqlite3.Error as error:
+            if _code(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise
+            return False
+        finally:
+            db.execute(self._patience)
 
     def commit(self, connection: sqlite3.Connection) -> None:
         """Commit what `begin` has opened."""
@@ -198,12 +208,14 @@ class Connections:
 
     def end(self, connection: sqlite3.Connection) -> None:
         """Give the connection of a write transaction back and let the next writer in."""
-        self._give_back(connection)
-        self.let_the_next_writer_in()
+        try:
+            self._give_back(connection)
+        finally:
+            self.let_the_next_writer_in(connection)
 
-    def let_the_next_writer_in(self) -> None:
-        """End the turn that `begin` has taken; the connection stays with its user."""
-        self._writer.release()
+    def let_the_next_writer_in(self, connection: sqlite3.Connection) -> None:
+        """End the turn that `begin` has taken for this connection; it stays with its user. Safe to repeat."""
+        self._writers.give(connection)
 
     def version(self) -> int:
         """Return a number that changes whenever any other connection, of any process, has committed."""
@@ -231,6 +243,7 @@ class Connections:
     def open(self, factory: type[C] = sqlite3.Connection) -> C:  # type: ignore[assignment]
         """Open a connection with our settings. Never creates a file."""
         uri = f"file:{quote(str(self.options.path))}?mode=rw"
+        connection: C | None = None
         try:
             connection = sqlite3.connect(
                 uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False, factory=factory
@@ -243,6 +256,8 @@ class Connections:
                 page = connection.execute("PRAGMA page_size").fetchone()[0]
                 connection.execute(f"PRAGMA max_page_count={int(self.options.max_mb * 1_048_576 // page)}")
         except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
             raise self.explain(error) from error
         return connection
 
@@ -257,7 +272,7 @@ class Connections:
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         with self._lock:
-            if not self._closed and len(self._spare) < _SPARE and not connection.in_transaction:
+            if not self._closed and len(self._spare) < _SPARE and _is_clean(connection):
                 self._spare.append(connection)
                 return
         connection.close()
@@ -302,16 +317,15 @@ class Connections:
 
     def _before_fork(self) -> None:
         """Let another thread's write end first: what SQLite remembers of its lock would stay with the child."""
-        self._held_for_fork = self._writer.acquire(timeout=1.0)
+        self._writers.take(("fork", threading.get_ident()), 1.0)
 
     def _after_fork_in_parent(self) -> None:
-        if self._held_for_fork:
-            self._writer.release()
+        self._writers.give(("fork", threading.get_ident()))
 
     def _after_fork(self) -> None:
         _inherited.append((self._spare, self._watch))
         self._spare, self._watch = [], None
-        self._lock, self._writer, self._watching = threading.Lock(), threading.Lock(), threading.Lock()
+        self._lock, self._writers, self._watching = threading.Lock(), Writers(), threading.Lock()
         if self._turn is not None:
             self._turn.forget()
 
@@ -339,8 +353,23 @@ class Connections:
                 return StoreLost(f"{path} is damaged or not a SQLite file ({error}); restore it from a backup")
             case sqlite3.SQLITE_IOERR:
                 return StoreUnavailable(f"{path}: the disk reported an error ({error})")
-            case _:
+            case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_CONSTRAINT | sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_TOOBIG:
                 return StoreError(f"{path}: {error}")
+            case None if "closed" not in str(error):  # the driver's own: a value that it cannot bind
+                return StoreError(f"{path}: {error}")
+            case _:  # out of memory, interrupted, a protocol error: it may work later
+                return StoreUnavailable(f"{path}: {error}")
+
+
+def _is_clean(connection: sqlite3.Connection) -> bool:
+    try:
+        return type(connection) is sqlite3.Connection and not connection.in_transaction
+    except sqlite3.Error:  # it was closed
+        return False
+
+
+def _commits_by_itself(connection: sqlite3.Connection) -> bool:
+    return connection.isolation_level is None or getattr(connection, "autocommit", None) is True
 
 
 def _code(error: sqlite3.Error) -> int | None:

@@ -20,6 +20,7 @@ from holdfast.clock import Clock
 from holdfast.core.records import Lease
 from holdfast.core.verdict import Settlement
 from holdfast.errors import LeaseLost, TransactionExpired
+from holdfast.shield import shielded
 from holdfast.stores.protocol import Answer
 from holdfast.stores.sqlite import batch
 from holdfast.stores.sqlite.connection import Connections
@@ -36,43 +37,49 @@ class SqliteTransaction:
         why = f"ctx.transaction() was open for more than {max_s:g} s and was rolled back; keep it short and last"
         self._timer = threading.Timer(max_s, self._expire, (why,))
         self._timer.daemon = True
-        self.connection = db.open(FencedConnection)
-        db.begin(connection=self.connection)
-        token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
-        if self.connection.execute(batch.Q["transaction"], token).fetchone() is None:
-            self.rollback()
-            raise LeaseLost(f"job {lease.job_id}: another attempt holds the lease")
-        self.connection.lend()
-        self._timer.start()
+        with shielded():
+            self.connection = db.open(FencedConnection)
+            try:
+                db.begin(connection=self.connection)
+                token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
+                if self.connection.execute(batch.Q["transaction"], token).fetchone() is None:
+                    raise LeaseLost(f"job {lease.job_id}: another attempt holds the lease")
+                self.connection.lend()
+                self._timer.start()
+            except BaseException:
+                self.rollback()
+                raise
 
     def settle(self, settlement: Settlement) -> Answer:
-        self.connection.take_back()
-        with self.connection.to_ourselves():
-            try:
-                answer = batch.settle(self.connection, [settlement], self._clock.wall())[0]
-                if answer is Answer.ACCEPTED:
-                    self._db.commit(self.connection)
-            except sqlite3.Error as error:
-                raise self._db.explain(error) from error
-            finally:
-                self.rollback()  # after the commit it only cleans up
-        return answer
+        with shielded():
+            self.connection.take_back()
+            with self.connection.to_ourselves():
+                try:
+                    answer = batch.settle(self.connection, [settlement], self._clock.wall())[0]
+                    if answer is Answer.ACCEPTED:
+                        self._db.commit(self.connection)
+                except sqlite3.Error as error:
+                    raise self._db.explain(error) from error
+                finally:
+                    self.rollback()  # after the commit it only cleans up
+            return answer
 
     def rollback(self) -> None:
-        with self._ending:
-            self._timer.cancel()
-            if self._open:
-                self._open = False
-                self.connection.take_back(force=True)
-                self._db.undo(self.connection)
-                self._db.let_the_next_writer_in()
-        self.connection.close()
+        with shielded():
+            with self._ending:
+                self._timer.cancel()
+                if self._open:
+                    self._open = False
+                    self.connection.take_back(force=True)
+                    self._db.undo(self.connection)
+                    self._db.let_the_next_writer_in(self.connection)
+            self.connection.close()
 
     def _expire(self, why: str) -> None:
         with self._ending:
             if self._open and self.connection.expire(why):
                 self._open = False
-                self._db.let_the_next_writer_in()
+                self._db.let_the_next_writer_in(self.connection)
 
 
 class FencedConnection(sqlite3.Connection):
@@ -130,6 +137,13 @@ class FencedConnection(sqlite3.Connection):
             except sqlite3.Error:
                 self._check()  # it was stopped because the time is over
                 raise
+            finally:
+                if self._lent and not self.in_transaction:
+                    # INSERT OR ROLLBACK, a trigger, a full disk: from here on every statement would commit by itself.
+                    self._lent, self._expired = (
+                        False,
+                        "SQLite rolled ctx.transaction() back; nothing more can be written",
+                    )
 
     def _check(self) -> None:
         if self._expired is not None:
