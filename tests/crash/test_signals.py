@@ -107,7 +107,7 @@ def test_children_whose_supervisor_dies_release_what_they_run_and_leave(world: W
     for job in jobs:
         row = world.row(job)
         assert (row.state, row.crashes, row.zombies) == (State.READY, 0, 0)
-        assert world.kinds(job) == ["released"]
+        assert set(world.kinds(job)) == {"released"}  # twice, if the other child took it before it noticed too
     assert world.row(careful).state is State.HELD
     assert world.store.workers() == []
     world.go()
