@@ -102,9 +102,10 @@ BASE = {
     "errors": {"core"},
     "clock": {"core", "errors"},
     "points": {"core", "errors", "clock"},
+    "shield": {"core", "errors", "clock"},
     "identity": {"core", "errors", "clock"},
 }
-STORES_USE = {"core", "errors", "clock", "points"}
+STORES_USE = {"core", "errors", "clock", "points", "shield"}
 STORES_SHARE = {"protocol", "codec", "sql"}
 EDGES = {"testing", "integrations", "rescue"}
 FRONT = {"cli", "__main__"}

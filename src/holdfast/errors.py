@@ -151,7 +151,9 @@ class Snooze(Exception):
     """Raise it in a task to be run again after `delay_s` seconds; it costs neither a failure nor a crash."""
 
     def __init__(self, delay_s: float) -> None:
-        self.delay_s = delay_s
+        if not 0 <= delay_s <= 10**10:
+            raise UsageError(f"Snooze({delay_s!r}): the delay must be a number of seconds from now")
+        self.delay_s = float(delay_s)
         super().__init__(f"snooze for {delay_s:g} s")
 
 

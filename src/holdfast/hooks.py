@@ -73,6 +73,6 @@ class Hooks:
             for hook in tuple(self._hooks.get(event["kind"], ())):
                 try:
                     hook(event)
-                except Exception:
+                except BaseException:  # sys.exit in a hook ends nothing but the hook
                     log.exception("a hook for %r raised; the others go on", event["kind"])
             self._events.task_done()

@@ -41,6 +41,7 @@ OUTCOMES: dict[str, Outcome] = {
     "failed": Failed("boom", {"trace": "x"}),
     "timed out": TimedOut("too long", {"stack": "y"}),
     "stalled": Stalled("stuck"),
+    "finished, not stored": Failed("no JSON", finished=True),
     "lost": Lost("expired", "silence", {"host": "h"}, suspects=4),
     "lost, excused": Lost("expired", "silence", {"host": "h"}, suspects=4, excused=True),
     "lost with many": Lost("vanished", "silence", spread_s=8.0),
@@ -57,6 +58,7 @@ WHILE_BUDGETS_LAST = {
     "failed": ("ready", "ready", "ready", "ready"),
     "timed out": ("ready", "held", "dead", "ready"),
     "stalled": ("ready", "held", "dead", "ready"),
+    "finished, not stored": ("ready", "held", "dead", "ready"),
     "lost": ("ready", "held", "dead", "ready"),
     "lost, excused": ("ready", "held", "dead", "ready"),
     "lost with many": ("ready", "held", "dead", "ready"),
@@ -72,6 +74,7 @@ WHEN_SPENT = {
     "failed": ("dead", "dead", "dead", "dead"),
     "timed out": ("dead", "held", "dead", "ready"),
     "stalled": ("dead", "held", "dead", "ready"),
+    "finished, not stored": ("dead", "held", "dead", "ready"),
     "lost": ("dead", "held", "dead", "ready"),
     "lost with many": ("dead", "held", "dead", "ready"),
 }
@@ -81,10 +84,11 @@ ROLLING_BACK_WHEN_SPENT = {
     "failed": ("held", "held", "held", "held"),
     "timed out": ("held", "held", "dead", "held"),
     "stalled": ("held", "held", "dead", "held"),
+    "finished, not stored": ("held", "held", "dead", "held"),
     "lost": ("held", "held", "dead", "held"),
     "lost with many": ("held", "held", "dead", "held"),
 }
-COUNTS_AS_FAILURE = {"failed", "timed out", "stalled"}
+COUNTS_AS_FAILURE = {"failed", "timed out", "stalled", "finished, not stored"}
 COUNTS_AS_CRASH = {"lost", "lost with many"}
 IS_LOSS = {"lost", "lost, excused", "lost with many"}
 
@@ -302,7 +306,13 @@ def test_a_release_a_snooze_a_park_and_a_success_leave_the_last_error_readable()
         assert verdict.error is None, case
 
 
-ERRORS = {"failed": "boom", "timed out": "too long", "stalled": "stuck", "lost": "silence"}
+ERRORS = {
+    "failed": "boom",
+    "timed out": "too long",
+    "stalled": "stuck",
+    "finished, not stored": "no JSON",
+    "lost": "silence",
+}
 
 
 @pytest.mark.parametrize(("name", "error"), ERRORS.items())
@@ -324,6 +334,7 @@ EVENT = {
     "failed": "failed",
     "timed out": "timed_out",
     "stalled": "stalled",
+    "finished, not stored": "failed",
     "lost": "zombie",
     "lost, excused": "zombie",
     "lost with many": "zombie",

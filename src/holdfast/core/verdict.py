@@ -25,10 +25,14 @@ class Succeeded(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The handler raised, or its result could not be stored."""
+    """The handler raised. `finished`: it did not, but what it returned, or its ending, could not be stored.
+
+    A job that finished has done its work: whether that may be repeated is for its `on_crash` to say.
+    """
 
     error: str
     detail: dict[str, Any] = {}
+    finished: bool = False
 
 
 class TimedOut(msgspec.Struct, frozen=True):
@@ -178,9 +182,9 @@ def judge(outcome: Outcome, job: Job, now: float, *, chance: float) -> Verdict:
     if job.cancel_requested or isinstance(outcome, Cancelled):
         return _cancel(outcome, job)
     match outcome:
-        case Failed():
+        case Failed(finished=False):
             return _run_again(outcome, job, now, chance, failures=1)
-        case TimedOut() | Stalled():
+        case Failed() | TimedOut() | Stalled():
             return _by_on_crash(outcome, job, now, chance, failures=1)
         case Lost():
             return _by_on_crash(outcome, job, now, chance, crashes=0 if outcome.excused else 1)
@@ -197,7 +201,7 @@ def judge(outcome: Outcome, job: Job, now: float, *, chance: float) -> Verdict:
 
 
 def _by_on_crash(
-    outcome: TimedOut | Stalled | Lost | Released,
+    outcome: Failed | TimedOut | Stalled | Lost | Released,
     job: Job,
     now: float,
     chance: float,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import threading
 import traceback
@@ -13,6 +12,7 @@ import msgspec
 from holdfast.core.lease import TrustWindow, trust
 from holdfast.core.records import Job, Lease, Pulse
 from holdfast.errors import Interrupted
+from holdfast.shield import calm, interrupt
 
 if TYPE_CHECKING:
     import asyncio
@@ -105,7 +105,7 @@ class Attempt:
                 return
             self.interrupt = why
             if self._thread is not None:
-                _raise_in(self._thread, type(why))
+                interrupt(self._thread, type(why))
             elif self._async is not None:
                 loop, task = self._async
                 loop.call_soon_threadsafe(task.cancel)
@@ -123,7 +123,7 @@ class Attempt:
             try:
                 with self._lock:
                     if self._thread is not None:
-                        _raise_in(self._thread, None)
+                        calm(self._thread)
                     self._thread = None
                 return
             except Interrupted:  # it came in on the last bytecodes
@@ -163,8 +163,3 @@ def _stack_of(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> str:
     if running is not None and frames and any(frame is frames[-1][0] for frame, _ in traceback.walk_stack(running)):
         return "".join(traceback.format_stack(running))
     return "".join(traceback.StackSummary.extract(iter(frames)).format())
-
-
-def _raise_in(thread: int, signal: type[BaseException] | None) -> None:
-    argument = ctypes.py_object(signal) if signal is not None else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), argument)

@@ -15,6 +15,7 @@ from holdfast.stores.protocol import Store
 from holdfast.worker.attempt import Attempt
 
 NOTE_MAX = 1_000  # characters of a progress note
+TRANSACTION_MAX_S = 5.0  # however long the lease: others wait for the lock meanwhile, and have leases of their own
 
 
 class Context:
@@ -63,9 +64,7 @@ class Context:
 
     def progress(self, fraction: float | None = None, *, note: str | None = None) -> None:
         """Tell how far the work is, from 0 to 1; it also proves that the work moves. Raises if it must stop."""
-        self._attempt.move(
-            self._clock.lease(), fraction, clean(note[:NOTE_MAX], NOTE_MAX) if note is not None else None
-        )
+        self._attempt.move(self._clock.lease(), _checked_fraction(fraction), _checked_note(note))
         self._check()
 
     def heartbeat(self) -> None:
@@ -83,7 +82,8 @@ class Context:
         """
         if self._attempt.transaction is not None:
             raise UsageError("ctx.transaction() was opened before in this attempt; do all writes in one")
-        manager = self._store.transaction(self._attempt.lease, self._attempt.job.beat_s / 2)
+        max_s = min(self._attempt.job.beat_s / 2, TRANSACTION_MAX_S)
+        manager = self._store.transaction(self._attempt.lease, max_s)
         transaction = manager.__enter__()
         self._attempt.transaction, self._attempt.opened = transaction, manager
         try:
@@ -96,3 +96,24 @@ class Context:
     def _check(self) -> None:
         if self._attempt.interrupt is not None:
             raise self._attempt.interrupt
+
+
+def _checked_fraction(fraction: float | None) -> float | None:
+    """Return it as a plain number: it travels in one beat with the leases of others, and must not spoil that."""
+    if fraction is None:
+        return None
+    try:
+        number = float(fraction)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"ctx.progress({fraction!r}): the fraction must be a number from 0 to 1") from error
+    if not 0.0 <= number <= 1.0:
+        raise UsageError(f"ctx.progress({fraction!r}): the fraction must be a number from 0 to 1")
+    return number
+
+
+def _checked_note(note: str | None) -> str | None:
+    if note is None:
+        return None
+    if not isinstance(note, str):
+        raise UsageError(f"ctx.progress(note={note!r}): the note must be text")
+    return clean(str(note)[:NOTE_MAX], NOTE_MAX)

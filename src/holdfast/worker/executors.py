@@ -37,6 +37,7 @@ log = logging.getLogger("holdfast.worker")
 ERROR_MAX = 8_000  # characters of an error's text
 TRACE_MAX = 32_000  # characters of a traceback in the journal
 
+_NOTHING = object()
 MakeContext = Callable[[Attempt], Context]
 Commit = Callable[[Attempt, Outcome], Outcome | None]  # with the task's own transaction; None: settled
 Report = Callable[[Attempt, Outcome | None], None]
@@ -72,21 +73,20 @@ class Threads:
             self._report(attempt, outcome)
 
     def _run(self, attempt: Attempt) -> Outcome:
-        outcome: Outcome | None = None
         attempt.start(self._clock.lease())
         point("handler.before")
+        value: object = _NOTHING
         try:
             try:
                 attempt.enter_thread()
                 arguments, named = _arguments(attempt, self._make_context)
-                outcome = _success(attempt, attempt.task.fn(*arguments, **named))
-            except BaseException as error:
-                outcome = outcome or conclude(attempt, error)
+                value = attempt.task.fn(*arguments, **named)
             finally:
-                attempt.leave_thread()
-        except errors.Interrupted as late:  # it came in between the handler and here
-            attempt.leave_thread()
-            outcome = outcome or conclude(attempt, late)
+                attempt.leave_thread()  # from here on nothing interrupts us
+            outcome = _success(attempt, value)
+        except BaseException as error:
+            late = value is not _NOTHING and isinstance(error, errors.Interrupted)  # it came in after the handler's end
+            outcome = _success(attempt, value) if late else conclude(attempt, error)
         point("handler.after")
         return outcome
 
@@ -168,7 +168,7 @@ def _success(attempt: Attempt, value: object) -> Outcome:
     try:
         return Succeeded(attempt.task.encode_result(value))
     except errors.PayloadError as error:
-        return Failed(f"the result could not be stored: {error}")
+        return Failed(f"the result could not be stored: {error}", finished=True)
 
 
 def conclude(attempt: Attempt, error: BaseException) -> Outcome:

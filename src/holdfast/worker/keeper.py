@@ -93,7 +93,7 @@ class Keeper:
 
     def _beat(self) -> None:
         now = self._clock.lease()
-        attempts = self.all()
+        attempts = self._newest()
         due = [attempt for attempt in attempts if attempt.window.must_renew(now)]
         if now - self._progress_at >= PROGRESS_S:
             due += [attempt for attempt in attempts if not attempt.reported and attempt not in due]
@@ -120,6 +120,15 @@ class Keeper:
                 attempt.window = trust(sent_at, attempt.job.lease_s, attempt.job.beat_s)
         self._cancel(answer.cancelled)
 
+    def _newest(self) -> list[Attempt]:
+        """Return one attempt for each job. An older one of the same job is a zombie of our own: it is stopped."""
+        newest: dict[str, Attempt] = {}
+        for attempt in sorted(self.all(), key=lambda each: each.lease.fence):
+            if (older := newest.get(attempt.job.id)) is not None:
+                older.stop(LeaseLost("a newer attempt of this job runs here"))
+            newest[attempt.job.id] = attempt
+        return list(newest.values())
+
     def _look_for_cancellations(self) -> None:
         if not any(attempt.started_at is not None for attempt in self.all()):
             return
@@ -130,7 +139,7 @@ class Keeper:
         if not job_ids:
             return
         wanted = set(job_ids)
-        for attempt in self.all():
+        for attempt in self._newest():
             if attempt.job.id in wanted and attempt.interrupt is None:
                 attempt.ask_to_stop()
                 attempt.stop(Cancelled("cancelled while running"))

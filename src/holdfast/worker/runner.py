@@ -42,6 +42,7 @@ EXIT_STUCK = 75  # a handler would not stop at the end; it was given back
 EXIT_FENCED = 76  # a handler would not stop before its lease ended
 REAP_S = 0.25  # how often to look for the dead
 UNSERVED_S = 60.0  # how often to say which tasks nobody here knows
+BREATHLESS_S = 1.0  # how long not to claim after a thread could not be started
 BUFFERED_MAX_S = 1.0  # a job claimed ahead that has not begun by then is given back
 
 
@@ -90,6 +91,7 @@ class Runner:
         self._reaper_thread = threading.Thread(target=self._reap, name="holdfast-reaper", daemon=True)
         self._due_in_s: float | None = None
         self._ahead_target = 0
+        self._breathless_until = float("-inf")
         self.worker_id = ""
         self.recovered = 0  # by the sweep before the first claim
 
@@ -120,7 +122,7 @@ class Runner:
             self._leave()
 
     def stop(self) -> None:
-        """Claim nothing more; let running jobs finish within the grace period. Safe to repeat, and in a signal."""
+        """Claim nothing more; let running jobs finish within the grace period. Not for a signal handler."""
         self._stopping.set()
         self._room.set()
         self._store.wake()
@@ -207,6 +209,8 @@ class Runner:
         with self._lock:
             taken = self._running + len(self._buffer)
         slots = self._options.slots
+        if self._clock.lease() < self._breathless_until:
+            return 0, 0
         self._ahead_target = target = self._pace.ahead(self._settler.settled, self._clock.lease())
         ahead = slots + target - max(taken, slots)
         return max(0, slots - taken), ahead if 2 * ahead >= target else 0  # refill in gulps, not in sips
@@ -270,7 +274,16 @@ class Runner:
                 self._running += 1
                 (in_loop if attempt.task.is_async else in_threads).append(attempt)
         self._loop.start(in_loop)
-        self._threads.start(in_threads)
+        for attempt in in_threads:
+            try:
+                self._threads.start([attempt])
+            except RuntimeError as error:  # the system gives no more threads
+                log.error("job %s cannot be started (%s); it is given back", attempt.job.id, error)
+                self._breathless_until = now + BREATHLESS_S
+                attempt.ended = True
+                self._settler.put(attempt, Released(started=False, cause=f"no thread could be started: {error}"))
+                with self._lock:
+                    self._running -= 1
         for attempt in too_late:
             self._settler.put(attempt, Released(started=False, cause="its lease was about to end before it began"))
 
@@ -307,8 +320,10 @@ class Runner:
                 trouble.over()
             except HoldfastError as error:
                 pause_s = trouble.met(error)
-            except Exception:
+                self._app.hooks.emit("error", {"error": str(error)})
+            except Exception as error:
                 log.exception("the reaper stumbled; it goes on")
+                self._app.hooks.emit("error", {"error": str(error)})
             self._clock.wait(self._stopping, pause_s)
 
     # -------------------------------------------------------------------------------------- leaving
@@ -328,10 +343,9 @@ class Runner:
             self._until_it_works(self._enroll)
 
     def _overran(self, attempt: Attempt) -> None:
-        message = "job %s: its handler did not stop before the lease ended"
         if self._may_exit:
-            log.critical(message + "; ending this process", attempt.job.id)
-            logging.shutdown()
+            threading.Timer(0.2, os._exit, (EXIT_FENCED,)).start()  # should the log be what holds the handler up
+            log.critical("job %s: its handler did not stop before the lease ended; ending this process", attempt.job.id)
             os._exit(EXIT_FENCED)
         attempt.stop(LeaseLost("the lease has ended"))
 

@@ -63,8 +63,8 @@ class Settler:
 
     def put(self, attempt: Attempt, outcome: Outcome) -> None:
         """Take an ending; it is written within milliseconds."""
-        self._idle.clear()
         self._endings.append((attempt, outcome))
+        self._idle.clear()  # after the append: otherwise the thread could call itself idle in between
         self._wake.set()
 
     @property
@@ -91,10 +91,11 @@ class Settler:
                 return outcome
             answer = transaction.settle(self._judge(attempt, outcome, self._store.now().wall))
         except Exception as error:  # whatever it is: nothing was committed, and the attempt still needs its ending
-            return Failed(str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}")
+            why = str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+            return Failed(why, finished=True)
         finally:
             transaction.rollback()
-        if answer is Answer.REFUSED:
+        if answer not in (Answer.ACCEPTED, Answer.ALREADY):
             return outcome  # the report will be refused as well, and journalled
         self._forget([attempt])
         self.settled += 1
@@ -172,4 +173,5 @@ class Settler:
         if isinstance(outcome, Failed) and outcome.error.startswith(UNWRITABLE):
             self._forget([attempt])  # not even that: its lease runs out
             return
-        self._settle_for_good([(attempt, Failed(f"{UNWRITABLE}: {type(error).__name__}: {error}"))])
+        why = f"{UNWRITABLE}: {type(error).__name__}: {error}"
+        self._settle_for_good([(attempt, Failed(why, finished=isinstance(outcome, Succeeded)))])

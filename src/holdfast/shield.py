@@ -1,0 +1,84 @@
+"""Where a thread must not be interrupted: inside the store's own locks.
+
+A handler in a thread is stopped by an exception that is raised in it at any bytecode. If that bytecode lies between
+taking a lock and giving it back, the lock is lost, and with it the whole process. So the store shields these stretches:
+an interrupt that comes meanwhile waits, and is raised when the stretch ends or at a place that the store says is safe.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class _Thread:
+    """What is known of one thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # whoever interrupts, and the thread that enters a shield, agree under it
+        self.depth = 0
+        self.waiting: type[BaseException] | None = None
+
+
+_threads: dict[int, _Thread] = {}
+
+
+def interrupt(thread: int, signal: type[BaseException]) -> None:
+    """Raise `signal` in the thread: at its next bytecode, or at the end of its shield."""
+    state = _of(thread)
+    with state.lock:
+        if state.depth:
+            state.waiting = signal
+        else:
+            _raise_in(thread, signal)
+
+
+def calm(thread: int) -> None:
+    """Take back an interrupt that has not hit the thread yet."""
+    state = _of(thread)
+    with state.lock:
+        state.waiting = None
+        _raise_in(thread, None)
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Hold interrupts off until the end of the block. May be nested."""
+    state = _of(threading.get_ident())
+    with state.lock:
+        state.depth += 1
+    try:
+        _let_it_hit()  # one that was raised before the shield was up
+        yield
+    finally:
+        with state.lock:
+            state.depth -= 1
+            waiting = None if state.depth else state.waiting
+            if waiting is not None:
+                state.waiting = None
+        if waiting is not None:
+            raise waiting
+
+
+def breathe() -> None:
+    """Raise an interrupt that waits; for places inside a shield that hold nothing."""
+    state = _of(threading.get_ident())
+    with state.lock:
+        waiting, state.waiting = state.waiting, None
+    if waiting is not None:
+        raise waiting
+
+
+def _of(thread: int) -> _Thread:
+    return _threads.setdefault(thread, _Thread())
+
+
+def _let_it_hit() -> None:
+    """Do nothing: the interpreter raises what is pending when a function is entered."""
+
+
+def _raise_in(thread: int, signal: type[BaseException] | None) -> None:
+    argument = ctypes.py_object(signal) if signal is not None else None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), argument)
