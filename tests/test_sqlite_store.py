@@ -567,6 +567,92 @@ def test_a_lock_is_taken_before_the_row_is_written(store: SqliteStore, monkeypat
     assert len(store.workers()) == 1
 
 
+# ------------------------------------------------------------------------------------- rows that are damaged
+
+
+@pytest.mark.parametrize("queues", ["not JSON", '{"a": 1}', "[1]", "null", ""])
+def test_a_worker_whose_row_is_damaged_hides_nobody(
+    path: Path, store: SqliteStore, queues: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P10: it is left out, and said so once; without that no reaper passes and no worker starts."""
+    ann, bob = enrol(store, name="ann"), enrol(store, name="bob")
+    job, other = start(store, ann), start(store, bob)
+    change(path, "UPDATE holdfast_worker SET queues = ? WHERE id = ?", queues, ann)
+    store.retire(bob, "exit: it was killed")
+    for _ in range(3):
+        assert [each.id for each in store.workers(gone=True)] == [bob]
+        assert [each.worker.id for each in store.vanished()] == [bob]
+    assert [record.levelname for record in caplog.records if ann in record.getMessage()] == ["ERROR"]
+    assert Reaper(store, FakeClock()).once().recovered == 1
+    assert (row(store, job.id).state, row(store, other.id).state) == (State.RUNNING, State.READY)
+
+
+def test_a_job_whose_worker_has_no_row_is_found_when_its_lease_ends(
+    path: Path, store: SqliteStore, clock: FakeClock
+) -> None:
+    """Nothing else can find it; it counts as one of this boot."""
+    job = start(store, worker := enrol(store), lease_s=30.0)
+    start(store)
+    assert store.check() == []
+    change(path, "DELETE FROM holdfast_worker WHERE id = ?", worker)
+    assert store.check() == [f"job {job.id} runs under worker {worker}, which has no row"]
+    assert store.deadline() == job.lease_until
+    clock.advance(29)
+    assert store.overdue() == []
+    clock.advance(1)
+    assert job.id in [each.id for each in store.overdue()]
+    reaper = Reaper(store, clock)
+    reaper.once()
+    clock.advance(0.2)
+    assert job.id in [zombie.job.id for zombie in reaper.once().zombies if zombie.recovered]
+    assert store.check() == []
+
+
+def test_a_file_without_tables_can_be_checked(tmp_path: Path) -> None:
+    store = SqliteStore(f"sqlite:///{tmp_path}/new.db")
+    assert store.check() == []
+    store.close()
+
+
+def test_an_empty_answer_means_that_nothing_else_is_overdue(path: Path, store: SqliteStore, clock: FakeClock) -> None:
+    """However many rows in front cannot be read."""
+    bad = [start(store, lease_s=10.0) for _ in range(5)]
+    good = start(store, lease_s=20.0)
+    change(path, "UPDATE holdfast_job SET on_crash = 'whatever' WHERE id <> ?", good.id)
+    clock.advance(30)
+    for skip in range(len(bad) + 1):
+        assert [job.id for job in store.overdue(limit=2, skip=skip)] == [good.id]
+    assert store.overdue(limit=2, skip=len(bad) + 1) == []
+
+
+def test_an_enrolment_that_fails_leaves_no_lock(path: Path, store: SqliteStore) -> None:
+    """Each try has a new id: during an outage their files and descriptors would pile up."""
+    enrol(store)
+    hasty = SqliteStore(f"sqlite:///{path}?busy_s=0.01")
+    hasty.workers()
+    mine = dict(liveness._mine)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            enrol(hasty)
+    other.execute("ROLLBACK")
+    other.close()
+    assert liveness._mine == mine
+    assert len(list(path.with_name("jobs.db-workers").iterdir())) == 1
+    enrol(hasty)
+    assert len(list(path.with_name("jobs.db-workers").iterdir())) == 2
+    hasty.close()
+
+
+def change(path: Path, statement: str, *values: object) -> None:
+    """Write what no program of ours would."""
+    with sqlite3.connect(path, timeout=20) as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute(statement, values)
+    connection.close()
+
+
 # ------------------------------------------------------------------------------------ clocks and boots
 
 

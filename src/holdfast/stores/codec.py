@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -48,9 +49,24 @@ def names_from(text: str) -> list[str]:
     return _names.decode(text)
 
 
-def worker_from(row: list[Any]) -> Worker:
-    """Read one worker, in the order of the record's fields."""
-    return msgspec.convert(dict(zip(Worker.__struct_fields__, row, strict=True)), Worker, strict=False)
+def workers_from(text: str) -> Iterator[tuple[Worker, list[Any]]]:
+    """Read rows of workers: each worker, and the columns beyond the record's fields.
+
+    One that cannot be read is left out, so that it does not hide the others, and logged once.
+    """
+    names = Worker.__struct_fields__
+    for row in rows_from(text):
+        fields = dict(zip(names, row, strict=False))
+        try:
+            fields["queues"] = _names.decode(fields["queues"])
+            yield msgspec.convert(fields, Worker, strict=False), row[len(names) :]
+        except msgspec.DecodeError as error:
+            _complain_of_worker(str(fields["id"]), str(error))
+
+
+@lru_cache(maxsize=1000)  # the same row is read several times a second
+def _complain_of_worker(worker_id: str, error: str) -> None:
+    log.error("the row of worker %.200s cannot be read and is left out: %s", worker_id, error)
 
 
 def event_from(row: list[Any]) -> Event:

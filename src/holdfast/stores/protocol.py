@@ -133,7 +133,8 @@ class Store(Protocol):
     def overdue(self, grace_s: float = 0.0, limit: int = 500, skip: int = 0) -> list[Job]:
         """Return running jobs whose lease ended at least `grace_s` ago, longest ago first, without the first `skip`.
 
-        Only reads. A row that cannot be read is left out.
+        Only reads. A row that cannot be read is left out, so fewer than `limit` may come although there are more; none
+        at all come only when there are no more. `skip` counts the rows that cannot be read.
         """
         ...
 

@@ -79,3 +79,13 @@ def _filesystem(path: Path) -> str | None:
         if path.is_relative_to(point):
             found[len(point.parts)] = fields[fields.index("-") + 1]
     return found[max(found)] if found else None
+
+
+def damage(db: Connections) -> list[str]:
+    """Read the whole file; return what is wrong with it, in words."""
+    with db.reading() as connection:
+        found = [row[0] for row in connection.execute("PRAGMA quick_check(20)") if row[0] != "ok"]
+        if connection.execute(Q["schema_exists"]).fetchone() is not None:
+            orphans = codec.rows_from(connection.execute(Q["check"]).fetchone()[0])
+            found += [f"job {job_id} runs under worker {worker}, which has no row" for job_id, worker in orphans]
+    return found

@@ -200,26 +200,29 @@ ON CONFLICT DO NOTHING;
 SELECT 1 FROM holdfast_job WHERE id = :id AND fence = :fence AND claim_id = :claim_id AND state = 'running';
 
 -- name: overdue
--- A lease of another boot is on another clock: that worker is judged by `vanished`.
+-- A lease of another boot is on another clock: that worker is judged by `vanished`. A worker without a row cannot be,
+-- and counts as one of this boot.
 SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
     SELECT row FROM holdfast_row AS job
-    JOIN holdfast_worker AS holder ON holder.id = job.worker
-    WHERE job.state = 'running' AND job.lease_until <= :lease - :grace AND holder.boot_id = :boot_id
+    LEFT JOIN holdfast_worker AS holder ON holder.id = job.worker
+    WHERE job.state = 'running'
+        AND job.lease_until <= :lease - :grace
+        AND coalesce(holder.boot_id, :boot_id) = :boot_id
     ORDER BY job.lease_until, job.seq
     LIMIT :limit OFFSET :skip
 );
 
 -- name: deadline
 SELECT job.lease_until FROM holdfast_job AS job
-JOIN holdfast_worker AS holder ON holder.id = job.worker
-WHERE job.state = 'running' AND holder.boot_id = :boot_id
+LEFT JOIN holdfast_worker AS holder ON holder.id = job.worker
+WHERE job.state = 'running' AND coalesce(holder.boot_id, :boot_id) = :boot_id
 ORDER BY job.lease_until
 LIMIT 1;
 
 -- name: vanished
 -- Every worker not yet gone, with the inode of its lock file; and the gone ones that still hold leases.
 SELECT json_group_array(json_array(
-    id, name, host, pid, boot_id, supervisor, json(queues), slots, beat_s, version, started_at, beat_at, beats,
+    id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, beats,
     running, rss_mb, gone_at, gone_cause, lock_inode
 ))
 FROM holdfast_workforce
@@ -430,7 +433,7 @@ SELECT json_group_array(json_array(seq, job_id, at, kind, fence, worker, actor, 
 
 -- name: workers
 SELECT json_group_array(json_array(
-    id, name, host, pid, boot_id, supervisor, json(queues), slots, beat_s, version, started_at, beat_at, beats,
+    id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, beats,
     running, rss_mb, gone_at, gone_cause
 ))
 FROM (SELECT * FROM holdfast_workforce WHERE :gone = 1 OR gone_at IS NULL ORDER BY started_at, id);
@@ -465,6 +468,15 @@ SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'holdfast_meta';
 -- name: migrate
 INSERT INTO holdfast_meta (name, value) VALUES ('schema', :version)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: check
+-- Jobs that run under a worker without a row.
+SELECT json_group_array(json_array(id, worker)) FROM (
+    SELECT id, worker FROM holdfast_job
+    WHERE state = 'running' AND worker NOT IN (SELECT id FROM holdfast_worker)
+    ORDER BY seq
+    LIMIT 20
+);
 
 -- name: condition_tables
 -- What else is in the file: tables of the user's own.

@@ -146,14 +146,18 @@ class SqliteStore:
     # ------------------------------------------------------------------------------ finding the dead
 
     def overdue(self, grace_s: float = 0.0, limit: int = 500, skip: int = 0) -> list[Job]:
-        values = {
+        values: dict[str, Any] = {
             "lease": self._clock.lease(),
             "boot_id": self._clock.boot_id,
             "grace": grace_s,
             "limit": limit,
             "skip": skip,
         }
-        return codec.jobs_from(self._one("overdue", values))
+        while (page := self._one("overdue", values)) != "[]":
+            if jobs := codec.jobs_from(page):
+                return jobs
+            values["skip"] += limit  # not one of them can be read; those behind them must not suffer
+        return []
 
     def deadline(self) -> float | None:
         with self._db.reading() as db:
@@ -162,8 +166,7 @@ class SqliteStore:
 
     def vanished(self) -> list[Vanished]:
         found = []
-        for *row, inode in codec.rows_from(self._one("vanished")):
-            worker = codec.worker_from(row)
+        for worker, [inode] in codec.workers_from(self._one("vanished")):
             if worker.gone_at is not None:
                 found.append(Vanished(worker, "gone"))
             elif worker.boot_id != self._clock.boot_id:
@@ -181,8 +184,13 @@ class SqliteStore:
             "wall": self._clock.wall(),
             "lock_inode": self._take_lock(worker.id),
         }
-        with self._db.writing() as db:
-            db.execute(Q["enroll"], values)
+        try:
+            with self._db.writing() as db:
+                db.execute(Q["enroll"], values)
+        except BaseException:  # every new try has a new id, and would leave one more lock behind
+            with contextlib.suppress(OSError):
+                liveness.drop(self._lock_path(worker.id))
+            raise
 
     def retire(self, worker_id: str, cause: str, under: Duty | None = None) -> bool:
         with self._db.writing() as db:
@@ -284,7 +292,7 @@ class SqliteStore:
         return [codec.event_from(row) for row in codec.rows_from(self._one(query, values))]
 
     def workers(self, gone: bool = False) -> list[Worker]:
-        return [codec.worker_from(row) for row in codec.rows_from(self._one("workers", {"gone": gone}))]
+        return [worker for worker, _ in codec.workers_from(self._one("workers", {"gone": gone}))]
 
     def paused(self) -> list[str]:
         return codec.names_from(self._one("paused"))
@@ -349,8 +357,7 @@ class SqliteStore:
         return found
 
     def check(self) -> list[str]:
-        with self._db.reading() as db:
-            return [row[0] for row in db.execute("PRAGMA quick_check(20)") if row[0] != "ok"]
+        return condition.damage(self._db)
 
     def condition(self) -> Condition:
         """Say what is known of the file and of what surrounds it."""
