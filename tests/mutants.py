@@ -358,7 +358,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a free lock is believed at the first look",
         "reaper.py",
-        'each.evidence != "lock" or each.worker.id in self._free_locks',
+        'each.evidence != "lock" or self._is_free_for_long(each.worker, now)',
         "True",
         REAPER,
     ),
@@ -379,7 +379,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a worker is settled before it is marked gone",
         "reaper.py",
-        '            self._store.retire(worker.id, f"{detector}: {cause}", under=self._under)\n',
+        "            self._store.retire(worker.id, str(epitaph), under=self._under)\n",
         "",
         REAPER,
     ),

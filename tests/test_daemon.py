@@ -156,3 +156,55 @@ def until(condition: Callable[[], bool]) -> None:
             return
         threading.Event().wait(0.001)
     raise AssertionError("it did not happen in ten seconds")
+
+
+def test_a_replica_does_not_take_its_own_standby_for_a_gap(store: Store, clock: FakeClock) -> None:
+    """It had the duty, another one had it, and it has it again: what is lost then is an ordinary crash."""
+    stop, jobs = threading.Event(), []
+
+    def at(wait: int) -> None:
+        if wait == 2:
+            clock.advance(10)  # it is paused, and loses the duty
+            assert store.acquire("reaper", "another", 20.0) is not None
+        elif wait == 20:
+            jobs.append(start(store, lease_s=30.0))
+        elif wait == 60:
+            stop.set()
+
+    daemon.serve(store, Played(clock, at), stop, hooks=Hooks(), name="a")  # type: ignore[arg-type]
+    after = row(store, jobs[0].id)
+    assert (after.state, after.crashes, after.zombies) == (State.READY, 1, 1)
+
+
+def test_a_gap_during_the_standby_is_known_to_whoever_takes_over(store: Store, clock: FakeClock) -> None:
+    """15.5: all replicas stood still; the one that wakes first must not charge what was lost meanwhile."""
+    stop = threading.Event()
+    assert store.acquire("reaper", "another", 40.0) is not None
+    job = start(store, lease_s=30.0)
+
+    def at(wait: int) -> None:
+        if wait == 5:
+            clock.advance(40)
+        elif wait == 250:  # a tenth of a second each, while a lease is overdue
+            stop.set()
+
+    daemon.serve(store, Played(clock, at), stop, hooks=Hooks(), name="a")  # type: ignore[arg-type]
+    after = row(store, job.id)
+    assert (after.state, after.crashes, after.zombies) == (State.READY, 0, 1)
+
+
+class Played:
+    """A clock that tells a test at each whole wait how many there were."""
+
+    def __init__(self, clock: FakeClock, at: Callable[[int], None]) -> None:
+        self._clock = clock
+        self._at = at
+        self._waits = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self._waits += 1
+        self._at(self._waits)
+        return self._clock.wait(event, timeout_s)

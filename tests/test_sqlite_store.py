@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
-from holdfast.clock import SystemClock
+from holdfast.clock import SystemClock, pause
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Pulse
 from holdfast.core.verdict import Succeeded
@@ -28,7 +28,7 @@ from holdfast.errors import (
     StoreMissing,
     StoreUnavailable,
 )
-from holdfast.reaper import Reaper
+from holdfast.reaper import SECOND_LOOK_S, Reaper
 from holdfast.stores.sqlite import liveness
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
@@ -524,10 +524,26 @@ def test_a_free_lock_is_believed_at_the_second_look(path: Path) -> None:
     store = SqliteStore(f"sqlite:///{path}")
     reaper = Reaper(store, SystemClock())
     assert reaper.once().zombies == []
+    pause(SECOND_LOOK_S)
     [zombie] = reaper.once().zombies
     assert (zombie.detector, zombie.recovered) == ("vanished", True)
     assert store.vanished() == []
     assert not lock_of(path, "ann").exists(), "its lock file is tidied away"
+    store.close()
+
+
+def test_two_looks_in_the_same_moment_are_one(path: Path) -> None:
+    """ADR 5: at least a tenth of a second apart, however fast the passes follow each other."""
+    real = SystemClock()
+    clock = FakeClock(real.wall(), real.lease(), BOOT)
+    python(ENROL_AND_DIE, path, "ann", BOOT)
+    store = SqliteStore(f"sqlite:///{path}", clock=clock)
+    reaper = Reaper(store, clock)
+    for _ in range(5):
+        assert reaper.once().zombies == []
+        clock.advance(SECOND_LOOK_S / 10)
+    clock.advance(SECOND_LOOK_S)
+    assert reaper.once().recovered == 1
     store.close()
 
 
@@ -537,6 +553,7 @@ def test_what_an_earlier_process_of_the_same_name_left_is_a_restart(path: Path) 
     store = SqliteStore(f"sqlite:///{path}")
     reaper = Reaper(store, SystemClock(), name="ann")
     reaper.once()
+    pause(SECOND_LOOK_S)
     [zombie] = reaper.once().zombies
     assert zombie.detector == "restart"
     [event] = store.journal("job-of-ann")

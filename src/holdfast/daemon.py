@@ -45,7 +45,9 @@ def serve(
         pause_s = interval_s
         try:
             duty = post.duty()
-            if duty is not None:
+            if duty is None:
+                reaper.stand_by()
+            else:
                 settled += reaper.once(under=duty).recovered
                 pause_s = _until_next_deadline(store, clock, grace_s, interval_s)
             if failing:

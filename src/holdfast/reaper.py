@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Clock, pause
+from holdfast.core.epitaph import Epitaph, read_epitaph
 from holdfast.core.machine import State
 from holdfast.core.records import Detector, Duty, Filter, Job, Vanished, Worker
 from holdfast.core.times import iso
@@ -38,6 +39,9 @@ COMPLAIN_S = 60.0  # how often to say that a row is damaged
 SILENCE_S = 2.0  # when the store does not answer for longer than this, it was a gap
 STORM = 100  # when one pass recovers more than this many jobs,
 STORM_SPREAD_S = 5.0  # they come back over so many seconds
+
+
+OverdueKey = tuple[str, int, float]  # of a job: id, fence, end of the lease
 
 
 class Death(msgspec.Struct, frozen=True):
@@ -96,8 +100,8 @@ class Reaper:
         self._name = name  # of our own worker: what an earlier incarnation of it left is a restart
         self._pace_s = pace_s  # the pause that its driver makes between two passes
         self._under: Duty | None = None
-        self._free_locks: set[str] = set()
-        self._overdue: dict[tuple[str, int, float], float] = {}
+        self._free_locks: dict[str, float] = {}  # worker -> since when its lock is seen free
+        self._overdue: dict[OverdueKey, float] = {}  # -> since when it is seen so
         self._holders: dict[str, Worker] = {}
         self._contact: float | None = None
         self._complained: dict[str, float] = {}
@@ -111,35 +115,39 @@ class Reaper:
         """
         self._under = under
         zombies: list[Zombie] = []
+        done: set[str] = set()
         if fix:
             self._feel_for_a_gap()  # before anything is judged
         vanished = self._seen_twice(self._store.vanished())
         spread_s = _spread(sum(each.worker.running for each in vanished))
         for each in vanished:
-            zombies += self._recover_worker(each, fix, spread_s)
-        zombies += self._recover_overdue(fix, done={zombie.job.id for zombie in zombies})
+            zombies += self._recover_worker(each, spread_s) if fix else self._examine_worker(each, spread_s, done)
+        zombies += self._recover_overdue(fix, done | {zombie.job.id for zombie in zombies})
         return Report(zombies)
 
-    def recover_worker(
-        self,
-        worker: Worker,
-        detector: Detector,
-        cause: str,
-        *,
-        excused: bool = False,
-        facts: dict[str, Any] | None = None,
-    ) -> Report:
+    def stand_by(self) -> None:
+        """Keep in touch with the store instead of a pass: a pause without a duty is no gap, and a gap in it is one.
+
+        Raises `StoreError` when the store does.
+        """
+        self._free_locks, self._overdue = {}, {}
+        self._feel_for_a_gap()
+
+    def recover_worker(self, worker: Worker, detector: Detector, cause: str, *, excused: bool = False) -> Report:
         """Declare a worker dead and settle what it held. For those who saw it end with their own eyes.
 
-        `facts` go into the autopsy: its exit code or signal.
+        If it raises, the row says in what manner to go on: repeat it, or leave it to any other reaper.
         """
-        death = Death(detector, cause, worker, _spread(worker.running), excused, facts or {})
-        self._store.retire(worker.id, f"{detector}: {cause}")
-        return Report(self._settle_all_of(worker, death))
+        epitaph = Epitaph(cause, detector, excused)
+        self._store.retire(worker.id, str(epitaph))
+        return Report(self._settle_all_of(worker, _death(epitaph, worker, _spread(worker.running))))
 
     def release_worker(self, worker: Worker, cause: str) -> int:
-        """Give back what a worker held that was told to stop and has ended; return how many jobs that were."""
-        self._store.retire(worker.id, f"released: {cause}")
+        """Give back what a worker held that was told to stop and has ended; return how many jobs that were.
+
+        If it raises: as for `recover_worker`.
+        """
+        self._store.retire(worker.id, str(Epitaph(cause, None)))
         return self._release_all_of(worker, cause)
 
     def _release_all_of(self, worker: Worker, cause: str) -> int:
@@ -157,39 +165,47 @@ class Reaper:
     # ------------------------------------------------------------------------------------- vanished
 
     def _seen_twice(self, vanished: Sequence[Vanished]) -> list[Vanished]:
-        believed = [each for each in vanished if each.evidence != "lock" or each.worker.id in self._free_locks]
-        self._free_locks = {each.worker.id for each in vanished if each.evidence == "lock"}
-        return believed
+        now = self._store.now().lease
+        free = [each.worker.id for each in vanished if each.evidence == "lock"]
+        self._free_locks = {worker: self._free_locks.get(worker, now) for worker in free}
+        return [each for each in vanished if each.evidence != "lock" or self._is_free_for_long(each.worker, now)]
 
-    def _recover_worker(self, vanished: Vanished, fix: bool, spread_s: float) -> list[Zombie]:
-        worker = vanished.worker
-        manner, _, words = (worker.gone_cause or "").partition(": ")
-        if manner == "released" and fix:
-            self._release_all_of(worker, words)
-            return []
-        detector, cause = self._cause(vanished)
-        death = Death(detector, cause, worker, spread_s)
-        if not fix:
-            jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
-            return self._judge_all(jobs, death, suspects=len(jobs))
+    def _is_free_for_long(self, worker: Worker, now: float) -> bool:
+        return now - self._free_locks[worker.id] >= SECOND_LOOK_S
+
+    def _recover_worker(self, vanished: Vanished, spread_s: float) -> list[Zombie]:
+        worker, epitaph = vanished.worker, self._epitaph(vanished)
         if vanished.evidence != "gone":
-            self._store.retire(worker.id, f"{detector}: {cause}", under=self._under)
+            self._store.retire(worker.id, str(epitaph), under=self._under)
             point("reap.retired")
-        return self._settle_all_of(worker, death)
+        if epitaph.detector is None:
+            self._release_all_of(worker, epitaph.cause)
+            return []
+        return self._settle_all_of(worker, _death(epitaph, worker, spread_s))
 
-    def _cause(self, vanished: Vanished) -> tuple[Detector, str]:
+    def _examine_worker(self, vanished: Vanished, spread_s: float, done: set[str]) -> list[Zombie]:
+        """Tell what would become of its jobs, and add them to `done`; one that is only given back is no zombie."""
+        worker, epitaph = vanished.worker, self._epitaph(vanished)
+        where = Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE)
+        jobs: list[Job] = []
+        while page := self._store.find(where):
+            jobs += page
+            where = msgspec.structs.replace(where, before=page[-1].id)
+        done |= {job.id for job in jobs}
+        if epitaph.detector is None:
+            return []
+        return self._judge_all(jobs, _death(epitaph, worker, spread_s), suspects=len(jobs))
+
+    def _epitaph(self, vanished: Vanished) -> Epitaph:
         worker = vanished.worker
         if vanished.evidence == "gone":
-            known, _, words = (worker.gone_cause or "").partition(": ")
-            for detector in ("exit", "restart", "vanished"):
-                if known == detector:
-                    return detector, words
-            return "vanished", worker.gone_cause or "marked gone"
+            return read_epitaph(worker.gone_cause)
         ours = worker.name == self._name
+        detector: Detector = "restart" if ours else "vanished"
         if vanished.evidence == "boot":
-            return ("restart" if ours else "vanished"), "the machine was started anew under it"
+            return Epitaph("the machine was started anew under it", detector)
         words = "an earlier process of this worker died" if ours else "its process died"
-        return ("restart" if ours else "vanished"), f"{words} (pid {worker.pid} on {worker.host})"
+        return Epitaph(f"{words} (pid {worker.pid} on {worker.host})", detector)
 
     def _settle_all_of(self, worker: Worker, death: Death) -> list[Zombie]:
         zombies: list[Zombie] = []
@@ -206,31 +222,30 @@ class Reaper:
 
     def _recover_overdue(self, fix: bool, done: set[str]) -> list[Zombie]:
         zombies: list[Zombie] = []
-        left = 0  # overdue rows that stay: not ripe, not readable, or renewed; they must not hide those behind them
-        while True:
-            page = self._store.overdue(self._grace_s, PAGE, skip=left)
+        seen: dict[OverdueKey, float] = {}
+        skip = 0
+        while page := self._store.overdue(self._grace_s, PAGE, skip=skip):
             now = self._store.now().lease
+            seen |= {_key(job): self._overdue.setdefault(_key(job), now) for job in page}
             ripe = [job for job in page if job.id not in done and self._is_ripe(job, now)]
             judged = self._judge_all(ripe, Death("expired", "its lease ran out", None, _spread(len(ripe))))
-            if not fix:
-                return judged
-            judged = self._settle(judged, seen_lease=True)
+            if fix:
+                judged = self._settle(judged, seen_lease=True)
             zombies += judged
-            left += len(page) - sum(zombie.recovered for zombie in judged)
-            if not page:
-                self._forget_overdue(now)
-                return zombies
+            done |= {zombie.job.id for zombie in judged}
+            # What stays, not ripe, renewed, or not even readable and so not in the page, must not hide what comes next.
+            skip += PAGE - sum(zombie.recovered for zombie in judged)
             point("reap.middle")
+        recovered = {_key(zombie.job) for zombie in zombies if zombie.recovered}
+        self._overdue = {key: since for key, since in seen.items() if key not in recovered}
+        return zombies
 
     def _is_ripe(self, job: Job, now: float) -> bool:
-        first_seen = self._overdue.setdefault((job.id, job.fence, job.lease_until or 0.0), now)
         if now < self._gap_ended + job.beat_s and self._gap_s >= job.beat_s:
             return False
+        first_seen = self._overdue[_key(job)]
         many = len(self._overdue) > PAGE  # a second look at each of very many would only delay them all
         return many or now - first_seen >= SECOND_LOOK_S
-
-    def _forget_overdue(self, now: float) -> None:
-        self._overdue = {key: seen for key, seen in self._overdue.items() if now - seen < 60.0}
 
     # ----------------------------------------------------------------------------------------- gaps
 
@@ -318,7 +333,8 @@ class Reaper:
 
     def _complain(self, job_id: str, error: HoldfastError) -> None:
         now = self._clock.lease()
-        if now - self._complained.get(job_id, float("-inf")) >= COMPLAIN_S:
+        self._complained = {each: at for each, at in self._complained.items() if now - at < COMPLAIN_S}
+        if job_id not in self._complained:
             self._complained[job_id] = now
             log.error("job %s cannot be settled, and a person must look: %s", job_id, error)
 
@@ -342,6 +358,15 @@ def reap(store: Store, clock: Clock, *, hooks: Hooks | None = None, grace_s: flo
     if not fix:
         return second
     return Report(first.zombies + second.zombies)
+
+
+def _death(epitaph: Epitaph, worker: Worker, spread_s: float) -> Death:
+    detector = epitaph.detector or "vanished"
+    return Death(detector, epitaph.cause, worker, spread_s, epitaph.excused, epitaph.facts)
+
+
+def _key(job: Job) -> OverdueKey:
+    return job.id, job.fence, job.lease_until or 0.0
 
 
 def _spread(jobs: int) -> float:

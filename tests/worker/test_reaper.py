@@ -304,6 +304,60 @@ def test_a_damaged_row_is_complained_about_once_a_minute(
     assert said[0].levelno == logging.ERROR
 
 
+@pytest.mark.parametrize("fix", [True, False], ids=["fix", "dry run"])
+def test_pages_of_rows_that_cannot_be_read_hide_nothing_behind_them(
+    file_store: Store, clock: FakeClock, tmp_path: Path, fix: bool
+) -> None:
+    many(file_store, PAGE + 10, enrol(file_store), lease_s=10.0)
+    with sqlite3.connect(tmp_path / "jobs.db") as connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute("UPDATE holdfast_job SET on_crash = 'whatever'")
+    connection.close()
+    jobs = many(file_store, 5, enrol(file_store), lease_s=20.0)
+    clock.advance(LEASE_S)
+    reaper = Reaper(file_store, clock)
+    zombies = reaper.once(fix=fix).zombies
+    clock.advance(A_MOMENT_S)
+    zombies += reaper.once(fix=fix).zombies
+    assert sorted(zombie.job.id for zombie in zombies) == sorted(job.id for job in jobs)
+    assert all(zombie.recovered is fix for zombie in zombies)
+
+
+def test_rows_that_stay_are_looked_at_once_in_a_pass(file_store: Store, clock: FakeClock, tmp_path: Path) -> None:
+    """One that cannot be read is not counted by the store; it must not make a pass read the others again."""
+    for _ in range(20):
+        damage(tmp_path / "jobs.db", start(file_store, lease_s=10.0).id, "on_crash = 'whatever'")
+    start(file_store, lease_s=20.0)
+    clock.advance(LEASE_S)
+    meddler = Meddler(file_store)
+    Reaper(meddler, clock).once()  # type: ignore[arg-type]
+    assert meddler.calls["overdue"] == 2
+
+
+def test_after_a_storm_there_is_a_second_look_again(store: Store, clock: FakeClock, reaper: Reaper) -> None:
+    many(store, PAGE + 1, enrol(store))
+    clock.advance(LEASE_S)
+    assert twice(reaper, clock) == PAGE + 1
+    job = start(store)
+    assert wait_idle(reaper, clock, LEASE_S) == 0
+    clock.advance(LEASE_S + 0.01 - 30.0)
+    assert reaper.once().recovered == 0
+    clock.advance(A_MOMENT_S)
+    assert reaper.once().recovered == 1
+    assert row(store, job.id).zombies == 1
+
+
+def test_the_memory_of_complaints_does_not_grow(file_store: Store, clock: FakeClock, tmp_path: Path) -> None:
+    reaper = Reaper(file_store, clock)
+    for _ in range(3):
+        damage(tmp_path / "jobs.db", (job := start(file_store)).id, "attempt = 99")
+        clock.advance(LEASE_S)
+        wait_idle(reaper, clock, 1)
+        damage(tmp_path / "jobs.db", job.id, "attempt = 1")
+        wait_idle(reaper, clock, 100)
+    assert len(reaper._complained) == 1
+
+
 def test_the_whole_stores_trouble_is_not_a_rows(store: Store, clock: FakeClock) -> None:
     """A store that cannot be reached ends the pass; it does not try a thousand rows one by one."""
     meddler = Meddler(store)
@@ -388,6 +442,33 @@ def test_a_dry_run_changes_nothing(store: Store, clock: FakeClock) -> None:
     assert (report.recovered, report.ended_as(State.HELD)) == (0, 1)
 
 
+def test_a_dry_run_counts_more_than_a_page(store: Store, clock: FakeClock) -> None:
+    """Of each kind: overdue, and held by one worker that is gone."""
+    many(store, 2 * PAGE + 7, enrol(store))
+    gone = many(store, PAGE + 3, worker := enrol(store), lease_s=600.0)
+    store.retire(worker, "exit: its process was killed by SIGKILL")
+    clock.advance(LEASE_S)
+    reaper = Reaper(store, clock)
+    reaper.once(fix=False)
+    clock.advance(A_MOMENT_S)
+    zombies = reaper.once(fix=False).zombies
+    assert len(zombies) == len({zombie.job.id for zombie in zombies}) == 3 * PAGE + 10
+    assert {zombie.job.id for zombie in zombies if zombie.detector == "exit"} == {job.id for job in gone}
+
+
+def test_what_is_only_given_back_is_no_zombie_in_a_dry_run(store: Store, clock: FakeClock) -> None:
+    """Not even when its lease has run out as well."""
+    start(store, worker := enrol(store))
+    store.retire(worker, "released: the worker stopped")
+    clock.advance(LEASE_S)
+    before = picture(store)
+    reaper = Reaper(store, clock)
+    reaper.once(fix=False)
+    clock.advance(A_MOMENT_S)
+    assert reaper.once(fix=False).zombies == []
+    assert picture(store) == before
+
+
 def test_one_call_makes_a_complete_pass(store: Store, clock: FakeClock) -> None:
     start(store)
     clock.advance(LEASE_S)
@@ -463,6 +544,22 @@ def test_what_a_stopped_worker_left_is_released_and_not_crashed(store: Store, cl
     assert (after.state, after.crashes, after.zombies) == (State.READY, 0, 0)
     assert row(store, careful.id).state is State.HELD
     assert [event.kind for event in store.journal(plain.id)] == ["released"]
+
+
+def test_who_comes_first_settles_in_the_manner_that_the_row_says(store: Store, clock: FakeClock) -> None:
+    """The supervisor marked its child gone and then could not reach the store: its peers take it from there."""
+    meddler = Meddler(store)
+    job = start(store, worker := enrol(store), lease_s=600.0)
+    [known] = [each for each in store.workers() if each.id == worker]
+    parent = Reaper(meddler, clock)  # type: ignore[arg-type]
+    with meddler.down("settle"), pytest.raises(StoreUnavailable):
+        parent.recover_worker(known, "exit", "its process exited with code 76", excused=True)
+    [zombie] = Reaper(store, clock).once().zombies
+    assert (zombie.detector, zombie.recovered) == ("exit", True)
+    after = row(store, job.id)
+    assert (after.state, after.crashes, after.zombies) == (State.READY, 0, 1)
+    [event] = store.journal(job.id)
+    assert (event.detail["detector"], event.detail["exit_code"]) == ("exit", 76)
 
 
 def test_the_autopsy_says_what_is_known(store: Store, clock: FakeClock, reaper: Reaper) -> None:

@@ -15,11 +15,14 @@ from typing import Any
 
 import msgspec
 
+from holdfast.app import App
 from holdfast.cli.base import LOG_FORMAT
 from holdfast.cli.loading import load_app
+from holdfast.errors import UsageError
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 from holdfast.worker.signals import catch_signals
+from holdfast.worker.supervisor import EXIT_UNUSABLE
 
 log = logging.getLogger("holdfast.worker")
 
@@ -30,8 +33,7 @@ def main() -> None:
     settings = _first_order(orders)
     options = msgspec.convert(settings["options"], WorkerOptions)
     logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)
-    app = load_app(settings["app"])
-    app.url = settings["db"]
+    app = _load(settings["app"], settings["db"])
     ended, signals = os.pipe(), catch_signals()
     runner = Runner(app, options, name=settings["name"], supervisor=settings["supervisor"], may_exit=True)
     codes: list[int] = []
@@ -61,6 +63,19 @@ def main() -> None:
                 sources.remove(orders)
     logging.shutdown()
     os._exit(codes[0] if codes else 1)  # a handler thread that would not stop must not keep us
+
+
+def _load(ref: str, url: str) -> App:
+    """Import the app and give it the supervisor's store; if that cannot be, say why and end."""
+    try:
+        app = load_app(ref)
+        if app.url != url:  # a module may use the store while it is imported; then it can no longer be set
+            app.url = url
+        return app
+    except UsageError as error:
+        log.error("the worker cannot start: %s", error)
+        logging.shutdown()
+        os._exit(EXIT_UNUSABLE)  # a thread of the user's module must not keep us
 
 
 def _first_order(orders: int) -> dict[str, Any]:

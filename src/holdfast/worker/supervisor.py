@@ -40,7 +40,8 @@ log = logging.getLogger("holdfast.supervisor")
 CHILD = "holdfast.cli.child"
 YOUNG_S = 10.0  # a child that dies before this age is restarted more slowly
 RESTART_MAX_S = 30.0
-STOP_MARGIN_S = 15.0  # beyond the grace period; then a child is killed
+STOP_MARGIN_S = 15.0  # beyond the grace period; then a child is killed, and a store that fails is given up
+EXIT_UNUSABLE = 2  # of a child that cannot load the app; see cli/child.py
 
 
 def supervise(app_ref: str, app: App, options: WorkerOptions) -> int:
@@ -61,6 +62,7 @@ class Supervisor:
         self._id = new_id()
         self._name = options.name or socket.gethostname()
         self._stopping = threading.Event()
+        self._lock = threading.Lock()
         self._orders: dict[int, int] = {}  # child number -> the end of the pipe that we write to
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -84,7 +86,11 @@ class Supervisor:
                 kill_at = self._clock.lease() + STOP_MARGIN_S + (0 if told > 1 else self._options.grace_period_s)
             if self._clock.lease() > kill_at:
                 self._kill()
-        return 0
+        if self._stopping.is_set():
+            return 0
+        log.critical("nobody watches over the children any more; ending")
+        self._kill()
+        return 1
 
     # ------------------------------------------------------------------------------------ one child
 
@@ -92,21 +98,33 @@ class Supervisor:
         pause_s = 0.1
         while not self._stopping.is_set():
             born_at = self._clock.lease()
-            child = self._spawn(number)
-            if self._stopping.is_set():
-                self._order("stop")
-            code = child.wait()
-            with contextlib.suppress(OSError):
-                os.close(self._orders.pop(number))
-            self._bury(number, child.pid, code)
+            try:
+                what = self._live_and_die(number)
+            except OSError as error:  # no memory, no process, no descriptor to be had
+                what = f"could not be started ({error})"
+            except Exception as error:
+                log.exception("the watch over child %s/%d stumbled; it goes on", self._name, number)
+                what = f"was lost sight of ({error})"
             if self._stopping.is_set():
                 return
             pause_s = 0.1 if self._clock.lease() - born_at > YOUNG_S else min(pause_s * 2, RESTART_MAX_S)
-            log.warning("child %s/%d %s; starting it again in %.1f s", self._name, number, _why(code), pause_s)
+            log.warning("child %s/%d %s; starting it again in %.1f s", self._name, number, what, pause_s)
             self._clock.wait(self._stopping, pause_s)
 
+    def _live_and_die(self, number: int) -> str:
+        """Start a child, wait for its end, and bury it; return what became of it."""
+        child = self._spawn(number)
+        if self._stopping.is_set():
+            self._order("stop")
+        code = child.wait()
+        with self._lock:
+            os.close(self._orders.pop(number))
+        enrolled = self._bury(number, child.pid, code)
+        if code == EXIT_UNUSABLE and not enrolled:
+            return "could not load the app, for the reason that it gave"
+        return _why(code)
+
     def _spawn(self, number: int) -> subprocess.Popen[bytes]:
-        read_end, write_end = os.pipe()
         settings = {
             "app": self._app_ref,
             "db": self._url,
@@ -114,51 +132,77 @@ class Supervisor:
             "supervisor": self._id,
             "options": asdict(self._options),
         }
+        read_end, write_end = os.pipe()
         try:
             child = subprocess.Popen(
                 [sys.executable, "-m", CHILD, str(read_end)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(read_end,),
             )
+        except BaseException:
+            os.close(write_end)
+            raise
         finally:
             os.close(read_end)
-        os.write(write_end, msgspec.json.encode(settings) + b"\n")  # less than a pipe holds: it does not block
-        self._orders[number] = write_end
         self._children[number] = child
+        with self._lock:
+            self._orders[number] = write_end
+        try:
+            os.write(write_end, msgspec.json.encode(settings) + b"\n")  # less than a pipe holds: it does not block
+        except OSError as error:
+            log.warning("child %s/%d ended before it was told what to do (%s)", self._name, number, error.strerror)
+            child.kill()  # if it has not: without orders it is of no use
         return child
 
-    def _bury(self, number: int, pid: int, code: int) -> None:
-        """Settle what a child left behind; keep trying while the store fails."""
+    def _bury(self, number: int, pid: int, code: int) -> bool:
+        """Settle what a child left behind; keep trying while the store fails. Return whether it had enrolled.
+
+        Once the row is marked gone it says in what manner its jobs are to be settled, so whoever comes next, be it our
+        own next try, goes on in the same manner.
+        """
         trouble = Trouble(log, self._clock, "the jobs of a dead child are settled when it is back")
         reaper = Reaper(self._store, self._clock, hooks=self._hooks, name=f"{self._name}/{number}")
-        for _ in range(20 if self._stopping.is_set() else 1000):
+        released = code == EXIT_STUCK or (self._stopping.is_set() and code == 0)
+        give_up_at = float("inf")
+        while self._clock.lease() < give_up_at:
             try:
-                for worker in self._store.workers():
-                    if worker.supervisor == self._id and worker.pid == pid:
-                        self._settle_leases(reaper, worker, code)
-                return
+                ours = [
+                    each for each in self._store.workers(gone=True) if (each.supervisor, each.pid) == (self._id, pid)
+                ]
+                for worker in ours:
+                    if worker.gone_at is None or worker.running:
+                        self._settle_leases(reaper, worker, code, released)
+                trouble.over()
+                return bool(ours)
             except HoldfastError as error:
-                self._clock.wait(threading.Event(), trouble.met(error))
+                pause_s = trouble.met(error)
+            if self._stopping.is_set():
+                give_up_at = min(give_up_at, self._clock.lease() + STOP_MARGIN_S)
+                self._clock.wait(threading.Event(), pause_s)
+            else:
+                self._clock.wait(self._stopping, pause_s)
+        log.error("the jobs of child %s/%d could not be settled; a reaper will find them", self._name, number)
+        return True
 
-    def _settle_leases(self, reaper: Reaper, worker: Worker, code: int) -> None:
-        if code == EXIT_STUCK or (self._stopping.is_set() and code == 0):
-            released = reaper.release_worker(worker, "the worker stopped")
-            log.info("gave back %d jobs of %s", released, worker.name)
+    def _settle_leases(self, reaper: Reaper, worker: Worker, code: int, released: bool) -> None:
+        if released:
+            given_back = reaper.release_worker(worker, "the worker stopped")
+            log.info("gave back %d jobs of %s", given_back, worker.name)
             return
         excused = code == EXIT_FENCED  # it ended itself because the store was out of reach
-        facts = {"exit_code": code} if code >= 0 else {"signal": _signal(code)}
-        report = reaper.recover_worker(worker, "exit", f"its process {_why(code)}", excused=excused, facts=facts)
+        report = reaper.recover_worker(worker, "exit", f"its process {_why(code)}", excused=excused)
         log.warning("%s %s; %d of its jobs were settled", worker.name, _why(code), report.recovered)
 
     # ------------------------------------------------------------------------------------ all of them
 
     def _order(self, word: str) -> None:
-        for write_end in list(self._orders.values()):
-            with contextlib.suppress(OSError):
-                os.write(write_end, f"{word}\n".encode())
+        with self._lock:  # so that no descriptor is closed, and means something else, before it is written to
+            for write_end in self._orders.values():
+                with contextlib.suppress(OSError):
+                    os.write(write_end, f"{word}\n".encode())
 
     def _kill(self) -> None:
-        for child in self._children.values():
+        for child in list(self._children.values()):
             with contextlib.suppress(OSError):
                 child.kill()
 

@@ -1,0 +1,56 @@
+"""What stands on the row of a worker that is gone, so that everybody settles its jobs in the same manner.
+
+exit: its process was killed by SIGKILL              somebody saw it die
+excused: exit: its process exited with code 76       and nobody is to blame
+released: the worker stopped                         its jobs are given back
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, get_args
+
+import msgspec
+
+from holdfast.core.records import Detector
+
+RELEASED = "released"
+EXCUSED = "excused"
+
+
+class Epitaph(msgspec.Struct, frozen=True):
+    """How a worker ended. `detector` None: it was told to stop, and is no loss."""
+
+    cause: str
+    detector: Detector | None
+    excused: bool = False
+
+    def __str__(self) -> str:
+        if self.detector is None:
+            return f"{RELEASED}: {self.cause}"
+        return f"{EXCUSED}: {self.detector}: {self.cause}" if self.excused else f"{self.detector}: {self.cause}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return what the parent of a process saw of its end, for the autopsy: its exit code or signal."""
+        if self.detector != "exit":
+            return {}
+        if code := re.search(r"\bexited with code (\d+)$", self.cause):
+            return {"exit_code": int(code[1])}
+        if signal := re.search(r"\bkilled by (SIG\w+|signal \d+)$", self.cause):
+            return {"signal": signal[1]}
+        return {}
+
+
+def read_epitaph(text: str | None) -> Epitaph:
+    """Read what stands there; words of another origin are the cause of a worker that vanished."""
+    first, _, rest = (text or "").partition(": ")
+    if first == RELEASED:
+        return Epitaph(rest, None)
+    excused = first == EXCUSED
+    if excused:
+        first, _, rest = rest.partition(": ")
+    for detector in get_args(Detector):
+        if first == detector:
+            return Epitaph(rest, detector, excused)
+    return Epitaph(text or "marked gone", "vanished")

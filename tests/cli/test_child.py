@@ -1,0 +1,60 @@
+"""The program of one worker process: what it does with an app that it cannot use."""
+
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.worker.options import WorkerOptions
+
+EAGER = """
+from holdfast import App
+app = App("sqlite:///jobs.db")
+@app.task
+def hello() -> None: ...
+app.store.counts()
+"""
+
+
+def child(folder: Path, db: str) -> tuple[int, str]:
+    """Start it as the supervisor does, and let the supervisor die at once; return its exit code and its log."""
+    read_end, write_end = os.pipe()
+    settings = {"app": "shop:app", "db": db, "name": "w/1", "supervisor": "s", "options": asdict(WorkerOptions())}
+    os.write(write_end, msgspec.json.encode(settings) + b"\n")
+    os.close(write_end)
+    command = [sys.executable, "-m", "holdfast.cli.child", str(read_end)]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, pass_fds=[read_end], stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    finally:
+        os.close(read_end)
+    return done.returncode, done.stderr
+
+
+def test_a_module_may_use_the_store_while_it_is_imported(folder: Path) -> None:
+    (folder / "shop.py").write_text(EAGER)
+    code, log = child(folder, "sqlite:///jobs.db")
+    assert code == 0, log
+    assert "the supervisor is gone" in log
+
+
+@pytest.mark.parametrize(
+    ("text", "db", "why"),
+    [
+        (EAGER, "sqlite:///other.db", "the store is open; set the url before its first use"),
+        ("import nothing_of_that_name", "sqlite:///jobs.db", "No module named 'nothing_of_that_name'"),
+        ("raise SystemExit(0)", "sqlite:///jobs.db", "could not be imported"),
+    ],
+)
+def test_an_app_that_cannot_be_used_ends_it_with_one_message(folder: Path, text: str, db: str, why: str) -> None:
+    (folder / "shop.py").write_text(text)
+    code, log = child(folder, db)
+    assert code == 2
+    assert why in log
+    assert log.count("the worker cannot start") == 1
+    assert "cli/child.py" not in log, "no traceback of ours"

@@ -1,0 +1,204 @@
+"""The parent: what it does for a child that ended, and that nothing ends the parent itself (DESIGN 4.1, 15.2)."""
+
+import errno
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import App
+from holdfast.core.machine import State
+from holdfast.core.records import Job
+from holdfast.errors import StoreUnavailable
+from holdfast.reaper import Reaper
+from holdfast.worker import supervisor as module
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.runner import EXIT_FENCED, EXIT_STUCK
+from holdfast.worker.supervisor import Supervisor
+from tests.factory import enrol, row, start
+from tests.worker.house import until
+from tests.worker.meddler import Meddler, once
+
+PID = 4711
+
+
+class Parent:
+    """A supervisor over a store that a test may take away, and one child that it never started."""
+
+    def __init__(self, app: App) -> None:
+        self.store = Meddler(app.store)
+        app._store = self.store  # type: ignore[assignment]
+        self.supervisor = Supervisor("none:app", app, WorkerOptions(name="w"))
+        self.child = enrol(app.store, pid=PID, supervisor=self.supervisor._id, boot_id=app.clock.boot_id)
+
+    def runs(self) -> Job:
+        return start(self.store, self.child, lease_s=600.0)  # type: ignore[arg-type]
+
+    def watch(self) -> threading.Thread:
+        thread = threading.Thread(target=self.supervisor._monitor, args=(1,), daemon=True)
+        thread.start()
+        return thread
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Iterator[Parent]:
+    with App(f"sqlite:///{tmp_path}/jobs.db?synchronous=normal") as app:
+        parent = Parent(app)
+        yield parent
+        parent.supervisor._stopping.set()
+        parent.store.real.retire(parent.child, "the test is over")
+
+
+def lost() -> Any:
+    return once(StoreUnavailable("the test took it away"))
+
+
+@pytest.mark.parametrize(
+    ("code", "crashes", "kind", "facts"),
+    [
+        (EXIT_FENCED, 0, "zombie", {"exit_code": EXIT_FENCED}),
+        (EXIT_STUCK, 0, "released", {}),
+        (3, 1, "zombie", {"exit_code": 3}),
+        (-9, 1, "zombie", {"signal": "SIGKILL"}),
+    ],
+)
+def test_a_store_that_fails_between_the_mark_and_the_settling(
+    parent: Parent, code: int, crashes: int, kind: str, facts: dict[str, Any]
+) -> None:
+    job = parent.runs()
+    with parent.store.before("settle", lost()):
+        assert parent.supervisor._bury(1, PID, code) is True
+    assert parent.store.calls["settle"] == 2
+    after = row(parent.store.real, job.id)
+    assert (after.state, after.crashes) == (State.READY, crashes)
+    [event] = parent.store.journal(job.id)
+    assert event.kind == kind
+    assert {name: event.detail[name] for name in ("exit_code", "signal") if name in event.detail} == facts
+
+
+@pytest.mark.parametrize(("code", "kind"), [(EXIT_FENCED, "zombie"), (EXIT_STUCK, "released")])
+def test_a_peer_that_comes_in_between_settles_in_the_same_manner(parent: Parent, code: int, kind: str) -> None:
+    job = parent.runs()
+    store = parent.store.real
+    with parent.store.before("settle", lambda *_: Reaper(store, parent.supervisor._clock).once()):
+        parent.supervisor._bury(1, PID, code)
+    after = row(store, job.id)
+    assert (after.state, after.crashes) == (State.READY, 0)
+    assert [event.kind for event in store.journal(job.id)] == [kind]
+
+
+def test_the_workers_of_others_and_those_that_left_are_let_be(parent: Parent) -> None:
+    store = parent.store.real
+    other = start(store, enrol(store, pid=PID, supervisor="another", boot_id=parent.supervisor._clock.boot_id))
+    store.retire(parent.child, "left")
+    assert parent.supervisor._bury(1, PID, -9) is True
+    assert row(store, other.id) == other
+    assert parent.supervisor._bury(1, PID + 1, -9) is False
+
+
+def test_a_stop_ends_the_trying(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM comes while the store is away: it is tried a little longer, and the parent leaves."""
+    monkeypatch.setattr(module, "STOP_MARGIN_S", 0.3)
+    parent.runs()
+    burial = threading.Thread(target=parent.supervisor._bury, args=(1, PID, -9), daemon=True)
+    with parent.store.down():
+        burial.start()
+        until(lambda: parent.store.calls["workers"] >= 3, "it keeps trying")
+        assert burial.is_alive()
+        parent.supervisor._stopping.set()
+        burial.join(10)
+        assert not burial.is_alive()
+
+
+def child_program(code: int = 0) -> list[str]:
+    return [sys.executable, "-c", f"import os; os._exit({code})"]
+
+
+def test_a_child_that_cannot_be_started_is_tried_again(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, tries = subprocess.Popen, []
+
+    def popen(*_: Any, **options: Any) -> Any:
+        tries.append(len(os.listdir("/dev/fd")))
+        if len(tries) < 3:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return real(child_program(), stdin=subprocess.DEVNULL)
+
+    monkeypatch.setattr(module.subprocess, "Popen", popen)
+    watch = parent.watch()
+    until(lambda: len(tries) >= 3, "it is tried a third time")
+    parent.supervisor._stopping.set()
+    watch.join(10)
+    assert not watch.is_alive()
+    assert tries[0] == tries[1], "no pipe is left open"
+    assert "could not be started ([Errno 11] Resource temporarily unavailable)" in caplog.text
+
+
+def test_a_child_that_ends_before_it_has_its_orders_is_started_again(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, tries = subprocess.Popen, []
+
+    def popen(*_: Any, **options: Any) -> Any:
+        tries.append(options)
+        child = real(child_program(3), stdin=subprocess.DEVNULL)
+        child.wait()
+        return child
+
+    monkeypatch.setattr(module.subprocess, "Popen", popen)
+    watch = parent.watch()
+    until(lambda: len(tries) >= 2, "it is started again")
+    parent.supervisor._stopping.set()
+    watch.join(10)
+    assert not watch.is_alive()
+    assert "ended before it was told what to do (Broken pipe)" in caplog.text
+    assert "exited with code 3; starting it again" in caplog.text
+
+
+def test_a_mistake_of_ours_does_not_end_the_watch(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+
+    def stumble(_: int) -> str:
+        tries.append(1)
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(parent.supervisor, "_live_and_die", stumble)
+    parent.watch()
+    until(lambda: len(tries) >= 2, "it goes on")
+
+
+@pytest.mark.parametrize(("told_to_stop", "code"), [(True, 0), (False, 1)])
+def test_a_parent_without_children_that_nobody_stopped_has_failed(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch, told_to_stop: bool, code: int
+) -> None:
+    silent, end = os.pipe()
+    monkeypatch.setattr(module, "catch_signals", lambda: silent)
+    monkeypatch.setattr(parent.supervisor, "_monitor", lambda _: None)
+    if told_to_stop:
+        parent.supervisor._stopping.set()
+    assert parent.supervisor.run() == code
+    os.close(silent)
+    os.close(end)
+
+
+@pytest.mark.parametrize("enrolled", [True, False])
+def test_a_child_that_cannot_load_the_app_is_named_so(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, enrolled: bool
+) -> None:
+    """A handler may end its process with the same code; that child had enrolled."""
+    monkeypatch.setattr(parent.supervisor, "_bury", lambda *_: enrolled)
+    real = subprocess.Popen
+    monkeypatch.setattr(module.subprocess, "Popen", lambda _, **options: real(child_program(2), **options))
+    watch = parent.watch()
+    until(lambda: "starting it again" in caplog.text, "it has ended")
+    parent.supervisor._stopping.set()
+    watch.join(10)
+    assert ("could not load the app" in caplog.text) is not enrolled
+    assert caplog.records[0].levelno >= logging.WARNING
