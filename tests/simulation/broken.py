@@ -191,7 +191,7 @@ BROKEN = [
     ),
     Broken(
         "a free lock is believed at the first look",
-        ((reaper, "Reaper._seen_twice", "or each.worker.id in self._free_locks", "or True"),),
+        ((reaper, "Reaper._seen_twice", "or self._is_free_for_long(each.worker, now)", "or True"),),
         world=None, why="the walk has no locks",
     ),
     Broken(

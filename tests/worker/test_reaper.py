@@ -351,8 +351,7 @@ def test_the_memory_of_complaints_does_not_grow(file_store: Store, clock: FakeCl
     reaper = Reaper(file_store, clock)
     for _ in range(3):
         damage(tmp_path / "jobs.db", (job := start(file_store)).id, "attempt = 99")
-        clock.advance(LEASE_S)
-        wait_idle(reaper, clock, 1)
+        wait_idle(reaper, clock, LEASE_S + 1)
         damage(tmp_path / "jobs.db", job.id, "attempt = 1")
         wait_idle(reaper, clock, 100)
     assert len(reaper._complained) == 1
