@@ -360,7 +360,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "reaper.py",
         'each.evidence != "lock" or self._is_free_for_long(each.worker, now)',
         "True",
-        REAPER,
+        SQLITE,
     ),
     (
         "an overdue lease is believed at the first look",
@@ -381,7 +381,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "reaper.py",
         "            self._store.retire(worker.id, str(epitaph), under=self._under)\n",
         "",
-        REAPER,
+        SQLITE,
     ),
     (
         "the daemon acts without its term",
@@ -473,9 +473,31 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "the supervisor leaves what a dead child held",
         "worker/supervisor.py",
-        "            self._bury(number, child.pid, code)\n",
-        "",
+        "enrolled = self._bury(number, child.pid, code)\n",
+        "enrolled = True\n",
         CRASH,
+    ),
+    (
+        "the supervisor forgets a child that it has marked gone",
+        "worker/supervisor.py",
+        "self._store.workers(gone=True)",
+        "self._store.workers()",
+        WORKER,
+    ),
+    (
+        "an excuse is not left for whoever comes first",
+        "core/epitaph.py",
+        "excused = first == EXCUSED\n",
+        "excused = False\n",
+        (*REAPER, "tests/core/test_epitaph.py"),
+    ),
+    ("standing by is a gap", "daemon.py", "                reaper.stand_by()\n", "                pass\n", REAPER),
+    (
+        "an enrolment that failed keeps its lock",
+        "stores/sqlite/store.py",
+        "                liveness.drop(self._lock_path(worker.id))\n            raise",
+        "                pass\n            raise",
+        SQLITE,
     ),
     (
         "children outlive their supervisor",
