@@ -558,3 +558,13 @@ def test_two_thousand_attempts_are_settled_in_one_batch(store: Store) -> None:
     assert store.settle(batch) == [ACCEPTED] * 2000
     assert store.counts() == {"default": {State.DONE: 1000, State.READY: 1000}}
     assert len(store.journal(limit=5000)) == 1000
+
+
+@pytest.mark.parametrize("outcome", [Succeeded('"r"'), Failed("boom"), Released(True, "stopping")])
+def test_an_ending_is_that_of_the_job_it_names_and_of_no_other_of_the_same_claim(
+    store: Store, outcome: Outcome
+) -> None:
+    store.add([make_job(), make_job()])
+    named, left_out = claim(store, limit=2)
+    assert settle(store, named, outcome) is ACCEPTED
+    assert row(store, left_out.id) == left_out
