@@ -53,6 +53,7 @@ def after_a_restart(world: World, rounds: int) -> Iterator[float]:
         again = world.until_started(job, 2)
         world.until_state(job, "done")
         yield max(0.0, again.wall - ready_at(worker))
+        assert worker.said("recovered 1 orphaned jobs at start") == 1, "the sweep comes before the first claim"
 
 
 def ready_at(worker: Process) -> float:

@@ -5,6 +5,7 @@ appending, so lines of many processes never mix, and a line that is there was wr
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -71,6 +72,17 @@ def first_hangs(ctx: Context) -> int:
     write("start", ctx)
     while ctx.attempt == 1:
         time.sleep(0.005)
+    write("end", ctx)
+    return ctx.fence
+
+
+@app.task(name="from_the_grave", retry=AGAIN)
+def from_the_grave(ctx: Context) -> int:
+    """The first attempt does not stop when it is told to: it returns, and believes that it has succeeded."""
+    write("start", ctx)
+    with contextlib.suppress(BaseException):
+        while ctx.attempt == 1:
+            time.sleep(0.005)
     write("end", ctx)
     return ctx.fence
 

@@ -94,7 +94,7 @@ def test_sigterm_to_one_child_stops_that_child_gracefully_and_it_is_started_agai
 
 
 def test_children_whose_supervisor_dies_release_what_they_run_and_leave(world: World) -> None:
-    worker = world.worker("w", processes=2).until_ready(2)
+    worker = world.worker("w", "--grace-period", "600", processes=2).until_ready(2)
     jobs = [world.tasks.wait.using(lease_s=600).enqueue().id for _ in range(3)]
     careful = world.tasks.careful.using(lease_s=600).enqueue(600.0).id
     for job in [*jobs, careful]:

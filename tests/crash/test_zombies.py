@@ -20,9 +20,11 @@ def stopped_holder(world: World, job: str, *groups: Process) -> Process:
 
 
 @pytest.mark.slow  # a lease has to run out
-def test_the_late_result_is_refused_and_the_successors_stands(world: World) -> None:
+@pytest.mark.parametrize("task", ["first_hangs", "from_the_grave"], ids=["it gives up", "it succeeded"])
+def test_the_late_result_is_refused_and_the_successors_stands(world: World, task: str) -> None:
+    """Whatever the zombie has to say: that it was stopped, or that it has done the work."""
     groups = [world.worker(name).until_ready() for name in ("ann", "bob")]
-    job = world.tasks.first_hangs.using(lease_s=LEASE_S).enqueue().id
+    job = getattr(world.tasks, task).using(lease_s=LEASE_S).enqueue().id
     world.until_started(job)
     zombie = stopped_holder(world, job, *groups)
     stopped_at = now()
@@ -37,6 +39,7 @@ def test_the_late_result_is_refused_and_the_successors_stands(world: World) -> N
     until(lambda: "stale_report" in world.kinds(job), "the zombie reports")
     [event] = world.events(job, "stale_report")
     assert event.fence == 1
+    assert event.detail["verb"] in ("settle", "beat")
     assert world.row(job) == row, "nothing else has changed"
     fine = world.tasks.quick.enqueue().id  # both go on working
     world.until_state(fine, "done")
