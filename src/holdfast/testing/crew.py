@@ -112,7 +112,7 @@ class SimWorker(Process):
             return
         if self.claim_id == claim_id:  # it may have enrolled anew while the answer was on its way
             self.claim_id, self.asked_at = f"{worker_id}/{next(self.claims)}", None
-        for job in jobs:
+        for job in sorted(jobs, key=lambda job: job.id):  # a repeated claim promises the jobs, not their order
             self._begin(job, trust(sent_at, job.lease_s, job.beat_s))
 
     def _is_due(self) -> bool:
