@@ -70,7 +70,7 @@ def sql_mutants() -> Iterator[Mutant]:
         for match in conjuncts(statement):
             dropped = statement[: match.start("what")] + "true" + statement[match.end("what") :]
             words = " ".join(match["what"].split())
-            tests = ("tests/worker", *STORE) if name == "transaction" else STORE
+            tests = ("tests/worker/test_transaction.py", *STORE) if name == "transaction" else STORE
             yield Mutant(f"sql {name}: {words}", QUERIES, whole[:start] + dropped + whole[end:], tests)
 
 
@@ -179,6 +179,28 @@ def judge_mutants() -> Iterator[Mutant]:
 WORKER = ("tests/worker",)
 SQLITE = ("tests/test_sqlite_store.py", "tests/worker")
 CRASH = ("tests/crash",)
+# Where a broken line of this file is most likely to be noticed: these run first.
+NEAREST = {
+    "shield.py": ("tests/worker/test_interrupts.py",),
+    "stores/sqlite/writers.py": ("tests/worker/test_interrupts.py",),
+    "stores/sqlite/transaction.py": ("tests/worker/test_interrupts.py", "tests/worker/test_transaction.py"),
+    "worker/context.py": ("tests/worker/test_interrupts.py",),
+    "worker/executors.py": (
+        "tests/worker/test_interrupts.py",
+        "tests/worker/test_stopping.py",
+        "tests/worker/test_runner.py",
+    ),
+    "worker/keeper.py": ("tests/worker/test_keeper.py", "tests/worker/test_outage.py", "tests/crash/test_zombies.py"),
+    "worker/watch.py": ("tests/worker/test_time_limits.py", "tests/worker/test_outage.py"),
+    "worker/settler.py": ("tests/worker/test_settler.py", "tests/worker/test_cancel.py", "tests/worker/test_outage.py"),
+    "worker/runner.py": (
+        "tests/worker/test_outage.py",
+        "tests/worker/test_claiming.py",
+        "tests/crash/test_recovery.py",
+    ),
+    "worker/supervisor.py": ("tests/worker/test_supervisor.py", "tests/crash/test_recovery.py"),
+    "cli/child.py": ("tests/crash/test_signals.py",),
+}
 REAPER = ("tests/worker/test_reaper.py", "tests/test_daemon.py")
 
 HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
@@ -538,7 +560,7 @@ def hand_mutants() -> Iterator[Mutant]:
         text = (SRC / path).read_text()
         if text.count(old) != 1:
             raise SystemExit(f"mutant {name!r}: {old!r} stands {text.count(old)} times in {file}; mend the mutant")
-        yield Mutant(f"hand {name}", path, text.replace(old, new), tests)
+        yield Mutant(f"hand {name}", path, text.replace(old, new), (*NEAREST.get(file, ()), *tests))
 
 
 # ----------------------------------------------------------------------------------------------- run

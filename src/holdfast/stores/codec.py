@@ -24,7 +24,7 @@ _names = msgspec.json.Decoder(list[str])
 
 
 def jobs_from(text: str) -> list[Job]:
-    """Read rows of jobs. One that cannot be read is left out and logged, so that it does not hide the others."""
+    """Read rows of jobs. One that cannot be read is left out, so that it does not hide the others, and logged once."""
     try:
         return _jobs.decode(text)
     except msgspec.ValidationError:
@@ -36,7 +36,7 @@ def _readable(text: str) -> Iterator[Job]:
         try:
             yield _job.decode(row)
         except msgspec.ValidationError as error:
-            log.error("a job's row cannot be read and is left out (%s): %.200s", error, bytes(row))
+            _complain(f"job {bytes(row)[:200]!r}", str(error))
 
 
 def rows_from(text: str) -> list[list[Any]]:
@@ -61,12 +61,12 @@ def workers_from(text: str) -> Iterator[tuple[Worker, list[Any]]]:
             fields["queues"] = _names.decode(fields["queues"])
             yield msgspec.convert(fields, Worker, strict=False), row[len(names) :]
         except msgspec.DecodeError as error:
-            _complain_of_worker(str(fields["id"]), str(error))
+            _complain(f"worker {fields['id']}", str(error))
 
 
 @lru_cache(maxsize=1000)  # the same row is read several times a second
-def _complain_of_worker(worker_id: str, error: str) -> None:
-    log.error("the row of worker %.200s cannot be read and is left out: %s", worker_id, error)
+def _complain(whose: str, error: str) -> None:
+    log.error("the row of %.250s cannot be read and is left out: %s", whose, error)
 
 
 def event_from(row: list[Any]) -> Event:
