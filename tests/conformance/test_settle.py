@@ -568,3 +568,12 @@ def test_an_ending_is_that_of_the_job_it_names_and_of_no_other_of_the_same_claim
     named, left_out = claim(store, limit=2)
     assert settle(store, named, outcome) is ACCEPTED
     assert row(store, left_out.id) == left_out
+
+
+def test_even_a_success_is_refused_when_it_names_a_lease_that_was_renewed_since(store: Store, clock: FakeClock) -> None:
+    job = start(store)
+    clock.advance(10)
+    store.beat(job.worker or "", [Pulse(job.lease)])
+    before = row(store, job.id)
+    assert settle(store, job, Succeeded(), seen_lease=True) is REFUSED
+    assert row(store, job.id) == before

@@ -1,0 +1,437 @@
+"""Memory and SQLite get the same calls; every answer and everything that can be read must agree after each of them.
+
+What makes it find things: a lease that was drawn once is never used up, so zombies come back often; time moves to
+exactly the end of a lease, a little before it and a little after; few keys and queues, so that calls meet. Instants are
+multiples of 1/32 s, which both stores keep exactly (SQLite's JSON has fifteen digits).
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+
+from holdfast.core import acts
+from holdfast.core.machine import ENDED, State
+from holdfast.core.policy import Policy, Retry
+from holdfast.core.records import BeatAnswer, Event, Filter, Job, Lease, NewJob, Pulse, Worker
+from holdfast.core.verdict import (
+    Cancelled,
+    Failed,
+    Lost,
+    Outcome,
+    Parked,
+    Released,
+    Settlement,
+    Snoozed,
+    Stalled,
+    Succeeded,
+    TimedOut,
+    Verdict,
+    judge,
+    settlement,
+)
+from holdfast.errors import HoldfastError, IllegalMove
+from holdfast.reaper import Reaper
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing import FakeClock
+
+MOMENT_S = 1 / 32
+ROUNDING = 1e-5
+QUEUES, TASKS, KEYS = ["a", "b"], ["t", "u"], [None, None, "k", "l"]
+LEASES_S = [1.5, 3.0]
+DAY_S = 86_400.0  # SQLite forgets workers that are gone for longer; a run is shorter
+
+outcomes = st.sampled_from([
+    *(Succeeded('"fine"'), Succeeded('"fine"'), Succeeded(None), Failed("no luck", {"traceback": "…"})),
+    *(TimedOut("too slow"), Stalled("no progress")),
+    *(Snoozed(1.5), Parked("for a signal"), Cancelled(), Released(True, "stopping"), Released(False, "stopping")),
+    *(Lost("exit", "killed", suspects=2), Lost("exit", "cut off", excused=True)),
+])  # fmt: skip
+policies = st.builds(
+    Policy,
+    retry=st.builds(Retry, st.integers(1, 4), st.just(0.5), st.just(1.0), st.booleans()),
+    crashes_max=st.integers(1, 3),
+    on_crash=st.sampled_from(["retry", "retry", "retry", "hold", "fail", "rollback"]),
+    lease_s=st.sampled_from(LEASES_S),
+)
+queues = st.sampled_from([["a", "b"], ["a", "b"], ["b", "a"], ["b"], []])
+tasks = st.sampled_from([["t", "u"], ["t", "u"], ["u"]])
+rarely = st.sampled_from([False, False, False, True])
+
+
+class Pair(NamedTuple):
+    """One row, as each store gave it."""
+
+    memory: Job
+    sqlite: Job
+
+
+class Stores(RuleBasedStateMachine):
+    """See the module's docstring."""
+
+    ids, workers = Bundle("ids"), Bundle("workers")
+    attempts, overdue, seen = Bundle("attempts"), Bundle("overdue"), Bundle("seen")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="agreement-"))
+        self.clock = FakeClock()
+        self.memory: Store = MemoryStore(clock=self.clock)
+        self.sqlite: Store = SqliteStore(f"sqlite:///{self.folder}/jobs.db?synchronous=normal", clock=self.clock)
+        self.sqlite.migrate()
+        self.reapers = Reaper(self.memory, self.clock), Reaper(self.sqlite, self.clock)
+        self.kept: list[Job] = []  # every attempt that was given
+        self.sights: dict[tuple[str, State, int], Job] = {}  # every state and fence that a row has had
+        self.numbers = iter(range(1_000_000))
+
+    def teardown(self) -> None:
+        for worker in self.sqlite.workers():
+            self.sqlite.retire(worker.id, "the run is over")  # drops its liveness lock
+        self.sqlite.close()
+        shutil.rmtree(self.folder)
+
+    def both(self, call: Callable[[Store, Any], Any], given: Pair | Sequence[Pair] | None = None) -> list[Any]:
+        """Make one call of each store, with its own rows; the answers, or the errors, agree."""
+        answers = []
+        for number, store in enumerate((self.memory, self.sqlite)):
+            rows = given[number] if isinstance(given, Pair) else [pair[number] for pair in given or ()]
+            try:
+                answers.append(call(store, rows))
+            except HoldfastError as error:
+                answers.append(type(error))
+        return answers
+
+    def agree(self, call: Callable[[Store, Any], Any], given: Pair | Sequence[Pair] | None = None) -> Any:
+        memory, sqlite = self.both(call, given)
+        assert same(memory, sqlite), f"memory: {memory}\nsqlite: {sqlite}"
+        return memory
+
+    # ------------------------------------------------------------------------------------- life of a job
+
+    @initialize(target=workers)
+    def first_workers(self) -> Any:
+        return multiple(*(self._enroll() for _ in range(2)))
+
+    @rule(target=ids, policy=policies, queue=st.sampled_from(QUEUES), task=st.sampled_from(TASKS),
+          key=st.sampled_from(KEYS), priority=st.sampled_from([0, 0, 5]), delay_s=st.sampled_from([0.0, 0.0, 1.5]),
+          twice=rarely)  # fmt: skip
+    def add(self, twice: bool, policy: Policy, **given: Any) -> Any:
+        new = self._new(policy, **given)
+        return multiple(*self._add([new, self._new(policy, **given), new] if twice else [new]))
+
+    @rule(target=attempts, worker=workers, policy=policies, jobs=st.integers(1, 2), limit=st.sampled_from([1, 1, 0]),
+          queue=st.sampled_from(QUEUES))  # fmt: skip
+    def start(self, worker: str, policy: Policy, jobs: int, limit: int, queue: str) -> Any:
+        """Jobs that are claimed at once, or ahead: most calls want an attempt."""
+        self._add([self._new(policy, priority=5, queue=queue) for _ in range(jobs)])
+        return self._claim(worker, queues=[queue], tasks=["t"], limit=limit, ahead=jobs - limit)
+
+    @rule(target=attempts, worker=workers, queues=queues, tasks=tasks, limit=st.sampled_from([2, 1, 3, 0]),
+          ahead=st.sampled_from([0, 0, 2]))  # fmt: skip
+    def claim(self, worker: str, **given: Any) -> Any:
+        return self._claim(worker, **given)
+
+    @rule(target=attempts, pair=attempts, limit=st.integers(1, 3))
+    def claim_again(self, pair: Pair, limit: int) -> Any:
+        """The answer to a claim was lost."""
+        job = pair.memory
+        return self._claim(job.worker or "", claim_id=job.claim_id, queues=QUEUES, tasks=TASKS, limit=limit)
+
+    @rule(pair=attempts, others=st.lists(attempts, max_size=2), of_another=rarely, worker=workers,
+          started=st.booleans(), progress=st.sampled_from([None, 0.5]), note=st.sampled_from([None, "n"]))  # fmt: skip
+    def beat(self, pair: Pair, others: list[Pair], of_another: bool, worker: str, **pulse: Any) -> None:
+        who = worker if of_another else pair.memory.worker or ""
+
+        def call(store: Store, jobs: list[Job]) -> BeatAnswer:
+            answer = store.beat(who, [Pulse(job.lease, **pulse) for job in jobs], 12.5)
+            return BeatAnswer(sorted(answer.lost), sorted(answer.cancelled), answer.gone)
+
+        self.agree(call, unique([pair, *others]))
+
+    @rule(pairs=st.lists(attempts, min_size=1, max_size=3), outcome=outcomes, knows=st.booleans())
+    def settle(self, pairs: list[Pair], outcome: Outcome, knows: bool) -> None:
+        """`knows`: the attempt has heard whether it was asked to stop."""
+
+        def call(store: Store, jobs: list[Job]) -> list[Answer]:
+            asked = {job.id: job.cancel_requested for job in store.find(Filter(limit=10_000))}
+            now = [msgspec.structs.replace(job, cancel_requested=asked.get(job.id, False)) for job in jobs]
+            return store.settle([judged(store, job, outcome) for job in (now if knows else jobs)])
+
+        self.agree(call, unique(pairs))
+
+    # --------------------------------------------------------------------------------- finding the dead
+
+    @rule(target=overdue, off_s=st.sampled_from([-MOMENT_S, 0.0, 0.0, MOMENT_S, 1.5]),
+          grace_s=st.sampled_from([0.0, 0.0, 1.5]), skip=st.sampled_from([0, 0, 1]))  # fmt: skip
+    def look(self, off_s: float, **given: Any) -> Any:
+        """Look for what is overdue at the end of the first lease, a little before it or a little after."""
+        deadline = self.agree(lambda store, _: store.deadline())
+        if deadline is not None:
+            self.clock.advance(max(0.0, deadline + off_s - self.clock.lease()))
+        memory, sqlite = self.both(lambda store, _: store.overdue(limit=3, **given))
+        assert same(memory, sqlite), f"memory: {memory}\nsqlite: {sqlite}"
+        return multiple(*map(Pair, memory, sqlite))
+
+    @rule(pairs=st.lists(overdue, min_size=1, max_size=2), excused=rarely)
+    def reap(self, pairs: list[Pair], excused: bool) -> None:
+        """Settle what was seen, perhaps long ago. One that was both renewed and cancelled may be told either."""
+        lost = Lost("expired", "its lease ran out", excused=excused)
+
+        def call(store: Store, jobs: list[Job]) -> list[Answer]:
+            return store.settle([judged(store, job, lost, seen_lease=True) for job in jobs])
+
+        memory, sqlite = self.both(call, unique(pairs))
+        for one, other in zip(memory, sqlite, strict=True):
+            assert one == other or (one, other) == (Answer.REFUSED, Answer.AGAIN)
+
+    @rule(pair=attempts, by_fence=st.booleans())
+    def lose(self, pair: Pair, by_fence: bool) -> None:
+        """Give up an attempt that is kept: it comes back as a zombie."""
+        self.clock.advance(pair.memory.lease_s)
+
+        def call(store: Store, job: Job) -> list[Answer]:
+            now = store.get(job.id)
+            lost = Lost("exit" if by_fence else "expired", "lost")
+            if now is None or now.state is not State.RUNNING or now.lease != job.lease:
+                return []
+            return store.settle([judged(store, now, lost, seen_lease=not by_fence)])
+
+        self.agree(call, pair)
+
+    @rule()
+    def pass_of_the_real_reaper(self) -> None:
+        memory, sqlite = (reaper.once() for reaper in self.reapers)
+        assert [zombie.job.id for zombie in memory.zombies] == [zombie.job.id for zombie in sqlite.zombies]
+        assert memory.recovered == sqlite.recovered
+
+    @rule(target=workers, worker=workers, cause=st.sampled_from(["exit: killed", "released: stopped", "left"]),
+          buried=st.booleans())  # fmt: skip
+    def retire(self, worker: str, cause: str, buried: bool) -> Any:
+        """Mark a worker gone and perhaps settle what it holds by fence alone; another one comes."""
+        self.agree(lambda store, _: store.retire(worker, cause))
+
+        def bury(store: Store, _: Any) -> list[Answer]:
+            jobs = store.find(Filter(states=(State.RUNNING,), worker=worker))
+            return store.settle([judged(store, job, Lost("exit", "killed", suspects=len(jobs))) for job in jobs])
+
+        if buried:
+            self.agree(bury)
+        return self._enroll()
+
+    # ------------------------------------------------------------------------------------------- people
+
+    @rule(target=seen, pair=attempts)
+    def see(self, pair: Pair) -> Any:
+        memory, sqlite = self.both(lambda store, _: store.get(pair.memory.id))
+        assert same(memory, sqlite), f"memory: {memory}\nsqlite: {sqlite}"
+        return Pair(memory, sqlite) if memory is not None else multiple()
+
+    @rule(pair=st.one_of(seen, attempts), act=st.sampled_from(["cancel", "cancel", "revive", "hold", "fail", "later"]))
+    def act(self, pair: Pair, act: str) -> None:
+        """Act on what was seen, perhaps long ago."""
+        self.agree(lambda store, job: store.move(job.id, job.state, job.fence, decided(act, job, self.clock)), pair)
+
+    @rule(pair=attempts, acts=st.sampled_from([["cancel"], ["cancel"], ["revive"], ["hold", "retry"], ["done"]]),
+          outcome=st.one_of(st.none(), outcomes))  # fmt: skip
+    def act_at_once(self, pair: Pair, acts: list[str], outcome: Outcome | None) -> None:
+        """Act on what is there now; perhaps the attempt ends at the same time, and does not know."""
+
+        def call(store: Store, job: Job) -> Any:
+            done = []
+            for act in acts:
+                now = store.get(job.id)
+                try:
+                    done += [store.move(now.id, now.state, now.fence, decided(act, now, self.clock))] if now else []
+                except HoldfastError as error:
+                    done += [type(error).__name__]
+            return done, store.settle([judged(store, job, outcome)] if outcome else [])
+
+        self.agree(call, pair)
+
+    @rule(pair=st.one_of(seen, attempts), now=st.booleans())
+    def delete(self, pair: Pair, now: bool) -> None:
+        def call(store: Store, job: Job) -> bool:
+            job = (store.get(job.id) or job) if now else job
+            return store.delete(job.id, job.state, job.fence)
+
+        self.agree(call, pair)
+
+    @rule(states=st.sets(st.sampled_from(sorted(ENDED)), min_size=2), queue=st.sampled_from(QUEUES),
+          age_s=st.sampled_from([0.0, -MOMENT_S, 1.5]), paused=st.booleans())  # fmt: skip
+    def keep_house(self, states: set[State], age_s: float, queue: str, paused: bool) -> None:
+        self.agree(lambda store, _: store.purge(sorted(states), self.clock.wall() - age_s))
+        self.agree(lambda store, _: store.pause(queue, paused))
+
+    @rule(holder=st.sampled_from(["r1", "r2"]), seconds=st.sampled_from([0.0, 1.5, 1.5 + MOMENT_S]))
+    def do_a_duty(self, holder: str, seconds: float) -> None:
+        duty = self.agree(lambda store, _: store.acquire("sweep", holder, 1.5))
+        self.clock.advance(seconds)
+        self.agree(lambda store, _: store.acquire("sweep", "r3", 1.5) and None)
+        if duty is not None:
+            self.agree(lambda store, _: store.retire("nobody", "swept", under=duty))
+            self.agree(lambda store, _: store.resign(duty))
+
+    @rule(seconds=st.sampled_from([MOMENT_S, 0.5, 1.0, *LEASES_S]))
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    # ------------------------------------------------------------------------------------- all at once
+
+    @rule(outcome=outcomes)
+    def every_zombie_comes_back(self, outcome: Outcome) -> None:
+        """Every attempt that was ever given and does not run any more reports and beats, and every mixture of two."""
+        current = {job.lease for job in self.memory.find(Filter(states=(State.RUNNING,), limit=10_000))}
+        kept = [(job, lease) for job in self.kept for lease in mixtures(job, self.kept) if lease not in current]
+
+        def call(store: Store, _: Any) -> Any:
+            ends = [msgspec.structs.replace(judged(store, job, outcome), lease=lease) for job, lease in kept]
+            beats = [store.beat(job.worker or "", [Pulse(lease, progress=0.9)]) for job, lease in kept]
+            return beats, store.settle(ends)
+
+        self.agree(call)
+
+    @rule(act=st.sampled_from(["cancel", "hold", "revive", "delete"]))
+    def every_person_acts_on_what_was_true_once(self, act: str) -> None:
+        """Every (state, fence) that a row ever had and has no more is acted upon: nothing may come of it."""
+        rows = {job.id: (job.state, job.fence) for job in self.memory.find(Filter(limit=10_000))}
+
+        def call(store: Store, _: Any) -> list[Any]:
+            done: list[Any] = []
+            for (job_id, state, fence), job in self.sights.items():
+                if rows.get(job_id) == (state, fence):
+                    continue
+                try:
+                    if act == "delete":
+                        done.append(store.delete(job_id, state, fence))
+                    else:
+                        done.append(store.move(job_id, state, fence, decided(act, job, self.clock)))
+                except HoldfastError as error:
+                    done.append(type(error).__name__)
+            return done
+
+        self.agree(call)
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    @rule(states=st.sets(st.sampled_from(list(State)), max_size=2), worker=workers, limit=st.integers(1, 4),
+          cancel_requested=st.sampled_from([None, True, False]), queue=st.sampled_from([None, *QUEUES]))  # fmt: skip
+    def read(self, worker: str, states: set[State], **given: Any) -> None:
+        chosen = tuple(sorted(states))
+        self.agree(lambda store, _: store.find(Filter(states=chosen, **given)))
+        self.agree(lambda store, _: store.find(Filter(states=chosen, worker=worker)))
+        self.agree(lambda store, _: store.find(Filter(key="k", states=chosen)))
+        for queues in (QUEUES, QUEUES[:1], QUEUES[1:]):
+            self.agree(lambda store, _, queues=queues: [store.due(queues, [task]) for task in TASKS])
+            self.agree(lambda store, _, queues=queues: dict(store.unserved(queues, ["u"])))
+
+    @rule(job_id=ids, kinds=st.sampled_from([(), ("zombie",), ("stale_report", "moved")]), limit=st.integers(1, 5))
+    def read_about(self, job_id: str, kinds: tuple[str, ...], limit: int) -> None:
+        self.agree(lambda store, _: store.find(Filter(before=job_id, limit=limit)))
+        for of in (job_id, None):
+            self.agree(lambda store, _, of=of: [without_seq(event) for event in store.journal(of, kinds, limit)])
+
+    @invariant()
+    def everything_is_the_same(self) -> None:
+        assert self.clock.lease() < 1_000.0 + DAY_S
+        for job in self.agree(lambda store, _: store.find(Filter(limit=10_000))):
+            self.sights[job.id, job.state, job.fence] = job
+        self.agree(lambda store, _: [without_seq(event) for event in store.journal(limit=10_000)])
+        self.agree(lambda store, _: store.counts())
+        self.agree(lambda store, _: sorted(store.workers(gone=True), key=lambda worker: worker.id))
+        self.agree(lambda store, _: [(found.worker.id, found.evidence) for found in store.vanished()])
+        self.agree(lambda store, _: store.paused())
+        assert self.memory.check() == []
+
+    # -------------------------------------------------------------------------------------------- parts
+
+    def _new(self, policy: Policy, *, queue: str = "a", task: str = "t", **given: Any) -> NewJob:
+        number = next(self.numbers)
+        return NewJob(id=f"job-{number}", task=task, payload="{}", queue=queue, policy=policy, **given)
+
+    def _add(self, jobs: list[NewJob]) -> list[str]:
+        return [added.id for added in self.agree(lambda store, _: store.add(jobs))]
+
+    def _enroll(self) -> str:
+        name = f"worker-{next(self.numbers)}"
+        worker = Worker(id=name, name=name, host="h", pid=1, boot_id=self.clock.boot_id, slots=2)
+        self.agree(lambda store, _: store.enroll(worker))
+        return name
+
+    def _claim(self, worker: str, claim_id: str | None = None, **given: Any) -> Any:
+        claim_id = claim_id or f"claim-{next(self.numbers)}"
+
+        def call(store: Store, _: Any) -> list[Job]:
+            return sorted(store.claim(worker, claim_id, **given), key=lambda job: job.id)  # the order is conformance's
+
+        memory, sqlite = self.both(call)
+        assert same(memory, sqlite), f"memory: {memory}\nsqlite: {sqlite}"
+        if not isinstance(memory, list):
+            return multiple()
+        self.kept += memory
+        return multiple(*map(Pair, memory, sqlite))
+
+
+def judged(store: Store, job: Job, outcome: Outcome, *, seen_lease: bool = False) -> Settlement:
+    return settlement(job, judge(outcome, job, store.now().wall, chance=0.5), seen_lease=seen_lease)
+
+
+def decided(act: str, job: Job, clock: FakeClock) -> Verdict:
+    wall = clock.wall()
+    match act:
+        case "cancel":
+            return acts.cancel(job, actor="ann")
+        case "revive":
+            return acts.revive(job, wall, actor="ann")
+        case "hold":
+            return acts.hold(job, actor="ann")
+        case "retry" | "done" | "fail":
+            return acts.resolve(job, act, wall, actor="ann", reason="so", result='"it happened"')  # type: ignore[arg-type]
+        case "move":
+            return acts.reprioritise(job, actor="ann", priority=9)
+        case "later":
+            return acts.reprioritise(job, actor="ann", run_at=wall + 1.5)
+    raise IllegalMove(act)
+
+
+def unique(pairs: list[Pair]) -> list[Pair]:
+    """One settlement or pulse per attempt; several attempts of one job may meet in a batch."""
+    return list({pair.memory.lease: pair for pair in pairs}.values())
+
+
+def mixtures(job: Job, others: list[Job]) -> list[Lease]:
+    """Return the job's lease, and what its fence makes with the claim_id of its other attempts."""
+    same_job = [other.lease for other in others if other.id == job.id]
+    return list(dict.fromkeys(Lease(job.id, job.fence, other.claim_id) for other in same_job))
+
+
+def without_seq(event: Event) -> Event:
+    return msgspec.structs.replace(event, seq=0)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compare, with what SQLite's JSON rounds off."""
+    if one == other:
+        return True
+    if isinstance(one, type) or isinstance(other, type):
+        return False  # an error, and not the same
+    return _alike(msgspec.to_builtins(one), msgspec.to_builtins(other))
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=0.0, abs_tol=ROUNDING)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    return bool(one == other)
