@@ -158,6 +158,10 @@ class Reaper:
             outcome = Released(started=True, cause=cause)
             batch = [settlement(job, judge(outcome, job, wall, chance=chance())) for job in jobs]
             accepted = [answer is Answer.ACCEPTED for answer in self._answers(batch)]
+            for job, each, was_accepted in zip(jobs, batch, accepted, strict=True):
+                if was_accepted:
+                    log.warning("job %s (%s) had to stop with its worker, now %s", job.id, job.task, each.verdict.state)
+                    self._hooks.tell(job, each.verdict)
             released += sum(accepted)
             if not any(accepted):
                 return released

@@ -393,6 +393,17 @@ def test_hooks_that_raise_stop_neither_each_other_nor_the_recovery(store: Store,
     )
 
 
+def test_hooks_hear_of_a_dangerous_job_that_had_to_stop_with_its_worker(store: Store, clock: FakeClock) -> None:
+    hooks = Hooks()
+    heard: list[tuple[str, str]] = []
+    hooks.on("held", lambda event: heard.append((event["kind"], event["id"])))
+    job = start(store, on_crash="hold")
+    [worker] = store.workers()
+    assert Reaper(store, clock, hooks=hooks).release_worker(worker, "the worker stopped") == 1
+    assert hooks.flush()
+    assert heard == [("held", job.id)]
+
+
 def test_a_slow_hook_does_not_hold_the_recovery_up(store: Store, clock: FakeClock) -> None:
     hooks, may_go_on = Hooks(), threading.Event()
     hooks.on("zombie", lambda _: may_go_on.wait(60))

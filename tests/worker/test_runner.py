@@ -384,3 +384,18 @@ def test_hooks_hear_of_a_job_that_gives_up_or_is_held_by_its_own_report(house: H
     dead, held = fails.enqueue(), hangs.enqueue()
     until(lambda: len(heard) == 2, "both were told")
     assert sorted(heard) == sorted([("dead", dead.id), ("held", held.id)])
+
+
+def test_the_log_tells_of_every_attempt_that_did_not_succeed(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    @house.app.task(retry=AT_ONCE)
+    def fails() -> None:
+        raise ValueError("no luck")
+
+    with caplog.at_level(logging.WARNING, logger="holdfast.worker"):
+        house.start()
+        job = fails.enqueue()
+        said = until(lambda: [text for text in caplog.messages if job.id in text][1:] and caplog.messages)
+    said = [text for text in said if job.id in text]
+    assert len(said) == 2
+    assert "attempt 1 ended, now to be run again: ValueError: no luck" in said[0]
+    assert "attempt 2 ended, now dead: ValueError: no luck" in said[1]

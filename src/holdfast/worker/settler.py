@@ -14,9 +14,10 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.clock import Clock
-from holdfast.core.records import Note
+from holdfast.core.machine import State
+from holdfast.core.records import Job, Note
 from holdfast.core.times import iso
-from holdfast.core.verdict import Failed, Outcome, Settlement, Succeeded, judge
+from holdfast.core.verdict import Failed, Outcome, Settlement, Succeeded, Verdict, judge
 from holdfast.core.verdict import settlement as addressed
 from holdfast.errors import HoldfastError, is_passing
 from holdfast.hooks import Hooks
@@ -147,7 +148,7 @@ class Settler:
         for (attempt, outcome), settlement, answer in zip(batch, settlements, answers, strict=True):
             if answer is Answer.ACCEPTED:
                 if settlement.verdict.notes:
-                    self._hooks.tell(attempt.job, settlement.verdict)
+                    self._tell(attempt.job, settlement.verdict)
             elif answer is Answer.REFUSED:
                 log.warning("job %s: attempt %d reported too late and was refused", attempt.job.id, attempt.job.attempt)
             elif answer is Answer.AGAIN:
@@ -165,6 +166,15 @@ class Settler:
             succeeded = (Note("succeeded"),) if isinstance(outcome, Succeeded) else ()
             verdict = msgspec.structs.replace(verdict, notes=(claimed, *succeeded, *verdict.notes))
         return addressed(attempt.job, verdict)
+
+    def _tell(self, job: Job, verdict: Verdict) -> None:
+        """Say what ended otherwise than by success, in the log and to hooks."""
+        if verdict.error is not None:
+            state = "to be run again" if verdict.state is State.READY else verdict.state.value
+            log.warning(
+                "job %s (%s): attempt %d ended, now %s: %s", job.id, job.task, job.attempt, state, verdict.error
+            )
+        self._hooks.tell(job, verdict)
 
     def _give_up_on(self, ending: Ending, error: Exception) -> None:
         """One ending that no store will ever take: end the attempt as failed, with the reason."""

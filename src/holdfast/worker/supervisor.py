@@ -86,6 +86,7 @@ class Supervisor:
                 kill_at = self._clock.lease() + STOP_MARGIN_S + (0 if told > 1 else self._options.grace_period_s)
             if self._clock.lease() > kill_at:
                 self._kill()
+        self._hooks.flush()
         if self._stopping.is_set():
             return 0
         log.critical("nobody watches over the children any more; ending")
@@ -187,7 +188,7 @@ class Supervisor:
     def _settle_leases(self, reaper: Reaper, worker: Worker, code: int, released: bool) -> None:
         if released:
             given_back = reaper.release_worker(worker, "the worker stopped")
-            log.info("gave back %d jobs of %s", given_back, worker.name)
+            log.info("%d jobs of %s had to stop with it; each was settled as it declared", given_back, worker.name)
             return
         excused = code == EXIT_FENCED  # it ended itself because the store was out of reach
         report = reaper.recover_worker(worker, "exit", f"its process {_why(code)}", excused=excused)
