@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.machine import MOVES, Move, State
-from holdfast.core.records import Job
+from holdfast.core.records import Job, Note
 from holdfast.core.verdict import (
     Cancelled,
     Failed,
@@ -28,6 +28,7 @@ from holdfast.core.verdict import (
     TimedOut,
     Verdict,
     judge,
+    own_ending,
     settlement,
 )
 from tests.factory import a_job
@@ -537,3 +538,12 @@ def test_a_settlement_is_addressed_to_the_attempt_that_was_seen() -> None:
 def test_a_settlement_says_whether_its_judge_knew_of_the_cancel(cancel: bool) -> None:
     job = msgspec.structs.replace(RUNNING, cancel_requested=cancel)
     assert settlement(job, judge(Failed("x"), job, NOW, chance=0.5)).seen_cancel is cancel
+
+
+def test_an_attempts_own_ending_is_the_line_that_tells_of_it_and_no_other() -> None:
+    claimed, failed = Note("claimed", {"attempt": 1}), Note("failed", {"error": "boom"})
+    verdict = judge(Failed("boom"), RUNNING, NOW, chance=0.5)
+    ending = own_ending(msgspec.structs.replace(verdict, notes=(claimed, failed)))
+    assert ending == failed
+    for others in ((), (claimed,), (claimed, Note("succeeded")), (Note("zombie"), Note("dead"))):
+        assert own_ending(msgspec.structs.replace(verdict, notes=others)) is None
