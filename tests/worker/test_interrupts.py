@@ -103,7 +103,7 @@ def test_cancelling_handlers_that_are_inside_the_store_leaves_the_store_usable(h
     @house.app.task(retry=ONCE)
     def busy(ctx: Context) -> None:
         while True:
-            leaf.using(run_after=3600).enqueue()
+            leaf.using(run_after=3600, key="one").enqueue()  # a write each time, and never more than one job
 
     house.start(slots=8)
     for _ in range(3):
@@ -117,7 +117,7 @@ def test_cancelling_handlers_that_are_inside_the_store_leaves_the_store_usable(h
     began = SystemClock().lease()
     last = leaf.enqueue()
     house.until_state(last.id, "done")
-    assert SystemClock().lease() - began < 5  # nobody waited for a lock that nobody holds
+    assert SystemClock().lease() - began < 9  # nobody waited out a lock that nobody holds
 
 
 # --------------------------------------------------------------------------------- one among neighbours
