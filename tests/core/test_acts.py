@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from holdfast.core import acts
@@ -143,3 +144,11 @@ def test_a_ready_job_is_moved_by_what_is_given_and_nothing_else() -> None:
     one = acts.reprioritise(job, actor="ann", priority=-3)
     assert (one.priority, one.run_at) == (-3, None)
     assert one.notes[0].detail == {"priority": -3}
+
+
+def test_asking_a_running_job_to_stop_is_written_down_once_with_who_and_why() -> None:
+    job = a_job(State.RUNNING)
+    [note] = acts.cancel(job, actor="ann", reason="a typo").notes
+    assert (note.kind, note.actor, note.detail) == ("moved", "ann", {"cancel_requested": True, "reason": "a typo"})
+    again = acts.cancel(msgspec.structs.replace(job, cancel_requested=True), actor="ann")
+    assert (again.notes, again.cancel_requested) == ((), True)
