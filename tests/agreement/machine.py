@@ -66,6 +66,8 @@ policies = st.builds(
 )
 queues = st.sampled_from([["a", "b"], ["a", "b"], ["b", "a"], ["b"], []])
 tasks = st.sampled_from([["t", "u"], ["t", "u"], ["u"]])
+at_once = st.sampled_from([["cancel"], ["cancel"], ["revive"], ["hold", "retry"], ["done"], ["delete"]])
+some = st.sampled_from([1, 1, 2, 3])
 rarely = st.sampled_from([False, False, False, True])
 
 
@@ -79,8 +81,7 @@ class Pair(NamedTuple):
 class Stores(RuleBasedStateMachine):
     """See the module's docstring."""
 
-    ids, workers = Bundle("ids"), Bundle("workers")
-    attempts, overdue, seen = Bundle("attempts"), Bundle("overdue"), Bundle("seen")
+    workers, attempts, overdue, seen = Bundle("workers"), Bundle("attempts"), Bundle("overdue"), Bundle("seen")
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,44 +123,47 @@ class Stores(RuleBasedStateMachine):
     def first_workers(self) -> Any:
         return multiple(*(self._enroll() for _ in range(2)))
 
-    @rule(target=ids, policy=policies, queue=st.sampled_from(QUEUES), task=st.sampled_from(TASKS),
+    @initialize(targets=(attempts, seen), worker=workers, one=policies, other=policies)
+    def first_attempts(self, worker: str, one: Policy, other: Policy) -> Any:
+        self._add([self._new(one), self._new(other)])
+        return self._claim(worker, queues=["a"], tasks=["t"], limit=2)
+
+    @rule(policy=policies, queue=st.sampled_from(QUEUES), task=st.sampled_from(TASKS),
           key=st.sampled_from(KEYS), priority=st.sampled_from([0, 0, 5]), delay_s=st.sampled_from([0.0, 0.0, 1.5]),
           twice=rarely)  # fmt: skip
-    def add(self, twice: bool, policy: Policy, **given: Any) -> Any:
+    def add(self, twice: bool, policy: Policy, **given: Any) -> None:
         new = self._new(policy, **given)
-        return multiple(*self._add([new, self._new(policy, **given), new] if twice else [new]))
+        self._add([new, self._new(policy, **given), new] if twice else [new])
 
-    @rule(target=attempts, worker=workers, policy=policies, jobs=st.integers(1, 2), limit=st.sampled_from([1, 1, 0]),
-          queue=st.sampled_from(QUEUES))  # fmt: skip
+    @rule(targets=(attempts, seen), worker=workers, policy=policies, jobs=st.integers(1, 2),
+          limit=st.sampled_from([1, 1, 0]), queue=st.sampled_from(QUEUES))  # fmt: skip
     def start(self, worker: str, policy: Policy, jobs: int, limit: int, queue: str) -> Any:
         """Jobs that are claimed at once, or ahead: most calls want an attempt."""
         self._add([self._new(policy, priority=5, queue=queue) for _ in range(jobs)])
         return self._claim(worker, queues=[queue], tasks=["t"], limit=limit, ahead=jobs - limit)
 
-    @rule(target=attempts, worker=workers, queues=queues, tasks=tasks, limit=st.sampled_from([2, 1, 3, 0]),
-          ahead=st.sampled_from([0, 0, 2]))  # fmt: skip
-    def claim(self, worker: str, **given: Any) -> Any:
-        return self._claim(worker, **given)
-
-    @rule(target=attempts, pair=attempts, limit=st.integers(1, 3))
-    def claim_again(self, pair: Pair, limit: int) -> Any:
-        """The answer to a claim was lost."""
+    @rule(target=attempts, pair=attempts, again=rarely, worker=workers, queues=queues, tasks=tasks,
+          limit=st.sampled_from([2, 1, 3, 0]), ahead=st.sampled_from([0, 0, 2]))  # fmt: skip
+    def claim(self, pair: Pair, again: bool, worker: str, **given: Any) -> Any:
+        """`again`: the answer to a claim was lost."""
         job = pair.memory
-        return self._claim(job.worker or "", claim_id=job.claim_id, queues=QUEUES, tasks=TASKS, limit=limit)
+        return self._claim(job.worker or "", job.claim_id, **given) if again else self._claim(worker, **given)
 
-    @rule(pair=attempts, others=st.lists(attempts, max_size=2), of_another=rarely, worker=workers,
+    @rule(pair=attempts, other=attempts, third=attempts, many=some, of_another=rarely, worker=workers,
           started=st.booleans(), progress=st.sampled_from([None, 0.5]), note=st.sampled_from([None, "n"]))  # fmt: skip
-    def beat(self, pair: Pair, others: list[Pair], of_another: bool, worker: str, **pulse: Any) -> None:
+    def beat(
+        self, pair: Pair, other: Pair, third: Pair, many: int, of_another: bool, worker: str, **pulse: Any
+    ) -> None:
         who = worker if of_another else pair.memory.worker or ""
 
         def call(store: Store, jobs: list[Job]) -> BeatAnswer:
             answer = store.beat(who, [Pulse(job.lease, **pulse) for job in jobs], 12.5)
             return BeatAnswer(sorted(answer.lost), sorted(answer.cancelled), answer.gone)
 
-        self.agree(call, unique([pair, *others]))
+        self.agree(call, unique([pair, other, third][:many]))
 
-    @rule(pairs=st.lists(attempts, min_size=1, max_size=3), outcome=outcomes, knows=st.booleans())
-    def settle(self, pairs: list[Pair], outcome: Outcome, knows: bool) -> None:
+    @rule(pair=attempts, other=attempts, third=attempts, many=some, outcome=outcomes, knows=st.booleans())
+    def settle(self, pair: Pair, other: Pair, third: Pair, many: int, outcome: Outcome, knows: bool) -> None:
         """`knows`: the attempt has heard whether it was asked to stop."""
 
         def call(store: Store, jobs: list[Job]) -> list[Answer]:
@@ -167,7 +171,7 @@ class Stores(RuleBasedStateMachine):
             now = [msgspec.structs.replace(job, cancel_requested=asked.get(job.id, False)) for job in jobs]
             return store.settle([judged(store, job, outcome) for job in (now if knows else jobs)])
 
-        self.agree(call, unique(pairs))
+        self.agree(call, unique([pair, other, third][:many]))
 
     # --------------------------------------------------------------------------------- finding the dead
 
@@ -182,21 +186,24 @@ class Stores(RuleBasedStateMachine):
         assert same(memory, sqlite), f"memory: {memory}\nsqlite: {sqlite}"
         return multiple(*map(Pair, memory, sqlite))
 
-    @rule(pairs=st.lists(overdue, min_size=1, max_size=2), excused=rarely)
-    def reap(self, pairs: list[Pair], excused: bool) -> None:
-        """Settle what was seen, perhaps long ago. One that was both renewed and cancelled may be told either."""
+    @rule(pair=overdue, other=overdue, many=some, excused=rarely, renewed=st.booleans())
+    def reap(self, pair: Pair, other: Pair, many: int, excused: bool, renewed: bool) -> None:
+        """Settle what was seen, perhaps long ago, perhaps just before it was renewed. One that was both renewed and
+        cancelled may be told either."""
+        if renewed:
+            self.agree(lambda store, job: store.beat(job.worker or "", [Pulse(job.lease)]), pair)
         lost = Lost("expired", "its lease ran out", excused=excused)
 
         def call(store: Store, jobs: list[Job]) -> list[Answer]:
             return store.settle([judged(store, job, lost, seen_lease=True) for job in jobs])
 
-        memory, sqlite = self.both(call, unique(pairs))
+        memory, sqlite = self.both(call, unique([pair, other][:many]))
         for one, other in zip(memory, sqlite, strict=True):
             assert one == other or (one, other) == (Answer.REFUSED, Answer.AGAIN)
 
-    @rule(pair=attempts, by_fence=st.booleans())
-    def lose(self, pair: Pair, by_fence: bool) -> None:
-        """Give up an attempt that is kept: it comes back as a zombie."""
+    @rule(target=attempts, pair=attempts, by_fence=st.booleans(), worker=workers)
+    def lose(self, pair: Pair, by_fence: bool, worker: str) -> Any:
+        """Give up an attempt that is kept, and start the next: it comes back as a zombie."""
         self.clock.advance(pair.memory.lease_s)
 
         def call(store: Store, job: Job) -> list[Answer]:
@@ -207,6 +214,8 @@ class Stores(RuleBasedStateMachine):
             return store.settle([judged(store, now, lost, seen_lease=not by_fence)])
 
         self.agree(call, pair)
+        self.clock.advance(1.0)
+        return self._claim(worker, queues=[pair.memory.queue], tasks=[pair.memory.task], limit=2)
 
     @rule()
     def pass_of_the_real_reaper(self) -> None:
@@ -236,13 +245,12 @@ class Stores(RuleBasedStateMachine):
         assert same(memory, sqlite), f"memory: {memory}\nsqlite: {sqlite}"
         return Pair(memory, sqlite) if memory is not None else multiple()
 
-    @rule(pair=st.one_of(seen, attempts), act=st.sampled_from(["cancel", "cancel", "revive", "hold", "fail", "later"]))
+    @rule(pair=seen, act=st.sampled_from(["cancel", "cancel", "revive", "hold", "fail", "later", "delete"]))
     def act(self, pair: Pair, act: str) -> None:
         """Act on what was seen, perhaps long ago."""
-        self.agree(lambda store, job: store.move(job.id, job.state, job.fence, decided(act, job, self.clock)), pair)
+        self.agree(lambda store, job: self._act(store, job, act), pair)
 
-    @rule(pair=attempts, acts=st.sampled_from([["cancel"], ["cancel"], ["revive"], ["hold", "retry"], ["done"]]),
-          outcome=st.one_of(st.none(), outcomes))  # fmt: skip
+    @rule(pair=attempts, acts=at_once, outcome=st.one_of(st.none(), outcomes))
     def act_at_once(self, pair: Pair, acts: list[str], outcome: Outcome | None) -> None:
         """Act on what is there now; perhaps the attempt ends at the same time, and does not know."""
 
@@ -251,29 +259,24 @@ class Stores(RuleBasedStateMachine):
             for act in acts:
                 now = store.get(job.id)
                 try:
-                    done += [store.move(now.id, now.state, now.fence, decided(act, now, self.clock))] if now else []
+                    done += [self._act(store, now, act)] if now is not None else []
                 except HoldfastError as error:
                     done += [type(error).__name__]
             return done, store.settle([judged(store, job, outcome)] if outcome else [])
 
         self.agree(call, pair)
 
-    @rule(pair=st.one_of(seen, attempts), now=st.booleans())
-    def delete(self, pair: Pair, now: bool) -> None:
-        def call(store: Store, job: Job) -> bool:
-            job = (store.get(job.id) or job) if now else job
-            return store.delete(job.id, job.state, job.fence)
-
-        self.agree(call, pair)
-
     @rule(states=st.sets(st.sampled_from(sorted(ENDED)), min_size=2), queue=st.sampled_from(QUEUES),
-          age_s=st.sampled_from([0.0, -MOMENT_S, 1.5]), paused=st.booleans())  # fmt: skip
-    def keep_house(self, states: set[State], age_s: float, queue: str, paused: bool) -> None:
-        self.agree(lambda store, _: store.purge(sorted(states), self.clock.wall() - age_s))
+          off_s=st.sampled_from([0.0, 0.0, MOMENT_S]), paused=st.booleans())  # fmt: skip
+    def keep_house(self, states: set[State], off_s: float, queue: str, paused: bool) -> None:
+        """Purge up to the instant at which one of the jobs ended, or a little later."""
+        ends = sorted(job.ended_at for job in self.memory.find(Filter(limit=10_000)) if job.ended_at is not None)
+        before = (ends[len(ends) // 2] if ends else self.clock.wall()) + off_s
+        self.agree(lambda store, _: store.purge(sorted(states), before))
         self.agree(lambda store, _: store.pause(queue, paused))
+        self._do_a_duty("r1" if paused else "r2", 1.5 * len(states))
 
-    @rule(holder=st.sampled_from(["r1", "r2"]), seconds=st.sampled_from([0.0, 1.5, 1.5 + MOMENT_S]))
-    def do_a_duty(self, holder: str, seconds: float) -> None:
+    def _do_a_duty(self, holder: str, seconds: float) -> None:
         duty = self.agree(lambda store, _: store.acquire("sweep", holder, 1.5))
         self.clock.advance(seconds)
         self.agree(lambda store, _: store.acquire("sweep", "r3", 1.5) and None)
@@ -308,24 +311,20 @@ class Stores(RuleBasedStateMachine):
         def call(store: Store, _: Any) -> list[Any]:
             done: list[Any] = []
             for (job_id, state, fence), job in self.sights.items():
-                if rows.get(job_id) == (state, fence):
-                    continue
                 try:
-                    if act == "delete":
-                        done.append(store.delete(job_id, state, fence))
-                    else:
-                        done.append(store.move(job_id, state, fence, decided(act, job, self.clock)))
+                    done += [self._act(store, job, act)] if rows.get(job_id) != (state, fence) else []
                 except HoldfastError as error:
-                    done.append(type(error).__name__)
+                    done += [type(error).__name__]
             return done
 
         self.agree(call)
 
     # ------------------------------------------------------------------------------------------ reading
 
-    @rule(states=st.sets(st.sampled_from(list(State)), max_size=2), worker=workers, limit=st.integers(1, 4),
-          cancel_requested=st.sampled_from([None, True, False]), queue=st.sampled_from([None, *QUEUES]))  # fmt: skip
-    def read(self, worker: str, states: set[State], **given: Any) -> None:
+    @rule(pair=attempts, states=st.sets(st.sampled_from(list(State)), max_size=2), worker=workers,
+          limit=st.integers(1, 4), cancel_requested=st.sampled_from([None, True, False]),
+          queue=st.sampled_from([None, *QUEUES]))  # fmt: skip
+    def read(self, pair: Pair, worker: str, states: set[State], **given: Any) -> None:
         chosen = tuple(sorted(states))
         self.agree(lambda store, _: store.find(Filter(states=chosen, **given)))
         self.agree(lambda store, _: store.find(Filter(states=chosen, worker=worker)))
@@ -334,32 +333,38 @@ class Stores(RuleBasedStateMachine):
             self.agree(lambda store, _, queues=queues: [store.due(queues, [task]) for task in TASKS])
             self.agree(lambda store, _, queues=queues: dict(store.unserved(queues, ["u"])))
 
-    @rule(job_id=ids, kinds=st.sampled_from([(), ("zombie",), ("stale_report", "moved")]), limit=st.integers(1, 5))
-    def read_about(self, job_id: str, kinds: tuple[str, ...], limit: int) -> None:
-        self.agree(lambda store, _: store.find(Filter(before=job_id, limit=limit)))
-        for of in (job_id, None):
-            self.agree(lambda store, _, of=of: [without_seq(event) for event in store.journal(of, kinds, limit)])
+        self.agree(lambda store, _: store.find(Filter(before=pair.memory.id, limit=given["limit"])))
+        for kinds in ((), ("zombie",), ("stale_report", "moved")):
+            self.agree(lambda store, _, kinds=kinds: by_job(store.journal(pair.memory.id, kinds, given["limit"])))
 
     @invariant()
     def everything_is_the_same(self) -> None:
         assert self.clock.lease() < 1_000.0 + DAY_S
         for job in self.agree(lambda store, _: store.find(Filter(limit=10_000))):
             self.sights[job.id, job.state, job.fence] = job
-        self.agree(lambda store, _: [without_seq(event) for event in store.journal(limit=10_000)])
+        self.agree(lambda store, _: by_job(store.journal(limit=10_000)))
         self.agree(lambda store, _: store.counts())
         self.agree(lambda store, _: sorted(store.workers(gone=True), key=lambda worker: worker.id))
         self.agree(lambda store, _: [(found.worker.id, found.evidence) for found in store.vanished()])
         self.agree(lambda store, _: store.paused())
         assert self.memory.check() == []
 
+    # What most runs want more of: a rule is drawn as often as it has names.
+    more_starts, more_claims, more_settles, still_more_settles, more_losses = start, claim, settle, settle, lose
+
     # -------------------------------------------------------------------------------------------- parts
+
+    def _act(self, store: Store, job: Job, act: str) -> bool:
+        if act == "delete":
+            return store.delete(job.id, job.state, job.fence)
+        return store.move(job.id, job.state, job.fence, decided(act, job, self.clock))
 
     def _new(self, policy: Policy, *, queue: str = "a", task: str = "t", **given: Any) -> NewJob:
         number = next(self.numbers)
         return NewJob(id=f"job-{number}", task=task, payload="{}", queue=queue, policy=policy, **given)
 
-    def _add(self, jobs: list[NewJob]) -> list[str]:
-        return [added.id for added in self.agree(lambda store, _: store.add(jobs))]
+    def _add(self, jobs: list[NewJob]) -> None:
+        self.agree(lambda store, _: store.add(jobs))
 
     def _enroll(self) -> str:
         name = f"worker-{next(self.numbers)}"
@@ -414,8 +419,9 @@ def mixtures(job: Job, others: list[Job]) -> list[Lease]:
     return list(dict.fromkeys(Lease(job.id, job.fence, other.claim_id) for other in same_job))
 
 
-def without_seq(event: Event) -> Event:
-    return msgspec.structs.replace(event, seq=0)
+def by_job(events: list[Event]) -> list[Event]:
+    """The lines of each job in their order; a batch writes those of several jobs in an order of its own."""
+    return sorted((msgspec.structs.replace(event, seq=0) for event in events), key=lambda event: event.job_id)
 
 
 def same(one: Any, other: Any) -> bool:
