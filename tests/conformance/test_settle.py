@@ -365,6 +365,18 @@ def test_good_and_stale_in_one_batch_are_told_apart_in_order(store: Store) -> No
     assert store.counts()["default"][State.DONE] == 2
 
 
+@pytest.mark.parametrize("true_first", [True, False])
+def test_two_attempts_of_one_job_in_one_batch_are_journalled_in_its_order(store: Store, true_first: bool) -> None:
+    zombie = start(store, base_s=0.0, cap_s=0.0)
+    settle(store, zombie, EXPIRED)
+    true = again(store, row(store, zombie.id))
+    known = len(store.journal(job_id=true.id))
+    batch = [settlement(true, Failed("boom")), settlement(zombie, Succeeded())]
+    store.settle(batch if true_first else batch[::-1])
+    kinds = [event.kind for event in store.journal(job_id=true.id)[known:]]
+    assert kinds == (["failed", "stale_report"] if true_first else ["stale_report", "failed"])
+
+
 def test_a_late_report_is_accepted_while_nobody_has_reaped_it(store: Store, clock: FakeClock) -> None:
     job = start(store, lease_s=30.0)
     clock.advance(3600)

@@ -79,27 +79,18 @@ def settle(db: sqlite3.Connection, settlements: Sequence[Settlement], wall: floa
     """Apply all at once; if any is refused, undo that and go one by one to learn which."""
     db.execute("SAVEPOINT settle")
     if apply(db, settlements, wall) == len(settlements):
+        _write_down(db, settlements, wall)
         answers = [Answer.ACCEPTED] * len(settlements)
     else:
         db.execute("ROLLBACK TO settle")
         answers = [_settle_one(db, settlement, wall) for settlement in settlements]
-    tallies: Counter[tuple[str, State]] = Counter()
-    notes: list[list[Any]] = []
-    for settlement, answer in zip(settlements, answers, strict=True):
-        if answer is Answer.ACCEPTED:
-            verdict, lease = settlement.verdict, settlement.lease
-            if verdict.state in ENDED:
-                tallies[settlement.queue, verdict.state] += 1
-            if verdict.notes:
-                notes += codec.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.notes)
-    write_tallies(db, tallies)
-    write_notes(db, notes, wall)
     db.execute("RELEASE settle")
     return answers
 
 
 def _settle_one(db: sqlite3.Connection, settlement: Settlement, wall: float) -> Answer:
     if apply(db, [settlement], wall) == 1:
+        _write_down(db, [settlement], wall)
         return Answer.ACCEPTED
     lease = settlement.lease
     token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
@@ -117,6 +108,20 @@ def _settle_one(db: sqlite3.Connection, settlement: Settlement, wall: float) -> 
         notes = (stale_report(state, fence, reported=settlement.verdict.state),)
         write_notes(db, codec.journal_lines(lease.job_id, lease.fence, settlement.worker, notes), wall)
     return Answer.REFUSED
+
+
+def _write_down(db: sqlite3.Connection, accepted: Sequence[Settlement], wall: float) -> None:
+    """Count the endings and write their lines, in the order of the batch."""
+    tallies: Counter[tuple[str, State]] = Counter()
+    notes: list[list[Any]] = []
+    for settlement in accepted:
+        verdict, lease = settlement.verdict, settlement.lease
+        if verdict.state in ENDED:
+            tallies[settlement.queue, verdict.state] += 1
+        if verdict.notes:
+            notes += codec.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.notes)
+    write_tallies(db, tallies)
+    write_notes(db, notes, wall)
 
 
 def _is_repeat(db: sqlite3.Connection, settlement: Settlement) -> bool:
