@@ -114,8 +114,11 @@ LEFT JOIN holdfast_job AS job ON job.id = pulse.value ->> 0
 WHERE job.id IS NULL OR job.fence <> pulse.value ->> 1 OR job.claim_id IS NOT pulse.value ->> 2;
 
 -- name: beat_cancelled
-SELECT json_group_array(id) FROM holdfast_job
-WHERE state = 'running' AND worker = :worker AND cancel_requested = 1;
+SELECT json_group_array(id) FROM (
+    SELECT id FROM holdfast_job
+    WHERE state = 'running' AND worker = :worker AND cancel_requested = 1
+    ORDER BY seq
+);
 
 -- name: settle
 -- The only way out of `running`: every conjunct below is a guard, and tests/mutants.py drops each of them.
