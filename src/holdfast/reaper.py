@@ -14,7 +14,7 @@ beat, the living get one more beat to renew; what is lost in the gap is excused:
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -92,6 +92,7 @@ class Reaper:
         grace_s: float = 0.0,
         name: str | None = None,
         pace_s: float = 0.25,
+        lots: Callable[[], float] = chance,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -99,6 +100,7 @@ class Reaper:
         self._grace_s = grace_s
         self._name = name  # of our own worker: what an earlier incarnation of it left is a restart
         self._pace_s = pace_s  # the pause that its driver makes between two passes
+        self._lots = lots
         self._under: Duty | None = None
         self._free_locks: dict[str, float] = {}  # worker -> since when its lock is seen free
         self._overdue: dict[OverdueKey, float] = {}  # -> since when it is seen so
@@ -156,7 +158,7 @@ class Reaper:
             jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
             wall = self._store.now().wall
             outcome = Released(started=True, cause=cause)
-            batch = [settlement(job, judge(outcome, job, wall, chance=chance())) for job in jobs]
+            batch = [settlement(job, judge(outcome, job, wall, chance=self._lots())) for job in jobs]
             accepted = [answer is Answer.ACCEPTED for answer in self._answers(batch)]
             for job, each, was_accepted in zip(jobs, batch, accepted, strict=True):
                 if was_accepted:
@@ -296,7 +298,7 @@ class Reaper:
             excused=death.excused or in_gap,
             spread_s=death.spread_s,
         )
-        verdict = judge(outcome, job, now.wall, chance=chance())
+        verdict = judge(outcome, job, now.wall, chance=self._lots())
         return Zombie(job=job, worker=holder, detector=death.detector, verdict=verdict, recovered=False)
 
     def _holder(self, job: Job) -> Worker | None:

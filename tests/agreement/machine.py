@@ -90,7 +90,7 @@ class Stores(RuleBasedStateMachine):
         self.memory: Store = MemoryStore(clock=self.clock)
         self.sqlite: Store = SqliteStore(f"sqlite:///{self.folder}/jobs.db?synchronous=normal", clock=self.clock)
         self.sqlite.migrate()
-        self.reapers = Reaper(self.memory, self.clock), Reaper(self.sqlite, self.clock)
+        self.reapers = [Reaper(store, self.clock, lots=lambda: 0.5) for store in (self.memory, self.sqlite)]
         self.kept: list[Job] = []  # every attempt that was given
         self.sights: dict[tuple[str, State, int], Job] = {}  # every state and fence that a row has had
         self.numbers = iter(range(1_000_000))
