@@ -86,7 +86,7 @@ def test_an_enqueued_job_is_found_again(app: App, add: Task[[int, int], int]) ->
 def test_what_does_not_fit_stores_nothing(app: App, add: Task[[int, int], int]) -> None:
     with pytest.raises(PayloadError, match="task add: argument 'y'"):
         add.enqueue(1, "two")  # type: ignore[arg-type]
-    with pytest.raises(PayloadError, match="missing a required argument: 'y'"):
+    with pytest.raises(PayloadError, match="missing argument 'y'"):
         add.enqueue(1)  # type: ignore[call-arg]
     assert sum(app.counts().values()) == 0
 
@@ -335,7 +335,7 @@ def test_cancel(app: App, add: Task[[int, int], int]) -> None:
     assert app.cancel(job.id, by="ann", note="not needed").state == "cancelled"
     with pytest.raises(JobCancelled, match="not needed"):
         job.result(timeout=0)
-    with pytest.raises(IllegalMove, match="cancelled cannot cancel"):
+    with pytest.raises(IllegalMove, match=f"^job {job.id} is cancelled already; revive it"):
         app.cancel(job.id)
 
 

@@ -35,6 +35,7 @@ ARROWS = {
     ("dead", "revive", "ready"),
     ("cancelled", "revive", "ready"),
 }
+ANEW = "enqueue a new one if it should run again"
 PAIRS = list(itertools.product(State, Move))
 LEGAL = {(State(state), Move(move)): State(target) for state, move, target in ARROWS}
 
@@ -48,12 +49,31 @@ def test_every_pair_of_state_and_move_leads_where_the_drawing_says_or_nowhere(st
             after(state, move)
 
 
-def test_an_illegal_move_changes_nothing_and_says_what_was_tried() -> None:
+def test_an_illegal_move_changes_nothing_and_says_which_job_and_what_was_tried() -> None:
     before = {state: dict(moves) for state, moves in MOVES.items()}
     for state, move in set(PAIRS) - set(LEGAL):
-        with pytest.raises(IllegalMove, match=f"{state.value} cannot {move.value.replace('_', ' ')}"):
-            after(state, move)
+        with pytest.raises(IllegalMove, match=rf"^job abc123 is {state.value}(: it cannot be \w+| already)"):
+            after(state, move, "abc123")
     assert before == MOVES
+
+
+@pytest.mark.parametrize(
+    ("state", "move", "said"),
+    [
+        (State.DEAD, Move.CANCEL, "job abc123 is dead: it cannot be cancelled; revive it if it should run again"),
+        (State.CANCELLED, Move.CANCEL, "job abc123 is cancelled already; revive it if it should run again"),
+        (State.DONE, Move.REVIVE, f"job abc123 is done: it cannot be revived; {ANEW}"),
+        (State.READY, Move.REVIVE, "job abc123 is ready: it cannot be revived; it will run by itself"),
+        (State.HELD, Move.HOLD, "job abc123 is held already; answer for it: retry, done or fail"),
+        (State.ROLLED_BACK, Move.ROLL_BACK, f"job abc123 is rolled_back already; {ANEW}"),
+    ],
+)
+def test_a_refusal_says_what_to_do_instead(state: State, move: Move, said: str) -> None:
+    with pytest.raises(IllegalMove) as refused:
+        after(state, move, "abc123")
+    assert str(refused.value) == said
+    with pytest.raises(IllegalMove, match=f"^a job is {state.value}"):
+        after(state, move)
 
 
 def test_an_illegal_move_is_a_refusal() -> None:

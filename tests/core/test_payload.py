@@ -541,11 +541,13 @@ def test_a_gap_in_positional_only_arguments_is_refused() -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
-        ((), {}, "missing a required argument: 'a'"),
-        ((1,), {}, "missing a required argument: 'c'"),
-        ((1, 2, 3), {"c": 1}, "too many positional arguments"),
-        ((1,), {"c": 1, "z": 1}, "unexpected keyword argument 'z'"),
-        ((1,), {"c": 1, "a": 1}, "multiple values for argument 'a'"),
+        ((), {}, "missing arguments 'a', 'c';"),
+        ((1,), {}, "missing argument 'c';"),
+        ((1, 2, 3), {"c": 1}, r"too many positional arguments \(3, at most 2\);"),
+        ((1,), {"c": 1, "z": 1}, "unexpected argument 'z';"),
+        ((1,), {"c": 1, "a": 1}, "argument 'a' given twice;"),
+        ((1,), {"z": 1, "y": 1}, "unexpected arguments 'z', 'y'; missing argument 'c';"),
+        ((1, 2, 3), {"a": 1, "z": 1}, "too many .*; unexpected .* 'z'; .* 'a' given twice; missing argument 'c';"),
     ],
 )
 def test_a_call_that_does_not_fit_is_refused(args: tuple[Any, ...], kwargs: dict[str, Any], message: str) -> None:
@@ -555,6 +557,25 @@ def test_a_call_that_does_not_fit_is_refused(args: tuple[Any, ...], kwargs: dict
         Signature(fn, "jobs.add").encode(args, kwargs)
     assert "task jobs.add" in str(caught.value)
     assert "it takes (a, b=2, *, c)" in str(caught.value)
+
+
+def test_an_argument_that_has_no_name_for_the_caller_is_not_also_called_missing() -> None:
+    def fn(a, /, b): ...
+
+    with pytest.raises(PayloadError, match="t: argument 'a' given by name, but taken by position only; it takes"):
+        Signature(fn, "t").encode((), {"a": 1, "b": 2})
+
+    def open_ended(a, /, **more): ...
+
+    with pytest.raises(PayloadError, match="t: missing argument 'a'; it takes"):
+        Signature(open_ended, "t").encode((), {"a": 1})
+
+
+def test_all_that_is_wrong_with_a_stored_call_is_named() -> None:
+    def fn(a, b, c=3): ...
+
+    with pytest.raises(PayloadError, match="t: unexpected arguments 'y', 'z'; missing arguments 'a', 'b'; it takes"):
+        Signature(fn, "t").decode('{"y": 1, "z": 2, "c": 3}')
 
 
 def test_unpacked_keyword_arguments() -> None:

@@ -21,7 +21,7 @@ def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     if job.state is State.RUNNING:
         asked = () if job.cancel_requested else (Note("moved", {"cancel_requested": True, "reason": reason}, actor),)
         return Verdict(move=Move.CANCEL, state=State.RUNNING, cancel_requested=True, notes=asked)
-    state = after(job.state, Move.CANCEL)
+    state = after(job.state, Move.CANCEL, job.id)
     return Verdict(
         move=Move.CANCEL,
         state=state,
@@ -33,7 +33,7 @@ def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
 
 def revive(job: Job, now: float, *, actor: str, reason: str | None = None) -> Verdict:
     """Bring a held, dead or cancelled job back with fresh budgets."""
-    state = after(job.state, Move.REVIVE)
+    state = after(job.state, Move.REVIVE, job.id)
     return Verdict(
         move=Move.REVIVE,
         state=state,
@@ -59,7 +59,7 @@ def resolve(
         notes.append(Note("dead", {"reason": reason or f"given up by {actor}"}, actor))
     return Verdict(
         move=move,
-        state=after(job.state, move),
+        state=after(job.state, move, job.id),
         result=result,
         error=(reason or f"given up by {actor}") if move is Move.BURY else None,
         raises_fence=True,
@@ -73,7 +73,7 @@ def hold(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
         raise IllegalMove(f"job {job.id} is running; cancel it, or wait until it ends")
     return Verdict(
         move=Move.HOLD,
-        state=after(job.state, Move.HOLD),
+        state=after(job.state, Move.HOLD, job.id),
         error=reason or f"held by {actor}",
         raises_fence=True,
         notes=(Note("held", {"reason": reason}, actor),),
@@ -82,7 +82,7 @@ def hold(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
 
 def reprioritise(job: Job, *, actor: str, priority: int | None = None, run_at: float | None = None) -> Verdict:
     """Change when a ready job is run."""
-    state = after(job.state, Move.RESCHEDULE)
+    state = after(job.state, Move.RESCHEDULE, job.id)
     changes = {"priority": priority, "run_at": run_at}
     detail = {name: value for name, value in changes.items() if value is not None}
     return Verdict(

@@ -94,9 +94,41 @@ MOVES: dict[State, dict[Move, State]] = {
 }
 
 
-def after(state: State, move: Move) -> State:
-    """Return the state that follows, or raise `IllegalMove`."""
+# What a move does to a job, and what else could be done in a state: for the sentence that refuses a move.
+_DOES = {
+    Move.CLAIM: "claimed",
+    Move.FINISH: "finished",
+    Move.RETRY: "retried",
+    Move.RELEASE: "released",
+    Move.SNOOZE: "snoozed",
+    Move.PARK: "parked",
+    Move.WAKE: "woken",
+    Move.RESCHEDULE: "rescheduled",
+    Move.HOLD: "held",
+    Move.BURY: "given up",
+    Move.CANCEL: "cancelled",
+    Move.UNDO: "undone",
+    Move.ROLL_BACK: "rolled back",
+    Move.REVIVE: "revived",
+    Move.RESOLVE: "resolved",
+}
+_INSTEAD = {
+    State.READY: "it will run by itself",
+    State.RUNNING: "wait until it ends, or cancel it",
+    State.WAITING: "wait until it goes on, or cancel it",
+    State.HELD: "answer for it: retry, done or fail",
+    State.DONE: "enqueue a new one if it should run again",
+    State.DEAD: "revive it if it should run again",
+    State.CANCELLED: "revive it if it should run again",
+    State.ROLLED_BACK: "enqueue a new one if it should run again",
+}
+
+
+def after(state: State, move: Move, job_id: str | None = None) -> State:
+    """Return the state that follows, or raise `IllegalMove`, which names the job if it is given."""
     try:
         return MOVES[state][move]
     except KeyError:
-        raise IllegalMove(f"a job that is {state.value} cannot {move.value.replace('_', ' ')}") from None
+        who, does = "a job" if job_id is None else f"job {job_id}", _DOES[move]
+        refused = " already" if does == state.value.replace("_", " ") else f": it cannot be {does}"
+        raise IllegalMove(f"{who} is {state.value}{refused}; {_INSTEAD[state]}") from None

@@ -13,7 +13,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import Any, NoReturn, Protocol
@@ -182,12 +182,9 @@ class Signature:
         if not isinstance(plain, dict):
             raise PayloadError(f"{self._task}: the payload must be an object of arguments")
         shapes = self._shapes
-        for name in plain:
-            if name not in shapes:
-                raise PayloadError(f"{self._task}: unexpected argument {name!r}; {self._takes()}")
-        if not self._required <= plain.keys():
-            [missing, *_] = sorted(self._required - plain.keys())
-            raise PayloadError(f"{self._task}: missing argument {missing!r}; {self._takes()}")
+        if not plain.keys() <= shapes.keys() or not self._required <= plain.keys():
+            unexpected = _arguments("unexpected ", [name for name in plain if name not in shapes])
+            self._refuse(unexpected, self._missing(plain))
         bound = {name: shapes[name].from_plain(value) for name, value in plain.items()}
         if self._star is None and self._stars is None and not self._only_positional:
             return (), bound
@@ -215,11 +212,24 @@ class Signature:
         return bound
 
     def _misfit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NoReturn:
-        try:
-            self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise PayloadError(f"{self._task}: {error}; {self._takes()}") from None
-        raise AssertionError("inspect and we disagree about a call")  # pragma: no cover
+        """Name everything that is wrong with a call, so that it can be put right at once."""
+        placed, most = self._positional[: len(args)], len(self._positional)
+        others = [name for name in kwargs if name not in self._named] if self._stars is None else []
+        nameless = [name for name in others if name in self._only_positional]
+        too_many = len(args) > most and self._star is None
+        self._refuse(
+            f"too many positional arguments ({len(args)}, at most {most})" if too_many else "",
+            _arguments("unexpected ", [name for name in others if name not in nameless]),
+            _arguments("", [name for name in kwargs if name in self._named and name in placed], " given twice"),
+            _arguments("", nameless, " given by name, but taken by position only"),
+            self._missing({*placed, *nameless, *(self._named & kwargs.keys())}),
+        )
+
+    def _missing(self, given: Container[str]) -> str:
+        return _arguments("missing ", [name for name in self._shapes if name in self._required and name not in given])
+
+    def _refuse(self, *problems: str) -> NoReturn:
+        raise PayloadError(f"{self._task}: {'; '.join(filter(None, problems))}; {self._takes()}")
 
     def _takes(self) -> str:
         bare = [p.replace(annotation=Parameter.empty) for p in self._signature.parameters.values()]
@@ -385,6 +395,12 @@ def _result_shape(annotation: Any, hints: _Hints, task: str) -> Shape | None:
         if isinstance(hint, type) and not inspect.isabstract(hint) and not typing.is_typeddict(hint):
             raise
         return None
+
+
+def _arguments(before: str, names: Sequence[str], after: str = "") -> str:
+    """Say one thing of several arguments; nothing when there are none."""
+    noun = "argument" if len(names) == 1 else "arguments"
+    return f"{before}{noun} {', '.join(map(repr, names))}{after}" if names else ""
 
 
 def _not_json(error: TypeError) -> str:
