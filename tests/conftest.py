@@ -1,5 +1,6 @@
 """What every test may ask for: a clock that stands still, and each store in turn."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ settings.register_profile("suite", derandomize=True, database=None)
 settings.load_profile("suite")
 # Hypothesis also tries constants of the loaded modules: what is drawn would depend on which tests are near.
 providers._get_local_constants = lambda: providers._local_constants
+
+# A shell that starts this in the background lets it ignore Ctrl-C, and every process that a test starts with it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

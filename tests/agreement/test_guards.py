@@ -8,7 +8,7 @@ from holdfast.stores.sqlite.batch import Q
 from tests.agreement.machine import Stores
 
 QUICK = settings(
-    max_examples=120,
+    max_examples=600,  # most are found by the first ten
     stateful_step_count=60,
     derandomize=True,
     deadline=None,

@@ -86,7 +86,8 @@ BROKEN = [
     ),
     Broken(
         "a repeat is counted and journalled twice",
-        ((batch, "settle", "if answer is Answer.ACCEPTED:", "if answer is not Answer.REFUSED:"),),
+        ((batch, "_settle_one", "if own and state != State.RUNNING:\n",
+          "if own and state != State.RUNNING:\n        _write_down(db, [settlement], wall)\n"),),
         world=None, why="the walk is over the memory store, which counts its rows", sqlite=True,
     ),
     Broken(
