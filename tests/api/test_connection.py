@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,17 @@ def test_a_connection_to_another_file_is_refused_and_nothing_is_stored(app: App,
         other.close()
     with pytest.raises(UsageError, match=r"not a sqlite3\.Connection"):
         ship.using(connection="jobs.db").enqueue(1)
+    assert app.counts()["ready"] == 0
+
+
+def test_a_connection_that_is_closed_or_another_threads_is_refused(app: App, orders: sqlite3.Connection) -> None:
+    ship = app.task(ship_order)
+    with ThreadPoolExecutor(1) as elsewhere, pytest.raises(UsageError, match="the connection cannot be used here"):
+        elsewhere.submit(ship.using(connection=orders).enqueue, 1).result()
+    assert not orders.in_transaction
+    orders.close()
+    with pytest.raises(UsageError, match="the connection is closed; pass one that is open"):
+        ship.using(connection=orders).enqueue(1)
     assert app.counts()["ready"] == 0
 
 

@@ -134,7 +134,11 @@ class Connections:
         self._check_identity()
         if not isinstance(connection, sqlite3.Connection):
             raise UsageError(f"connection={connection!r} is not a sqlite3.Connection, which this store needs")
-        cursor = connection.cursor()
+        try:
+            cursor = connection.cursor()
+        except sqlite3.ProgrammingError as error:  # it is closed, or bound to the thread that opened it
+            what = "is closed" if "closed" in str(error) else f"cannot be used here ({error})"
+            raise UsageError(f"the connection {what}; pass one that is open, in the thread that opened it") from error
         cursor.row_factory = None  # the caller may have set another
         files = [row[2] for row in cursor.execute("PRAGMA database_list") if row[1] in ("main", b"main")]
         if not files[0] or not os.path.samefile(files[0], self.options.path):
