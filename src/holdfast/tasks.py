@@ -92,6 +92,14 @@ class Sender(Generic[P, R]):
         self._task = task
         self._options = options
 
+    if not TYPE_CHECKING:  # a type checker says so before it happens
+
+        def __call__(self, *args: Any, **kwargs: Any) -> None:
+            raise TypeError(
+                f"task {self._task.name}: using(…) only chooses options; call .enqueue(…) on it to store a job, "
+                "or call the task itself, without using(…), to run it here and now"
+            )
+
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store one job that calls the task with these arguments; return once it is durable.
 

@@ -370,6 +370,12 @@ def test_a_wrong_argument_makes_no_draft(task: Any) -> None:
         task.job(1, z=1)
 
 
+def test_a_sender_is_not_called_but_says_what_to_call(task: Any) -> None:
+    with pytest.raises(TypeError, match=r"task t: using\(…\) only chooses options; call \.enqueue\(…\) on it"):
+        task.using(priority=3)(1)
+    assert task.using(priority=3).job(1).new.priority == 3
+
+
 def test_async_functions_can_be_called(app: App) -> None:
     @app.task
     async def double(x: int) -> int:
