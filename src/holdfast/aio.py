@@ -63,12 +63,12 @@ class AsyncApp:
         return await asyncio.to_thread(self._app.counts)
 
     @_as(App.cancel)
-    async def cancel(self, id: str, *, by: str = "app", note: str | None = None) -> Job[Any]:
-        return await asyncio.to_thread(self._app.cancel, id, by=by, note=note)
+    async def cancel(self, id: str, *, by: str = "app", note: str | None = None, fence: int | None = None) -> Job[Any]:
+        return await asyncio.to_thread(self._app.cancel, id, by=by, note=note, fence=fence)
 
     @_as(App.revive)
-    async def revive(self, id: str, *, by: str = "app", note: str | None = None) -> Job[Any]:
-        return await asyncio.to_thread(self._app.revive, id, by=by, note=note)
+    async def revive(self, id: str, *, by: str = "app", note: str | None = None, fence: int | None = None) -> Job[Any]:
+        return await asyncio.to_thread(self._app.revive, id, by=by, note=note, fence=fence)
 
     @_as(App.resolve)
     async def resolve(
@@ -79,8 +79,9 @@ class AsyncApp:
         by: str = "app",
         note: str | None = None,
         result: Any = None,
+        fence: int | None = None,
     ) -> Job[Any]:
-        return await asyncio.to_thread(self._app.resolve, id, answer, by=by, note=note, result=result)
+        return await asyncio.to_thread(self._app.resolve, id, answer, by=by, note=note, result=result, fence=fence)
 
     @_as(App.reap)
     async def reap(self, *, grace_s: float = 0.0) -> Report:

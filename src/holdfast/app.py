@@ -16,7 +16,7 @@ from holdfast.core.policy import OnCrash, Policy, Retry
 from holdfast.core.records import Filter
 from holdfast.core.records import Job as Row
 from holdfast.core.verdict import Verdict
-from holdfast.errors import NotFound, Refused, SchemaMismatch, UnknownTask, UsageError
+from holdfast.errors import BadURL, NotFound, Refused, SchemaMismatch, UnknownTask, UsageError
 from holdfast.hooks import Hook, HookKind, Hooks
 from holdfast.jobs import Job
 from holdfast.stores import open_store
@@ -33,6 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_URL = "sqlite:///holdfast.db"
+SCHEMES = ("sqlite", "memory", "postgresql", "postgres")  # what an address may begin with; `open_store` knows the rest
 ADD_AT_ONCE = 1_000  # jobs in one transaction of `enqueue_many`
 
 Journal = Literal["short", "full"]
@@ -75,7 +76,7 @@ class App:
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.hooks = Hooks()
         self.tasks: dict[str, Task[..., Any]] = {}
-        self._url = url or os.environ.get("HOLDFAST_DB") or DEFAULT_URL
+        self._url = _checked(url or os.environ.get("HOLDFAST_DB") or DEFAULT_URL)
         self._migrate = migrate
         self._store: Store | None = None
         self._closed = False
@@ -187,7 +188,7 @@ class App:
         with self._lock:
             if self._store is not None:
                 raise UsageError("the store is open; set the url before its first use")
-            self._url = url
+            self._url = _checked(url)
 
     @property
     def store(self) -> Store:
@@ -294,21 +295,22 @@ class App:
                 total[state.value] += number
         return total
 
-    def cancel(self, id: str, *, by: str = "app", note: str | None = None) -> Job[Any]:
+    def cancel(self, id: str, *, by: str = "app", note: str | None = None, fence: int | None = None) -> Job[Any]:
         """Stop a job that has not ended, and return it. A running one is asked to stop, and may succeed all the same.
 
-        Raises `NotFound`; `IllegalMove` when it has ended; `Refused` when it moved on meanwhile: look again.
+        fence: the one that you saw, `job.row.fence`; then it counts only if the job has not moved since. Raises
+        `NotFound`; `IllegalMove` when it has ended; `Refused` when it moved on meanwhile: look again.
         """
-        return self._act(id, lambda row: acts.cancel(row, actor=by, reason=note))
+        return self._act(id, fence, lambda row: acts.cancel(row, actor=by, reason=note))
 
-    def revive(self, id: str, *, by: str = "app", note: str | None = None) -> Job[Any]:
+    def revive(self, id: str, *, by: str = "app", note: str | None = None, fence: int | None = None) -> Job[Any]:
         """Bring a held, dead or cancelled job back, ready now and with fresh budgets, and return it.
 
-        Raises `NotFound`; `IllegalMove` from any other state; `KeyTaken` when another live job has its key; `Refused`
-        when it moved on meanwhile: look again.
+        fence: as in `cancel`; a repeated revive cannot start a second run. Raises `NotFound`; `IllegalMove` from any
+        other state; `KeyTaken` when another live job has its key; `Refused` when it moved on meanwhile: look again.
         """
         now = self.store.now().wall
-        return self._act(id, lambda row: acts.revive(row, now, actor=by, reason=note))
+        return self._act(id, fence, lambda row: acts.revive(row, now, actor=by, reason=note))
 
     def resolve(
         self,
@@ -318,11 +320,12 @@ class App:
         by: str = "app",
         note: str | None = None,
         result: Any = None,
+        fence: int | None = None,
     ) -> Job[Any]:
         """Answer for a held job, and return it: "retry" runs it again, "done" says that it happened, "fail" gives up.
 
         `result` goes with "done", and must be what the task would have returned; it is taken as it is where this app
-        does not have the task. Raises as `revive` does.
+        does not have the task. fence: as in `cancel`. Raises as `revive` does.
         """
         if answer not in get_args(acts.Answer):
             raise UsageError(f'{answer!r} is no answer; choose "retry", "done" or "fail"')
@@ -334,7 +337,7 @@ class App:
             text = None if result is None else self._result_text(row, result)
             return acts.resolve(row, answer, now, actor=by, reason=note, result=text)
 
-        return self._act(id, judged)
+        return self._act(id, fence, judged)
 
     def reap(self, *, grace_s: float = 0.0) -> Report:
         """Find attempts whose worker is lost, decide what becomes of their jobs, and report. Safe to run anywhere.
@@ -359,8 +362,13 @@ class App:
 
     # ---------------------------------------------------------------------------------------- inside
 
-    def _act(self, id: str, judged: Callable[[Row], Verdict]) -> Job[Any]:
+    def _act(self, id: str, seen_fence: int | None, judged: Callable[[Row], Verdict]) -> Job[Any]:
         row = self._row(id)
+        if seen_fence is not None and row.fence != seen_fence:
+            raise Refused(
+                f"job {id} is {row.state.value} with fence {row.fence} by now, and you saw fence {seen_fence}; "
+                "nothing was changed, look again"
+            )
         if not self.store.move(id, row.state, row.fence, judged(row)):
             now = self._row(id)
             raise Refused(
@@ -386,6 +394,15 @@ class App:
         text = task.encode_result(result)
         task.decode_result(text)  # a person's answer is held to the annotation: nothing is lost by asking again
         return text
+
+
+def _checked(url: str) -> str:
+    """Return the address if a store can have it. Says nothing of the rest of it, where there may be a password."""
+    scheme, colon, _ = url.partition(":")
+    if colon and scheme.lower() in SCHEMES:
+        return url
+    what = f"begins with {scheme + colon!r}, which no store does" if colon else "does not say what kind of store it is"
+    raise BadURL(f"the store address {what}; write sqlite:///jobs.db or memory://")
 
 
 def _states(state: States) -> tuple[State, ...]:

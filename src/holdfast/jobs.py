@@ -131,7 +131,7 @@ class Job(Generic[R_co]):
             return _LOOK_MAX_S
         left = give_up_at - self._app.clock.lease()
         if left <= 0:
-            raise TimeoutError(f"job {self.id} is {self.state.value} after {timeout:g} s")
+            raise TimeoutError(f"job {self.id} is still {self.state.value} after {timeout:g} s")
         return left
 
     def _outcome(self) -> R_co:

@@ -240,7 +240,7 @@ def test_a_rolled_back_job_says_so(app: App, add: Task[[int, int], int]) -> None
 @pytest.mark.parametrize("make", [held, lambda app, add: add.enqueue(1, 2)], ids=["held", "ready"])
 def test_a_job_that_has_not_ended_times_out(app: App, add: Task[[int, int], int], make: Any) -> None:
     job = make(app, add)
-    with pytest.raises(TimeoutError, match=f"job {job.id} is (held|ready) after 0 s"):
+    with pytest.raises(TimeoutError, match=f"job {job.id} is still (held|ready) after 0 s"):
         job.result(timeout=0)
     with pytest.raises(UsageError, match="timeout"):
         job.result(timeout=-1)
@@ -412,6 +412,21 @@ def test_an_act_that_comes_too_late_is_refused_with_the_present_state(
     assert len([event for event in job.events() if event.kind == "revived"]) == 1
 
 
+def test_an_act_on_another_fence_than_the_person_saw_is_refused(app: App, add: Task[[int, int], int]) -> None:
+    seen = held(app, add).row
+    for act in (app.cancel, app.revive, lambda id, **given: app.resolve(id, "done", **given)):
+        for fence in (seen.fence - 1, seen.fence + 1, 0):
+            with pytest.raises(
+                Refused, match=f"job {seen.id} is held with fence {seen.fence} by now, and you saw fence {fence}"
+            ):
+                act(seen.id, fence=fence)
+    assert app.get(seen.id).row == seen
+    assert app.resolve(seen.id, "retry", fence=seen.fence).state == "ready"
+    with pytest.raises(Refused, match=rf"is ready with fence {seen.fence + 1} by now"):
+        app.revive(seen.id, fence=seen.fence)
+    assert app.cancel(seen.id, fence=seen.fence + 1).state == "cancelled"
+
+
 def test_reap_settles_what_a_dead_worker_left_and_tells_the_hooks(app: App, add: Task[[int, int], int]) -> None:
     told: list[Any] = []
     app.on("zombie", told.append)
@@ -462,9 +477,27 @@ def test_the_url_may_be_set_until_the_store_is_used() -> None:
     app.close()
 
 
-def test_an_unknown_url_is_refused_at_first_use() -> None:
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("carrier-pigeon://ann:s3cret@coop", "begins with 'carrier-pigeon:', which no store does; write sqlite:///"),
+        ("jobs.db", "does not say what kind of store it is; write sqlite:///jobs.db or memory://"),
+    ],
+)
+def test_an_address_of_no_store_is_refused_at_once_and_without_its_password(url: str, said: str) -> None:
+    with pytest.raises(BadURL, match=f"^the store address {said}") as refused:
+        App(url)
+    assert "s3cret" not in str(refused.value)
+    app = App("memory://")
     with pytest.raises(BadURL):
-        App("carrier-pigeon://coop").counts()
+        app.url = url
+    assert app.url == "memory://"
+
+
+def test_an_address_of_no_store_in_the_environment_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DB", "foo://x")
+    with pytest.raises(BadURL, match="'foo:'"):
+        App()
 
 
 def test_without_migration_nothing_is_created(tmp_path: Path) -> None:
@@ -555,10 +588,15 @@ def test_the_async_facade_does_what_the_app_does(url: str) -> None:
             assert (await aio.counts())["ready"] == 2
             assert len(await aio.find("ready", task="t")) == 2
             assert (await aio.cancel(job.id, by="ann")).state == "cancelled"
-            assert (await aio.revive(job.id)).state == "ready"
+            with pytest.raises(Refused):
+                await aio.revive(job.id, fence=0)
+            assert (await aio.revive(job.id, fence=job.refresh().row.fence)).state == "ready"
             run(app, job)
             assert await job.aresult(timeout=5) == 1
             run(app, many, EXPIRED)
+            for act in (aio.cancel(many.id, fence=9), aio.resolve(many.id, "done", fence=9)):
+                with pytest.raises(Refused):
+                    await act
             assert (await aio.resolve(many.id, "done", result=9)).state == "done"
             assert (await aio.reap()).zombies == []
         with pytest.raises(UsageError, match="closed"):
@@ -574,7 +612,7 @@ def test_waiting_for_a_result_leaves_the_loop_free(url: str) -> None:
         waiting = [asyncio.create_task(app.get(job.id).aresult(timeout=10)) for _ in range(50)]
         await asyncio.to_thread(run, app, job)
         assert await asyncio.gather(*waiting) == [5] * 50
-        with pytest.raises(TimeoutError, match="ready after 0 s"):
+        with pytest.raises(TimeoutError, match="is still ready after 0 s"):
             await app.tasks["t"].enqueue().aresult(timeout=0)
         app.close()
 
