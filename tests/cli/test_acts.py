@@ -78,7 +78,9 @@ def test_held_answers(run: Run, store: Store) -> None:
 
 def test_a_result_that_is_no_json_changes_nothing(run: Run, store: Store) -> None:
     job = job_in(store, State.HELD)
-    run("held", "done", job.id, "--result", "{oops", code=2)
+    said = run("held", "done", job.id, "--result", "{oops", code=2).stderr
+    assert "not valid JSON" in said
+    assert """'"receipt 7"'""" in said  # an example, with the quotes that a shell needs
     assert row(store, job.id).state is State.HELD
 
 

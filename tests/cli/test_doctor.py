@@ -67,6 +67,15 @@ def test_an_empty_store_is_well(run: Run, calm: Store, url: str) -> None:
     shown = run("doctor")
     assert shown.stdout.count("✓ ok ") == len(view["findings"])
     assert shown.stderr == "Nothing to do.\n"
+    assert run("doctor", "-q").output == ""
+    assert run.json("doctor", "-q") == view
+
+
+def test_quiet_shows_only_what_is_not_ok(run: Run, calm: Store) -> None:
+    lose(calm)
+    shown = run("doctor", "-q", code=7)
+    assert "Zombies wait for a reaper" in shown.stdout
+    assert (shown.stdout.count(" ok "), shown.stderr) == (0, "")
 
 
 def test_a_problem_ends_with_seven_and_stands_first(run: Run, calm: Store) -> None:
@@ -294,6 +303,13 @@ def test_held_jobs(calm: Store, clock: FakeClock) -> None:
     clock.advance(86_400.5)
     finding = diagnose(calm, clock)["Held jobs wait for an answer"]
     assert (finding.severity, finding.evidence) == ("warning", f"2 held, {first.id} ({first.task}) for 1 d 1 h")
+
+
+def test_the_fix_for_dead_jobs_is_a_whole_command(run: Run, calm: Store, clock: FakeClock) -> None:
+    job = job_in(calm, State.DEAD)
+    fix = str(diagnose(calm, clock)["Dead jobs grow in number"].fix)
+    run(*fix.rpartition("holdfast ")[2].split(), "-y")
+    assert row(calm, job.id).state is State.READY
 
 
 def test_dead_jobs_that_grow_in_number(calm: Store, clock: FakeClock) -> None:

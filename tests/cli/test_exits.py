@@ -12,8 +12,9 @@ from holdfast.cli.exits import Exit, code_of
 from holdfast.core.machine import State
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import store as sqlite
-from tests.cli.conftest import Run, lose
-from tests.factory import add, job_in, picture
+from holdfast.testing import FakeClock
+from tests.cli.conftest import PAST_S, Run, lose
+from tests.factory import EXPIRED, add, again, job_in, picture, row, settle
 
 READS = [
     ("jobs", "list"),
@@ -176,6 +177,42 @@ def test_a_second_approval_is_6_and_starts_nothing(run: Run, store: Store) -> No
     assert [event.kind for event in store.journal(held.id)].count("revived") == 1
 
 
+@pytest.mark.parametrize(
+    ("state", "command"),
+    [
+        (State.HELD, ("held", "approve")),
+        (State.HELD, ("held", "done")),
+        (State.HELD, ("held", "fail")),
+        (State.HELD, ("jobs", "retry")),
+        (State.READY, ("jobs", "cancel")),
+        (State.RUNNING, ("jobs", "cancel")),
+        (State.DEAD, ("dead", "revive")),
+        (State.DEAD, ("jobs", "delete", "-y")),
+    ],
+)
+def test_an_act_on_another_fence_than_the_present_one_is_6(
+    run: Run, store: Store, state: State, command: tuple[str, ...]
+) -> None:
+    job = job_in(store, state)
+    before = picture(store)
+    for fence in {job.fence + 1, max(0, job.fence - 1)} - {job.fence}:
+        told = run(*command, job.id, "--fence", str(fence), code=6).stderr
+        assert f"job {job.id} is {state.value} with fence {job.fence} by now" in told
+    assert picture(store) == before
+    run(*command, job.id, "--fence", str(job.fence))
+    assert picture(store) != before
+
+
+def test_an_approval_meant_for_an_earlier_time_starts_no_second_run(run: Run, store: Store, clock: FakeClock) -> None:
+    held = job_in(store, State.HELD)
+    clock.advance(2 * PAST_S)
+    run("held", "approve", held.id, "--fence", str(held.fence))
+    settle(store, again(store, row(store, held.id)), EXPIRED)
+    assert row(store, held.id).state is State.HELD  # and looks as it did before
+    run("held", "approve", held.id, "--fence", str(held.fence), code=6)
+    assert row(store, held.id).state is State.HELD
+
+
 def test_of_several_jobs_each_is_tried_and_the_first_trouble_is_the_code(run: Run, store: Store) -> None:
     first, second = job_in(store, State.DEAD), job_in(store, State.DEAD)
     result = run("jobs", "retry", first.id, "nobody", job_in(store, State.DONE).id, second.id, code=5)
@@ -213,6 +250,11 @@ def test_a_damaged_store_is_7(run: Run, store: Store, monkeypatch: pytest.Monkey
         ["dead", "revive"],
         ["dead", "revive", "x", "--all"],
         ["dead", "revive", "x", "--queue", "q"],
+        ["dead", "revive", "--all", "--fence", "2", "-y"],
+        ["jobs", "retry", "x", "y", "--fence", "2"],
+        ["jobs", "cancel", "x", "y", "--fence", "2"],
+        ["jobs", "delete", "x", "y", "--fence", "2", "-y"],
+        ["held", "approve", "x", "--fence", "new"],
         ["dead", "purge"],
         ["db", "prune", "--older-than", "1d", "--states", "running"],
         ["--db", "mysql://nowhere", "jobs", "list"],

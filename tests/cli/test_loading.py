@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from holdfast.cli.loading import load_app
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
 from holdfast.stores import open_store
 from tests.cli.conftest import Run
+from tests.factory import EXPIRED, claim, row, settle
 
 APP = """
 from datetime import datetime
@@ -152,7 +155,10 @@ def test_arguments_are_read_as_the_worker_will(run: Run, words: list[str], paylo
         (["charge", '{"ctx": 1, "order_id": 1, "cents": 1}'], "ctx"),
         (["remind", '["tomorrow"]'], "argument 'when'"),
         (["send", "5"], "a JSON array (positional) or object (keywords)"),
+        (["send", "5"], """'["ann@example.org", 3]'"""),
         (["send", "{oops"], "not valid JSON"),
+        (["send", "[ann]"], """positional arguments, '["ann@example.org", 3]', or """),
+        (["send", "[ann]"], """keyword arguments, '{"order": 42, "cents": 999}', in single quotes"""),
         (["send", '["a"]', "--id", "a b"], "id='a b'"),
         (["send", '["a"]', "--on-crash", "rollback"], "rollback"),
         (["send", '["a"]', "--priority", "high"], "--priority"),
@@ -176,6 +182,75 @@ def test_the_id_is_printed_and_a_second_job_with_the_key_is_not_added(run: Run) 
     del sys.modules["shop"]
     assert run.json(*words) == {"id": first, "existed": True, "state": "ready"}
     assert len(stored("sqlite:///own.db")) == 1
+
+
+def test_an_id_that_is_taken_is_told_with_what_is_other(run: Run) -> None:
+    def again(*words: str) -> Result:
+        sys.modules.pop("shop", None)  # as in a new process
+        return run("enqueue", "shop:app", *words, "--id", "mine")
+
+    again("send", '{"to": "ann", "subject": "hi"}')
+    same = again("send", '{"subject": "hi", "to": "ann"}')
+    assert same.stderr == "This job was there already, and is ready; no second one was added.\n"
+    assert again("send", '["ann", "hi"]', "--json").stderr == ""
+    for form in ((), ("--json",)):
+        told = again("send", '["bo"]', *form).stderr
+        assert told == "This job was there already, with other arguments, and is ready; no second one was added.\n"
+    told = again("charge", '{"order_id": 1, "cents": 2}').stderr
+    assert told == "This job was there already, of task shop.send, and is ready; no second one was added.\n"
+    assert again("send", '["bo"]', "-q").stderr == ""
+    assert len(stored("sqlite:///own.db")) == 1
+
+
+def test_a_crash_policy_that_no_task_can_have_is_not_offered(run: Run) -> None:
+    assert "rollback" not in run("enqueue", "--help").stdout
+    assert "'retry', 'hold', 'fail'" in run("enqueue", "shop:app", "send", "--on-crash", "rollback", code=2).stderr
+
+
+# ------------------------------------------------------------------------- a result, given by a person
+
+
+@pytest.fixture
+def held_id(run: Run) -> str:
+    """A held job of `shop.charge` in the app's own store."""
+    job_id: str = run.json("enqueue", "shop:app", "charge", '{"order_id": 1, "cents": 2}')["id"]
+    with closing(open_store("sqlite:///own.db", create=False)) as store:
+        [job] = claim(store, tasks=["shop.charge"])
+        settle(store, job, EXPIRED)
+    sys.modules.pop("shop", None)  # as in a new process
+    return job_id
+
+
+def result_of(job_id: str) -> tuple[str, str | None]:
+    with closing(open_store("sqlite:///own.db", create=False)) as store:
+        job = row(store, job_id)
+        return job.state.value, job.result
+
+
+def test_a_result_is_held_to_the_task_of_the_app(run: Run, held_id: str) -> None:
+    said = run("held", "done", held_id, "--app", "shop:app", "--result", "7", code=2).stderr
+    assert "task shop.charge: the result" in said
+    assert result_of(held_id) == ("held", None)
+    sys.modules.pop("shop", None)
+    run("held", "done", held_id, "--app", "shop:app", "--result", '"receipt 7"')
+    assert result_of(held_id) == ("done", '"receipt 7"')
+
+
+def test_without_the_app_a_result_is_not_checked_and_help_says_so(run: Run, held_id: str) -> None:
+    assert "Without it the result is not checked" in " ".join(run("held", "done", "--help").stdout.split())
+    run("held", "done", held_id, "--result", "7", "--db", "sqlite:///own.db")
+    assert result_of(held_id) == ("done", "7")
+
+
+def test_an_app_that_has_not_the_task_cannot_check_a_result(run: Run, held_id: str) -> None:
+    words = ("held", "done", held_id, "--app", "shop:plain", "--db", "sqlite:///own.db", "--result", "7")
+    assert "shop:plain has no task 'shop.charge', so the result cannot be checked" in run(*words, code=2).stderr
+    assert result_of(held_id) == ("held", None)
+
+
+def test_an_app_whose_store_is_not_there_makes_none(run: Run, folder: Path) -> None:
+    run("held", "done", "x", "--app", "shop:app", code=3)
+    assert not list(folder.glob("*.db*"))
 
 
 def test_what_an_enqueue_may_choose(run: Run) -> None:
@@ -219,6 +294,7 @@ def test_worker_hands_over_what_it_was_told(run: Run, monkeypatch: pytest.Monkey
     words = ["--queues", "mail,media", "--slots", "8", "--processes", "2", "--name", "w1", "--grace-period", "1m"]
     words += ["--grace", "5", "--no-reaper", "--db", "sqlite:///x.db", "--log-level", "DEBUG"]
     run("worker", "shop:app", *words)
+    assert told[0][1] == "sqlite:///x.db"
     assert told.pop()[2] == WorkerOptions(
         queues=("mail", "media"),
         slots=8,
@@ -227,9 +303,25 @@ def test_worker_hands_over_what_it_was_told(run: Run, monkeypatch: pytest.Monkey
         grace_period_s=60.0,
         reaper=False,
         grace_s=5.0,
-        db="sqlite:///x.db",
         log_level="debug",
     )
+
+
+def test_a_queue_that_no_task_names_is_served_with_a_warning(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from holdfast.worker import supervisor
+    from holdfast.worker.options import WorkerOptions
+
+    served: list[WorkerOptions] = []
+    monkeypatch.setattr(supervisor, "supervise", lambda ref, app, options: served.append(options) or 0)
+    run("worker", "shop:app", "--queues", "mail,default")
+    assert caplog.messages == []
+    run("worker", "shop:app", "--queues", "mail,typo")
+    assert served[-1].queues == ("mail", "typo")
+    [warning] = caplog.messages
+    assert warning.startswith("queue 'typo' is not named by any task of shop:app; it is served, but")
+    assert warning.endswith("Named are: default, mail")
 
 
 def test_the_exit_code_of_a_worker_is_its_supervisors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -145,6 +146,41 @@ def test_quiet_leaves_data_and_errors(run: Run, store: Store) -> None:
     assert run("-q", "scan").stderr == run("scan", "--quiet").stderr == ""
     assert run("-q", "scan").stdout == run("scan").stdout
     assert run("-q", "jobs", "show", "nobody", code=5).stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("scan",),
+        ("scan", "--fix"),
+        ("scan", "--check"),
+        ("zombies",),
+        ("jobs", "list"),
+        ("jobs", "export"),
+        ("held", "list"),
+        ("dead", "list"),
+        ("dead", "purge", "-y", "--older-than", "1d"),
+        ("dead", "revive", "--all", "-y"),
+        ("queues", "list"),
+        ("queues", "pause", "mail"),
+        ("workers", "list"),
+        ("db", "init"),
+        ("db", "migrate"),
+        ("db", "check"),
+        ("db", "prune", "--older-than", "1d"),
+    ],
+)
+def test_quiet_and_nothing_to_say_is_silence(run: Run, store: Store, words: tuple[str, ...]) -> None:
+    assert run(*words).output or words[0] == "jobs"
+    assert run(*words, "-q").output == ""
+
+
+def test_quiet_acts_are_silent_and_json_stays(run: Run, store: Store) -> None:
+    first, second = job_in(store, State.DEAD), job_in(store, State.DEAD)
+    assert run("jobs", "retry", first.id, "-q").output == ""
+    assert [job["id"] for job in json.loads(run("jobs", "retry", second.id, "-q", "--json").stdout)] == [second.id]
+    assert json.loads(run("scan", "-q", "--json").stdout)["zombies_found"] == 0
+    assert json.loads(run("db", "prune", "-q", "--older-than", "1d", "--json").stdout) == {"deleted": 0}
 
 
 def test_verbose_shows_the_log(run: Run, store: Store, caplog: pytest.LogCaptureFixture) -> None:

@@ -20,8 +20,9 @@ from holdfast.core.machine import State
 from holdfast.core.records import Pulse
 from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.stores.protocol import Store
-from tests.cli.conftest import Run
-from tests.factory import add, enrol, job_in, row, settle, start
+from holdfast.testing import FakeClock
+from tests.cli.conftest import PAST_S, Run
+from tests.factory import add, again, enrol, job_in, row, settle, start
 
 # A title change, a colour, a carriage return that overwrites, a C1 escape, a bidi override, a bell, a line of its own.
 EVIL = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\rover\x9b2J\u202edrawkcab\nfaked line\x7f"
@@ -184,7 +185,7 @@ def test_the_story_of_a_job_lays_out_the_autopsy(run: Run, store: Store) -> None
     told = run("jobs", "show", job.id).stdout
     assert told.startswith(f"{job.task}  held  {job.id}\n")
     for label, value in {
-        "run it again": f"holdfast held approve {job.id}",
+        "run it again": f"holdfast held approve {job.id} --fence 2",
         "queue": "default, priority 3",
         "key": "order-42",
         "arguments": '{"order": 42}',
@@ -217,3 +218,24 @@ def test_the_story_of_a_running_and_of_a_done_job(run: Run, store: Store) -> Non
     told = run("jobs", "show", job.id).stdout
     assert "It succeeded at attempt 1" in told
     assert "all of it with --json" in told
+
+
+def test_the_story_of_a_job_that_a_person_resolved(run: Run, store: Store) -> None:
+    job, other = job_in(store, State.HELD), job_in(store, State.HELD)
+    run("held", "done", job.id, "--by", "ann", "--note", "seen on the card.\nTwice.")
+    told = run("jobs", "show", job.id).stdout
+    assert re.search(
+        r"\n  ann resolved it as done [\d.]+ m?s ago: seen on the card. No attempt reported success.\n", told
+    )
+    assert "It succeeded" not in told
+    run("held", "done", other.id, "--by", "bo")
+    assert re.search(r"  bo resolved it as done [\d.]+ m?s ago. No attempt", run("jobs", "show", other.id).stdout)
+
+
+def test_the_story_of_a_job_that_was_revived_and_then_succeeded(run: Run, store: Store, clock: FakeClock) -> None:
+    job = job_in(store, State.HELD)
+    clock.advance(2 * PAST_S)
+    run("held", "fail", job.id)
+    run("dead", "revive", job.id)
+    settle(store, again(store, row(store, job.id)), Succeeded())
+    assert "It succeeded at attempt 2" in run("jobs", "show", job.id).stdout

@@ -119,6 +119,55 @@ def test_filters_and_pages(run: Run, store: Store) -> None:
     assert ids(run, "--state", "held", "--state", "dead") == []
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("send", "Did you mean the task shop.send?"),
+        ("shop.sned", "Did you mean the task shop.send?"),
+        ("remind", "Did you mean the task old.remind or shop.remind?"),
+        ("charge", "Did you mean the task shop.charge?"),  # only held ones, and long ago
+        ("xyzzy", ""),
+        ("shop.send", ""),  # it exists, just not in this state
+    ],
+)
+def test_a_task_that_finds_nothing_gets_a_guess(run: Run, store: Store, name: str, said: str) -> None:
+    job_in(store, State.HELD, task="shop.charge")
+    add(store, task="old.remind")
+    store.add([make_job(task="shop.bulk") for _ in range(300)])
+    add(store, task="shop.send")
+    add(store, task="shop.remind")
+    words = ("jobs", "list", "--task", name, "--state", "held")
+    shown = run(*words)
+    assert (shown.stdout, {*shown.stderr.splitlines()}) == ("", {"No such jobs.", said} - {""})
+    asked = run(*words, "--json")
+    assert (asked.stdout, asked.stderr.strip()) == ("[]\n", said)
+    assert run(*words, "-q").stderr == ""
+
+
+def test_the_guess_is_made_wherever_a_task_is_named(run: Run, store: Store) -> None:
+    job = job_in(store, State.DEAD, task="shop.send")
+    for words in (("dead", "list"), ("held", "list"), ("jobs", "export"), ("dead", "revive", "--all", "-y")):
+        assert "Did you mean the task shop.send?" in run(*words, "--task", "send").stderr, words
+    assert row(store, job.id).state is State.DEAD
+
+
+def test_a_guess_never_reads_all_jobs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[int] = []
+    find = type(store).find
+    monkeypatch.setattr(type(store), "find", lambda self, where: (limits.append(where.limit), find(self, where))[1])
+    add(store, task="shop.send")
+    assert insight.near_tasks(store, "send", ["held"]) == ["shop.send"]
+    assert len(limits) <= 2
+    assert max(limits) <= 200
+
+
+def test_a_held_job_is_listed_with_its_fence(run: Run, store: Store) -> None:
+    job = job_in(store, State.HELD)
+    head, line = run("held", "list").stdout.splitlines()
+    assert line.split()[head.split().index("FENCE")] == str(job.fence)
+    assert run.json("held", "list")[0]["fence"] == run.json("jobs", "show", job.id)["fence"] == job.fence
+
+
 def test_a_scan_counts_what_it_would_do_and_what_it_did(run: Run, store: Store) -> None:
     lost = {
         "retry": lose(store).id,
@@ -239,7 +288,8 @@ def test_the_sentence_for_each_state_says_what_to_do(store: Store) -> None:
     now = store.now()
     told = {state: insight.why(job_in(store, state), now) for state in State}
     assert all(why.sentence.endswith(".") for why in told.values())
-    commands = {state: [command.rsplit(" ", 1)[0] for _, command in why.answers] for state, why in told.items()}
+    commands = {state: [command.rsplit(" ", 3)[0] for _, command in why.answers] for state, why in told.items()}
+    assert {command.rsplit(" ", 2)[1] for why in told.values() for _, command in why.answers} == {"--fence"}
     assert {state: words for state, words in commands.items() if words} == {
         State.HELD: ["holdfast held approve", "holdfast held done", "holdfast held fail"],
         State.DEAD: ["holdfast dead revive"],

@@ -45,8 +45,18 @@ def settings() -> Settings:
 
 def say(message: str) -> None:
     """Tell a person something that is not data: on stderr, and not with -q."""
-    if settings().verbosity >= 0:
+    if not is_quiet():
         click.echo(message, err=True)
+
+
+def acknowledge(message: str) -> None:
+    """Say on stdout that all went well. With -q that needs no words: cron would mail them."""
+    if not is_quiet():
+        click.echo(message)
+
+
+def is_quiet() -> bool:
+    return settings().verbosity < 0
 
 
 def show_log() -> None:
@@ -163,7 +173,7 @@ def common_options() -> list[click.Parameter]:
         click.Option(
             ["-q", "--quiet"],
             count=True,
-            help="Say nothing but data and errors.",
+            help="Say nothing but data and errors; for cron.",
             expose_value=False,
             allow_from_autoenv=False,
             callback=_note_verbosity(-1),

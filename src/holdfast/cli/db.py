@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from holdfast import insight
-from holdfast.cli.base import Group, complain, say, settings, show_log
+from holdfast.cli.base import Group, acknowledge, complain, say, settings, show_log
 from holdfast.cli.exits import Exit
 from holdfast.cli.loading import open_existing, opened_store, require_schema
 from holdfast.cli.screen import Progress, clean, show_json
@@ -53,11 +53,11 @@ def _migrate(store: Store) -> None:
     before = store.migrate()
     url = clean(insight.shown_url(store.url))
     if before.found == before.wanted:
-        click.echo(f"{url} is up to date (schema {before.wanted})")
+        acknowledge(f"{url} is up to date (schema {before.wanted})")
     elif before.found == 0:
-        click.echo(f"{url} made (schema {before.wanted})")
+        acknowledge(f"{url} made (schema {before.wanted})")
     else:
-        click.echo(f"{url} migrated from schema {before.found} to {before.wanted}")
+        acknowledge(f"{url} migrated from schema {before.found} to {before.wanted}")
 
 
 @db.command(
@@ -107,7 +107,7 @@ def check(ctx: click.Context, as_json: bool) -> None:
     if as_json:
         show_json({"ok": not findings, "findings": findings})
     elif not findings:
-        click.echo("ok")
+        acknowledge("ok")
     for finding in findings:
         complain(finding)
     if findings:
@@ -138,7 +138,7 @@ def prune(older_than: float, states: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         show_json({"deleted": number})
     else:
-        click.echo(f"{number} deleted")
+        acknowledge(f"{number} deleted")
     if not number:
         say(f"No {' or '.join(states)} job ended longer than {insight.duration(older_than)} ago.")
 

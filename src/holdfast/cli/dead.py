@@ -5,19 +5,21 @@ from __future__ import annotations
 import click
 
 from holdfast import insight
-from holdfast.cli.base import Group, say
+from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.db import purge as purge_ended
 from holdfast.cli.jobs import act_on, confirm, show_jobs
-from holdfast.cli.loading import opened_app, opened_store
+from holdfast.cli.loading import opened_app, opened_store, suggest_task
 from holdfast.cli.screen import Progress, show_json
 from holdfast.cli.types import (
     JobId,
     Text,
+    fence_option,
     json_option,
     limit_option,
     older_than_option,
     person,
     person_options,
+    require_one,
     yes_option,
 )
 from holdfast.core.machine import State
@@ -61,6 +63,7 @@ def list_(queue: str | None, task: str | None, limit: int, before: str | None, a
 @click.option("--queue", type=Text(), help="With --all: only of this queue.")
 @click.option("--task", type=Text(), help="With --all: only of this task, by its full name.")
 @person_options
+@fence_option
 @yes_option
 @json_option
 def revive(
@@ -70,6 +73,7 @@ def revive(
     task: str | None,
     by: str | None,
     note: str | None,
+    fence: int | None,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -78,17 +82,20 @@ def revive(
         raise UsageError("name the jobs to revive, or say --all")
     if (queue or task) and not every:
         raise UsageError("--queue and --task go with --all")
+    require_one(fence, job_ids)
     if every:
         _revive_all(Filter(states=(State.DEAD,), queue=queue, task=task, limit=_PAGE), person(by), note, yes, as_json)
     else:
-        act_on(job_ids, lambda app, job_id: app.revive(job_id, by=person(by), note=note).row, as_json)
+        act_on(job_ids, lambda app, job_id: app.revive(job_id, by=person(by), note=note, fence=fence).row, as_json)
 
 
 def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bool) -> None:
     """Revive page by page, starting from those that were dead when we began; what moved on meanwhile is left alone."""
     with opened_app() as app:
         ids = [job.id for job in insight.all_jobs(app.store, where)]
-        if ids:
+        if not ids:
+            suggest_task(app.store, where.task, [State.DEAD])
+        else:
             confirm(f"Revive {insight.counted(len(ids), 'dead job')}?", yes)
         revived = 0
         refused: list[str] = []
@@ -103,7 +110,7 @@ def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bo
     if as_json:
         show_json({"revived": revived, "refused": len(refused)})
     else:
-        click.echo(f"{revived} revived")
+        acknowledge(f"{revived} revived")
     for reason in refused[:10]:
         say(f"Left alone: {reason}")
     if len(refused) > 10:
@@ -126,4 +133,4 @@ def purge(older_than: float, yes: bool, as_json: bool) -> None:
     if as_json:
         show_json({"deleted": number})
     else:
-        click.echo(f"{number} deleted")
+        acknowledge(f"{number} deleted")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from holdfast import insight
-from holdfast.cli.base import Command, say, settings, show_log
+from holdfast.cli.base import Command, is_quiet, say, settings, show_log
 from holdfast.cli.exits import Exit, code_of
 from holdfast.cli.loading import load_app, open_existing
 from holdfast.cli.screen import bold, paragraph, show_json, styled
@@ -38,7 +38,8 @@ def doctor(ctx: click.Context, app: str | None, as_json: bool) -> None:
 
     Checks the store (schema, damage, durability, permissions, room, the SQLite that Python brings), the workers, queues
     that nobody serves, jobs that are lost or wait for a person, and the settings against what was observed. With APP
-    (module:name) also whether it knows the tasks that are due. Nothing is changed.
+    (module:name) also whether it knows the tasks that are due. Nothing is changed. With -q only what is not
+    ok is shown.
 
     Exits with 7 when it found a warning or a problem, with 3 when the store cannot be read.
     """
@@ -82,6 +83,8 @@ def _unreadable(error: StoreError) -> Finding:
 
 def _show(view: dict[str, Any]) -> None:
     for finding in view["findings"]:
+        if finding["severity"] == "ok" and is_quiet():
+            continue
         word = finding["severity"]
         sign = _SIGNS[word][0 if (sys.stdout.encoding or "").lower().startswith("utf") else 1]
         head = f"{styled(f'{sign} {word}', _STYLES[word])}{' ' * (len(_INDENT) - len(word) - 2)}"

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any
 
 import click
 
+from holdfast import insight
 from holdfast.app import App
 from holdfast.cli.base import Command, say, settings, show_log
 from holdfast.cli.loading import load_app
-from holdfast.cli.screen import show_json
+from holdfast.cli.screen import clean, show_json
 from holdfast.cli.types import Duration, Json, Text, json_option
+from holdfast.core.records import Job as Row
+from holdfast.core.records import NewJob
 from holdfast.errors import UnknownTask, UsageError
 from holdfast.tasks import Task
+
+_CALL = (
+    """Write an array of positional arguments, '["ann@example.org", 3]', or an object of keyword arguments, """
+    """'{"order": 42, "cents": 999}', in single quotes for the shell."""
+)
 
 
 @click.command(
@@ -26,13 +33,13 @@ from holdfast.tasks import Task
 )
 @click.argument("app", metavar="APP", type=Text())
 @click.argument("task", metavar="TASK", type=Text())
-@click.argument("arguments", metavar="[JSON]", type=Json(), required=False)
+@click.argument("arguments", metavar="[JSON]", type=Json(_CALL), required=False)
 @click.option("--queue", type=Text(), help="Another queue than the task's.")
 @click.option("--key", type=Text(), help="While a live job has this key, no second one is added.")
 @click.option("--run-after", type=Duration(), metavar="TIME", help="Not before so long from now: seconds, 15m, 2h.")
 @click.option("--priority", type=int, help="Larger is sooner.")
 @click.option("--id", "job_id", type=Text(), help="Your own id; repeated, there is still one job.")
-@click.option("--on-crash", type=click.Choice(["retry", "hold", "fail", "rollback"]), help="When its worker dies.")
+@click.option("--on-crash", type=click.Choice(["retry", "hold", "fail"]), help="When its worker dies.")
 @json_option
 def enqueue(
     app: str,
@@ -59,25 +66,32 @@ def enqueue(
         sender = wanted.using(
             queue=queue, key=key, run_after=run_after, priority=priority, id=job_id, on_crash=on_crash
         )
-        job = sender.enqueue(*args, **kwargs)
+        draft = sender.job(*args, **kwargs)
+        [job] = found.enqueue_many([draft])
         state = job.row.shown_state(found.store.now().wall)
     if as_json:
         show_json({"id": job.id, "existed": job.existed, "state": state})
-        return
-    click.echo(job.id)
-    if job.existed:
-        say(f"This job was there already, and is {state}; no second one was added.")
+    else:
+        click.echo(job.id)
+    other = _difference(job.row, draft.new)
+    if job.existed and (other or not as_json):
+        say(f"This job was there already{other}, and is {state}; no second one was added.")
+
+
+def _difference(there: Row, wanted: NewJob) -> str:
+    """Say what is other about the job that is there than about the one that was wanted."""
+    if there.task != wanted.task:
+        return f", of task {clean(there.task)}"
+    return "" if insight.parsed(there.payload) == insight.parsed(wanted.payload) else ", with other arguments"
 
 
 def _task(app: App, name: str) -> Task[..., Any]:
     try:
         return app.named(name)
     except UnknownTask as error:
-        shorts = {known.rpartition(".")[2]: known for known in app.tasks}
-        close = get_close_matches(name, [*app.tasks, *shorts], n=3)
-        if not close:
+        guesses = insight.near(name, app.tasks)
+        if not guesses:
             raise
-        guesses = list(dict.fromkeys(shorts.get(guess, guess) for guess in close))
         raise UnknownTask(f"this app has no task {name!r}; did you mean {' or '.join(guesses)}?") from error
 
 
@@ -90,4 +104,4 @@ def _call(arguments: Any) -> tuple[list[Any], dict[str, Any]]:
         case dict():
             return [], arguments
         case _:
-            raise UsageError("the arguments must be a JSON array (positional) or object (keywords), such as '[1, 2]'")
+            raise UsageError(f"the arguments must be a JSON array (positional) or object (keywords). {_CALL}")

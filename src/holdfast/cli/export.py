@@ -15,7 +15,7 @@ import click
 
 from holdfast import insight
 from holdfast.cli.base import Command, say
-from holdfast.cli.loading import opened_store
+from holdfast.cli.loading import opened_store, suggest_task
 from holdfast.cli.screen import Progress, clean, is_terminal, json_line
 from holdfast.cli.types import Duration, Text
 from holdfast.core.records import Filter
@@ -70,6 +70,8 @@ def export(
                 write(record)
                 number += 1
                 progress.advance(1)
+        if not number:
+            suggest_task(store, task, states)
     say(f"{insight.counted(number, 'job')} exported{f' to {clean(output)}' if output else ''}.")
 
 

@@ -6,12 +6,16 @@ from typing import Any
 
 import click
 
+from holdfast.app import App
 from holdfast.cli.base import Group
-from holdfast.cli.jobs import act_on, show_jobs
+from holdfast.cli.jobs import act_on, known, show_jobs
 from holdfast.cli.loading import opened_store
-from holdfast.cli.types import JobId, Json, Text, json_option, limit_option, person, person_options
+from holdfast.cli.types import JobId, Json, Text, fence_option, json_option, limit_option, person, person_options
 from holdfast.core.acts import Answer
-from holdfast.core.records import Filter
+from holdfast.core.records import Filter, Job
+from holdfast.errors import UnknownTask
+
+_RESULT = """Write a JSON value, in single quotes for the shell: '"receipt 7"', '42' or '{"paid": true}'."""
 
 
 @click.group(cls=Group, epilog="holdfast held list")
@@ -44,30 +48,67 @@ def list_(queue: str | None, task: str | None, limit: int, before: str | None, a
 @held.command(epilog='holdfast held approve 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "not paid"')
 @click.argument("job_id", metavar="ID", type=JobId())
 @person_options
+@fence_option
 @json_option
-def approve(job_id: str, by: str | None, note: str | None, as_json: bool) -> None:
+def approve(job_id: str, by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
     """Run the job again, with fresh budgets."""
-    _answer(job_id, "retry", by, note, as_json)
+    _answer(job_id, "retry", by, note, fence, as_json)
 
 
-@held.command(epilog="""holdfast held done 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --result '"receipt 7"'""")
+@held.command(
+    epilog="""
+    holdfast held done 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --result '"receipt 7"'
+    holdfast held done order-42 --result 7 --app jobs:app
+    """
+)
 @click.argument("job_id", metavar="ID", type=JobId())
-@click.option("--result", type=Json(), metavar="JSON", help="What the task would have returned.")
+@click.option("--result", type=Json(_RESULT), metavar="JSON", help="What the task would have returned.")
+@click.option("--app", "app_ref", type=Text(), metavar="APP", help="Check the result against the task of this app.")
 @person_options
+@fence_option
 @json_option
-def done(job_id: str, result: Any, by: str | None, note: str | None, as_json: bool) -> None:
-    """Say that the job's work did happen."""
-    _answer(job_id, "done", by, note, as_json, result)
+def done(
+    job_id: str,
+    result: Any,
+    app_ref: str | None,
+    by: str | None,
+    note: str | None,
+    fence: int | None,
+    as_json: bool,
+) -> None:
+    """Say that the job's work did happen.
+
+    With --app (module:name, on the app's own store unless --db says otherwise) the result must fit what the task
+    returns, or nothing is changed. Without it the result is not checked: any JSON is stored as it is.
+    """
+    _answer(job_id, "done", by, note, fence, as_json, result, app_ref)
 
 
 @held.command(epilog='holdfast held fail 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "withdrawn"')
 @click.argument("job_id", metavar="ID", type=JobId())
 @person_options
+@fence_option
 @json_option
-def fail(job_id: str, by: str | None, note: str | None, as_json: bool) -> None:
+def fail(job_id: str, by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
     """Give the job up: it goes to the dead ones."""
-    _answer(job_id, "fail", by, note, as_json)
+    _answer(job_id, "fail", by, note, fence, as_json)
 
 
-def _answer(job_id: str, answer: Answer, by: str | None, note: str | None, as_json: bool, result: Any = None) -> None:
-    act_on([job_id], lambda app, it: app.resolve(it, answer, by=person(by), note=note, result=result).row, as_json)
+def _answer(
+    job_id: str,
+    answer: Answer,
+    by: str | None,
+    note: str | None,
+    fence: int | None,
+    as_json: bool,
+    result: Any = None,
+    app_ref: str | None = None,
+) -> None:
+    def act(app: App, it: str) -> Job:
+        if app_ref is not None and (task := known(app.store, it).task) not in app.tasks:
+            raise UnknownTask(
+                f"{app_ref} has no task {task!r}, so the result cannot be checked; name another app or none"
+            )
+        return app.resolve(it, answer, by=person(by), note=note, result=result, fence=fence).row
+
+    act_on([job_id], act, as_json, app_ref=app_ref)

@@ -11,12 +11,22 @@ import click
 from holdfast import insight
 from holdfast.app import App
 from holdfast.cli import story
-from holdfast.cli.base import Group, complain, say
+from holdfast.cli.base import Group, acknowledge, complain, say
 from holdfast.cli.exits import Exit, code_of
 from holdfast.cli.export import export
-from holdfast.cli.loading import opened_app, opened_store
+from holdfast.cli.loading import opened_app, opened_store, suggest_task
 from holdfast.cli.screen import Column, clean, show_json, show_table, styled
-from holdfast.cli.types import JobId, Text, json_option, limit_option, person, person_options, yes_option
+from holdfast.cli.types import (
+    JobId,
+    Text,
+    fence_option,
+    json_option,
+    limit_option,
+    person,
+    person_options,
+    require_one,
+    yes_option,
+)
 from holdfast.core.records import Filter, Job, Moment
 from holdfast.errors import NotFound, Refused, UsageError
 from holdfast.stores.protocol import Store
@@ -82,22 +92,27 @@ def show_jobs(store: Store, states: Sequence[str], where: Filter, as_json: bool)
     now, names = store.now(), insight.worker_names(store)
     if as_json:
         show_json([insight.job_view(job, now, names) for job in found])
-        return
-    if not found:
+    elif not found:
         say("No such jobs." if states or where.queue or where.task or where.key or where.before else "No jobs.")
+    if not found:
+        suggest_task(store, where.task, states)
+    if as_json or not found:
         return
-    show_table(_columns(now, names, one_state=len(states) == 1), found)
+    show_table(_columns(now, names, states), found)
     if len(found) == where.limit:
         say(f"Perhaps there are more: add --before {clean(found[-1].id)}, or a larger --limit.")
 
 
-def _columns(now: Moment, names: insight.Names, *, one_state: bool) -> list[Column]:
+def _columns(now: Moment, names: insight.Names, states: Sequence[str]) -> list[Column]:
+    one_state = len(states) == 1
+    fence = Column("FENCE", lambda job: job.fence, right=True, keep=True, rank=3)
     return [
         Column("ID", lambda job: job.id, keep=True),
         Column("STATE", lambda job: job.shown_state(now.wall), keep=True, rank=6 if one_state else 0),
         Column("TASK", lambda job: job.task, least=12),
         Column("QUEUE", lambda job: job.queue, rank=4 if one_state else 2),
         Column("ATTEMPT", lambda job: job.attempt, right=True, keep=True, rank=5 if one_state else 3),
+        *([fence] if "held" in states else []),  # whoever answers says which one was seen
         Column("AGE", lambda job: insight.brief(now.wall - job.created_at), right=True, keep=True, rank=1),
         Column("DETAIL", lambda job: insight.in_short(job, now, names), rank=2 if one_state else 4, least=16),
     ]
@@ -139,10 +154,12 @@ def known(store: Store, job_id: str) -> Job:
 )
 @click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=JobId())
 @person_options
+@fence_option
 @json_option
-def retry(job_ids: tuple[str, ...], by: str | None, note: str | None, as_json: bool) -> None:
+def retry(job_ids: tuple[str, ...], by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
     """Bring held, dead or cancelled jobs back, with fresh budgets."""
-    act_on(job_ids, lambda app, job_id: app.revive(job_id, by=person(by), note=note).row, as_json)
+    require_one(fence, job_ids)
+    act_on(job_ids, lambda app, job_id: app.revive(job_id, by=person(by), note=note, fence=fence).row, as_json)
 
 
 @jobs.command(
@@ -152,10 +169,12 @@ def retry(job_ids: tuple[str, ...], by: str | None, note: str | None, as_json: b
 )
 @click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=JobId())
 @person_options
+@fence_option
 @json_option
-def cancel(job_ids: tuple[str, ...], by: str | None, note: str | None, as_json: bool) -> None:
+def cancel(job_ids: tuple[str, ...], by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
     """Stop jobs. A running one is asked to stop, and may still succeed."""
-    act_on(job_ids, lambda app, job_id: app.cancel(job_id, by=person(by), note=note).row, as_json)
+    require_one(fence, job_ids)
+    act_on(job_ids, lambda app, job_id: app.cancel(job_id, by=person(by), note=note, fence=fence).row, as_json)
 
 
 @jobs.command(
@@ -164,28 +183,36 @@ def cancel(job_ids: tuple[str, ...], by: str | None, note: str | None, as_json: 
     """
 )
 @click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=JobId())
+@fence_option
 @yes_option
 @json_option
-def delete(job_ids: tuple[str, ...], yes: bool, as_json: bool) -> None:
+def delete(job_ids: tuple[str, ...], fence: int | None, yes: bool, as_json: bool) -> None:
     """Delete jobs that are not running, with their history."""
+    require_one(fence, job_ids)
     confirm(f"Delete {insight.counted(len(set(job_ids)), 'job')} for good?", yes)
 
     def remove(app: App, job_id: str) -> Job:
         job = known(app.store, job_id)
-        if not app.store.delete(job_id, job.state, job.fence):
+        if not app.store.delete(job_id, job.state, job.fence if fence is None else fence):
             present = known(app.store, job_id)
-            advice = "; cancel it first" if present.state == "running" else "; look again"
-            raise Refused(f"job {job_id} is {present.state.value}{advice}")
+            advice = "cancel it first" if present.state == "running" else "look again"
+            raise Refused(f"job {job_id} is {present.state.value} with fence {present.fence} by now; {advice}")
         return job
 
     act_on(job_ids, remove, as_json, said="deleted")
 
 
-def act_on(job_ids: Sequence[str], act: Callable[[App, str], Job], as_json: bool, said: str | None = None) -> None:
+def act_on(
+    job_ids: Sequence[str],
+    act: Callable[[App, str], Job],
+    as_json: bool,
+    said: str | None = None,
+    app_ref: str | None = None,
+) -> None:
     """Act on each job, whatever becomes of the others; exit with the code of the first that was not possible."""
     done: list[dict[str, Any]] = []
     first_code: Exit | None = None
-    with opened_app() as app:
+    with opened_app(app_ref) as app:
         for job_id in dict.fromkeys(job_ids):
             try:
                 job = act(app, job_id)
@@ -196,7 +223,7 @@ def act_on(job_ids: Sequence[str], act: Callable[[App, str], Job], as_json: bool
             now = app.store.now()
             done.append(insight.job_view(job, now, insight.worker_names(app.store)))
             if not as_json:
-                click.echo(f"{clean(job.id)}  {said or outcome(job, now)}")
+                acknowledge(f"{clean(job.id)}  {said or outcome(job, now)}")
     if as_json:
         show_json(done)
     if first_code is not None:

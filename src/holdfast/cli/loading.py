@@ -6,15 +6,16 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from types import ModuleType
 
+from holdfast import insight
 from holdfast.app import App
-from holdfast.cli.base import settings, show_log
+from holdfast.cli.base import say, settings, show_log
+from holdfast.cli.screen import clean
 from holdfast.errors import SchemaMismatch, StoreMissing, UsageError
-from holdfast.insight import shown_url
 from holdfast.stores import open_store
 from holdfast.stores.protocol import Store
 
@@ -44,7 +45,7 @@ def open_existing() -> Store:
 def require_schema(store: Store) -> None:
     """Raise unless the store's schema is the one that this program knows."""
     found, wanted = store.schema()
-    url = shown_url(store.url)
+    url = insight.shown_url(store.url)
     if found == 0:
         raise StoreMissing(f"there is no Holdfast store in {url}; make one with `holdfast db init --db {url}`")
     if found < wanted:
@@ -55,15 +56,27 @@ def require_schema(store: Store) -> None:
         raise SchemaMismatch(f"{url} has schema {found}, and this program knows only {wanted}; upgrade Holdfast")
 
 
+def suggest_task(store: Store, task: str | None, states: Sequence[str] = ()) -> None:
+    """Where a task's name found no job, say which names may have been meant."""
+    if task is not None and (guesses := insight.near_tasks(store, task, states)):
+        say(f"Did you mean the task {' or '.join(map(clean, guesses))}?")
+
+
 # ----------------------------------------------------------------------------------------------- apps
 
 
 @contextmanager
-def opened_app() -> Iterator[App]:
-    """Open the store that the command line names, as `opened_store` does, for acts on jobs: an app without tasks."""
+def opened_app(ref: str | None = None) -> Iterator[App]:
+    """Open the store that the command line names, as `opened_store` does, for acts on jobs: an app without tasks.
+
+    With `ref`, `module:name`, it is the user's own app on its own store, unless a flag said otherwise.
+    """
+    own = None if ref is None else load_app(ref, settings().db_given)
+    if own is not None:
+        settings().db_given = own.url
     with opened_store():
         pass  # it is there, and fits
-    with App(settings().db, migrate=False) as app:
+    with own or App(settings().db, migrate=False) as app:
         yield app
 
 

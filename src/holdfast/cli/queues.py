@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast import insight
-from holdfast.cli.base import Group, say
+from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.loading import opened_store
 from holdfast.cli.screen import Column, clean, show_json, show_table
 from holdfast.cli.types import Text, json_option
@@ -71,6 +71,6 @@ def _set(names: tuple[str, ...], paused: bool) -> None:
         known = {view["queue"] for view in insight.queue_views(store)}
         for name in dict.fromkeys(names):
             store.pause(name, paused)
-            click.echo(f"{clean(name)} {'paused' if paused else 'resumed'}")
+            acknowledge(f"{clean(name)} {'paused' if paused else 'resumed'}")
             if name not in known:
                 say(f"No job has used the queue {clean(name)} yet; is the name right?")

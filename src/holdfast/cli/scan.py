@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from holdfast import insight
-from holdfast.cli.base import Command, say
+from holdfast.cli.base import Command, acknowledge, say
 from holdfast.cli.exits import Exit
 from holdfast.cli.loading import opened_store
 from holdfast.cli.screen import Column, show_json, show_table
@@ -64,7 +64,7 @@ def scan(ctx: click.Context, fix: bool, check: bool, grace: float, as_json: bool
 def _show(view: dict[str, Any], fixed: bool) -> None:
     found = view["zombies_found"]
     if not found:
-        click.echo("No zombies: every running job has a living worker.")
+        acknowledge("No zombies: every running job has a living worker.")
         return
     show_table(_COLUMNS, view["zombies"])
     jobs = insight.counted(found, "job")

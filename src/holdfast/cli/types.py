@@ -6,13 +6,13 @@ import getpass
 import re
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from holdfast.core.payload import JSON
-from holdfast.errors import NotFound, PayloadError
+from holdfast.errors import NotFound, PayloadError, UsageError
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]
@@ -93,9 +93,12 @@ class Words(ParamType):
 
 
 class Json(ParamType):
-    """A JSON value. `-` reads it from stdin."""
+    """A JSON value. `-` reads it from stdin. `advice` says how to write one here."""
 
     name = "json"
+
+    def __init__(self, advice: str) -> None:
+        self.advice = advice
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -104,7 +107,7 @@ class Json(ParamType):
         try:
             return JSON.decode(text)
         except PayloadError as error:
-            self.fail(str(error), param, ctx)
+            self.fail(f"{error}. {self.advice}", param, ctx)
 
 
 def _is_utf8(text: str) -> bool:
@@ -136,6 +139,18 @@ def older_than_option(command: F) -> F:
     return click.option(
         "--older-than", type=Duration(), required=True, metavar="TIME", help="Ended so long ago, such as 7d or 12h."
     )(command)
+
+
+def fence_option(command: F) -> F:
+    return click.option(
+        "--fence", type=click.IntRange(0), metavar="N", help="Only if this is still its fence, as you saw it."
+    )(command)
+
+
+def require_one(fence: int | None, job_ids: Sequence[str]) -> None:
+    """Raise where a fence is given that cannot be meant for all of these jobs."""
+    if fence is not None and len(set(job_ids)) != 1:
+        raise UsageError("--fence is the fence of one job; name that job alone")
 
 
 def person_options(command: F) -> F:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import click
 
+from holdfast.app import App
 from holdfast.cli.base import LOG_FORMAT, Command, settings
 from holdfast.cli.loading import load_app
 from holdfast.cli.types import Duration, Text, Words
@@ -80,8 +82,20 @@ def worker(
         grace_period_s=grace_period,
         reaper=not no_reaper,
         grace_s=grace,
-        db=told.db_given,
         log_level="debug" if told.verbosity > 0 else "error" if told.verbosity < 0 else log_level.lower(),
     )
     logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)
+    _warn_of_strange_queues(found, app, options.queues)
     ctx.exit(supervise(app, found, options))
+
+
+def _warn_of_strange_queues(app: App, ref: str, queues: Sequence[str]) -> None:
+    """Say, once and before the first claim, which of the wanted queues is perhaps a slip of the hand."""
+    named = sorted({task.queue for task in app.tasks.values()})
+    for queue in queues:
+        if queue not in named:
+            logging.getLogger("holdfast.worker").warning(
+                "queue %r is not named by any task of %s; it is served, but gets only jobs that were enqueued to it by "
+                "name. Named are: %s",
+                *(queue, ref, ", ".join(named) or "none"),
+            )

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from holdfast import insight
-from holdfast.cli.base import Command, say
+from holdfast.cli.base import Command, acknowledge, say
 from holdfast.cli.loading import opened_store
 from holdfast.cli.screen import Column, bold, paragraph, show_json, show_table
 from holdfast.cli.types import Duration, json_option
@@ -78,7 +78,7 @@ def zombies(since: float, as_json: bool) -> None:
 
 def _show(view: dict[str, Any], window: str) -> None:
     if not view["zombies"]:
-        click.echo(f"No zombies in the last {window}.")
+        acknowledge(f"No zombies in the last {window}.")
         return
     lost, jobs = insight.counted(view["zombies"], "attempt"), insight.counted(view["jobs"], "job")
     click.echo(f"In the last {window}, {lost} of {jobs} lost their worker.")

@@ -18,6 +18,7 @@ from holdfast.insight.views import (
     job_story,
     job_view,
     lease_end,
+    near_tasks,
     parsed,
     queue_views,
     scan_view,
@@ -28,7 +29,7 @@ from holdfast.insight.views import (
     worker_view,
     zombie_view,
 )
-from holdfast.insight.words import ago, brief, counted, duration, shown_url
+from holdfast.insight.words import ago, brief, counted, duration, near, shown_url
 from holdfast.insight.zombies import look_back, zombies_view
 
 __all__ = [
@@ -49,6 +50,8 @@ __all__ = [
     "job_view",
     "lease_end",
     "look_back",
+    "near",
+    "near_tasks",
     "parsed",
     "queue_views",
     "scan_view",

@@ -179,9 +179,8 @@ def _dead(store: Store) -> Finding:
             break
     evidence = f"{number} dead; {days[0]} gave up in 24 h, {days[1]} in the day before"
     if days[0] > days[1] and number:
-        return warning(
-            "Dead jobs grow in number", evidence, "see why: holdfast dead list; bring back: holdfast dead revive"
-        )
+        fix = "see why: holdfast dead list; when the cause is gone, bring all back: holdfast dead revive --all"
+        return warning("Dead jobs grow in number", evidence, fix)
     return ok("Dead jobs do not grow in number", evidence)
 
 

@@ -18,13 +18,14 @@ from holdfast.core.machine import Move, State
 from holdfast.core.records import Event, Filter, Job, Moment, Worker
 from holdfast.core.times import iso
 from holdfast.errors import StoreError
-from holdfast.insight.words import ago, counted, duration
+from holdfast.insight.words import ago, counted, duration, near
 from holdfast.reaper import Report, Zombie
 from holdfast.stores.protocol import Store
 
 SHOWN_STATES = (*(state.value for state in State), "scheduled", "retrying")
 SILENT_BEATS = 3  # a worker that missed so many beats is shown as silent
 _PAGE = 1000
+_SAMPLE = 200  # jobs, where a guess is all that is wanted
 _EVENTS = 100_000  # of one job
 
 Names = Mapping[str, str]  # worker id -> worker name
@@ -145,6 +146,18 @@ def _page_after(store: Store, where: Filter, page: list[Job]) -> list[Job]:
     raise StoreError("the jobs were deleted faster than they could be read; try again when that is over")
 
 
+def near_tasks(store: Store, task: str, shown_states: Sequence[str] = ()) -> list[str]:
+    """Return the tasks that may have been meant by a name that found no job; none if it is a task's own name.
+
+    Known are those of the newest jobs, of the newest in these states, and of some that are due: enough for a guess,
+    and never a walk over all jobs.
+    """
+    states = tuple(State(word) for word in shown_states if word in set(State))
+    known = {job.task for where in {(), states} for job in store.find(Filter(states=where, limit=_SAMPLE))}
+    known |= store.unserved(list(store.counts()), ()).keys()
+    return [] if task in known else near(task, known)
+
+
 def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
     """Say the one thing about a job that a list has room for."""
     match job.shown_state(now.wall):
@@ -200,11 +213,22 @@ def explain(store: Store, job: Job) -> Why:
     workers, now = store.workers(gone=True), store.now()
     served = any(job.queue in worker.queues for worker in workers if worker_state(worker, now) == "alive")
     paused = job.state is State.READY and job.queue in store.paused()
-    return why(job, now, {worker.id: worker.name for worker in workers}, paused=paused, served=served)
+    answers = store.journal(job.id, kinds=("resolved",), limit=_EVENTS) if job.state is State.DONE else []
+    answer = answers[-1] if answers else None
+    return why(job, now, {worker.id: worker.name for worker in workers}, paused=paused, served=served, answer=answer)
 
 
-def why(job: Job, now: Moment, names: Names | None = None, *, paused: bool = False, served: bool = True) -> Why:
-    """The same, from facts at hand. `paused`, `served`: what is known of the job's queue."""
+def why(
+    job: Job,
+    now: Moment,
+    names: Names | None = None,
+    *,
+    paused: bool = False,
+    served: bool = True,
+    answer: Event | None = None,
+) -> Why:
+    """The same, from facts at hand. `paused`, `served`: what is known of the job's queue. `answer`: a person's last."""
+    seen = f"{job.id} --fence {job.fence}"  # so that the act counts only for what the reader of the sentence saw
     match job.state:
         case State.READY:
             return _why_ready(job, now, paused=paused, served=served)
@@ -214,18 +238,22 @@ def why(job: Job, now: Moment, names: Names | None = None, *, paused: bool = Fal
             return Why("It waits for a signal, a timer or other jobs, and holds no slot meanwhile.")
         case State.HELD:
             choices = (
-                ("run it again", f"holdfast held approve {job.id}"),
-                ("it happened", f"holdfast held done {job.id}"),
-                ("give up", f"holdfast held fail {job.id}"),
+                ("run it again", f"holdfast held approve {seen}"),
+                ("it happened", f"holdfast held done {seen}"),
+                ("give up", f"holdfast held fail {seen}"),
             )
             return Why(f"It waits for a person's answer: {reason(job)}.", choices)
+        case State.DONE if answer is not None and answer.detail.get("answer") == "done":
+            note = answer.detail.get("note")
+            by = f"{answer.actor} resolved it as done {ago(answer.at, now)}"
+            return Why(f"{by}{f': {_first_line(note)}' if note else ''}. No attempt reported success.")
         case State.DONE:
             return Why(f"It succeeded at attempt {job.attempt}, {ago(job.ended_at, now)}.")
         case State.DEAD:
-            back = ("bring it back", f"holdfast dead revive {job.id}")
+            back = ("bring it back", f"holdfast dead revive {seen}")
             return Why(f"It gave up {ago(job.ended_at, now)}: {reason(job)}.", (back,))
         case State.CANCELLED:
-            back = ("bring it back", f"holdfast jobs retry {job.id}")
+            back = ("bring it back", f"holdfast jobs retry {seen}")
             return Why(f"It was cancelled {ago(job.ended_at, now)}: {reason(job)}.", (back,))
         case State.ROLLED_BACK:
             return Why(f"Its recorded steps were undone {ago(job.ended_at, now)}: {reason(job)}.")
@@ -267,8 +295,7 @@ def _why_running(job: Job, now: Moment, worker: str | None) -> Why:
 
 def reason(job: Job) -> str:
     """Return the first line of why the last attempt did not succeed."""
-    first = (job.error or "no reason was recorded").strip().splitlines()
-    return (first[0] if first else "no reason was recorded").rstrip(".")
+    return _first_line(job.error) or "no reason was recorded"
 
 
 # ---------------------------------------------------------------------------------------------- a scan
@@ -387,6 +414,11 @@ def _oldest_due(store: Store, queue: str, now: float, paused: bool) -> float | N
 
 
 # ----------------------------------------------------------------------------------------------- parts
+
+
+def _first_line(text: str | None) -> str:
+    lines = (text or "").strip().splitlines()
+    return lines[0].rstrip(".") if lines else ""
 
 
 def _name(worker_id: str | None, names: Names | None) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from urllib.parse import urlsplit
 
 from holdfast.core.records import Moment
@@ -38,6 +39,16 @@ def brief(seconds: float) -> str:
 def counted(number: int, one: str, many: str | None = None) -> str:
     """Write a number with its noun."""
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def near(name: str, known: Iterable[str]) -> list[str]:
+    """Return the full names that may have been meant, at most three: those that end in `.name`, or are spelt alike."""
+    full = sorted(known)
+    if "." in name:
+        return get_close_matches(name, full, cutoff=0.8)
+    shorts = {each.rpartition(".")[2] for each in full}
+    meant = [name] if name in shorts else get_close_matches(name, shorts, cutoff=0.7)
+    return [each for short in meant for each in full if each.rpartition(".")[2] == short][:3]
 
 
 def shown_url(url: str) -> str:

@@ -18,7 +18,6 @@ class WorkerOptions:
     grace_period_s: float = 30.0  # how long running jobs may go on after SIGTERM
     reaper: bool = True
     grace_s: float = 0.0  # the reaper's patience beyond the end of a lease
-    db: str | None = None
     log_level: str = "info"
 
     def __post_init__(self) -> None:
