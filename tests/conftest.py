@@ -1,9 +1,11 @@
-"""What every test may ask for: a clock that stands still, and each store in turn."""
+"""What every test may ask for: a clock that stands still, each store in turn, and the servers behind them."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
@@ -11,13 +13,13 @@ from hypothesis.internal.conjecture import providers
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
+from tests.servers import PostgresServer
 
 # A landing is judged by what changed, not by what was drawn; docs/guarantees.md names the commands that draw anew.
 settings.register_profile("suite", derandomize=True, database=None)
 settings.load_profile("suite")
 # Hypothesis also tries constants of the loaded modules: what is drawn would depend on which tests are near.
 providers._get_local_constants = lambda: providers._local_constants
-
 # A shell that starts this in the background lets it ignore Ctrl-C, and every process that a test starts with it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -27,9 +29,10 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> Iterator[Store]:
-    opened = open_store(request.param, clock, tmp_path)
+    url = store_url(request.param, request, tmp_path)
+    opened = open_store(url, clock)
     opened.migrate()
     yield opened
     trouble = opened.check()
@@ -39,10 +42,46 @@ def store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> I
     assert trouble == []
 
 
-def open_store(kind: str, clock: FakeClock, folder: Path) -> Store:
-    if kind == "memory":
-        return MemoryStore(clock=clock)
-    from holdfast.stores.sqlite.store import SqliteStore
+def store_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
+    """Return the address of an empty store of this kind."""
+    if kind == "postgres":
+        url: str = request.getfixturevalue("postgres")
+        return url
+    if kind == "sqlite":
+        # What survives a power cut is no matter of conformance, and the suite is a third faster without the wait.
+        return f"sqlite:///{folder}/jobs.db?synchronous=normal"
+    return "memory://"
 
-    # What survives a power cut is no matter of conformance, and the suite is a third faster without the wait.
-    return SqliteStore(f"sqlite:///{folder}/jobs.db?synchronous=normal", clock=clock)
+
+def open_store(url: str, clock: FakeClock) -> Store:
+    if url == "memory://":
+        return MemoryStore(clock=clock)
+    if url.startswith("sqlite:"):
+        from holdfast.stores.sqlite.store import SqliteStore
+
+        return SqliteStore(url, clock=clock)
+    from holdfast.stores.postgres.store import PostgresStore
+
+    return PostgresStore(url, clock=clock)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The address of a PostgreSQL database that belongs to this run of the tests."""
+    given = os.environ.get("HOLDFAST_TEST_POSTGRES")
+    if given:
+        yield given
+        return
+    server = PostgresServer()
+    yield server.url
+    server.close()
+
+
+@pytest.fixture
+def postgres(postgres_server: str) -> str:
+    """The address of a store in which nothing has been done yet: its tables are there, and empty."""
+    with psycopg.connect(postgres_server, autocommit=True) as db:
+        if db.execute("SELECT to_regnamespace('holdfast')::text").fetchone() != (None,):
+            tables = "job, journal, step, worker, queue, duty, tally"
+            db.execute(f"TRUNCATE {', '.join(f'holdfast.{name}' for name in tables.split(', '))} RESTART IDENTITY")
+    return postgres_server

@@ -16,10 +16,10 @@ from holdfast.core.policy import OnCrash, Policy, Retry
 from holdfast.core.records import Filter
 from holdfast.core.records import Job as Row
 from holdfast.core.verdict import Verdict
-from holdfast.errors import BadURL, NotFound, Refused, SchemaMismatch, UnknownTask, UsageError
+from holdfast.errors import NotFound, Refused, SchemaMismatch, UnknownTask, UsageError
 from holdfast.hooks import Hook, HookKind, Hooks
 from holdfast.jobs import Job
-from holdfast.stores import open_store
+from holdfast.stores import check_url, open_store
 from holdfast.stores.protocol import Store
 from holdfast.tasks import Declare, Draft, Key, Options, Task
 
@@ -33,7 +33,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_URL = "sqlite:///holdfast.db"
-SCHEMES = ("sqlite", "memory", "postgresql", "postgres")  # what an address may begin with; `open_store` knows the rest
 ADD_AT_ONCE = 1_000  # jobs in one transaction of `enqueue_many`
 
 Journal = Literal["short", "full"]
@@ -43,9 +42,10 @@ States = str | Iterable[str] | None
 class App:
     """Tasks and their jobs. Making one does no I/O; the store is opened at its first use. Safe to share by threads.
 
-    url: `sqlite:///jobs.db` (a path from here; four slashes for one from the root), `memory://`; by default
-    `$HOLDFAST_DB`, or a file `holdfast.db` in this folder. codec: how payloads and results become text, when JSON does
-    not serve; every program of the fleet needs the same. journal: "full" also records claims and successes.
+    url: `sqlite:///jobs.db` (a path from here; four slashes for one from the root), `postgresql://user@host/database`,
+    `memory://`; by default `$HOLDFAST_DB`, or a file `holdfast.db` in this folder. codec: how payloads and results
+    become text, when JSON does not serve; every program of the fleet needs the same. journal: "full" also records
+    claims and successes.
     migrate: False for those who run `holdfast db migrate` themselves; a stale schema is then refused.
 
         app = App("sqlite:///jobs.db")
@@ -76,7 +76,8 @@ class App:
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.hooks = Hooks()
         self.tasks: dict[str, Task[..., Any]] = {}
-        self._url = _checked(url or os.environ.get("HOLDFAST_DB") or DEFAULT_URL)
+        self._url = url or os.environ.get("HOLDFAST_DB") or DEFAULT_URL
+        check_url(self._url)
         self._migrate = migrate
         self._store: Store | None = None
         self._closed = False
@@ -188,7 +189,8 @@ class App:
         with self._lock:
             if self._store is not None:
                 raise UsageError("the store is open; set the url before its first use")
-            self._url = _checked(url)
+            check_url(url)
+            self._url = url
 
     @property
     def store(self) -> Store:
@@ -394,15 +396,6 @@ class App:
         text = task.encode_result(result)
         task.decode_result(text)  # a person's answer is held to the annotation: nothing is lost by asking again
         return text
-
-
-def _checked(url: str) -> str:
-    """Return the address if a store can have it. Says nothing of the rest of it, where there may be a password."""
-    scheme, colon, _ = url.partition(":")
-    if colon and scheme.lower() in SCHEMES:
-        return url
-    what = f"begins with {scheme + colon!r}, which no store does" if colon else "does not say what kind of store it is"
-    raise BadURL(f"the store address {what}; write sqlite:///jobs.db or memory://")
 
 
 def _states(state: States) -> tuple[State, ...]:

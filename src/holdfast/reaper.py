@@ -127,6 +127,11 @@ class Reaper:
         zombies += self._recover_overdue(fix, done | {zombie.job.id for zombie in zombies})
         return Report(zombies)
 
+    @property
+    def doubt_s(self) -> float:
+        """Return how long to wait before a second look can settle what the last pass was not sure of; 0 if nothing."""
+        return max(self._store.believe_s if self._free_locks else 0.0, SECOND_LOOK_S if self._overdue else 0.0)
+
     def stand_by(self) -> None:
         """Keep in touch with the store instead of a pass: a pause without a duty is no gap, and a gap in it is one.
 
@@ -177,7 +182,7 @@ class Reaper:
         return [each for each in vanished if each.evidence != "lock" or self._is_free_for_long(each.worker, now)]
 
     def _is_free_for_long(self, worker: Worker, now: float) -> bool:
-        return now - self._free_locks[worker.id] >= SECOND_LOOK_S
+        return now - self._free_locks[worker.id] >= self._store.believe_s
 
     def _recover_worker(self, vanished: Vanished, spread_s: float) -> list[Zombie]:
         worker, epitaph = vanished.worker, self._epitaph(vanished)
@@ -357,7 +362,7 @@ def reap(store: Store, clock: Clock, *, hooks: Hooks | None = None, grace_s: flo
     """Make one complete pass: two looks, a moment apart. Without `fix` nothing is changed."""
     reaper = Reaper(store, clock, hooks=hooks, grace_s=grace_s)
     first = reaper.once(fix=fix)
-    pause(SECOND_LOOK_S)
+    pause(reaper.doubt_s)
     second = reaper.once(fix=fix)
     if hooks is not None:
         hooks.flush()

@@ -177,6 +177,7 @@ class BeatAnswer(msgspec.Struct, frozen=True):
     """What the store said to a beat."""
 
     lost: list[str] = []  # job ids whose lease is no longer ours
+    skipped: list[str] = []  # job ids whose row was locked by somebody else: not renewed this time
     cancelled: list[str] = []  # job ids that somebody asked to stop
     gone: bool = False  # this worker was declared dead; nothing was renewed
 

@@ -21,6 +21,7 @@ _job = msgspec.json.Decoder(Job, strict=False)
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 _rows = msgspec.json.Decoder(list[list[Any]])
 _names = msgspec.json.Decoder(list[str])
+_names_or_nulls = msgspec.json.Decoder(list[str | None])
 
 
 def jobs_from(text: str) -> list[Job]:
@@ -47,6 +48,11 @@ def rows_from(text: str) -> list[list[Any]]:
 def names_from(text: str) -> list[str]:
     """Read a list of names."""
     return _names.decode(text)
+
+
+def names_or_nulls_from(text: str) -> list[str | None]:
+    """Read a list of names, some of which are not known."""
+    return _names_or_nulls.decode(text)
 
 
 def workers_from(text: str) -> Iterator[tuple[Worker, list[Any]]]:

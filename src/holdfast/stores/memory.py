@@ -43,6 +43,8 @@ UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
 class MemoryStore:
     """See `stores/protocol.py: Store` for every promise."""
 
+    believe_s = 0.1
+
     def __init__(self, url: str = "memory://", *, clock: Clock | None = None) -> None:
         self.url = url
         self._clock: Clock = clock if clock is not None else SystemClock()

@@ -61,6 +61,7 @@ class Store(Protocol):
     """See the module's docstring."""
 
     url: str
+    believe_s: float  # how long a liveness lock must be seen free before that is a death
 
     def now(self) -> Moment:
         """Return the instant on the store's own clocks."""
@@ -102,9 +103,9 @@ class Store(Protocol):
     def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
         """Prove the worker's life and extend the given leases by their `lease_s` from now. Fenced.
 
-        A lease never gets shorter. An attempt that has already settled itself is neither lost nor an error. A worker
-        marked gone extends nothing and is told so. `cancelled` lists all of the worker's running jobs that were asked
-        to stop.
+        A lease never gets shorter. An attempt that has already settled itself is neither lost nor an error; one whose
+        row somebody else has locked is `skipped`: not renewed this time, and not lost. A worker marked gone extends
+        nothing and is told so. `cancelled` lists all of the worker's running jobs that were asked to stop.
         """
         ...
 

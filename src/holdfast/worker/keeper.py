@@ -112,10 +112,12 @@ class Keeper:
         if answer.gone:
             self._gone(worker_id)
             return
-        lost = set(answer.lost)
+        lost, skipped = set(answer.lost), set(answer.skipped)
         for attempt in due:
             if attempt.job.id in lost:
                 attempt.stop(LeaseLost("the store says that another attempt has taken over"))
+            elif attempt.job.id in skipped:
+                attempt.reported = False  # it is asked for again at the next look
             else:
                 attempt.window = trust(sent_at, attempt.job.lease_s, attempt.job.beat_s)
         self._cancel(answer.cancelled)

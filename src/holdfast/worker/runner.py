@@ -151,8 +151,9 @@ class Runner:
     def _sweep(self) -> None:
         """Before the first claim: settle what dead workers left, an earlier process of this name first of all."""
         self.recovered = self._reaper.once().recovered
-        pause(SECOND_LOOK_S)
-        self.recovered += self._reaper.once().recovered
+        if self._reaper.doubt_s:
+            pause(self._reaper.doubt_s)
+            self.recovered += self._reaper.once().recovered
         level = logging.WARNING if self.recovered else logging.INFO
         log.log(level, "recovered %d orphaned jobs at start", self.recovered)
 
@@ -171,6 +172,7 @@ class Runner:
         said_at = self._clock.lease() - UNSERVED_S + 5.0
         claim_id: str = new_id()
         asked_at: float | None = None  # when this claim was first sent: a lease counts from then
+        had_some = False  # the last claim: then there may be more, and asking first would cost a round trip
         while not self._stopping.is_set():
             try:
                 limit, ahead = self._room_now()
@@ -181,10 +183,11 @@ class Runner:
                     self._give_back_stale_buffer()
                     continue
                 was_idle = self._is_idle()  # before looking what is due: the last ending may have made a job due again
-                if asked_at is not None or self._is_due():
+                if asked_at is not None or had_some or self._is_due():
                     asked_at = self._clock.lease() if asked_at is None else asked_at
                     jobs = self._claim(claim_id, asked_at, limit, ahead)
                     claim_id, asked_at = new_id(), None  # only after an answer: a lost one is asked for again
+                    had_some = bool(jobs)
                     if jobs:
                         self._pace.add(self._settler.settled, self._clock.lease())
                         continue
@@ -217,7 +220,7 @@ class Runner:
 
     def _is_due(self) -> bool:
         due = self._store.due(self._queues, list(self._tasks))
-        self._due_in_s = None if due is None else due - self._clock.wall()
+        self._due_in_s = None if due is None else due - self._store.now().wall
         return self._due_in_s is not None and self._due_in_s <= 0
 
     def _claim(self, claim_id: str, sent_at: float, limit: int, ahead: int) -> list[Job]:

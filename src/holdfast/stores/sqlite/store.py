@@ -54,6 +54,8 @@ _TICK_S = 0.005  # how often `wait` looks for commits of other processes
 class SqliteStore:
     """One file, many processes of one host. See `stores/protocol.py: Store` for every promise."""
 
+    believe_s = 0.1
+
     def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True) -> None:
         self.url = url
         self._clock = clock or SystemClock()
@@ -252,10 +254,8 @@ class SqliteStore:
         return found[0] if found else None
 
     def find(self, where: Filter) -> list[Job]:
-        values: dict[str, Any] = {
-            name: getattr(where, name) for name in ("queue", "task", "key", "before", "limit", "worker")
-        }
-        values["cancel_requested"] = where.cancel_requested
+        names = ("queue", "task", "key", "before", "limit", "worker", "cancel_requested")
+        values: dict[str, Any] = {name: getattr(where, name) for name in names}
         values["states"] = codec.encode(where.states).decode() if where.states else None
         if where.ids is not None:
             values["ids"] = codec.encode(where.ids).decode()

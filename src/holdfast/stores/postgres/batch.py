@@ -1,0 +1,223 @@
+"""What an enqueue, a claim and a settlement do on a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from psycopg import errors
+
+from holdfast.core.records import Duty, Job, NewJob
+from holdfast.core.verdict import Settlement, own_ending, stale_report
+from holdfast.errors import DutyLost, StoreUnavailable
+from holdfast.stores import codec
+from holdfast.stores.postgres.connection import Connections, Cursor
+from holdfast.stores.postgres.frontier import Frontier
+from holdfast.stores.protocol import Added, Answer
+
+COPY_FROM = 100  # so many jobs are sent as a stream
+FOLD_EVERY = 500  # so many batches of endings are added up
+
+
+def add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) -> list[Added]:
+    """Store the jobs whose id is new and whose key is free; say for each which one is stored."""
+    if len(jobs) >= COPY_FROM and _copy(q, db, jobs, wall):
+        return [Added(job.id, False) for job in jobs]
+    rows = codec.encode([codec.new_job(job) for job in jobs]).decode()
+    values = {"jobs": rows, "wall": wall, "channel": q.channel}
+    for _ in range(10):
+        row = q.row(db.execute(q["add"], values))
+        new = codec.names_from(row[0])
+        if len(new) == len(jobs):
+            return [Added(job.id, False) for job in jobs]
+        row = q.row(db.execute(q["add_holders"], {"jobs": rows}, prepare=False))
+        stored = codec.names_or_nulls_from(row[0])
+        if None not in stored:
+            return _answers(jobs, [name for name in stored if name is not None], set(new))
+        # A job that had the key has ended between the two: the key is free now.
+    raise StoreUnavailable(f"{q.options.shown}: a key changes hands faster than it can be looked at; try again")
+
+
+def _copy(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) -> bool:
+    """Send the jobs as a stream; if any id or key is taken, store none and say so."""
+    try:
+        with db.connection.transaction():
+            if wall is None:
+                row = q.row(db.execute(q["now"]))
+                wall = row[0]
+            with db.copy(q["add_copy"]) as stream:
+                for job in jobs:
+                    values = codec.new_job(job)
+                    run_at = job.run_at if job.run_at is not None else wall + job.delay_s
+                    stream.write_row((*values[:6], run_at, wall, *values[8:]))
+            db.execute(q["add_tell"], {"channel": q.channel})
+    except errors.UniqueViolation:
+        return False
+    return True
+
+
+def _answers(jobs: Sequence[NewJob], stored: list[str], new: set[str]) -> list[Added]:
+    """Say for each wanted job which one is stored; the second of two in one batch existed too."""
+    answers = []
+    for job, name in zip(jobs, stored, strict=True):
+        answers.append(Added(name, name != job.id or name not in new))
+        new.discard(name)
+    return answers
+
+
+def claim(
+    q: Connections, db: Cursor, frontier: Frontier, now: float, values: dict[str, Any], limit: int, ahead: int
+) -> list[Job] | None:
+    """Claim up to `limit` jobs and up to `ahead` more; None when the worker is not enrolled. `now` is only compared.
+
+    With one queue that is one statement. With several, each gets an even share first, and what is left goes to whoever
+    has more, in the queues' order: up to two statements for each of the two numbers.
+    """
+    jobs: list[Job] = []
+    first = True
+    for most, further, even in _plan(len(values["queues"]), limit, ahead, jobs):
+        lanes = frontier.lanes(now)
+        asked = {**values, "limit": most, "ahead": further, "even": even, "first": first, "lanes": lanes}
+        row = q.row(db.execute(q["claim"], asked, prepare=False))
+        enrolled, given, took_s, found, ends, lines = row
+        if not enrolled:
+            return None
+        if given:  # the answer was lost
+            row = q.row(db.execute(q["claim_answers"], values, prepare=False))
+            return codec.jobs_from(row[0])
+        frontier.looked(lanes, took_s, found, ends, now)
+        jobs += codec.jobs_from(lines)
+        first = False
+    return jobs
+
+
+def _plan(queues: int, limit: int, ahead: int, jobs: list[Job]) -> Iterator[tuple[int, int, bool]]:
+    """Yield what to ask for next: how many to start, how many ahead, whether in even shares. `jobs` has what came."""
+    if queues == 1:
+        yield limit, ahead, True
+        if limit <= len(jobs) < limit + ahead:
+            yield 0, limit + ahead - len(jobs), True  # what may not be claimed ahead stood before what may
+        return
+    yield limit, 0, True
+    if len(jobs) < limit:
+        yield limit - len(jobs), 0, False
+    if len(jobs) == limit and ahead:
+        yield 0, ahead, True
+        if len(jobs) < limit + ahead:
+            yield 0, limit + ahead - len(jobs), False
+
+
+def settle(
+    q: Connections, db: Cursor, settlements: Sequence[Settlement], wall: float | None, under: Duty | None = None
+) -> list[Answer]:
+    """Apply all whose lease is the current one, and say what stands in the way of the others."""
+    answers: list[Answer] = []
+    for part in _without_repeats(settlements):
+        answers += _settle(q, db, part, wall, under)
+    return answers
+
+
+def _without_repeats(settlements: Sequence[Settlement]) -> Iterator[list[Settlement]]:
+    """Split where a job comes again: one statement says nothing about the order of two attempts of one job."""
+    part: list[Settlement] = []
+    seen: set[str] = set()
+    for each in settlements:
+        if each.lease.job_id in seen:
+            yield part
+            part, seen = [], set()
+        part.append(each)
+        seen.add(each.lease.job_id)
+    yield part
+
+
+def _settle(
+    q: Connections, db: Cursor, settlements: list[Settlement], wall: float | None, under: Duty | None
+) -> list[Answer]:
+    plain = [each for each in settlements if under is None and _is_plain(each)]
+    others = [each for each in settlements if under is not None or not _is_plain(each)]
+    applied: set[str] = set()
+    if plain:
+        rows = sorted(codec.plain_ending(each) for each in plain)
+        values = {"endings": codec.encode(rows).decode(), "many": len(plain), "wall": wall}
+        applied |= _applied(db.execute(q["settle_done"], values, prepare=False).fetchone(), plain, under)
+    if others:
+        rows = sorted((codec.ending(each) for each in others), key=lambda row: str(row[0]))
+        notes = [line for each in others for line in _lines(each)]
+        values = {
+            "endings": codec.encode(rows).decode(),
+            "notes": codec.encode(notes).decode(),
+            "wall": wall,
+            "channel": q.channel,
+            **duty_token(under),
+        }
+        applied |= _applied(db.execute(q["settle"], values, prepare=False).fetchone(), others, under)
+    left = [each for each in settlements if each.lease.job_id not in applied]
+    why = dict(zip((each.lease.job_id for each in left), _refusals(q, db, left, wall), strict=True)) if left else {}
+    return [why.get(each.lease.job_id, Answer.ACCEPTED) for each in settlements]
+
+
+def _is_plain(settlement: Settlement) -> bool:
+    return codec.is_plain_success(settlement) and not settlement.verdict.notes
+
+
+def _lines(settlement: Settlement) -> list[list[Any]]:
+    lease, verdict = settlement.lease, settlement.verdict
+    return codec.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.notes)
+
+
+def _applied(row: Any, sent: list[Settlement], under: Duty | None) -> set[str]:
+    allowed, names, _ = row
+    if not allowed:
+        raise DutyLost(passed_on(under))
+    return {each.lease.job_id for each in sent} if names is None else set(codec.names_from(names))
+
+
+def _refusals(q: Connections, db: Cursor, refused: list[Settlement], wall: float | None) -> list[Answer]:
+    """Say why each of these was not applied, and write down who came back after its time."""
+    tokens = {"tokens": codec.encode([_token(each) for each in refused]).decode()}
+    row = q.row(db.execute(q["settle_seen"], tokens, prepare=False))
+    answers, notes = [], []
+    for settlement, (own, state, cancel_requested, fence, before) in zip(refused, codec.rows_from(row[0]), strict=True):
+        answer = Answer.REFUSED
+        if own and state != "running":
+            answer = Answer.ALREADY
+        elif own and cancel_requested != settlement.seen_cancel:
+            answer = Answer.AGAIN
+        elif not own and before:
+            answer = Answer.ALREADY
+        elif state is not None and not own and not settlement.verdict.raises_fence:  # not a reaper that is late
+            note = stale_report(state, fence, reported=settlement.verdict.state)
+            lease = settlement.lease
+            notes += codec.journal_lines(lease.job_id, lease.fence, settlement.worker, (note,))
+        answers.append(answer)
+    if notes:
+        write_notes(q, db, notes, wall)
+    return answers
+
+
+def _token(settlement: Settlement) -> list[Any]:
+    note, lease = own_ending(settlement.verdict), settlement.lease
+    kind = note.kind if note is not None else None
+    detail = codec.encode(note.detail).decode() if note is not None else None
+    return [lease.job_id, lease.fence, lease.claim_id, kind, detail]
+
+
+def write_notes(q: Connections, db: Cursor, notes: list[list[Any]], wall: float | None) -> None:
+    """Write lines of the journal; a stale_report that is there already stays as it is."""
+    db.execute(q["settle_journal"], {"notes": codec.encode(notes).decode(), "wall": wall}, prepare=False)
+
+
+def duty_token(duty: Duty | None) -> dict[str, Any]:
+    """Flatten what proves a duty."""
+    if duty is None:
+        return {"duty": None, "holder": None, "term": None}
+    return {"duty": duty.name, "holder": duty.holder, "term": duty.term}
+
+
+def passed_on(duty: Duty | None) -> str:
+    """Say that a duty is somebody else's by now."""
+    return (
+        "the duty has passed to somebody else"
+        if duty is None
+        else (f"the duty {duty.name!r} of term {duty.term} has passed to somebody else")
+    )

@@ -1,0 +1,305 @@
+"""Connections to one PostgreSQL database: how they are opened, lent, explained and never carried over a fork.
+
+Every verb is one statement on a connection of the pool, in autocommit: whatever happens to this process, the server
+is never left waiting inside a transaction for it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import errors, sql
+from psycopg.rows import tuple_row
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
+
+from holdfast.errors import (
+    BadURL,
+    StoreError,
+    StoreFull,
+    StoreLost,
+    StoreMissing,
+    StoreReadOnly,
+    StoreUnavailable,
+    StoreUnsupported,
+    UsageError,
+)
+from holdfast.shield import shielded
+from holdfast.stores.sql import load_queries
+
+OLDEST_SERVER = 14
+T = TypeVar("T")
+C = TypeVar("C", bound=psycopg.Connection[Any])
+Connection = psycopg.Connection[Any]
+Cursor = psycopg.Cursor[Any]
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
+_QUERIES = load_queries("holdfast.stores.postgres")
+
+# Pools that a forked child inherited. Closing one of their connections would end the parent's session on the server,
+# so they are kept here, untouched, for as long as the child lives.
+_inherited: list[Any] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the URL says: a PostgreSQL address as libpq knows it, and three options of our own."""
+
+    conninfo: str
+    shown: str  # without the password
+    schema: str = "holdfast"
+    pool_max: int = 10  # connections that one process may use at once, beside those of `ctx.transaction()`
+    wait_s: float = 10.0  # how long a call waits for a connection
+
+    @classmethod
+    def parse(cls, url: str) -> Options:
+        parts = urlsplit(url)
+        shown = without_password(url)
+        if parts.scheme not in ("postgresql", "postgres"):
+            raise BadURL(f"{shown!r} is not a PostgreSQL address; write postgresql://user@host/database")
+        given = parse_qsl(parts.query, keep_blank_values=True)
+        own = {name: value for name, value in given if name in ("schema", "pool_max", "wait_s")}
+        rest = urlencode([(name, value) for name, value in given if name not in own])
+        conninfo = urlunsplit(("postgresql", parts.netloc, parts.path, rest, ""))
+        schema = own.get("schema", "holdfast")
+        if not _NAME.fullmatch(schema) or schema.startswith("pg_"):
+            raise BadURL(f"{shown!r}: schema={schema!r} is not a plain name; use small letters, digits and _")
+        try:
+            pool_max, wait_s = int(own.get("pool_max", 10)), float(own.get("wait_s", 10.0))
+            psycopg.conninfo.conninfo_to_dict(conninfo)
+        except (ValueError, psycopg.ProgrammingError) as error:
+            raise BadURL(f"{shown!r}: {_one_line(error)}") from None
+        if pool_max < 2 or not 0 < wait_s < 3600:
+            raise BadURL(f"{shown!r}: pool_max is at least 2, and wait_s a number of seconds")
+        return cls(conninfo, shown, schema, pool_max, wait_s)
+
+
+def without_password(url: str) -> str:
+    """Return the address as it may be shown."""
+    parts = urlsplit(url)
+    shown = url if parts.password is None else url.replace(f":{parts.password}@", ":***@", 1)
+    return re.sub(r"(?i)((?:ssl)?password=)[^&]*", r"\1***", shown)
+
+
+class Connections:
+    """A pool of connections to one database, and the statements of the store with its schema's name in them."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.channel = options.schema  # what NOTIFY is sent to
+        names = {"schema": sql.Identifier(options.schema), "channel": sql.Identifier(self.channel)}
+        self._sql = {name: self._written(text, names) for name, text in _QUERIES.items()}
+        self._names = names
+        self._lock = threading.Lock()
+        self._pool: ConnectionPool[Connection] | None = None
+        self._closed = False
+        self._identity: str | None = None
+        _forks.add(self)
+
+    def __getitem__(self, query: str) -> bytes:
+        """Return a statement of queries.sql."""
+        return self._sql[query]
+
+    def script(self, text: str) -> bytes:
+        """Return a migration with the schema's name in it."""
+        return self._written(text, self._names)
+
+    @staticmethod
+    def _written(text: str, names: dict[str, sql.Identifier]) -> bytes:
+        return sql.SQL(text).format(**names).as_bytes(None)
+
+    # ------------------------------------------------------------------------------------------- verbs
+
+    def one(self, query: str, values: dict[str, Any] | None = None) -> Any:
+        """Run a statement and return its only row."""
+        return self.run(lambda db: db.execute(self[query], values, prepare=False).fetchone())
+
+    @staticmethod
+    def row(cursor: Cursor) -> Any:
+        """Return the only row of a statement that always has one."""
+        return cursor.fetchone()
+
+    def run(self, work: Callable[[Cursor], T]) -> T:
+        """Do the work with a cursor. It must be safe to repeat: if the connection turns out to be dead, as all are
+        after a restart of the server, it is done once more on a new one."""
+        with shielded():
+            try:
+                return self._attempt(work)
+            except psycopg.OperationalError as error:
+                if not _is_cut(error):
+                    raise self.explain(error) from error
+                self._drop_the_dead()
+            except psycopg.Error as error:
+                raise self.explain(error) from error
+            try:
+                return self._attempt(work)
+            except psycopg.Error as error:
+                raise self.explain(error) from error
+
+    @contextmanager
+    def joining(self, connection: object) -> Iterator[Cursor]:
+        """Lend a cursor of the caller's own connection, inside the caller's own transaction.
+
+        A connection in autocommit mode commits by itself, as it does for every other statement of the caller.
+        """
+        if not isinstance(connection, psycopg.Connection):
+            raise UsageError(f"connection={connection!r} is not a psycopg.Connection, which this store needs")
+        if connection.closed:
+            raise UsageError("the connection is closed")
+        try:
+            with connection.cursor(row_factory=tuple_row) as db:
+                self._check_identity(db)
+                yield db
+        except psycopg.Error as error:
+            raise self.explain(error) from error
+
+    def _check_identity(self, db: Cursor) -> None:
+        """A caller's connection must lead to this very store, not to one that looks like it."""
+        if self._identity is None:
+            self._identity = self.one("identity")[0]
+        there = db.execute(self["schema_exists"], {"table": f"{self.options.schema}.meta"}).fetchone()
+        found = db.execute(self["identity"]).fetchone() if there is not None and there[0] else None
+        if found is None or found[0] != self._identity:
+            raise UsageError(f"the connection is open on another database than {self.options.shown}")
+
+    def open(self, kind: type[C], **settings: Any) -> C:
+        """Open a connection of its own, outside the pool."""
+        self._check_open()
+        return kind.connect(self.options.conninfo, **(_SETTINGS | settings))
+
+    def close(self) -> None:
+        """Close the pool; what is lent is closed when it comes back."""
+        with self._lock:
+            self._closed = True
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close(timeout=2.0)
+
+    def _attempt(self, work: Callable[[Cursor], T]) -> T:
+        with self._open_pool().connection() as connection, connection.cursor() as db:
+            return work(db)
+
+    def _open_pool(self) -> ConnectionPool[Connection]:
+        with self._lock:
+            self._check_open()
+            if self._pool is None:
+                self._pool = self._new_pool()
+            return self._pool
+
+    def _new_pool(self) -> ConnectionPool[Connection]:
+        try:
+            # The first connection is made here, because the pool itself tells nothing of why it cannot have any.
+            with self.open(psycopg.Connection[Any]) as db:
+                _check_server(db)
+        except psycopg.Error as error:
+            raise self.explain(error) from error
+        return ConnectionPool(
+            self.options.conninfo,
+            kwargs=_SETTINGS,
+            min_size=0,
+            max_size=self.options.pool_max,
+            timeout=self.options.wait_s,
+            max_idle=60.0,
+            reconnect_timeout=2.0,  # short, so that after an outage nobody is asleep for long
+            name="holdfast",
+            open=True,
+        )
+
+    def _drop_the_dead(self) -> None:
+        with self._lock:
+            pool = self._pool
+        if pool is not None:
+            pool.check()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable(f"the store {self.options.shown} is closed")
+
+    def _after_fork(self) -> None:
+        _inherited.append(self._pool)
+        self._pool, self._lock = None, threading.Lock()
+
+    # ------------------------------------------------------------------------------------------ errors
+
+    def explain(self, error: psycopg.Error) -> StoreError:
+        """Turn an error of the driver into one of ours, with words that say what to do."""
+        where, words = self.options.shown, _one_line(error)
+        match error:
+            case PoolTimeout():
+                return StoreUnavailable(
+                    f"{where}: no connection within {self.options.wait_s:g} s: the server is not reachable, or all "
+                    f"{self.options.pool_max} connections of this process are in use (pool_max)"
+                )
+            case PoolClosed():
+                return StoreUnavailable(f"the store {where} is closed")
+            case errors.DiskFull() | errors.OutOfMemory() | errors.ConfigurationLimitExceeded():
+                return StoreFull(f"{where}: no room left ({words}); nothing was written")
+            case errors.ReadOnlySqlTransaction():
+                return StoreReadOnly(f"{where} takes no writes ({words}): is it a standby?")
+            case errors.InsufficientPrivilege():
+                return StoreReadOnly(f"{where}: this user may not do that ({words})")
+            case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification():
+                return StoreUnavailable(f"{where}: the server refused this user ({words})")
+            case errors.InvalidCatalogName():
+                return StoreMissing(f"{where}: {words}; create the database first")
+            case errors.UndefinedTable() | errors.InvalidSchemaName():
+                return StoreMissing(f"{where}: there are no tables of Holdfast in schema {self.options.schema}")
+            case errors.DataCorrupted() | errors.IndexCorrupted():
+                return StoreLost(f"{where}: the server reports damage ({words}); restore it from a backup")
+            case psycopg.OperationalError() | psycopg.InterfaceError():
+                return StoreUnavailable(f"{where}: {words}")
+            case errors.InternalError_():
+                return StoreUnavailable(f"{where}: {words}")
+            case _:
+                return StoreError(f"{where}: {words}")
+
+
+_SETTINGS: dict[str, Any] = {
+    "autocommit": True,
+    "connect_timeout": 5,
+    "application_name": "holdfast",
+    # A server that is gone without a word is noticed by then, also while an answer is awaited.
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+
+
+def _check_server(db: Connection) -> None:
+    if db.info.server_version < OLDEST_SERVER * 10_000:
+        raise StoreUnsupported(
+            f"the server is PostgreSQL {db.info.server_version // 10_000}; Holdfast needs {OLDEST_SERVER} or newer"
+        )
+
+
+def _is_cut(error: psycopg.OperationalError) -> bool:
+    """Say whether the connection was lost, not the statement refused: such an error has no code of the server, or one
+    that says that the server is going."""
+    state = error.sqlstate
+    return not isinstance(error, PoolTimeout) and (state is None or state[:2] == "08" or state in _GOING)
+
+
+_GOING = ("57P01", "57P02", "57P03", "57P05", "25P03")  # shut down, crashed, starting, idle sessions ended
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+_forks: weakref.WeakSet[Connections] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for connections in _forks:
+        connections._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,48 @@
+"""Where the live rows of each lane begin, so that a claim does not read what is dead.
+
+A job that was claimed leaves a dead entry in the index of ready jobs. Normally it is soon cleared away. But while any
+transaction of the database is old (a report, a forgotten session, a standby's query) nothing can be, and the dead
+entries pile up exactly where the next claim begins to read: after an hour, hundreds of thousands.
+
+So this process remembers the last row that it claimed in each lane (queue and priority) and begins behind it. That is
+no more than a hint. What may lie before it (a job committed late, one with an instant in the past, a lane that is new)
+is found by a look at everything; while that is slow, it is made only so often that it takes a tenth of the time. While
+it is fast, as it nearly always is, every look is at everything, and the order of jobs is exact.
+"""
+
+from __future__ import annotations
+
+from holdfast.stores import codec
+
+SLOW_S = 0.005  # a look at everything that takes longer, beside what its jobs take, read through dead entries
+PER_JOB_S = 0.00005
+SHARE = 10
+LONGEST_S = 10.0  # the longest that one may be put off
+SURE = 3  # so many slow ones in a row: one alone may be the machine's
+
+
+class Frontier:
+    """See the module's docstring. One for each store of a process; threads may share it, because all of it is hints."""
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[str, int], tuple[float, int]] = {}
+        self._slow = 0
+        self._full_again_at = 0.0
+
+    def lanes(self, now: float) -> str | None:
+        """Return where to begin in each lane, as JSON; None to look at everything."""
+        if self._slow < SURE or now >= self._full_again_at:
+            return None
+        return codec.encode([[*lane, *end] for lane, end in self._ends.items()]).decode()
+
+    def looked(self, lanes: str | None, took_s: float, jobs: int, ends: str, now: float) -> None:
+        """Note what a look has found: how long it took the server, how many jobs, and the last of each lane."""
+        if lanes is None:
+            if took_s <= SLOW_S + PER_JOB_S * jobs:
+                self._slow = 0
+                self._ends.clear()
+            else:
+                self._slow += 1
+                self._full_again_at = now + min(LONGEST_S, took_s * SHARE)
+        for queue, priority, run_at, seq in codec.rows_from(ends):
+            self._ends[queue, priority] = (run_at, seq)

@@ -1,0 +1,220 @@
+"""One session for each process that proves its life and hears what is new.
+
+It holds the liveness locks of the process's workers: advisory locks, which the server drops when the session ends,
+and listens for the hint that there may be work. Its own thread looks after it twice a second, so that a session that
+was cut is noticed and made anew, locks first, before anybody believes in a death (see `BELIEVE_S`).
+
+Behind a pooler the session is not ours: the next statement may run in another. The server's process then is not the one
+that the driver was told at the start; no lock is held there, and the workers are judged by their leases alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+
+from holdfast.errors import Refused, StoreUnavailable
+from holdfast.stores.postgres.connection import Connection, Connections
+
+log = logging.getLogger("holdfast.stores")
+
+LOOK_S = 0.5
+BELIEVE_S = 1.0  # how long a lock must be seen free before that is a death; longer than a session takes to come back
+_ANSWER_S = 15.0
+
+
+class Lifeline:
+    """See the module's docstring."""
+
+    def __init__(self, db: Connections, changed: Callable[[], None]) -> None:
+        self._db = db
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._workers: set[str] = set()  # whose locks are ours
+        self._held: set[str] = set()  # those of them that this session has
+        self._wishes: list[_Wish] = []
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._watches = False
+        self._wake_r, self._wake_w = -1, -1
+        self._rest = threading.Event()
+
+    def start(self) -> None:
+        """Begin to listen, if nobody has yet."""
+        with self._lock:
+            if self._thread is None and not self._closing:
+                self._wake_r, self._wake_w = os.pipe()
+                self._thread = threading.Thread(target=self._serve, name="holdfast-lifeline", daemon=True)
+                self._thread.start()
+
+    def hold(self, worker_id: str) -> float | None:
+        """Take the worker's lock; return the start of the server it is on, or None where a lock would mean nothing."""
+        self.start()
+        found: float | None = self._ask(lambda session: self._take(session, worker_id))
+        return found
+
+    def drop(self, worker_id: str) -> None:
+        """Give the lock of one of our workers up; do nothing for others."""
+        with self._lock:
+            if worker_id not in self._workers:
+                return
+            self._workers.discard(worker_id)
+            self._held.discard(worker_id)
+        with suppress(psycopg.Error, StoreUnavailable):  # then the session is cut, and the lock with it
+            self._ask(lambda session: session.execute(self._db["enroll_unlock"], {"id": worker_id}))
+
+    def watches(self) -> bool:
+        """Say whether this process is the one that looks for free locks. Where there is no session, everybody does."""
+        with self._lock:
+            if self._thread is None or not self._workers:
+                return True
+        try:
+            watch = {"name": self._db.options.schema}
+            return self._watches or bool(self._ask(lambda session: self._try_to_watch(session, watch)))
+        except (psycopg.Error, StoreUnavailable):
+            return True
+
+    def close(self) -> None:
+        """End the session."""
+        with self._lock:
+            self._closing = True
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._rest.set()
+            self._nudge()
+            thread.join(5.0)
+            os.close(self._wake_r)
+            os.close(self._wake_w)
+
+    def forget(self) -> None:
+        """Let a forked child begin anew: threads and sessions stay with the parent."""
+        self._lock = threading.Lock()
+        self._rest = threading.Event()
+        self._workers, self._held, self._wishes, self._thread, self._watches = set(), set(), [], None, False
+
+    # -------------------------------------------------------------------------------------- the thread
+
+    def _ask(self, work: Callable[[Connection], Any]) -> Any:
+        """Have the thread do something on the session, and wait for it."""
+        wish = _Wish(work)
+        with self._lock:
+            if self._closing or self._thread is None:
+                raise StoreUnavailable(f"the store {self._db.options.shown} is closed")
+            self._wishes.append(wish)
+        self._nudge()
+        if not wish.done.wait(_ANSWER_S):
+            raise StoreUnavailable(f"{self._db.options.shown}: no answer within {_ANSWER_S:g} s")
+        if wish.error is not None:
+            raise wish.error
+        return wish.answer
+
+    def _nudge(self) -> None:
+        os.write(self._wake_w, b".")
+
+    def _serve(self) -> None:
+        pause_s = 0.05
+        while not self._closing:
+            try:
+                with self._db.open(psycopg.Connection[Any]) as session:
+                    self._set_up(session)
+                    pause_s = 0.05
+                    self._listen(session)
+            except Exception as error:
+                level = logging.DEBUG if isinstance(error, psycopg.Error | StoreUnavailable) else logging.ERROR
+                log.log(level, "the session that listens was lost (%s); trying again", " ".join(str(error).split()))
+                self._refuse_wishes(error)
+                if self._rest.is_set():
+                    return
+                self._rest.wait(pause_s)
+                pause_s = min(pause_s * 2, 1.0)
+
+    def _set_up(self, session: Connection) -> None:
+        self._watches, self._held = False, set()
+        self._take_all(session)
+        session.add_notify_handler(lambda _: self._changed())
+        session.execute(self._db["wait"])
+        self._changed()  # who knows what was said meanwhile
+
+    def _listen(self, session: Connection) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(session, selectors.EVENT_READ)
+            selector.register(self._wake_r, selectors.EVENT_READ)
+            while not self._closing:
+                ready = [key.fileobj for key, _ in selector.select(LOOK_S)]
+                if self._wake_r in ready:
+                    os.read(self._wake_r, 4096)
+                    self._grant_wishes(session)
+                if ready != [self._wake_r]:
+                    session.execute(self._db["wait_look"])  # is it still there, and what has it heard?
+                    self._take_all(session)
+
+    def _take_all(self, session: Connection) -> None:
+        """Take the locks that this session does not have: of all after a cut, and of those that the server still gave
+        to the session before."""
+        for worker_id in set(self._workers) - self._held:
+            start = self._take(session, worker_id)
+            if start is not None:
+                session.execute(self._db["enroll_again"], {"id": worker_id, "server_start": start})
+
+    def _grant_wishes(self, session: Connection) -> None:
+        with self._lock:
+            wishes, self._wishes = self._wishes, []
+        for wish in wishes:
+            wish.grant(session)
+        if session.closed:
+            raise psycopg.OperationalError("the session was cut")
+
+    def _refuse_wishes(self, error: Exception) -> None:
+        with self._lock:
+            wishes, self._wishes = self._wishes, []
+        for wish in wishes:
+            wish.error = self._db.explain(error) if isinstance(error, psycopg.Error) else error
+            wish.done.set()
+
+    def _take(self, session: Connection, worker_id: str) -> float | None:
+        taken, pid, start = self._db.row(session.execute(self._db["enroll_lock"], {"id": worker_id}))
+        if pid != session.info.backend_pid:
+            if worker_id not in self._workers:
+                log.warning(
+                    "%s is reached through a pooler: a dead worker is found when its lease ends, not sooner; "
+                    "give workers an address of the server itself",
+                    self._db.options.shown,
+                )
+            self._workers.add(worker_id)
+            self._held.add(worker_id)  # there is nothing to take
+            return None
+        if not taken and worker_id not in self._workers:
+            raise Refused(f"worker {worker_id} is enrolled already; every start of a worker has a new id")
+        self._workers.add(worker_id)
+        if not taken:
+            return None
+        self._held.add(worker_id)
+        return float(start)
+
+    def _try_to_watch(self, session: Connection, watch: dict[str, Any]) -> bool:
+        self._watches = bool(self._db.row(session.execute(self._db["vanished_watch"], watch))[0])
+        return self._watches
+
+
+class _Wish:
+    """Something that another thread wants done on the session."""
+
+    def __init__(self, work: Callable[[Connection], Any]) -> None:
+        self._work = work
+        self.done = threading.Event()
+        self.answer: Any = None
+        self.error: Exception | None = None
+
+    def grant(self, session: Connection) -> None:
+        try:
+            self.answer = self._work(session)
+        except Exception as error:
+            self.error = error
+        self.done.set()

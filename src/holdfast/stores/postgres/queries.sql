@@ -1,0 +1,732 @@
+-- The statements of the PostgreSQL store, named like the protocol's verbs and in their order.
+--
+-- Each verb is one statement: one round trip, one commit. Batches come in as one JSON value and rows go out as one,
+-- which costs the client a tenth of what separate values cost.
+--
+-- Every statement reads the clock once, in `clock`, so that its instants can be looked up in an index. %(wall)s and
+-- %(lease)s are NULL but for tests: the server's own clock measures.
+
+-- name: now
+SELECT extract(epoch FROM clock_timestamp())::float8;
+
+-- name: add
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+),
+stored AS (
+    INSERT INTO {schema}.job (
+        id, task, queue, payload, key, priority, run_at, created_at,
+        attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
+        lease_s, beat_s, timeout_s, stall_s
+    )
+    SELECT
+        value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, (value ->> 5)::bigint,
+        coalesce((value ->> 6)::float8, clock.wall + (value ->> 7)::float8), clock.wall,
+        (value ->> 8)::bigint, (value ->> 9)::float8, (value ->> 10)::float8, (value ->> 11)::boolean,
+        (value ->> 12)::bigint, value ->> 13,
+        (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::float8, (value ->> 17)::float8
+    FROM clock, json_array_elements(%(jobs)s::json) WITH ORDINALITY AS wanted (value, place)
+    ORDER BY place
+    ON CONFLICT DO NOTHING
+    RETURNING id
+),
+told AS MATERIALIZED (
+    SELECT pg_notify(%(channel)s, '') FROM (SELECT FROM stored LIMIT 1) AS anything
+)
+SELECT coalesce(json_agg(id), '[]')::text, (SELECT count(*) FROM told) FROM stored;
+
+-- name: add_copy
+COPY {schema}.job (
+    id, task, queue, payload, key, priority, run_at, created_at,
+    attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
+    lease_s, beat_s, timeout_s, stall_s
+) FROM STDIN;
+
+-- name: add_tell
+SELECT pg_notify(%(channel)s, '');
+
+-- name: add_holders
+-- For each wanted job: the id that is stored, its own or that of the job that has the key; NULL: neither any more.
+SELECT json_agg(coalesce(own.id, holder.id) ORDER BY wanted.place)::text
+FROM json_array_elements(%(jobs)s::json) WITH ORDINALITY AS wanted (value, place)
+LEFT JOIN {schema}.job AS own ON own.id = wanted.value ->> 0
+LEFT JOIN {schema}.job AS holder
+    ON holder.key = wanted.value ->> 4
+    AND holder.state IN ('ready', 'running', 'waiting', 'held');
+
+-- name: claim
+-- Sets the lease, raises the fence and counts the attempt. Within a queue the lanes (priorities) are found by leaping
+-- from one to the next in the index, so that a million scheduled jobs of one are not read to get at the next; with
+-- %(lanes)s they are given, each with where to begin (frontier.py). Rows are locked as they are found and only until
+-- there are enough; those that another claim has locked are left to it.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall,
+        coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8) AS lease,
+        clock_timestamp() AS began
+),
+enrolled AS MATERIALIZED (
+    SELECT id FROM {schema}.worker WHERE id = %(worker)s AND gone_at IS NULL
+),
+given AS MATERIALIZED (
+    SELECT id FROM {schema}.job
+    WHERE state = 'running' AND worker = %(worker)s AND claim_id = %(claim_id)s AND %(first)s::boolean
+    LIMIT 1
+),
+wanted AS MATERIALIZED (
+    SELECT each.name AS queue,
+        CASE WHEN %(even)s THEN
+            (%(limit)s::bigint + %(ahead)s::bigint) / count(*) OVER ()
+            + (row_number() OVER (ORDER BY each.place)
+                <= (%(limit)s::bigint + %(ahead)s::bigint) %% count(*) OVER ())::integer
+        ELSE %(limit)s::bigint + %(ahead)s::bigint END AS share
+    FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS each (name, place)
+    WHERE NOT EXISTS (SELECT FROM {schema}.queue WHERE queue.name = each.name AND queue.paused)
+        AND EXISTS (SELECT FROM enrolled)
+        AND NOT EXISTS (SELECT FROM given)
+    ORDER BY each.place
+),
+picked AS MATERIALIZED (
+    SELECT found.*, row_number() OVER () AS number
+    FROM (
+        SELECT lot.*
+        FROM clock, wanted, LATERAL (
+            SELECT ready.*
+            FROM (
+                WITH RECURSIVE lane (priority) AS (
+                    (
+                        SELECT job.priority FROM {schema}.job AS job
+                        WHERE job.state = 'ready' AND job.queue = wanted.queue AND %(lanes)s::json IS NULL
+                        ORDER BY job.priority DESC
+                        LIMIT 1
+                    )
+                    UNION ALL
+                    SELECT (
+                        SELECT job.priority FROM {schema}.job AS job
+                        WHERE job.state = 'ready' AND job.queue = wanted.queue AND job.priority < lane.priority
+                        ORDER BY job.priority DESC
+                        LIMIT 1
+                    )
+                    FROM lane WHERE lane.priority IS NOT NULL
+                )
+                SELECT lane.priority, '-infinity'::float8 AS run_at, 0 AS seq FROM lane WHERE lane.priority IS NOT NULL
+                UNION ALL
+                SELECT (value ->> 1)::bigint, (value ->> 2)::float8, (value ->> 3)::bigint
+                FROM json_array_elements(%(lanes)s::json) AS value
+                WHERE value ->> 0 = wanted.queue
+            ) AS lane,
+            LATERAL (
+                SELECT job.ctid AS place, job.queue, job.priority, job.run_at, job.seq FROM {schema}.job AS job
+                WHERE job.state = 'ready' AND job.queue = wanted.queue AND job.priority = lane.priority
+                    AND job.run_at <= clock.wall
+                    AND (job.run_at, job.seq) > (lane.run_at, lane.seq)
+                    AND job.task = ANY (%(tasks)s::text[])
+                    AND (%(limit)s::bigint > 0 OR job.on_crash = 'retry')
+                ORDER BY job.run_at, job.seq
+                LIMIT wanted.share
+                FOR UPDATE SKIP LOCKED
+            ) AS ready
+            LIMIT wanted.share
+        ) AS lot
+        LIMIT %(limit)s::bigint + %(ahead)s::bigint
+    ) AS found
+),
+looked AS MATERIALIZED (
+    SELECT extract(epoch FROM clock_timestamp() - clock.began)::float8 AS seconds, all_of_them.jobs
+    FROM clock, (SELECT count(*) AS jobs FROM picked) AS all_of_them
+),
+taken AS (
+    UPDATE {schema}.job AS job SET
+        state = 'running',
+        worker = %(worker)s,
+        claim_id = %(claim_id)s,
+        fence = job.fence + 1,
+        attempt = job.attempt + 1,
+        lease_until = clock.lease + job.lease_s,
+        claimed_at = clock.wall,
+        started = picked.number <= %(limit)s::bigint,
+        progress = NULL,
+        note = NULL
+    FROM picked, clock
+    WHERE job.ctid = picked.place AND (picked.number <= %(limit)s::bigint OR job.on_crash = 'retry')
+    RETURNING {schema}.as_json(job) AS line, picked.number
+)
+SELECT
+    EXISTS (SELECT FROM enrolled),
+    EXISTS (SELECT FROM given),
+    (SELECT seconds FROM looked),
+    (SELECT jobs FROM looked),
+    (
+        SELECT coalesce(json_agg(json_build_array(queue, priority, run_at, seq)), '[]')::text FROM (
+            SELECT DISTINCT ON (queue, priority) queue, priority, run_at, seq FROM picked
+            ORDER BY queue, priority, run_at DESC, seq DESC
+        ) AS last
+    ),
+    (SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY number), '') || ']' FROM taken);
+
+-- name: claim_answers
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY started DESC, queue, priority DESC, run_at, seq), '') || ']'
+FROM {schema}.job AS job
+WHERE job.state = 'running' AND job.worker = %(worker)s AND job.claim_id = %(claim_id)s;
+
+-- name: beat
+-- A lease never gets shorter, and nothing but the current attempt may extend it. A row that somebody else has locked is
+-- skipped and said to be: it is neither renewed nor lost. An attempt that settled itself still has its fence on the row:
+-- not lost.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall,
+        coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8) AS lease
+),
+enrolled AS (
+    UPDATE {schema}.worker AS worker
+    SET beats = beats + 1, beat_at = clock.wall, rss_mb = coalesce(%(rss_mb)s::float8, rss_mb)
+    FROM clock
+    WHERE worker.id = %(worker)s AND worker.gone_at IS NULL
+    RETURNING worker.id
+),
+pulse AS MATERIALIZED (
+    SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id,
+        (value ->> 3)::boolean AS started, (value ->> 4)::float8 AS progress, value ->> 5 AS note, place
+    FROM json_array_elements(%(pulses)s::json) WITH ORDINALITY AS each (value, place)
+    WHERE EXISTS (SELECT FROM enrolled)
+),
+mine AS MATERIALIZED (
+    SELECT job.ctid AS spot, pulse.started, pulse.progress, pulse.note, pulse.place
+    FROM pulse, {schema}.job AS job
+    WHERE job.id = pulse.id
+        AND job.fence = pulse.fence
+        AND job.claim_id = pulse.claim_id
+        AND job.state = 'running'
+    ORDER BY job.id
+    FOR UPDATE OF job SKIP LOCKED
+),
+renewed AS (
+    UPDATE {schema}.job AS job SET
+        lease_until = greatest(job.lease_until, clock.lease + job.lease_s),
+        started = job.started OR mine.started,
+        progress = coalesce(mine.progress, job.progress),
+        note = coalesce(mine.note, job.note)
+    FROM mine, clock
+    WHERE job.ctid = mine.spot
+    RETURNING mine.place
+)
+SELECT
+    EXISTS (SELECT FROM enrolled),
+    (
+        SELECT coalesce(json_agg(json_build_array(pulse.id, pulse.fence, job.state, job.fence) ORDER BY pulse.place), '[]')::text
+        FROM pulse LEFT JOIN {schema}.job AS job ON job.id = pulse.id
+        WHERE job.id IS NULL OR job.fence <> pulse.fence OR job.claim_id IS DISTINCT FROM pulse.claim_id
+    ),
+    (
+        SELECT coalesce(json_agg(pulse.id ORDER BY pulse.place), '[]')::text
+        FROM pulse JOIN {schema}.job AS job
+            ON job.id = pulse.id AND job.fence = pulse.fence AND job.claim_id = pulse.claim_id AND job.state = 'running'
+        WHERE pulse.place NOT IN (SELECT place FROM renewed)
+    ),
+    (
+        SELECT coalesce(json_agg(job.id ORDER BY job.seq), '[]')::text FROM {schema}.job AS job
+        WHERE job.state = 'running' AND job.worker = %(worker)s AND job.cancel_requested
+    );
+
+-- name: settle
+-- The only way out of `running`: every conjunct of the WHERE below is a guard, and tests/mutants.py drops each of them.
+-- Leases never get shorter, so one that ends no later than what the reaper saw was not renewed. The endings come sorted
+-- by id, so that two batches lock in the same order.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+),
+duty AS MATERIALIZED (
+    SELECT name FROM {schema}.duty
+    WHERE name = %(duty)s AND holder = %(holder)s AND term = %(term)s
+    FOR SHARE
+),
+allowed AS MATERIALIZED (
+    SELECT %(duty)s::text IS NULL OR EXISTS (SELECT FROM duty) AS yes
+),
+ending AS MATERIALIZED (
+    SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id,
+        (value ->> 3)::float8 AS seen_lease_until, (value ->> 4)::boolean AS seen_cancel, value ->> 5 AS state,
+        (value ->> 6)::boolean AS ended, (value ->> 7)::float8 AS run_at, value ->> 8 AS error, value ->> 9 AS result,
+        (value ->> 10)::integer AS failures, (value ->> 11)::integer AS crashes, (value ->> 12)::integer AS zombies,
+        (value ->> 13)::integer AS suspects, (value ->> 14)::boolean AS rolling_back,
+        (value ->> 15)::boolean AS cancel_requested, (value ->> 16)::bigint AS priority,
+        (value ->> 17)::boolean AS fresh_budgets, (value ->> 18)::boolean AS raises_fence
+    FROM json_array_elements(%(endings)s::json) AS value
+),
+applied AS (
+    UPDATE {schema}.job AS job SET
+        state = ending.state,
+        run_at = coalesce(ending.run_at, job.run_at),
+        error = coalesce(ending.error, job.error),
+        result = coalesce(ending.result, job.result),
+        failures = CASE WHEN ending.fresh_budgets THEN 0 ELSE job.failures END + ending.failures,
+        crashes = CASE WHEN ending.fresh_budgets THEN 0 ELSE job.crashes END + ending.crashes,
+        zombies = job.zombies + ending.zombies,
+        suspects = coalesce(ending.suspects, job.suspects),
+        rolling_back = coalesce(ending.rolling_back, job.rolling_back),
+        cancel_requested = coalesce(ending.cancel_requested, job.cancel_requested),
+        priority = coalesce(ending.priority, job.priority),
+        fence = job.fence + ending.raises_fence::integer,
+        claim_id = CASE WHEN ending.raises_fence THEN NULL ELSE job.claim_id END,
+        worker = NULL,
+        lease_until = NULL,
+        started = false,
+        ended_at = CASE WHEN ending.ended THEN clock.wall END
+    FROM ending, clock, allowed
+    WHERE job.id = ending.id
+        AND job.fence = ending.fence
+        AND job.claim_id = ending.claim_id
+        AND job.state = 'running'
+        AND (ending.seen_lease_until IS NULL OR job.lease_until <= ending.seen_lease_until)
+        AND (ending.state = 'done' OR job.cancel_requested = ending.seen_cancel)
+        AND allowed.yes
+    RETURNING job.id, job.queue, job.state, ending.ended, job.run_at <= clock.wall AS due
+),
+tallied AS (
+    INSERT INTO {schema}.tally (queue, state, jobs)
+    SELECT queue, state, count(*) FROM applied WHERE ended GROUP BY queue, state
+),
+noted AS (
+    INSERT INTO {schema}.journal (job_id, at, kind, fence, worker, actor, detail)
+    SELECT value ->> 0, clock.wall, value ->> 1, (value ->> 2)::bigint, value ->> 3, value ->> 4, (value ->> 5)::json
+    FROM clock, json_array_elements(%(notes)s::json) WITH ORDINALITY AS note (value, place)
+    WHERE value ->> 0 IN (SELECT id FROM applied)
+    ORDER BY place
+),
+told AS MATERIALIZED (
+    SELECT pg_notify(%(channel)s, '') FROM (SELECT FROM applied WHERE state = 'ready' AND due LIMIT 1) AS anything
+)
+SELECT
+    (SELECT yes FROM allowed),
+    (SELECT coalesce(json_agg(id), '[]')::text FROM applied),
+    (SELECT count(*) FROM told);
+
+-- name: settle_done
+-- The same guards for the plain success, which is most of all endings.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+),
+ending AS MATERIALIZED (
+    SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, value ->> 3 AS result
+    FROM json_array_elements(%(endings)s::json) AS value
+),
+applied AS (
+    UPDATE {schema}.job AS job SET
+        state = 'done',
+        result = coalesce(ending.result, job.result),
+        worker = NULL,
+        lease_until = NULL,
+        started = false,
+        ended_at = clock.wall
+    FROM ending, clock
+    WHERE job.id = ending.id
+        AND job.fence = ending.fence
+        AND job.claim_id = ending.claim_id
+        AND job.state = 'running'
+    RETURNING job.id, job.queue
+),
+tallied AS (
+    INSERT INTO {schema}.tally (queue, state, jobs)
+    SELECT queue, 'done', count(*) FROM applied GROUP BY queue
+)
+SELECT true, CASE WHEN count(*) = %(many)s THEN NULL ELSE coalesce(json_agg(id), '[]')::text END, 0 FROM applied;
+
+-- name: settle_seen
+-- What stands in the way of each settlement that was not applied, and whether this very ending was accepted before and
+-- the job has moved on since: then the journal knows the fence.
+SELECT coalesce(json_agg(json_build_array(
+    job.fence = token.fence AND job.claim_id IS NOT DISTINCT FROM token.claim_id,
+    job.state, job.cancel_requested, job.fence,
+    EXISTS (
+        SELECT FROM {schema}.journal AS line
+        WHERE line.job_id = token.id AND line.fence = token.fence AND line.kind = token.kind
+            AND line.detail::text = token.detail
+    )
+) ORDER BY token.place), '[]')::text
+FROM (
+    SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, value ->> 3 AS kind,
+        value ->> 4 AS detail, place
+    FROM json_array_elements(%(tokens)s::json) WITH ORDINALITY AS each (value, place)
+) AS token
+LEFT JOIN {schema}.job AS job ON job.id = token.id;
+
+-- name: settle_journal
+-- The second look of a zombie finds its stale_report already there.
+INSERT INTO {schema}.journal (job_id, at, kind, fence, worker, actor, detail)
+SELECT value ->> 0, coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8),
+    value ->> 1, (value ->> 2)::bigint, value ->> 3, value ->> 4, (value ->> 5)::json
+FROM json_array_elements(%(notes)s::json) WITH ORDINALITY AS note (value, place)
+ORDER BY place
+ON CONFLICT DO NOTHING;
+
+-- name: settle_fold
+-- Many small numbers become one for each queue and state; their sum stays the same in every snapshot.
+WITH small AS (
+    DELETE FROM {schema}.tally WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM {schema}.tally LIMIT 10000 FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING queue, state, jobs
+)
+INSERT INTO {schema}.tally (queue, state, jobs)
+SELECT queue, state, sum(jobs) FROM small GROUP BY queue, state HAVING sum(jobs) <> 0;
+
+-- name: transaction
+-- The mark lives as long as the transaction: after a commit by hand it is gone.
+SELECT set_config('holdfast.transaction', %(mark)s, true) FROM {schema}.job
+WHERE id = %(id)s AND fence = %(fence)s AND claim_id = %(claim_id)s AND state = 'running';
+
+-- name: transaction_mark
+SELECT current_setting('holdfast.transaction', true);
+
+-- name: overdue
+SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY place), '') || ']' FROM (
+    SELECT {schema}.as_json(job) AS line, row_number() OVER (ORDER BY job.lease_until, job.seq) AS place
+    FROM {schema}.job AS job, (
+        SELECT coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8) - %(grace)s AS latest
+        OFFSET 0
+    ) AS clock
+    WHERE job.state = 'running' AND job.lease_until <= clock.latest
+    ORDER BY job.lease_until, job.seq
+    LIMIT %(limit)s::bigint OFFSET %(skip)s
+) AS late;
+
+-- name: deadline
+SELECT min(lease_until) FROM {schema}.job WHERE state = 'running';
+
+-- name: vanished
+-- The workers not yet gone whose liveness lock is free, if we are the one who looks; and the gone ones that still hold
+-- leases. A free lock means something only on the server that it was taken on. Looking never takes a lock.
+WITH held AS MATERIALIZED (
+    SELECT (classid::bigint << 32) | objid::bigint AS lock FROM pg_locks
+    WHERE %(watch)s AND locktype = 'advisory' AND objsubid = 1 AND granted
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+),
+dead AS MATERIALIZED (
+    SELECT worker.* FROM {schema}.worker AS worker
+    WHERE worker.gone_at IS NULL AND %(watch)s
+        AND worker.server_start = extract(epoch FROM pg_postmaster_start_time())::float8
+        AND hashtextextended(worker.id, 0) NOT IN (SELECT lock FROM held)
+    UNION ALL
+    SELECT worker.* FROM {schema}.worker AS worker
+    WHERE worker.gone_at IS NOT NULL
+        AND EXISTS (SELECT FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = worker.id)
+)
+SELECT coalesce(json_agg(json_build_array(
+    id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at, beat_at, beats,
+    (SELECT count(*) FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = dead.id),
+    rss_mb, gone_at, gone_cause
+) ORDER BY started_at, id), '[]')::text
+FROM dead;
+
+-- name: vanished_watch
+-- One of all looks for free locks; when its session ends, the next one takes over.
+SELECT pg_try_advisory_lock(hashtextextended(%(name)s, 1));
+
+-- name: enroll_lock
+-- Own session, and not through a pooler: the server's process is the one that the driver was told at the start.
+SELECT pg_try_advisory_lock(hashtextextended(%(id)s, 0)), pg_backend_pid(),
+    extract(epoch FROM pg_postmaster_start_time())::float8;
+
+-- name: enroll_unlock
+SELECT pg_advisory_unlock(hashtextextended(%(id)s, 0));
+
+-- name: enroll_again
+UPDATE {schema}.worker SET server_start = %(server_start)s WHERE id = %(id)s AND gone_at IS NULL;
+
+-- name: enroll
+INSERT INTO {schema}.worker (
+    id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, server_start
+)
+SELECT %(id)s, %(name)s, %(host)s, %(pid)s, %(boot_id)s, %(supervisor)s, %(queues)s::json, %(slots)s, %(beat_s)s,
+    %(version)s, clock.wall, clock.wall, %(server_start)s
+FROM (SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall) AS clock;
+
+-- name: retire
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+),
+duty AS MATERIALIZED (
+    SELECT name FROM {schema}.duty
+    WHERE name = %(duty)s AND holder = %(holder)s AND term = %(term)s
+    FOR SHARE
+),
+allowed AS MATERIALIZED (
+    SELECT %(duty)s::text IS NULL OR EXISTS (SELECT FROM duty) AS yes
+),
+marked AS (
+    UPDATE {schema}.worker AS worker SET gone_at = clock.wall, gone_cause = %(cause)s
+    FROM clock, allowed
+    WHERE worker.id = %(worker)s AND worker.gone_at IS NULL AND allowed.yes
+    RETURNING worker.id
+),
+forgotten AS (
+    DELETE FROM {schema}.worker AS worker USING clock, allowed
+    WHERE worker.gone_at < clock.wall - 86400 AND allowed.yes
+        AND NOT EXISTS (SELECT FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = worker.id)
+)
+SELECT (SELECT yes FROM allowed), EXISTS (SELECT FROM marked);
+
+-- name: acquire
+INSERT INTO {schema}.duty AS duty (name, holder, term, until)
+SELECT %(name)s, %(holder)s, 1, clock.lease + %(ttl)s
+FROM (SELECT coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8) AS lease) AS clock
+ON CONFLICT (name) DO UPDATE SET
+    term = duty.term + (duty.holder IS DISTINCT FROM excluded.holder)::integer,
+    holder = excluded.holder,
+    until = excluded.until
+WHERE duty.holder IS NULL
+    OR duty.holder = excluded.holder
+    OR duty.until <= excluded.until - %(ttl)s
+RETURNING term, until;
+
+-- name: resign
+UPDATE {schema}.duty SET holder = NULL WHERE name = %(name)s AND holder = %(holder)s AND term = %(term)s;
+
+-- name: move
+-- The operator's door: compare-and-set on the state and the fence that the person saw.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+),
+moved AS (
+    UPDATE {schema}.job AS job SET
+        state = %(state)s,
+        run_at = coalesce(%(run_at)s, job.run_at),
+        error = coalesce(%(error)s, job.error),
+        result = coalesce(%(result)s, job.result),
+        failures = CASE WHEN %(fresh_budgets)s THEN 0 ELSE job.failures END,
+        crashes = CASE WHEN %(fresh_budgets)s THEN 0 ELSE job.crashes END,
+        rolling_back = coalesce(%(rolling_back)s, job.rolling_back),
+        cancel_requested = coalesce(%(cancel_requested)s, job.cancel_requested),
+        priority = coalesce(%(priority)s, job.priority),
+        fence = job.fence + %(raises_fence)s::boolean::integer,
+        claim_id = CASE WHEN %(raises_fence)s THEN NULL ELSE job.claim_id END,
+        ended_at = CASE WHEN %(ended)s THEN clock.wall END
+    FROM clock
+    WHERE job.id = %(id)s AND job.state = %(seen_state)s AND job.fence = %(seen_fence)s
+    RETURNING job.id, job.queue, job.state
+),
+tallied AS (
+    INSERT INTO {schema}.tally (queue, state, jobs)
+    SELECT moved.queue, change.state, change.jobs
+    FROM moved, (VALUES (%(seen_state)s, -1), (%(state)s, 1)) AS change (state, jobs)
+    WHERE change.state IN ('done', 'dead', 'cancelled', 'rolled_back')
+),
+noted AS (
+    INSERT INTO {schema}.journal (job_id, at, kind, fence, worker, actor, detail)
+    SELECT value ->> 0, clock.wall, value ->> 1, (value ->> 2)::bigint, value ->> 3, value ->> 4, (value ->> 5)::json
+    FROM clock, json_array_elements(%(notes)s::json) WITH ORDINALITY AS note (value, place)
+    WHERE EXISTS (SELECT FROM moved)
+    ORDER BY place
+),
+told AS MATERIALIZED (
+    SELECT pg_notify(%(channel)s, '') FROM moved
+)
+SELECT EXISTS (SELECT FROM moved), (SELECT count(*) FROM told);
+
+-- name: pause
+WITH kept AS (
+    INSERT INTO {schema}.queue (name, paused) VALUES (%(queue)s, %(paused)s)
+    ON CONFLICT (name) DO UPDATE SET paused = excluded.paused
+)
+SELECT pg_notify(%(channel)s, '');
+
+-- name: purge
+WITH old AS MATERIALIZED (
+    SELECT ctid AS spot, id FROM {schema}.job
+    WHERE ended_at < %(before)s AND state = ANY (%(states)s::text[])
+    ORDER BY ended_at
+    LIMIT %(limit)s::bigint
+    FOR UPDATE SKIP LOCKED
+),
+gone AS (
+    DELETE FROM {schema}.job AS job USING old WHERE job.ctid = old.spot RETURNING job.id, job.queue, job.state
+),
+lines AS (
+    DELETE FROM {schema}.journal WHERE job_id IN (SELECT id FROM old)
+),
+steps AS (
+    DELETE FROM {schema}.step WHERE job_id IN (SELECT id FROM old)
+),
+tallied AS (
+    INSERT INTO {schema}.tally (queue, state, jobs) SELECT queue, state, -count(*) FROM gone GROUP BY queue, state
+)
+SELECT count(*) FROM gone;
+
+-- name: delete
+WITH gone AS (
+    DELETE FROM {schema}.job
+    WHERE id = %(id)s AND state = %(seen_state)s AND fence = %(seen_fence)s AND state <> 'running'
+    RETURNING id, queue, state
+),
+lines AS (
+    DELETE FROM {schema}.journal WHERE job_id IN (SELECT id FROM gone)
+),
+steps AS (
+    DELETE FROM {schema}.step WHERE job_id IN (SELECT id FROM gone)
+),
+tallied AS (
+    INSERT INTO {schema}.tally (queue, state, jobs)
+    SELECT queue, state, -1 FROM gone WHERE state IN ('done', 'dead', 'cancelled', 'rolled_back')
+)
+SELECT count(*) FROM gone;
+
+-- name: get
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' FROM {schema}.job AS job WHERE id = %(id)s;
+
+-- name: find
+-- Planned anew for each call, so that what is not asked for costs nothing and each state finds its own index.
+SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY seq DESC), '') || ']' FROM (
+    SELECT {schema}.as_json(job) AS line, job.seq FROM {schema}.job AS job
+    WHERE (%(states)s::text[] IS NULL OR job.state = ANY (%(states)s::text[]))
+        AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
+        AND (%(task)s::text IS NULL OR job.task = %(task)s)
+        AND (%(worker)s::text IS NULL OR (job.state = 'running' AND job.worker = %(worker)s))
+        AND (%(key)s::text IS NULL OR job.key = %(key)s)
+        AND (%(cancel_requested)s::boolean IS NULL OR job.cancel_requested = %(cancel_requested)s)
+        AND (%(ids)s::text[] IS NULL OR job.id = ANY (%(ids)s::text[]))
+        AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
+    ORDER BY job.seq DESC
+    LIMIT %(limit)s::bigint
+) AS found;
+
+-- name: counts
+-- Live states exactly, each from its own index; ended ones from the tally.
+SELECT coalesce(json_agg(json_build_array(queue, state, jobs)), '[]')::text FROM (
+    SELECT queue, 'ready' AS state, count(*) AS jobs FROM {schema}.job WHERE state = 'ready' GROUP BY queue
+    UNION ALL
+    SELECT queue, 'running', count(*) FROM {schema}.job WHERE state = 'running' GROUP BY queue
+    UNION ALL
+    SELECT queue, 'waiting', count(*) FROM {schema}.job WHERE state = 'waiting' GROUP BY queue
+    UNION ALL
+    SELECT queue, 'held', count(*) FROM {schema}.job WHERE state = 'held' GROUP BY queue
+    UNION ALL
+    SELECT queue, state, sum(jobs) FROM {schema}.tally GROUP BY queue, state HAVING sum(jobs) <> 0
+) AS counted;
+
+-- name: journal
+SELECT coalesce(json_agg(json_build_array(seq, job_id, at, kind, fence, worker, actor, detail) ORDER BY seq), '[]')::text FROM (
+    SELECT * FROM {schema}.journal
+    WHERE job_id = %(job_id)s
+        AND (%(kinds)s::text[] IS NULL OR kind = ANY (%(kinds)s::text[]))
+        AND (%(since)s::float8 IS NULL OR at >= %(since)s)
+        AND (%(before)s::bigint IS NULL OR seq < %(before)s)
+    ORDER BY seq
+    LIMIT %(limit)s::bigint
+) AS line;
+
+-- name: journal_all
+SELECT coalesce(json_agg(json_build_array(seq, job_id, at, kind, fence, worker, actor, detail) ORDER BY seq), '[]')::text FROM (
+    SELECT * FROM {schema}.journal
+    WHERE (%(kinds)s::text[] IS NULL OR kind = ANY (%(kinds)s::text[]))
+        AND (%(since)s::float8 IS NULL OR at >= %(since)s)
+        AND (%(before)s::bigint IS NULL OR seq < %(before)s)
+    ORDER BY seq DESC
+    LIMIT %(limit)s::bigint
+) AS line;
+
+-- name: workers
+SELECT coalesce(json_agg(json_build_array(
+    id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at, beat_at, beats,
+    (SELECT count(*) FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = worker.id),
+    rss_mb, gone_at, gone_cause
+) ORDER BY started_at, id), '[]')::text
+FROM {schema}.worker AS worker
+WHERE %(gone)s OR gone_at IS NULL;
+
+-- name: paused
+SELECT coalesce(json_agg(name ORDER BY name), '[]')::text FROM {schema}.queue WHERE paused;
+
+-- name: unserved
+SELECT coalesce(json_agg(json_build_array(task, jobs)), '[]')::text FROM (
+    SELECT task, count(*) AS jobs FROM (
+        SELECT task FROM {schema}.job
+        WHERE state = 'ready' AND queue = ANY (%(queues)s::text[])
+            AND run_at <= (SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8))
+            AND task <> ALL (%(tasks)s::text[])
+        LIMIT 1000
+    ) AS few
+    GROUP BY task
+) AS counted;
+
+-- name: due
+-- As in `claim`: the lanes are found by leaping, unless they are given.
+WITH RECURSIVE wanted AS (
+    SELECT DISTINCT each AS queue FROM unnest(%(queues)s::text[]) AS each
+    WHERE NOT EXISTS (SELECT FROM {schema}.queue WHERE queue.name = each AND queue.paused)
+),
+lane (queue, priority) AS (
+    SELECT wanted.queue, first.priority
+    FROM wanted
+    CROSS JOIN LATERAL (
+        SELECT job.priority FROM {schema}.job AS job
+        WHERE job.state = 'ready' AND job.queue = wanted.queue AND %(lanes)s::json IS NULL
+        ORDER BY job.priority DESC
+        LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT lane.queue, next.priority
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT job.priority FROM {schema}.job AS job
+        WHERE job.state = 'ready' AND job.queue = lane.queue AND job.priority < lane.priority
+        ORDER BY job.priority DESC
+        LIMIT 1
+    ) AS next
+),
+begun (queue, priority, run_at, seq) AS (
+    SELECT queue, priority, '-infinity'::float8, 0 FROM lane
+    UNION ALL
+    SELECT value ->> 0, (value ->> 1)::bigint, (value ->> 2)::float8, (value ->> 3)::bigint
+    FROM json_array_elements(%(lanes)s::json) AS value
+    WHERE value ->> 0 IN (SELECT queue FROM wanted)
+)
+SELECT min(first.run_at)
+FROM begun
+CROSS JOIN LATERAL (
+    SELECT job.run_at FROM {schema}.job AS job
+    WHERE job.state = 'ready' AND job.queue = begun.queue AND job.priority = begun.priority
+        AND (job.run_at, job.seq) > (begun.run_at, begun.seq)
+        AND job.task = ANY (%(tasks)s::text[])
+    ORDER BY job.run_at, job.seq
+    LIMIT 1
+) AS first;
+
+-- name: wait
+LISTEN {channel};
+
+-- name: wait_look
+SELECT 1;
+
+-- name: wake
+SELECT pg_notify(%(channel)s, '');
+
+-- name: ping
+-- A server that is a standby, or was told to be read-only, takes no writes.
+SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean;
+
+-- name: schema_exists
+SELECT to_regclass(%(table)s) IS NOT NULL;
+
+-- name: schema
+SELECT value FROM {schema}.meta WHERE name = 'schema';
+
+-- name: identity
+SELECT value FROM {schema}.meta WHERE name = 'identity';
+
+-- name: migrate_lock
+SELECT pg_advisory_xact_lock(hashtextextended(%(schema)s, 2));
+
+-- name: migrate_schema
+CREATE SCHEMA IF NOT EXISTS {schema};
+
+-- name: migrate
+INSERT INTO {schema}.meta (name, value) VALUES ('schema', %(version)s)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: check
+-- Jobs that run under a worker without a row.
+SELECT coalesce(json_agg(json_build_array(id, worker) ORDER BY seq), '[]')::text FROM (
+    SELECT id, worker, seq FROM {schema}.job
+    WHERE state = 'running' AND worker NOT IN (SELECT id FROM {schema}.worker)
+    ORDER BY seq
+    LIMIT 20
+) AS orphan;

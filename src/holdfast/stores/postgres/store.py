@@ -1,0 +1,379 @@
+"""The PostgreSQL store: the verbs of `stores/protocol.py` over `queries.sql`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from psycopg import errors
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.core.machine import State
+from holdfast.core.records import (
+    BeatAnswer,
+    Duty,
+    Event,
+    Filter,
+    Job,
+    Lease,
+    Moment,
+    NewJob,
+    Pulse,
+    Vanished,
+    Worker,
+)
+from holdfast.core.verdict import Settlement, Verdict, stale_report
+from holdfast.errors import DutyLost, KeyTaken, Refused, SchemaMismatch, StoreMissing, StoreReadOnly, WorkerGone
+from holdfast.points import point
+from holdfast.stores import codec
+from holdfast.stores.postgres import batch
+from holdfast.stores.postgres.connection import Connections, Cursor, Options
+from holdfast.stores.postgres.frontier import Frontier
+from holdfast.stores.postgres.lifeline import BELIEVE_S, Lifeline
+from holdfast.stores.postgres.transaction import PostgresTransaction
+from holdfast.stores.protocol import Added, Answer, Schema
+from holdfast.stores.sql import load_migrations
+
+_MIGRATIONS = load_migrations("holdfast.stores.postgres")
+_CLOCK_S = 5.0  # how long the difference to the server's clock is believed
+
+
+class PostgresStore:
+    """One schema of a database, many machines. See `stores/protocol.py: Store` for every promise."""
+
+    believe_s = BELIEVE_S
+
+    def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True) -> None:
+        options = Options.parse(url)
+        self.url = options.shown
+        self._create = create
+        self._fake = clock if clock is not None and not isinstance(clock, SystemClock) else None
+        self._clock: Clock = clock or SystemClock()
+        self._db = Connections(options)
+        self._ahead: tuple[float, float] | None = None  # the server's clock minus ours, and when that was measured
+        self._hints: dict[int, threading.Event] = {}  # by waiting thread, so that none eats another's
+        self._hinting = threading.Lock()
+        self._frontier = Frontier()
+        self._batches = 0
+        self._lifeline = Lifeline(self._db, self.wake)
+        _forks.add(self)
+
+    def now(self) -> Moment:
+        if self._fake is not None:
+            return Moment(self._fake.wall(), self._fake.lease())
+        local = self._clock.lease()
+        if self._ahead is None or local - self._ahead[1] > _CLOCK_S:
+            self._ahead = self._db.one("now")[0] - self._clock.lease(), local
+        server = self._clock.lease() + self._ahead[0]
+        return Moment(server, server)
+
+    # ---------------------------------------------------------------------------- the life of a job
+
+    def add(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Added]:
+        if not jobs:
+            return []
+        point("add.before")
+        if connection is not None:
+            with self._db.joining(connection) as joined:
+                answers = batch.add(self._db, joined, jobs, self._wall())
+        else:
+            answers = self._db.run(lambda db: batch.add(self._db, db, jobs, self._wall()))
+        self.wake()
+        point("add.after")
+        return answers
+
+    def claim(
+        self,
+        worker_id: str,
+        claim_id: str,
+        queues: Sequence[str],
+        tasks: Sequence[str],
+        limit: int,
+        ahead: int = 0,
+    ) -> list[Job]:
+        values: dict[str, Any] = {"worker": worker_id, "claim_id": claim_id, **self._instants()}
+        values |= {"queues": list(dict.fromkeys(queues)), "tasks": list(tasks)}
+        now = self._clock.lease()
+        point("claim.before")
+        jobs = self._db.run(lambda db: batch.claim(self._db, db, self._frontier, now, values, limit, ahead))
+        point("claim.after")
+        if jobs is None:
+            raise WorkerGone(f"worker {worker_id} is not enrolled or was declared dead")
+        return jobs
+
+    def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
+        rows = codec.encode([codec.pulse(pulse) for pulse in pulses]).decode()
+        point("beat.before")
+        enrolled, stale, skipped, cancelled = self._db.one(
+            "beat", {"worker": worker_id, "pulses": rows, "rss_mb": rss_mb, **self._instants()}
+        )
+        if not enrolled:
+            return BeatAnswer(gone=True)
+        lost = codec.rows_from(stale)
+        self._write_notes(
+            [
+                line
+                for job_id, fence, state, fence_now in lost
+                if state is not None
+                for line in codec.journal_lines(job_id, fence, worker_id, (stale_report(state, fence_now),))
+            ]
+        )
+        return BeatAnswer(
+            lost=[job_id for job_id, *_ in lost],
+            skipped=codec.names_from(skipped),
+            cancelled=codec.names_from(cancelled),
+        )
+
+    def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Answer]:
+        if not settlements:
+            return []
+        point("settle.before")
+        answers = self._db.run(lambda db: batch.settle(self._db, db, settlements, self._wall(), under))
+        self._batches += 1
+        if self._batches % batch.FOLD_EVERY == 0:
+            self._db.run(lambda db: db.execute(self._db["settle_fold"]))
+        self.wake()
+        point("settle.after")
+        return answers
+
+    @contextlib.contextmanager
+    def transaction(self, lease: Lease, max_s: float) -> Iterator[PostgresTransaction]:
+        transaction = PostgresTransaction(self._db, lease, max_s, self._wall)
+        try:
+            yield transaction
+        finally:
+            transaction.rollback()
+
+    # ------------------------------------------------------------------------------ finding the dead
+
+    def overdue(self, grace_s: float = 0.0, limit: int = 500, skip: int = 0) -> list[Job]:
+        values: dict[str, Any] = {**self._instants(), "grace": grace_s, "limit": limit, "skip": skip}
+        while (page := self._db.one("overdue", values)[0]) != "[]":
+            if jobs := codec.jobs_from(page):
+                return jobs
+            values["skip"] += limit  # not one of them can be read; those behind them must not suffer
+        return []
+
+    def deadline(self) -> float | None:
+        earliest: float | None = self._db.one("deadline")[0]
+        return earliest
+
+    def vanished(self) -> list[Vanished]:
+        found = self._db.one("vanished", {"watch": self._lifeline.watches()})[0]
+        return [
+            Vanished(worker, "lock" if worker.gone_at is None else "gone") for worker, _ in codec.workers_from(found)
+        ]
+
+    def enroll(self, worker: Worker) -> None:
+        values = {
+            **{name: getattr(worker, name) for name in ("id", "name", "host", "pid", "boot_id", "supervisor")},
+            **{name: getattr(worker, name) for name in ("slots", "beat_s", "version")},
+            "queues": codec.encode(worker.queues).decode(),
+            "wall": self._wall(),
+            "server_start": self._lifeline.hold(worker.id),
+        }
+        try:
+            self._db.run(lambda db: db.execute(self._db["enroll"], values, prepare=False))
+        except BaseException as error:  # every new try has a new id, and would leave one more lock behind
+            self._lifeline.drop(worker.id)
+            if isinstance(error.__cause__, errors.UniqueViolation):
+                raise Refused(f"worker {worker.id} is enrolled already; every start of a worker has a new id") from None
+            raise
+
+    def retire(self, worker_id: str, cause: str, under: Duty | None = None) -> bool:
+        values = {"worker": worker_id, "cause": cause, "wall": self._wall(), **batch.duty_token(under)}
+        allowed, marked = self._db.one("retire", values)
+        if not allowed:
+            raise DutyLost(batch.passed_on(under))
+        self._lifeline.drop(worker_id)
+        return bool(marked)
+
+    def acquire(self, name: str, holder: str, ttl_s: float) -> Duty | None:
+        row = self._db.one("acquire", {"name": name, "holder": holder, "ttl": ttl_s, **self._instants()})
+        return Duty(name, holder, *row) if row is not None else None
+
+    def resign(self, duty: Duty) -> bool:
+        values = {"name": duty.name, "holder": duty.holder, "term": duty.term}
+        return self._db.run(lambda db: db.execute(self._db["resign"], values, prepare=False).rowcount == 1)
+
+    # --------------------------------------------------------------------------- the operator's door
+
+    def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
+        seen = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence, "wall": self._wall()}
+        notes = codec.encode(codec.journal_lines(job_id, seen_fence, None, verdict.notes)).decode()
+        values = {**codec.changes(verdict), **seen, "notes": notes, "channel": self._db.channel}
+        try:
+            moved = bool(self._db.one("move", values)[0])
+        except Exception as error:
+            if isinstance(error.__cause__, errors.UniqueViolation):
+                raise KeyTaken(f"job {job_id}: its key belongs to another live job") from error
+            raise
+        self.wake()
+        return moved
+
+    def pause(self, queue: str, paused: bool) -> None:
+        self._db.one("pause", {"queue": queue, "paused": paused, "channel": self._db.channel})
+        self.wake()
+
+    def purge(self, states: Sequence[State], before: float, limit: int = 1000) -> int:
+        values = {"states": [state.value for state in states], "before": before, "limit": limit}
+        return int(self._db.one("purge", values)[0])
+
+    def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
+        values = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence}
+        return bool(self._db.one("delete", values)[0])
+
+    # ---------------------------------------------------------------------------------- the read side
+
+    def get(self, job_id: str) -> Job | None:
+        if "\x00" in job_id:
+            return None  # the server knows no such text
+        found = codec.jobs_from(self._db.one("get", {"id": job_id})[0])
+        return found[0] if found else None
+
+    def find(self, where: Filter) -> list[Job]:
+        names = ("queue", "task", "key", "before", "limit", "worker", "cancel_requested")
+        values: dict[str, Any] = {name: getattr(where, name) for name in names}
+        values["states"] = [state.value for state in where.states] or None
+        values["ids"] = list(where.ids) if where.ids is not None else None
+        return codec.jobs_from(self._db.one("find", values)[0])
+
+    def counts(self) -> dict[str, dict[State, int]]:
+        result: dict[str, dict[State, int]] = {}
+        for queue, state, jobs in codec.rows_from(self._db.one("counts")[0]):
+            result.setdefault(queue, {})[State(state)] = jobs
+        return result
+
+    def journal(
+        self,
+        job_id: str | None = None,
+        kinds: Sequence[str] = (),
+        limit: int = 1000,
+        *,
+        since: float | None = None,
+        before: int | None = None,
+    ) -> list[Event]:
+        values = {"job_id": job_id, "since": since, "before": before, "limit": limit, "kinds": list(kinds) or None}
+        query = "journal_all" if job_id is None else "journal"
+        return [codec.event_from(row) for row in codec.rows_from(self._db.one(query, values)[0])]
+
+    def workers(self, gone: bool = False) -> list[Worker]:
+        return [worker for worker, _ in codec.workers_from(self._db.one("workers", {"gone": gone})[0])]
+
+    def paused(self) -> list[str]:
+        return codec.names_from(self._db.one("paused")[0])
+
+    def unserved(self, queues: Sequence[str], tasks: Sequence[str]) -> Mapping[str, int]:
+        values = {"queues": list(queues), "tasks": list(tasks), "wall": self._wall()}
+        return dict(codec.rows_from(self._db.one("unserved", values)[0]))
+
+    # ------------------------------------------------------------------------------------ hints and house
+
+    def due(self, queues: Sequence[str], tasks: Sequence[str]) -> float | None:
+        lanes = self._frontier.lanes(self._clock.lease())
+        earliest: float | None = self._db.one("due", {"queues": list(queues), "tasks": list(tasks), "lanes": lanes})[0]
+        return earliest
+
+    def wait(self, timeout_s: float) -> bool:
+        """A change between two waits of one thread makes the second return at once."""
+        self._lifeline.start()
+        with self._hinting:
+            hint = self._hints.setdefault(threading.get_ident(), threading.Event())
+        woken = self._clock.wait(hint, timeout_s)
+        hint.clear()
+        return woken
+
+    def wake(self) -> None:
+        with self._hinting:
+            for hint in self._hints.values():
+                hint.set()
+
+    def ping(self) -> None:
+        if self._db.one("ping")[0]:
+            raise StoreReadOnly(f"{self.url} takes no writes: it is a standby, or was told to be read-only")
+
+    def schema(self) -> Schema:
+        return self._db.run(self._schema)
+
+    def migrate(self) -> Schema:
+        found = self.schema()
+        if found.found == 0 and not self._create:
+            raise StoreMissing(f"there is no store at {self.url} (schema {self._db.options.schema})")
+        if found.found < found.wanted:
+            found = self._db.run(self._migrate)
+        if found.found > found.wanted:
+            raise SchemaMismatch(f"{self.url} has schema {found.found}; this Holdfast knows {found.wanted}: upgrade it")
+        return found
+
+    def check(self) -> list[str]:
+        orphans = codec.rows_from(self._db.one("check")[0])
+        return [f"job {job_id} runs under worker {worker}, which has no row" for job_id, worker in orphans]
+
+    def close(self) -> None:
+        self._lifeline.close()
+        self._db.close()
+        self.wake()
+
+    # ------------------------------------------------------------------------------------- parts
+
+    def _wall(self) -> float | None:
+        """Return the instant of a test's clock; None lets the server's own clock measure."""
+        return self._fake.wall() if self._fake is not None else None
+
+    def _instants(self) -> dict[str, float | None]:
+        return {"wall": self._wall(), "lease": self._fake.lease() if self._fake is not None else None}
+
+    def _write_notes(self, notes: list[list[Any]]) -> None:
+        if notes:
+            self._db.run(lambda db: batch.write_notes(self._db, db, notes, self._wall()))
+
+    def _migrate(self, db: Cursor) -> Schema:
+        with db.connection.transaction():
+            db.execute(self._db["migrate_lock"], {"schema": self._db.options.schema})
+            found = self._schema(db)  # another process may have been first
+            if found.found == 0:
+                self._make_schema(db)
+            for number, script in _MIGRATIONS[found.found :]:
+                db.execute(self._db.script(script))
+                point("migrate.middle")
+                db.execute(self._db["migrate"], {"version": str(number)})
+        return found
+
+    def _make_schema(self, db: Cursor) -> None:
+        """Make the schema, unless somebody who may has made it for us."""
+        try:
+            with db.connection.transaction():
+                db.execute(self._db["migrate_schema"])
+        except errors.InsufficientPrivilege as error:
+            schema = self._db.options.schema
+            raise StoreReadOnly(
+                f"{self.url}: this user may not create the schema {schema}; let the owner of the database run "
+                f"CREATE SCHEMA {schema} AUTHORIZATION <this user>"
+            ) from error
+
+    def _schema(self, db: Cursor) -> Schema:
+        table = {"table": f"{self._db.options.schema}.meta"}
+        row = db.execute(self._db["schema_exists"], table).fetchone()
+        if row is None or not row[0]:
+            return Schema(0, len(_MIGRATIONS))
+        row = db.execute(self._db["schema"]).fetchone()
+        return Schema(int(row[0]) if row else 0, len(_MIGRATIONS))
+
+    def _after_fork(self) -> None:
+        self._lifeline.forget()
+        self._hints, self._hinting = {}, threading.Lock()
+
+
+_forks: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for store in _forks:
+        store._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

