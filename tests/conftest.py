@@ -71,8 +71,13 @@ def postgres_server() -> Iterator[str]:
 @pytest.fixture
 def postgres(postgres_server: str) -> str:
     """The address of a store in which nothing has been done yet: its tables are there, and empty."""
-    with psycopg.connect(postgres_server, autocommit=True) as db:
+    empty(postgres_server)
+    return postgres_server
+
+
+def empty(url: str) -> None:
+    """Remove everything that is stored in a PostgreSQL database, if there is anything yet."""
+    with psycopg.connect(url, autocommit=True) as db:
         if db.execute("SELECT to_regnamespace('holdfast')::text").fetchone() != (None,):
             tables = "job, journal, step, worker, queue, duty, tally"
             db.execute(f"TRUNCATE {', '.join(f'holdfast.{name}' for name in tables.split(', '))} RESTART IDENTITY")
-    return postgres_server

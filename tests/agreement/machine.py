@@ -1,8 +1,8 @@
-"""Memory and SQLite get the same calls; every answer and everything that can be read must agree after each of them.
+"""Memory and a second store get the same calls; every answer and everything that can be read must agree after each of them.
 
 What makes it find things: a lease that was drawn once is never used up, so zombies come back often; time moves to
 exactly the end of a lease, a little before it and a little after; few keys and queues, so that calls meet. Instants are
-multiples of 1/32 s, which both stores keep exactly (SQLite's JSON has fifteen digits).
+multiples of 1/32 s, which every store keeps exactly (SQLite's JSON has fifteen digits).
 """
 
 from __future__ import annotations
@@ -46,10 +46,9 @@ from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
 
 MOMENT_S = 1 / 32
-ROUNDING = 1e-5
 QUEUES, TASKS, KEYS = ["a", "b"], ["t", "u"], [None, None, "k", "l"]
 LEASES_S = [1.5, 3.0]
-DAY_S = 86_400.0  # SQLite forgets workers that are gone for longer; a run is shorter
+DAY_S = 86_400.0  # a store forgets workers that are gone for longer; a run is shorter
 
 outcomes = st.sampled_from([
     *(Succeeded('"fine"'), Succeeded('"fine"'), Succeeded(None), Failed("no luck", {"traceback": "…"})),
@@ -75,11 +74,13 @@ class Pair(NamedTuple):
     """One row, as each store gave it."""
 
     memory: Job
-    sqlite: Job
+    second: Job
 
 
 class Stores(RuleBasedStateMachine):
-    """See the module's docstring."""
+    """See the module's docstring. The second store is SQLite, unless a subclass opens another."""
+
+    rounding = 1e-5  # what SQLite's JSON rounds off
 
     workers, attempts, overdue, seen = Bundle("workers"), Bundle("attempts"), Bundle("overdue"), Bundle("seen")
 
@@ -88,23 +89,27 @@ class Stores(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="agreement-"))
         self.clock = FakeClock()
         self.memory: Store = MemoryStore(clock=self.clock)
-        self.sqlite: Store = SqliteStore(f"sqlite:///{self.folder}/jobs.db?synchronous=normal", clock=self.clock)
-        self.sqlite.migrate()
-        self.reapers = [Reaper(store, self.clock, lots=lambda: 0.5) for store in (self.memory, self.sqlite)]
+        self.second = self.open_second()
+        self.second.migrate()
+        self.reapers = [Reaper(store, self.clock, lots=lambda: 0.5) for store in (self.memory, self.second)]
         self.kept: list[Job] = []  # every attempt that was given
         self.sights: dict[tuple[str, State, int], Job] = {}  # every state and fence that a row has had
         self.numbers = iter(range(1_000_000))
 
+    def open_second(self) -> Store:
+        """Open the other store, with nothing in it."""
+        return SqliteStore(f"sqlite:///{self.folder}/jobs.db?synchronous=normal", clock=self.clock)
+
     def teardown(self) -> None:
-        for worker in self.sqlite.workers():
-            self.sqlite.retire(worker.id, "the run is over")  # drops its liveness lock
-        self.sqlite.close()
+        for worker in self.second.workers():
+            self.second.retire(worker.id, "the run is over")  # drops its liveness lock
+        self.second.close()
         shutil.rmtree(self.folder)
 
     def both(self, call: Callable[[Store, Any], Any], given: Pair | Sequence[Pair] | None = None) -> list[Any]:
-        """Make one call of each store, with its own rows; the answers, or the errors, agree."""
+        """Make one call of each store, with its own rows; return the answers, or the errors."""
         answers = []
-        for number, store in enumerate((self.memory, self.sqlite)):
+        for number, store in enumerate((self.memory, self.second)):
             rows = given[number] if isinstance(given, Pair) else [pair[number] for pair in given or ()]
             try:
                 answers.append(call(store, rows))
@@ -112,10 +117,14 @@ class Stores(RuleBasedStateMachine):
                 answers.append(type(error))
         return answers
 
+    def agreed(self, call: Callable[[Store, Any], Any], given: Pair | Sequence[Pair] | None = None) -> list[Any]:
+        """The same, and the two agree."""
+        memory, second = self.both(call, given)
+        assert same(memory, second, self.rounding), f"memory: {memory}\nsecond: {second}"
+        return [memory, second]
+
     def agree(self, call: Callable[[Store, Any], Any], given: Pair | Sequence[Pair] | None = None) -> Any:
-        memory, sqlite = self.both(call, given)
-        assert same(memory, sqlite), f"memory: {memory}\nsqlite: {sqlite}"
-        return memory
+        return self.agreed(call, given)[0]
 
     # ------------------------------------------------------------------------------------- life of a job
 
@@ -182,9 +191,8 @@ class Stores(RuleBasedStateMachine):
         deadline = self.agree(lambda store, _: store.deadline())
         if deadline is not None:
             self.clock.advance(max(0.0, deadline + off_s - self.clock.lease()))
-        memory, sqlite = self.both(lambda store, _: store.overdue(limit=3, **given))
-        assert same(memory, sqlite), f"memory: {memory}\nsqlite: {sqlite}"
-        return multiple(*map(Pair, memory, sqlite))
+        memory, second = self.agreed(lambda store, _: store.overdue(limit=3, **given))
+        return multiple(*map(Pair, memory, second))
 
     @rule(pair=overdue, other=overdue, many=some, excused=rarely, renewed=st.booleans())
     def reap(self, pair: Pair, other: Pair, many: int, excused: bool, renewed: bool) -> None:
@@ -197,8 +205,8 @@ class Stores(RuleBasedStateMachine):
         def call(store: Store, jobs: list[Job]) -> list[Answer]:
             return store.settle([judged(store, job, lost, seen_lease=True) for job in jobs])
 
-        memory, sqlite = self.both(call, unique([pair, other][:many]))
-        for one, other in zip(memory, sqlite, strict=True):
+        memory, second = self.both(call, unique([pair, other][:many]))
+        for one, other in zip(memory, second, strict=True):
             assert one == other or (one, other) == (Answer.REFUSED, Answer.AGAIN)
 
     @rule(target=attempts, pair=attempts, by_fence=st.booleans(), worker=workers)
@@ -219,9 +227,9 @@ class Stores(RuleBasedStateMachine):
 
     @rule()
     def pass_of_the_real_reaper(self) -> None:
-        memory, sqlite = (reaper.once() for reaper in self.reapers)
-        assert [zombie.job.id for zombie in memory.zombies] == [zombie.job.id for zombie in sqlite.zombies]
-        assert memory.recovered == sqlite.recovered
+        memory, second = (reaper.once() for reaper in self.reapers)
+        assert [zombie.job.id for zombie in memory.zombies] == [zombie.job.id for zombie in second.zombies]
+        assert memory.recovered == second.recovered
 
     @rule(target=workers, worker=workers, cause=st.sampled_from(["exit: killed", "released: stopped", "left"]),
           buried=st.booleans())  # fmt: skip
@@ -241,9 +249,8 @@ class Stores(RuleBasedStateMachine):
 
     @rule(target=seen, pair=attempts)
     def see(self, pair: Pair) -> Any:
-        memory, sqlite = self.both(lambda store, _: store.get(pair.memory.id))
-        assert same(memory, sqlite), f"memory: {memory}\nsqlite: {sqlite}"
-        return Pair(memory, sqlite) if memory is not None else multiple()
+        memory, second = self.agreed(lambda store, _: store.get(pair.memory.id))
+        return Pair(memory, second) if memory is not None else multiple()
 
     @rule(pair=seen, act=st.sampled_from(["cancel", "cancel", "revive", "hold", "fail", "later", "delete"]))
     def act(self, pair: Pair, act: str) -> None:
@@ -378,12 +385,11 @@ class Stores(RuleBasedStateMachine):
         def call(store: Store, _: Any) -> list[Job]:
             return sorted(store.claim(worker, claim_id, **given), key=lambda job: job.id)  # the order is conformance's
 
-        memory, sqlite = self.both(call)
-        assert same(memory, sqlite), f"memory: {memory}\nsqlite: {sqlite}"
+        memory, second = self.agreed(call)
         if not isinstance(memory, list):
             return multiple()
         self.kept += memory
-        return multiple(*map(Pair, memory, sqlite))
+        return multiple(*map(Pair, memory, second))
 
 
 def judged(store: Store, job: Job, outcome: Outcome, *, seen_lease: bool = False) -> Settlement:
@@ -424,20 +430,20 @@ def by_job(events: list[Event]) -> list[Event]:
     return sorted((msgspec.structs.replace(event, seq=0) for event in events), key=lambda event: event.job_id)
 
 
-def same(one: Any, other: Any) -> bool:
-    """Compare, with what SQLite's JSON rounds off."""
+def same(one: Any, other: Any, rounding: float) -> bool:
+    """Compare, with what a store may round off."""
     if one == other:
         return True
     if isinstance(one, type) or isinstance(other, type):
         return False  # an error, and not the same
-    return _alike(msgspec.to_builtins(one), msgspec.to_builtins(other))
+    return _alike(msgspec.to_builtins(one), msgspec.to_builtins(other), rounding)
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _alike(one: Any, other: Any, rounding: float) -> bool:
     if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=0.0, abs_tol=ROUNDING)
+        return math.isclose(one, other, rel_tol=0.0, abs_tol=rounding)
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(_alike(one[key], other[key], rounding) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_alike, one, other))
+        return len(one) == len(other) and all(_alike(*both, rounding) for both in zip(one, other, strict=True))
     return bool(one == other)

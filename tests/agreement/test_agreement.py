@@ -1,4 +1,4 @@
-"""SQLite does what memory does, call by call. HOLDFAST_EXAMPLES=2000 draws so many new runs, not the fixed ones."""
+"""Every store does what memory does, call by call. HOLDFAST_EXAMPLES=2000 draws so many new runs, not the fixed ones."""
 
 import os
 
@@ -7,18 +7,27 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.agreement.machine import Stores
+from tests.agreement.postgres import stores_at
 
 EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "0"))
 
 
-@pytest.mark.slow  # a hundred runs of sixty steps
-def test_memory_and_sqlite_agree() -> None:
-    chosen = settings(
-        max_examples=EXAMPLES or 120,
+def drawn(examples: int) -> settings:
+    return settings(
+        max_examples=EXAMPLES or examples,
         stateful_step_count=60,
         derandomize=not EXAMPLES,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(Stores, settings=chosen)
+
+
+@pytest.mark.slow  # a hundred runs of sixty steps
+def test_memory_and_sqlite_agree() -> None:
+    run_state_machine_as_test(Stores, settings=drawn(120))
+
+
+@pytest.mark.slow  # every step is a dozen round trips
+def test_memory_and_postgres_agree(postgres_server: str) -> None:
+    run_state_machine_as_test(stores_at(postgres_server), settings=drawn(25))
