@@ -6,21 +6,23 @@ is never left waiting inside a transaction for it.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import errors, sql
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
+from holdfast.clock import SystemClock
 from holdfast.errors import (
     BadURL,
     StoreError,
@@ -36,12 +38,17 @@ from holdfast.shield import shielded
 from holdfast.stores.sql import load_queries
 
 OLDEST_SERVER = 14
+ANSWER_S = 60.0  # a statement that has no answer by then is given up, and its connection with it
+_SLICE_S = 0.5  # how long the pool may be at it before somebody asks why
+_POOL = "holdfast"
 T = TypeVar("T")
 C = TypeVar("C", bound=psycopg.Connection[Any])
 Connection = psycopg.Connection[Any]
 Cursor = psycopg.Cursor[Any]
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
+_OWN = ("schema", "pool_max", "wait_s")
 _QUERIES = load_queries("holdfast.stores.postgres")
+_CLOCK = SystemClock()
 
 # Pools that a forked child inherited. Closing one of their connections would end the parent's session on the server,
 # so they are kept here, untouched, for as long as the child lives.
@@ -52,7 +59,7 @@ _inherited: list[Any] = []
 class Options:
     """What the URL says: a PostgreSQL address as libpq knows it, and three options of our own."""
 
-    conninfo: str
+    conninfo: str = field(repr=False)
     shown: str  # without the password
     schema: str = "holdfast"
     pool_max: int = 10  # connections that one process may use at once, beside those of `ctx.transaction()`
@@ -64,9 +71,9 @@ class Options:
         shown = without_password(url)
         if parts.scheme not in ("postgresql", "postgres"):
             raise BadURL(f"{shown!r} is not a PostgreSQL address; write postgresql://user@host/database")
-        given = parse_qsl(parts.query, keep_blank_values=True)
-        own = {name: value for name, value in given if name in ("schema", "pool_max", "wait_s")}
-        rest = urlencode([(name, value) for name, value in given if name not in own])
+        own = {name: value for name, value in parse_qsl(parts.query, keep_blank_values=True) if name in _OWN}
+        # The others are passed on as they were written: libpq decodes them itself, and knows no + for a space.
+        rest = "&".join(each for each in parts.query.split("&") if each.partition("=")[0] not in _OWN)
         conninfo = urlunsplit(("postgresql", parts.netloc, parts.path, rest, ""))
         schema = own.get("schema", "holdfast")
         if not _NAME.fullmatch(schema) or schema.startswith("pg_"):
@@ -74,8 +81,10 @@ class Options:
         try:
             pool_max, wait_s = int(own.get("pool_max", 10)), float(own.get("wait_s", 10.0))
             psycopg.conninfo.conninfo_to_dict(conninfo)
-        except (ValueError, psycopg.ProgrammingError) as error:
+        except ValueError as error:
             raise BadURL(f"{shown!r}: {_one_line(error)}") from None
+        except psycopg.ProgrammingError:  # its words quote what it could not read, which may be the password
+            raise BadURL(f"{shown!r} cannot be read; write %XX for special characters in names and passwords") from None
         if pool_max < 2 or not 0 < wait_s < 3600:
             raise BadURL(f"{shown!r}: pool_max is at least 2, and wait_s a number of seconds")
         return cls(conninfo, shown, schema, pool_max, wait_s)
@@ -83,9 +92,38 @@ class Options:
 
 def without_password(url: str) -> str:
     """Return the address as it may be shown."""
-    parts = urlsplit(url)
-    shown = url if parts.password is None else url.replace(f":{parts.password}@", ":***@", 1)
+    shown = re.sub(r"(://[^:/?#@]*:).*@", r"\1***@", url)  # to the last @: what is no password may be hidden too
     return re.sub(r"(?i)((?:ssl)?password=)[^&]*", r"\1***", shown)
+
+
+class Session(psycopg.Connection[Any]):
+    """A connection that does not wait for ever: a server, or somebody in between, may take a statement and never
+    answer, on a network that looks healthy. No answer in time counts as a cut."""
+
+    answer_s: float | None = None  # None: ANSWER_S
+
+    def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
+        """Every operation of the driver passes here."""
+        limit_s = ANSWER_S if self.answer_s is None else self.answer_s
+        return super().wait(_bounded(gen, limit_s), *arguments, **options)
+
+
+def _bounded(work: Any, limit_s: float) -> Generator[Any, Any, Any]:
+    """Pass the driver's waits on; it looks up from each of them several times a second."""
+    give_up_at = _CLOCK.lease() + limit_s
+    try:
+        wish = next(work)
+        while True:
+            ready = yield wish
+            if not ready and _CLOCK.lease() > give_up_at:
+                raise NoAnswer(f"no answer within {limit_s:g} s")
+            wish = work.send(ready)
+    except StopIteration as end:
+        return end.value
+
+
+class NoAnswer(psycopg.OperationalError):
+    """The connection is not used any more; what was asked for may have been done."""
 
 
 class Connections:
@@ -98,9 +136,11 @@ class Connections:
         self._sql = {name: self._written(text, names) for name, text in _QUERIES.items()}
         self._names = names
         self._lock = threading.Lock()
-        self._pool: ConnectionPool[Connection] | None = None
+        self._pool: ConnectionPool[Session] | None = None
         self._closed = False
         self._identity: str | None = None
+        self._failures = 0  # of the pool to connect, that were looked into
+        self.pooled = False  # somebody stands between us and the server, who lends its sessions to many
         _forks.add(self)
 
     def __getitem__(self, query: str) -> bytes:
@@ -160,13 +200,27 @@ class Connections:
         except psycopg.Error as error:
             raise self.explain(error) from error
 
+    def check_same(self) -> None:
+        """Raise `StoreLost` if the tables are not those that this process has used before."""
+        found, known = self.one("identity"), self._identity
+        if found is None or found[0] != self.identity:
+            raise StoreLost(f"{self.options.shown}: the tables were made anew since {known} was opened; start again")
+
+    @property
+    def identity(self) -> str:
+        """Return what tells this store from others, as it was when it was first asked for."""
+        if self._identity is None:
+            row = self.one("identity")
+            if row is None:
+                raise StoreLost(f"{self.options.shown}: the tables are there, and empty of what they always hold")
+            self._identity = str(row[0])
+        return self._identity
+
     def _check_identity(self, db: Cursor) -> None:
         """A caller's connection must lead to this very store, not to one that looks like it."""
-        if self._identity is None:
-            self._identity = self.one("identity")[0]
-        there = db.execute(self["schema_exists"], {"table": f"{self.options.schema}.meta"}).fetchone()
+        there = db.execute(self["schema_exists"], {"schema": self.options.schema}).fetchone()
         found = db.execute(self["identity"]).fetchone() if there is not None and there[0] else None
-        if found is None or found[0] != self._identity:
+        if found is None or found[0] != self.identity:
             raise UsageError(f"the connection is open on another database than {self.options.shown}")
 
     def open(self, kind: type[C], **settings: Any) -> C:
@@ -183,32 +237,59 @@ class Connections:
             pool.close(timeout=2.0)
 
     def _attempt(self, work: Callable[[Cursor], T]) -> T:
-        with self._open_pool().connection() as connection, connection.cursor() as db:
-            return work(db)
+        pool = self._open_pool()
+        connection = self._lend(pool)
+        try:
+            with connection.cursor() as db:
+                return work(db)
+        except NoAnswer:
+            connection.close()
+            raise
+        finally:
+            pool.putconn(connection)
 
-    def _open_pool(self) -> ConnectionPool[Connection]:
+    def _lend(self, pool: ConnectionPool[Session]) -> Session:
+        """Take a connection out of the pool. While the pool cannot connect it only lets us wait: then we try ourselves,
+        to know why at once, and to be there when the server is back."""
+        give_up_at = _CLOCK.lease() + self.options.wait_s
+        while (left_s := give_up_at - _CLOCK.lease()) > _SLICE_S:
+            try:
+                return pool.getconn(timeout=_SLICE_S)
+            except PoolTimeout:
+                failures = pool.get_stats().get("connections_errors", 0)
+                if failures > self._failures:
+                    self.open(Session).close()
+                    self._failures = failures
+        return pool.getconn(timeout=max(left_s, 0.001))
+
+    def _open_pool(self) -> ConnectionPool[Session]:
         with self._lock:
             self._check_open()
             if self._pool is None:
                 self._pool = self._new_pool()
             return self._pool
 
-    def _new_pool(self) -> ConnectionPool[Connection]:
+    def _new_pool(self) -> ConnectionPool[Session]:
         try:
             # The first connection is made here, because the pool itself tells nothing of why it cannot have any.
-            with self.open(psycopg.Connection[Any]) as db:
+            with self.open(Session) as db:
                 _check_server(db)
+                row = db.execute(self["pooled"], {"told": db.info.backend_pid}).fetchone()
+                self.pooled = row is not None and row[0]
         except psycopg.Error as error:
             raise self.explain(error) from error
+        # A statement that was prepared in one session of a pooler is not known in the next.
+        prepare = {"prepare_threshold": None} if self.pooled else {}
         return ConnectionPool(
             self.options.conninfo,
-            kwargs=_SETTINGS,
+            connection_class=Session,
+            kwargs=_SETTINGS | prepare,
             min_size=0,
             max_size=self.options.pool_max,
             timeout=self.options.wait_s,
             max_idle=60.0,
             reconnect_timeout=2.0,  # short, so that after an outage nobody is asleep for long
-            name="holdfast",
+            name=_POOL,
             open=True,
         )
 
@@ -284,10 +365,21 @@ def _is_cut(error: psycopg.OperationalError) -> bool:
     """Say whether the connection was lost, not the statement refused: such an error has no code of the server, or one
     that says that the server is going."""
     state = error.sqlstate
-    return not isinstance(error, PoolTimeout) and (state is None or state[:2] == "08" or state in _GOING)
+    return not isinstance(error, PoolTimeout | NoAnswer) and (state is None or state[:2] == "08" or state in _GOING)
 
 
 _GOING = ("57P01", "57P02", "57P03", "57P05", "25P03")  # shut down, crashed, starting, idle sessions ended
+
+
+class _Quiet(logging.Filter):
+    """The pool says every failed try to connect. Whoever wanted the connection says it too, once, and what follows."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        about = record.args if isinstance(record.args, tuple) else ()
+        return not any(each == _POOL or isinstance(each, Session) for each in about)
+
+
+logging.getLogger("psycopg.pool").addFilter(_Quiet())
 
 
 def _one_line(error: Exception) -> str:

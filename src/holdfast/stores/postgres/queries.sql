@@ -700,11 +700,16 @@ SELECT 1;
 SELECT pg_notify(%(channel)s, '');
 
 -- name: ping
--- A server that is a standby, or was told to be read-only, takes no writes.
-SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean;
+-- Asks for the lock that every change of a job takes, and changes nothing: reads may work while nobody can renew. A
+-- standby, or a server that was told to be read-only, refuses.
+UPDATE {schema}.job SET fence = fence WHERE false;
 
 -- name: schema_exists
-SELECT to_regclass(%(table)s) IS NOT NULL;
+-- Not to_regclass(): that answers from a memory of this session, in which what another has just made is not there.
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_class AS class JOIN pg_catalog.pg_namespace AS space ON space.oid = class.relnamespace
+    WHERE space.nspname = %(schema)s AND class.relname = 'meta'
+);
 
 -- name: schema
 SELECT value FROM {schema}.meta WHERE name = 'schema';

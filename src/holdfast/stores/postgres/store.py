@@ -293,8 +293,7 @@ class PostgresStore:
                 hint.set()
 
     def ping(self) -> None:
-        if self._db.one("ping")[0]:
-            raise StoreReadOnly(f"{self.url} takes no writes: it is a standby, or was told to be read-only")
+        self._db.run(lambda db: db.execute(self._db["ping"]))
 
     def schema(self) -> Schema:
         return self._db.run(self._schema)
@@ -356,8 +355,7 @@ class PostgresStore:
             ) from error
 
     def _schema(self, db: Cursor) -> Schema:
-        table = {"table": f"{self._db.options.schema}.meta"}
-        row = db.execute(self._db["schema_exists"], table).fetchone()
+        row = db.execute(self._db["schema_exists"], {"schema": self._db.options.schema}).fetchone()
         if row is None or not row[0]:
             return Schema(0, len(_MIGRATIONS))
         row = db.execute(self._db["schema"]).fetchone()
