@@ -67,8 +67,11 @@ def ready_at(worker: Process) -> float:
     return datetime.strptime(said[:23], "%Y-%m-%d %H:%M:%S,%f").timestamp()
 
 
-SCENES = {
-    "group killed, another worker alive, lease 30 s": (after_the_death_of_a_group, 1.0),
-    "one child killed, seen by its supervisor, lease 30 s": (after_the_death_of_a_child, 0.25),
-    "nobody left, same name started again, lease 600 s": (after_a_restart, 1.0),
+SCENES = {  # and how long each may take on each store
+    "group killed, another worker alive, lease 30 s": (after_the_death_of_a_group, {"sqlite": 1.0, "postgres": 3.0}),
+    "one child killed, seen by its supervisor, lease 30 s": (
+        after_the_death_of_a_child,
+        {"sqlite": 0.25, "postgres": 0.25},
+    ),
+    "nobody left, same name started again, lease 600 s": (after_a_restart, {"sqlite": 1.0, "postgres": 1.0}),
 }

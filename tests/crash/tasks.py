@@ -17,6 +17,7 @@ from holdfast import App, Context, Retry, points
 
 FOLDER = Path(os.environ["CRASH_FOLDER"])
 AGAIN = Retry(attempts_max=1000, base_s=0.02, cap_s=0.05)
+EFFECT = f"INSERT INTO effect VALUES ({'%s, %s' if os.environ['CRASH_STORE'] == 'postgres' else '?, ?'})"
 
 app = App(journal="full")
 
@@ -129,7 +130,7 @@ def pay(ctx: Context, seconds: float = 0.0) -> int:
     """Write an effect that commits with the end of this attempt; die on the way if somebody kills us."""
     write("start", ctx)
     with ctx.transaction() as db:
-        db.execute("INSERT INTO effect VALUES (?, ?)", (ctx.job.id, ctx.fence))
+        db.execute(EFFECT, (ctx.job.id, ctx.fence))
         time.sleep(seconds)
     write("end", ctx)
     return ctx.fence
@@ -140,7 +141,7 @@ def stops_inside(ctx: Context) -> int:
     """The first attempt is frozen by the system inside its write."""
     write("start", ctx)
     with ctx.transaction() as db:
-        db.execute("INSERT INTO effect VALUES (?, ?)", (ctx.job.id, ctx.fence))
+        db.execute(EFFECT, (ctx.job.id, ctx.fence))
         if ctx.attempt == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
     return ctx.fence

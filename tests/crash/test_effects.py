@@ -1,35 +1,34 @@
 """What a task writes inside ctx.transaction() commits with its settle, or not at all: under kill -9 (P6, 15.10)."""
 
+import contextlib
 import os
 import random
 import signal
-import sqlite3
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from holdfast.core.machine import State
-from tests.crash.world import World, is_stopped, until
+from tests.crash.world import World, is_stopped, on_every_store, until
 
 
 @pytest.fixture
-def effects(world: World) -> Iterator[sqlite3.Connection]:
-    """The user's own table in the same file."""
+def effects(world: World) -> Iterator[Any]:
+    """A connection to the user's own table in the same database."""
     assert world.store.schema().found
-    connection = sqlite3.connect(world.db, timeout=60, isolation_level=None)
-    connection.execute("CREATE TABLE effect (job TEXT, fence INTEGER)")
-    yield connection
-    connection.close()
+    with contextlib.closing(world.connect()) as connection:
+        connection.execute("CREATE TABLE effect (job TEXT, fence INTEGER)")
+        yield connection
 
 
-def seen(effects: sqlite3.Connection) -> list[tuple[str, int]]:
+def seen(effects: Any) -> list[tuple[str, int]]:
     return [(job, fence) for job, fence in effects.execute("SELECT job, fence FROM effect")]
 
 
+@on_every_store
 @pytest.mark.parametrize("point", ["handler.after", "handler.before"])
-def test_killed_before_the_commit_the_effect_is_there_once(
-    world: World, effects: sqlite3.Connection, point: str
-) -> None:
+def test_killed_before_the_commit_the_effect_is_there_once(world: World, effects: Any, point: str) -> None:
     job = world.tasks.pay.enqueue().id
     worker = world.worker("w", point=f"{point}=kill")
     until(lambda: worker.said("was killed by SIGKILL"), "the child dies")
@@ -38,8 +37,9 @@ def test_killed_before_the_commit_the_effect_is_there_once(
     assert row.attempt == 2
 
 
+@on_every_store
 @pytest.mark.slow  # children are killed again and again
-def test_whoever_is_killed_every_effect_is_there_exactly_once(world: World, effects: sqlite3.Connection) -> None:
+def test_whoever_is_killed_every_effect_is_there_exactly_once(world: World, effects: Any) -> None:
     """Each job holds the file's only write lock for some milliseconds: most kills hit an open transaction."""
     lots = random.Random(3)
     jobs = [job.id for job in world.app.enqueue_many([world.tasks.pay.job(0.01) for _ in range(150)])]
@@ -54,9 +54,7 @@ def test_whoever_is_killed_every_effect_is_there_exactly_once(world: World, effe
 
 
 @pytest.mark.slow  # the file is locked for longer than a beat
-def test_a_process_frozen_inside_its_write_is_no_zombie_for_the_others(
-    world: World, effects: sqlite3.Connection
-) -> None:
+def test_a_process_frozen_inside_its_write_is_no_zombie_for_the_others(world: World, effects: Any) -> None:
     """DESIGN 14: the documented exception. Nobody can write until it goes on or dies; then all go on, and nobody who
     lived has been taken for dead (15.5)."""
     ann, bob = (world.worker(name).until_ready() for name in ("ann", "bob"))

@@ -5,15 +5,22 @@ once, and a job that is dangerous to repeat has been started at most once.
 """
 
 import signal
+from collections.abc import Sequence
 
 import pytest
 
 from holdfast.core.machine import State
 from holdfast.points import POINTS
-from tests.crash.world import World, until
+from tests.crash.world import World, on_every_store, until
 
 OF_A_WORKER = [point for point in POINTS if point.split(".")[0] in ("claim", "handler", "settle", "beat")]
 KILLED = -signal.SIGKILL
+
+
+def on(stores: dict[str, Sequence[int]], points: Sequence[str]) -> pytest.MarkDecorator:
+    """Play each point on each store, killed when it is passed for the nth time."""
+    plays = [(db, point, passing) for db, passings in stores.items() for point in points for passing in passings]
+    return pytest.mark.parametrize(("db", "point", "passing"), plays, indirect=["db"])
 
 
 def submit(world: World) -> tuple[list[str], list[str]]:
@@ -45,8 +52,7 @@ def assert_all_is_well(world: World, plain: list[str], careful: list[str]) -> No
     assert sum(sum(states.values()) for states in world.store.counts().values()) == len(plain) + len(careful), "P1"
 
 
-@pytest.mark.parametrize("passing", [1, 2])
-@pytest.mark.parametrize("point", OF_A_WORKER)
+@on({"sqlite": (1, 2), "postgres": (1,)}, OF_A_WORKER)
 def test_a_worker_that_nobody_watches(world: World, point: str, passing: int) -> None:
     """It dies alone; another one comes later and finds what it left."""
     plain, careful = submit(world)
@@ -56,7 +62,11 @@ def test_a_worker_that_nobody_watches(world: World, point: str, passing: int) ->
     assert_all_is_well(world, plain, careful)
 
 
-@pytest.mark.parametrize("point", OF_A_WORKER)
+@pytest.mark.parametrize(
+    ("db", "point"),
+    [("sqlite", point) for point in OF_A_WORKER] + [("postgres", "claim.after"), ("postgres", "settle.after")],
+    indirect=["db"],
+)
 def test_a_child_whose_supervisor_sees_it_end(world: World, point: str) -> None:
     """The supervisor settles what it left and starts another."""
     plain, careful = submit(world)
@@ -65,8 +75,7 @@ def test_a_child_whose_supervisor_sees_it_end(world: World, point: str) -> None:
     assert_all_is_well(world, plain, careful)
 
 
-@pytest.mark.parametrize("passing", [1, 2])
-@pytest.mark.parametrize("point", ["reap.retired", "reap.middle"])
+@on({"sqlite": (1, 2), "postgres": (1,)}, ["reap.retired", "reap.middle"])
 def test_a_reaper_in_the_middle_of_its_work(world: World, point: str, passing: int) -> None:
     """Two workers die; the reaper that finds them dies between marking them gone and settling, or between two
     settlements. The next one goes on where it stopped."""
@@ -88,8 +97,7 @@ def test_a_reaper_in_the_middle_of_its_work(world: World, point: str, passing: i
     assert all((world.row(job).crashes, world.row(job).zombies) == (1, 1) for job in plain + careful)
 
 
-@pytest.mark.parametrize("passing", [1, 3])
-@pytest.mark.parametrize("point", ["add.before", "add.after"])
+@on({"sqlite": (1, 3), "postgres": (3,)}, ["add.before", "add.after"])
 def test_a_client_in_the_middle_of_an_enqueue(world: World, point: str, passing: int) -> None:
     """P1: what was acknowledged is there. P2: what was not is repeated with the same ids, and is there once."""
     code = (
@@ -113,6 +121,7 @@ def test_a_client_in_the_middle_of_an_enqueue(world: World, point: str, passing:
     assert_all_is_well(world, [f"job-{n}" for n in range(5)], [])
 
 
+@on_every_store
 def test_a_migration_in_the_middle(world: World) -> None:
     """Nothing of a half-made schema is left; the next program makes it anew."""
     code = "import crash_tasks; crash_tasks.app.store"

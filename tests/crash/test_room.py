@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.machine import State
 from holdfast.errors import StoreFull
-from tests.crash.world import World, until
+from tests.crash.world import World, on_every_store, until
 
 TEXT = "x" * 20_000
 
@@ -77,6 +77,7 @@ def test_a_worker_whose_file_is_full_keeps_its_endings_until_there_is_room(tmp_p
         world.close()
 
 
+@on_every_store
 def test_one_key_from_eight_processes_is_one_job(world: World) -> None:
     """160 enqueues at once, exact (15.14)."""
     code = (

@@ -1,13 +1,15 @@
 """SIGTERM, SIGINT, and the death of the supervisor alone (DESIGN 14: SIGTERM; a child whose supervisor dies)."""
 
+import os
 import signal
 
 import pytest
 
 from holdfast.core.machine import State
-from tests.crash.world import World, is_alive, until
+from tests.crash.world import World, is_alive, on_every_store, until
 
 
+@on_every_store
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_running_jobs_finish_within_the_grace_period(world: World, number: signal.Signals) -> None:
     worker = world.worker("w", "--grace-period", "50").until_ready()
@@ -24,6 +26,7 @@ def test_running_jobs_finish_within_the_grace_period(world: World, number: signa
     assert worker.members() == []
 
 
+@on_every_store
 def test_the_rest_is_released_without_cost(world: World) -> None:
     worker = world.worker("w", "--grace-period", "0.2", processes=2).until_ready(2)
     jobs = [world.tasks.wait.enqueue().id for _ in range(4)]
@@ -85,14 +88,13 @@ def test_a_handler_that_does_not_stop_is_released_by_the_supervisor(world: World
 def test_sigterm_to_one_child_stops_that_child_gracefully_and_it_is_started_again(world: World) -> None:
     worker = world.worker("w").until_ready()
     [child] = worker.children()
-    import os
-
     os.kill(child, signal.SIGTERM)
     until(lambda: not is_alive(child), "it leaves")
     worker.until_ready(2)
     world.until_state(world.tasks.quick.enqueue().id, "done")
 
 
+@on_every_store
 def test_children_whose_supervisor_dies_release_what_they_run_and_leave(world: World) -> None:
     worker = world.worker("w", "--grace-period", "600", processes=2).until_ready(2)
     jobs = [world.tasks.wait.using(lease_s=600).enqueue().id for _ in range(3)]
@@ -117,6 +119,7 @@ def test_children_whose_supervisor_dies_release_what_they_run_and_leave(world: W
     assert len(world.starts(careful)) == 1
 
 
+@on_every_store
 def test_two_workers_of_one_name_do_not_disturb_each_other(world: World) -> None:
     """DESIGN 11, 15.4: a name alone never proves a death. The second one's sweep leaves the first one's jobs alone."""
     first = world.worker("twin").until_ready()

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from holdfast.core.machine import State
-from tests.crash.world import Process, World, now, until
+from tests.crash.world import Process, World, now, on_every_store, until
 
 LEASE_S = 1.5
 
@@ -19,6 +19,7 @@ def stopped_holder(world: World, job: str, *groups: Process) -> Process:
     return group
 
 
+@on_every_store
 @pytest.mark.slow  # a lease has to run out
 @pytest.mark.parametrize("task", ["first_hangs", "from_the_grave"], ids=["it gives up", "it succeeded"])
 def test_the_late_result_is_refused_and_the_successors_stands(world: World, task: str) -> None:
@@ -47,6 +48,7 @@ def test_the_late_result_is_refused_and_the_successors_stands(world: World, task
     assert world.kinds(job) == [*before, "stale_report"]
 
 
+@on_every_store
 @pytest.mark.slow  # a lease has to run out
 def test_the_late_result_is_refused_while_the_successor_still_runs(world: World) -> None:
     groups = [world.worker(name).until_ready() for name in ("ann", "bob")]
@@ -65,6 +67,7 @@ def test_the_late_result_is_refused_while_the_successor_still_runs(world: World)
     assert world.kinds(job) == ["zombie", "stale_report", "succeeded"]
 
 
+@on_every_store
 @pytest.mark.slow  # a lease has to run out
 def test_a_careful_job_is_held_and_the_returned_zombie_changes_nothing(world: World) -> None:
     """P7: there is no successor; the late success is refused all the same, and a person decides."""
@@ -81,6 +84,7 @@ def test_a_careful_job_is_held_and_the_returned_zombie_changes_nothing(world: Wo
     assert len(world.starts(job)) == 1
 
 
+@on_every_store
 def test_a_worker_that_was_stopped_for_less_than_its_lease_goes_on(world: World) -> None:
     """P9: nobody takes what can still be renewed."""
     groups = [world.worker(name).until_ready() for name in ("ann", "bob")]
@@ -98,6 +102,7 @@ def test_a_worker_that_was_stopped_for_less_than_its_lease_goes_on(world: World)
     assert world.kinds(job) == ["succeeded"]
 
 
+@on_every_store
 @pytest.mark.slow  # three leases
 def test_a_task_that_blocks_the_event_loop_for_three_leases_is_not_reaped(world: World) -> None:
     """Must be shown, 4: the beat has a thread and a connection of its own."""
@@ -127,6 +132,7 @@ def test_a_thread_that_will_not_stop_before_its_lease_ends_ends_its_process(worl
     assert event.detail["detector"] in ("exit", "expired")
 
 
+@on_every_store
 @pytest.mark.slow  # a lock longer than a beat
 def test_a_lock_longer_than_a_beat_and_shorter_than_a_lease_makes_no_zombie(world: World) -> None:
     """P9, 15.5: another program holds the file's only write lock."""
@@ -145,6 +151,7 @@ def test_a_lock_longer_than_a_beat_and_shorter_than_a_lease_makes_no_zombie(worl
         assert world.kinds(job) == ["succeeded"]
 
 
+@on_every_store
 @pytest.mark.slow  # a lock longer than a lease
 def test_a_lock_longer_than_a_lease_costs_no_crash(world: World) -> None:
     """15.5, 15.7: nobody could renew; handlers were stopped before their leases ended, and gave their jobs back."""

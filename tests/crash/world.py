@@ -20,9 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psycopg
+import pytest
+
 from holdfast import App
 from holdfast.core.records import Event, Worker
 from holdfast.core.records import Job as Row
+from holdfast.stores.postgres.connection import Options
 from holdfast.stores.protocol import Store
 
 T = TypeVar("T")
@@ -112,12 +116,14 @@ class Process:
 
 
 class World:
-    """A folder with a store, the module of tasks, the ledger, and the processes of one test."""
+    """A folder with the module of tasks, the ledger, the processes of one test, and a store: a file in the folder, or
+    the one at `url`."""
 
-    def __init__(self, folder: Path, options: str = "") -> None:
+    def __init__(self, folder: Path, options: str = "", url: str = "") -> None:
         self.folder = folder
         self.db = folder / "jobs.db"
-        self.url = f"sqlite:///{self.db}{options}"
+        self.url = url or f"sqlite:///{self.db}{options}"
+        self.kind = "postgres" if url.startswith("postgres") else "sqlite"
         self.ledger_path = folder / "ledger"
         self.processes: list[Process] = []
         (folder / f"{MODULE}.py").write_text(SOURCE.read_text())
@@ -125,6 +131,7 @@ class World:
             **{name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")},
             "HOLDFAST_DB": self.url,
             "CRASH_FOLDER": str(folder),
+            "CRASH_STORE": self.kind,
             "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")])),
         }
         self.tasks = self._import()
@@ -133,6 +140,7 @@ class World:
     def _import(self) -> Any:
         """The same module, for this process to enqueue with."""
         os.environ["CRASH_FOLDER"] = str(self.folder)
+        os.environ["CRASH_STORE"] = self.kind
         spec = importlib.util.spec_from_file_location(MODULE, self.folder / f"{MODULE}.py")
         assert spec is not None
         assert spec.loader is not None
@@ -237,17 +245,26 @@ class World:
         """Let every `wait` task return."""
         (self.folder / "go").touch()
 
+    # ------------------------------------------------------------------------------ beside Holdfast
+
+    def connect(self) -> Any:
+        """A connection of another program to the same database, in autocommit mode."""
+        if self.kind == "postgres":
+            return psycopg.connect(Options.parse(self.url).conninfo, autocommit=True)
+        return sqlite3.connect(self.db, timeout=60, isolation_level=None)
+
     def is_writable(self) -> bool:
-        """Whether nobody holds the file's write lock at this moment."""
-        connection = sqlite3.connect(self.db, timeout=0, isolation_level=None)
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("ROLLBACK")
+        """Whether nobody is inside a write at this moment."""
+        with contextlib.closing(self.connect()) as connection:
+            begin = ["BEGIN", "LOCK job IN SHARE MODE NOWAIT"] if self.kind == "postgres" else ["BEGIN IMMEDIATE"]
+            try:
+                if self.kind == "sqlite":
+                    connection.execute("PRAGMA busy_timeout=0")
+                for statement in [*begin, "ROLLBACK"]:
+                    connection.execute(statement)
+            except (sqlite3.OperationalError, psycopg.errors.LockNotAvailable):
+                return False
             return True
-        except sqlite3.OperationalError:
-            return False
-        finally:
-            connection.close()
 
     def freeze(self, process: Process) -> None:
         """SIGSTOP for the whole group, but not inside a write: SQLite has one writer (DESIGN 14)."""
@@ -262,13 +279,31 @@ class World:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the write lock, as another program would."""
-        connection = sqlite3.connect(self.db, timeout=30, isolation_level=None)
-        connection.execute("BEGIN EXCLUSIVE")
-        try:
-            yield
-        finally:
-            connection.execute("ROLLBACK")
-            connection.close()
+        with contextlib.closing(self.connect()) as connection:
+            if self.kind == "postgres":
+                connection.execute("BEGIN")
+                connection.execute("LOCK job, worker IN EXCLUSIVE MODE")  # reads go on
+            else:
+                connection.execute("BEGIN EXCLUSIVE")
+            try:
+                yield
+            finally:
+                connection.execute("ROLLBACK")
+
+
+# A test that asks for a world and has this mark is run over both.
+on_every_store = pytest.mark.parametrize("db", ["sqlite", "postgres"], indirect=True)
+
+
+@contextlib.contextmanager
+def schema_of_its_own(server: str, name: str) -> Iterator[str]:
+    """Lend the address of a store in a schema that is there for this while; the user's tables are in it too."""
+    more = "&" if "?" in server else "?"
+    try:
+        yield f"{server}{more}schema={name}&options=-csearch_path%3D{name}"
+    finally:
+        with psycopg.connect(server, autocommit=True) as db:
+            db.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")  # type: ignore[call-overload]
 
 
 def is_alive(pid: int) -> bool:
