@@ -6,12 +6,14 @@ Everything below is synchronous and runs in a thread meanwhile; there is no seco
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.app import App, States
 from holdfast.core import acts
 from holdfast.jobs import Job
+from holdfast.stores.joining import lend
 from holdfast.tasks import Draft
 
 if TYPE_CHECKING:
@@ -40,7 +42,16 @@ class AsyncApp:
 
     @_as(App.enqueue_many)
     async def enqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Job[R]]:
-        return await asyncio.to_thread(self._app.enqueue_many, list(drafts))
+        wanted = list(drafts)
+        connections = {id(draft.connection): draft.connection for draft in wanted if isinstance(draft, Draft)}
+        connection = connections.popitem()[1] if len(connections) == 1 else None
+        if connection is None:
+            return await asyncio.to_thread(self._app.enqueue_many, wanted)
+
+        def store(lent: object) -> list[Job[R]]:
+            return self._app.enqueue_many([dataclasses.replace(draft, connection=lent) for draft in wanted])
+
+        return await lend(connection, store)
 
     @_as(App.get)
     async def get(self, id: str) -> Job[Any]:

@@ -11,15 +11,13 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import errors, sql
-from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from holdfast.clock import SystemClock
@@ -32,7 +30,6 @@ from holdfast.errors import (
     StoreReadOnly,
     StoreUnavailable,
     StoreUnsupported,
-    UsageError,
 )
 from holdfast.shield import shielded
 from holdfast.stores.sql import load_queries
@@ -138,7 +135,6 @@ class Connections:
         self._lock = threading.Lock()
         self._pool: ConnectionPool[Session] | None = None
         self._closed = False
-        self._identity: str | None = None
         self._failures = 0  # of the pool to connect, that were looked into
         self.pooled = False  # somebody stands between us and the server, who lends its sessions to many
         _forks.add(self)
@@ -182,46 +178,6 @@ class Connections:
                 return self._attempt(work)
             except psycopg.Error as error:
                 raise self.explain(error) from error
-
-    @contextmanager
-    def joining(self, connection: object) -> Iterator[Cursor]:
-        """Lend a cursor of the caller's own connection, inside the caller's own transaction.
-
-        A connection in autocommit mode commits by itself, as it does for every other statement of the caller.
-        """
-        if not isinstance(connection, psycopg.Connection):
-            raise UsageError(f"connection={connection!r} is not a psycopg.Connection, which this store needs")
-        if connection.closed:
-            raise UsageError("the connection is closed")
-        try:
-            with connection.cursor(row_factory=tuple_row) as db:
-                self._check_identity(db)
-                yield db
-        except psycopg.Error as error:
-            raise self.explain(error) from error
-
-    def check_same(self) -> None:
-        """Raise `StoreLost` if the tables are not those that this process has used before."""
-        found, known = self.one("identity"), self._identity
-        if found is None or found[0] != self.identity:
-            raise StoreLost(f"{self.options.shown}: the tables were made anew since {known} was opened; start again")
-
-    @property
-    def identity(self) -> str:
-        """Return what tells this store from others, as it was when it was first asked for."""
-        if self._identity is None:
-            row = self.one("identity")
-            if row is None:
-                raise StoreLost(f"{self.options.shown}: the tables are there, and empty of what they always hold")
-            self._identity = str(row[0])
-        return self._identity
-
-    def _check_identity(self, db: Cursor) -> None:
-        """A caller's connection must lead to this very store, not to one that looks like it."""
-        there = db.execute(self["schema_exists"], {"schema": self.options.schema}).fetchone()
-        found = db.execute(self["identity"]).fetchone() if there is not None and there[0] else None
-        if found is None or found[0] != self.identity:
-            raise UsageError(f"the connection is open on another database than {self.options.shown}")
 
     def open(self, kind: type[C], **settings: Any) -> C:
         """Open a connection of its own, outside the pool."""

@@ -33,6 +33,7 @@ from holdfast.stores import codec
 from holdfast.stores.postgres import batch
 from holdfast.stores.postgres.connection import Connections, Cursor, Options
 from holdfast.stores.postgres.frontier import Frontier
+from holdfast.stores.postgres.joining import Callers
 from holdfast.stores.postgres.lifeline import BELIEVE_S, Lifeline
 from holdfast.stores.postgres.transaction import PostgresTransaction
 from holdfast.stores.protocol import Added, Answer, Schema
@@ -54,6 +55,7 @@ class PostgresStore:
         self._fake = clock if clock is not None and not isinstance(clock, SystemClock) else None
         self._clock: Clock = clock or SystemClock()
         self._db = Connections(options)
+        self._callers = Callers(self._db)
         self._ahead: tuple[float, float] | None = None  # the server's clock minus ours, and when that was measured
         self._hints: dict[int, threading.Event] = {}  # by waiting thread, so that none eats another's
         self._hinting = threading.Lock()
@@ -78,11 +80,11 @@ class PostgresStore:
             return []
         point("add.before")
         if connection is not None:
-            with self._db.joining(connection) as joined:
+            with self._callers.joined(connection) as joined:
                 answers = batch.add(self._db, joined, jobs, self._wall())
         else:
             answers = self._db.run(lambda db: batch.add(self._db, db, jobs, self._wall()))
-        self.wake()
+            self.wake()  # with the caller's connection its commit does it
         point("add.after")
         return answers
 

@@ -30,6 +30,7 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.shield import breathe, shielded
+from holdfast.stores.joining import driver_connection
 from holdfast.stores.sqlite.checkpoint import Turn, has_the_defect
 from holdfast.stores.sqlite.writers import Writers
 
@@ -132,6 +133,7 @@ class Connections:
         A connection in autocommit mode commits by itself, as it does for every other statement of the caller.
         """
         self._check_identity()
+        connection = driver_connection(connection)
         if not isinstance(connection, sqlite3.Connection):
             raise UsageError(f"connection={connection!r} is not a sqlite3.Connection, which this store needs")
         try:
