@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -21,12 +22,17 @@ Executes = sqlite3.Connection | sqlite3.Cursor  # what statements are run on; a 
 
 def add(db: Executes, jobs: Sequence[NewJob], wall: float) -> list[Added]:
     """Store the jobs whose id is new and whose key is free; say for each which one is stored."""
-    rows = {"jobs": codec.encode([codec.new_job(job) for job in jobs]).decode(), "wall": wall}
-    last = db.execute(Q["add_last"]).fetchone()[0]
-    if db.execute(Q["add"], rows).rowcount == len(jobs):
+    values = [codec.new_job(job) for job in jobs]
+    if len(jobs) == 1:
+        stored = db.execute(Q["add_one"], [*values[0], wall])
+    else:
+        stored = db.execute(Q["add"], {"jobs": codec.encode(values).decode(), "wall": wall})
+    if stored.rowcount == len(jobs):
         return [Added(job.id, False) for job in jobs]
-    found = codec.rows_from(db.execute(Q["add_answers"], {**rows, "last": last}).fetchone()[0])
-    return _answers(jobs, found)
+    # Rows are numbered without gaps inside a transaction: what lies below the new ones was there before.
+    last = (stored.lastrowid or 0) - stored.rowcount if stored.rowcount else sys.maxsize
+    rows = {"jobs": codec.encode(values).decode(), "last": last}
+    return _answers(jobs, codec.rows_from(db.execute(Q["add_answers"], rows).fetchone()[0]))
 
 
 def _answers(jobs: Sequence[NewJob], found: list[list[Any]]) -> list[Added]:

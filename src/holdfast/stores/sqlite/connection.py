@@ -164,7 +164,6 @@ class Connections:
     def begin(self, busy_s: float | None = None, connection: sqlite3.Connection | None = None) -> sqlite3.Connection:
         """Open a write transaction, waiting for our turn; pair with `end`, and call it under a shield."""
         give_up_at = self._clock.lease() + (self.options.busy_s if busy_s is None else busy_s)
-        self._check_identity()
         db = connection or self._borrow()
         try:
             if not self._writers.take(db, give_up_at - self._clock.lease()):
@@ -248,6 +247,7 @@ class Connections:
 
     def open(self, factory: type[C] = sqlite3.Connection) -> C:  # type: ignore[assignment]
         """Open a connection with our settings. Never creates a file."""
+        self._check_identity()
         uri = f"file:{quote(str(self.options.path))}?mode=rw"
         connection: C | None = None
         try:

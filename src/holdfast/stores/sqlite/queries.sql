@@ -21,8 +21,15 @@ FROM json_each(:jobs)
 WHERE true
 ON CONFLICT DO NOTHING;
 
--- name: add_last
-SELECT coalesce(max(seq), 0) FROM holdfast_job;
+-- name: add_one
+-- The same for one job, whose values come one by one: a third of the cost.
+INSERT INTO holdfast_job (
+    id, task, queue, payload, key, priority, run_at, created_at,
+    attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
+    lease_s, beat_s, timeout_s, stall_s
+)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, coalesce(?7, ?19 + ?8), ?19, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
+ON CONFLICT DO NOTHING;
 
 -- name: add_answers
 -- For each wanted job: the id that is stored, and whether it was there before :last.
