@@ -11,9 +11,10 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import psycopg
@@ -105,6 +106,17 @@ class Session(psycopg.Connection[Any]):
         return super().wait(_bounded(gen, limit_s), *arguments, **options)
 
 
+@contextmanager
+def in_its_own_time(db: Cursor) -> Iterator[None]:
+    """Let this connection work for as long as it takes: to change a large table takes minutes."""
+    session = cast(Session, db.connection)
+    session.answer_s = float("inf")
+    try:
+        yield
+    finally:
+        session.answer_s = None
+
+
 def _bounded(work: Any, limit_s: float) -> Generator[Any, Any, Any]:
     """Pass the driver's waits on; it looks up from each of them several times a second."""
     give_up_at = _CLOCK.lease() + limit_s
@@ -135,6 +147,7 @@ class Connections:
         self._lock = threading.Lock()
         self._pool: ConnectionPool[Session] | None = None
         self._closed = False
+        self._dropped_at = float("-inf")
         self._failures = 0  # of the pool to connect, that were looked into
         self.pooled = False  # somebody stands between us and the server, who lends its sessions to many
         _forks.add(self)
@@ -166,12 +179,13 @@ class Connections:
         """Do the work with a cursor. It must be safe to repeat: if the connection turns out to be dead, as all are
         after a restart of the server, it is done once more on a new one."""
         with shielded():
+            began = _CLOCK.lease()
             try:
                 return self._attempt(work)
             except psycopg.OperationalError as error:
                 if not _is_cut(error):
                     raise self.explain(error) from error
-                self._drop_the_dead()
+                self._drop_the_dead(began)
             except psycopg.Error as error:
                 raise self.explain(error) from error
             try:
@@ -182,7 +196,7 @@ class Connections:
     def open(self, kind: type[C], **settings: Any) -> C:
         """Open a connection of its own, outside the pool."""
         self._check_open()
-        return kind.connect(self.options.conninfo, **(_SETTINGS | settings))
+        return kind.connect(self.options.conninfo, **(self._settings() | settings))
 
     def close(self) -> None:
         """Close the pool; what is lent is closed when it comes back."""
@@ -234,12 +248,10 @@ class Connections:
                 self.pooled = row is not None and row[0]
         except psycopg.Error as error:
             raise self.explain(error) from error
-        # A statement that was prepared in one session of a pooler is not known in the next.
-        prepare = {"prepare_threshold": None} if self.pooled else {}
         return ConnectionPool(
             self.options.conninfo,
             connection_class=Session,
-            kwargs=_SETTINGS | prepare,
+            kwargs=self._settings(),
             min_size=0,
             max_size=self.options.pool_max,
             timeout=self.options.wait_s,
@@ -249,11 +261,17 @@ class Connections:
             open=True,
         )
 
-    def _drop_the_dead(self) -> None:
+    def _drop_the_dead(self, began: float) -> None:
+        """Where one connection was cut the others may be too: let them all be made anew. Once for all whose work began
+        before that."""
         with self._lock:
-            pool = self._pool
-        if pool is not None:
-            pool.check()
+            if self._pool is not None and self._dropped_at < began:
+                self._dropped_at = _CLOCK.lease()
+                self._pool.drain()
+
+    def _settings(self) -> dict[str, Any]:
+        # A statement that was prepared in one session of a pooler is not known in the next.
+        return _SETTINGS | {"prepare_threshold": None} if self.pooled else _SETTINGS
 
     def _check_open(self) -> None:
         if self._closed:

@@ -4,6 +4,9 @@ It holds the liveness locks of the process's workers: advisory locks, which the 
 and listens for the hint that there may be work. Its own thread looks after it twice a second, so that a session that
 was cut is noticed and made anew, locks first, before anybody believes in a death (see `BELIEVE_S`).
 
+What cut one session may have cut all of them, and some come back sooner than others. So a process whose session was cut
+does not look for free locks before the others had the time to take theirs again (`SETTLE_S`).
+
 Behind a pooler the session is not ours: the next statement may run in another. The server's process then is not the one
 that the driver was told at the start; no lock is held there, and the workers are judged by their leases alone.
 """
@@ -19,15 +22,22 @@ from contextlib import suppress
 from typing import Any
 
 import psycopg
+from psycopg import errors
 
+from holdfast.clock import SystemClock
 from holdfast.errors import Refused, StoreUnavailable
-from holdfast.stores.postgres.connection import Connection, Connections
+from holdfast.stores.postgres.connection import Connection, Connections, Session
 
 log = logging.getLogger("holdfast.stores")
 
 LOOK_S = 0.5
 BELIEVE_S = 1.0  # how long a lock must be seen free before that is a death; longer than a session takes to come back
+SETTLE_S = 2.5  # after a cut: so long others may need to come back
+SAY_AFTER_S = 5.0  # how long there may be no session before somebody should know
+_AGAIN_S = 0.3  # the longest pause between two tries to connect
+_LOOK_ANSWER_S = 5.0  # a session that does not answer for so long is given up
 _ANSWER_S = 15.0
+_CLOCK = SystemClock()
 
 
 class Lifeline:
@@ -39,10 +49,14 @@ class Lifeline:
         self._lock = threading.Lock()
         self._workers: set[str] = set()  # whose locks are ours
         self._held: set[str] = set()  # those of them that this session has
+        self._unwritten: dict[str, str] = {}  # those whose rows do not say yet on which run of the server that is
         self._wishes: list[_Wish] = []
         self._thread: threading.Thread | None = None
         self._closing = False
         self._watches = False
+        self._cut = False  # a session of this process has ended that was not to end
+        self._since = 0.0  # when the session began
+        self._pooled = False
         self._wake_r, self._wake_w = -1, -1
         self._rest = threading.Event()
 
@@ -54,10 +68,12 @@ class Lifeline:
                 self._thread = threading.Thread(target=self._serve, name="holdfast-lifeline", daemon=True)
                 self._thread.start()
 
-    def hold(self, worker_id: str) -> float | None:
-        """Take the worker's lock; return the start of the server it is on, or None where a lock would mean nothing."""
+    def hold(self, worker_id: str) -> str | None:
+        """Take the worker's lock; return the run of the server it is on, or None where a lock would mean nothing."""
         self.start()
-        found: float | None = self._ask(lambda session: self._take(session, worker_id))
+        if worker_id in self._workers:
+            raise Refused(_ENROLLED.format(worker_id))
+        found: str | None = self._ask(lambda session: self._take(session, worker_id))
         return found
 
     def drop(self, worker_id: str) -> None:
@@ -71,15 +87,17 @@ class Lifeline:
             self._ask(lambda session: session.execute(self._db["enroll_unlock"], {"id": worker_id}))
 
     def watches(self) -> bool:
-        """Say whether this process is the one that looks for free locks. Where there is no session, everybody does."""
+        """Say whether this process is the one that looks for free locks. Who has no worker always does: it is a person
+        or a program that looks now and then."""
         with self._lock:
             if self._thread is None or not self._workers:
                 return True
+        if self._watches or self._pooled:
+            return self._watches
         try:
-            watch = {"name": self._db.options.schema}
-            return self._watches or bool(self._ask(lambda session: self._try_to_watch(session, watch)))
+            return bool(self._ask(self._try_to_watch))
         except (psycopg.Error, StoreUnavailable):
-            return True
+            return False
 
     def close(self) -> None:
         """End the session."""
@@ -97,7 +115,8 @@ class Lifeline:
         """Let a forked child begin anew: threads and sessions stay with the parent."""
         self._lock = threading.Lock()
         self._rest = threading.Event()
-        self._workers, self._held, self._wishes, self._thread, self._watches = set(), set(), [], None, False
+        self._workers, self._held, self._wishes, self._thread = set(), set(), [], None
+        self._watches = self._cut = False
 
     # -------------------------------------------------------------------------------------- the thread
 
@@ -119,24 +138,43 @@ class Lifeline:
         os.write(self._wake_w, b".")
 
     def _serve(self) -> None:
-        pause_s = 0.05
+        pause_s, lost_at, said = 0.05, _CLOCK.lease(), False
         while not self._closing:
             try:
-                with self._db.open(psycopg.Connection[Any]) as session:
+                with self._db.open(Session) as session:
+                    session.answer_s = _LOOK_ANSWER_S
                     self._set_up(session)
-                    pause_s = 0.05
+                    if said:
+                        log.warning("the session that proves life is back after %.1f s", _CLOCK.lease() - lost_at)
+                    pause_s, said = 0.05, False
                     self._listen(session)
             except Exception as error:
-                level = logging.DEBUG if isinstance(error, psycopg.Error | StoreUnavailable) else logging.ERROR
-                log.log(level, "the session that listens was lost (%s); trying again", " ".join(str(error).split()))
+                if pause_s == 0.05:  # it was there, or this is the first try
+                    lost_at = _CLOCK.lease()
+                self._cut, self._watches = True, False
                 self._refuse_wishes(error)
                 if self._rest.is_set():
                     return
+                said = said or self._say(error, _CLOCK.lease() - lost_at)
                 self._rest.wait(pause_s)
-                pause_s = min(pause_s * 2, 1.0)
+                pause_s = min(pause_s * 2, _AGAIN_S)
+
+    def _say(self, error: Exception, lost_s: float) -> bool:
+        """Speak up if this lasts: other threads say that the store fails, but this session alone may be refused."""
+        words = " ".join(str(error).split())
+        if not isinstance(error, psycopg.Error | StoreUnavailable):
+            log.error("the thread that proves life stumbled (%s); it goes on", words)
+        elif lost_s >= SAY_AFTER_S and self._workers:
+            log.warning(
+                "no session to prove life with (%s); trying again; if this process dies now, that is seen when its "
+                "leases end",
+                words,
+            )
+            return True
+        return False
 
     def _set_up(self, session: Connection) -> None:
-        self._watches, self._held = False, set()
+        self._held, self._unwritten, self._since = set(), {}, _CLOCK.lease()
         self._take_all(session)
         session.add_notify_handler(lambda _: self._changed())
         session.execute(self._db["wait"])
@@ -159,9 +197,13 @@ class Lifeline:
         """Take the locks that this session does not have: of all after a cut, and of those that the server still gave
         to the session before."""
         for worker_id in set(self._workers) - self._held:
-            start = self._take(session, worker_id)
-            if start is not None:
-                session.execute(self._db["enroll_again"], {"id": worker_id, "server_start": start})
+            server = self._take(session, worker_id)
+            if server is not None:
+                self._unwritten[worker_id] = server
+        with suppress(errors.ReadOnlySqlTransaction):  # the lock is ours; the row says so when it can be written
+            for worker_id, server in list(self._unwritten.items()):
+                session.execute(self._db["enroll_again"], {"id": worker_id, "server": server})
+                del self._unwritten[worker_id]
 
     def _grant_wishes(self, session: Connection) -> None:
         with self._lock:
@@ -178,10 +220,12 @@ class Lifeline:
             wish.error = self._db.explain(error) if isinstance(error, psycopg.Error) else error
             wish.done.set()
 
-    def _take(self, session: Connection, worker_id: str) -> float | None:
-        taken, pid, start = self._db.row(session.execute(self._db["enroll_lock"], {"id": worker_id}))
-        if pid != session.info.backend_pid:
-            if worker_id not in self._workers:
+    def _take(self, session: Connection, worker_id: str) -> str | None:
+        told = {"id": worker_id, "told": session.info.backend_pid}
+        taken, server = self._db.row(session.execute(self._db["enroll_lock"], told))
+        if taken is None:
+            if not self._pooled:
+                self._pooled = True
                 log.warning(
                     "%s is reached through a pooler: a dead worker is found when its lease ends, not sooner; "
                     "give workers an address of the server itself",
@@ -191,16 +235,21 @@ class Lifeline:
             self._held.add(worker_id)  # there is nothing to take
             return None
         if not taken and worker_id not in self._workers:
-            raise Refused(f"worker {worker_id} is enrolled already; every start of a worker has a new id")
+            raise Refused(_ENROLLED.format(worker_id))
         self._workers.add(worker_id)
         if not taken:
             return None
         self._held.add(worker_id)
-        return float(start)
+        return str(server)
 
-    def _try_to_watch(self, session: Connection, watch: dict[str, Any]) -> bool:
-        self._watches = bool(self._db.row(session.execute(self._db["vanished_watch"], watch))[0])
+    def _try_to_watch(self, session: Connection) -> bool:
+        if not (self._cut and _CLOCK.lease() - self._since < SETTLE_S):
+            watch = {"name": self._db.options.schema}
+            self._watches = bool(self._db.row(session.execute(self._db["vanished_watch"], watch))[0])
         return self._watches
+
+
+_ENROLLED = "worker {} is enrolled already; every start of a worker has a new id"
 
 
 class _Wish:

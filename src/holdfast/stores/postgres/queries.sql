@@ -403,7 +403,7 @@ WITH held AS MATERIALIZED (
 dead AS MATERIALIZED (
     SELECT worker.* FROM {schema}.worker AS worker
     WHERE worker.gone_at IS NULL AND %(watch)s
-        AND worker.server_start = extract(epoch FROM pg_postmaster_start_time())::float8
+        AND worker.server = {schema}.server()
         AND hashtextextended(worker.id, 0) NOT IN (SELECT lock FROM held)
     UNION ALL
     SELECT worker.* FROM {schema}.worker AS worker
@@ -422,22 +422,23 @@ FROM dead;
 SELECT pg_try_advisory_lock(hashtextextended(%(name)s, 1));
 
 -- name: enroll_lock
--- Own session, and not through a pooler: the server's process is the one that the driver was told at the start.
-SELECT pg_try_advisory_lock(hashtextextended(%(id)s, 0)), pg_backend_pid(),
-    extract(epoch FROM pg_postmaster_start_time())::float8;
+-- Own session, and not through a pooler: the server's process is the one that the driver was told at the start. A lock
+-- that was taken in a session of a pooler would stay there.
+SELECT CASE WHEN pg_backend_pid() = %(told)s THEN pg_try_advisory_lock(hashtextextended(%(id)s, 0)) END,
+    {schema}.server();
 
 -- name: enroll_unlock
 SELECT pg_advisory_unlock(hashtextextended(%(id)s, 0));
 
 -- name: enroll_again
-UPDATE {schema}.worker SET server_start = %(server_start)s WHERE id = %(id)s AND gone_at IS NULL;
+UPDATE {schema}.worker SET server = %(server)s WHERE id = %(id)s AND gone_at IS NULL;
 
 -- name: enroll
 INSERT INTO {schema}.worker (
-    id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, server_start
+    id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, server
 )
 SELECT %(id)s, %(name)s, %(host)s, %(pid)s, %(boot_id)s, %(supervisor)s, %(queues)s::json, %(slots)s, %(beat_s)s,
-    %(version)s, clock.wall, clock.wall, %(server_start)s
+    %(version)s, clock.wall, clock.wall, %(server)s
 FROM (SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall) AS clock;
 
 -- name: retire
@@ -704,6 +705,9 @@ SELECT pg_notify(%(channel)s, '');
 -- standby, or a server that was told to be read-only, refuses.
 UPDATE {schema}.job SET fence = fence WHERE false;
 
+-- name: pooled
+SELECT pg_backend_pid() <> %(told)s;
+
 -- name: schema_exists
 -- Not to_regclass(): that answers from a memory of this session, in which what another has just made is not there.
 SELECT EXISTS (
@@ -719,6 +723,10 @@ SELECT value FROM {schema}.meta WHERE name = 'identity';
 
 -- name: migrate_lock
 SELECT pg_advisory_xact_lock(hashtextextended(%(schema)s, 2));
+
+-- name: migrate_schema_exists
+-- CREATE SCHEMA IF NOT EXISTS asks for the right to create one even where it is there.
+SELECT to_regnamespace(%(schema)s) IS NOT NULL;
 
 -- name: migrate_schema
 CREATE SCHEMA IF NOT EXISTS {schema};

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import weakref
@@ -27,11 +28,20 @@ from holdfast.core.records import (
     Worker,
 )
 from holdfast.core.verdict import Settlement, Verdict, stale_report
-from holdfast.errors import DutyLost, KeyTaken, Refused, SchemaMismatch, StoreMissing, StoreReadOnly, WorkerGone
+from holdfast.errors import (
+    DutyLost,
+    KeyTaken,
+    Refused,
+    SchemaMismatch,
+    StoreLost,
+    StoreMissing,
+    StoreReadOnly,
+    WorkerGone,
+)
 from holdfast.points import point
 from holdfast.stores import codec
 from holdfast.stores.postgres import batch
-from holdfast.stores.postgres.connection import Connections, Cursor, Options
+from holdfast.stores.postgres.connection import Connections, Cursor, Options, in_its_own_time
 from holdfast.stores.postgres.frontier import Frontier
 from holdfast.stores.postgres.joining import Callers
 from holdfast.stores.postgres.lifeline import BELIEVE_S, Lifeline
@@ -61,6 +71,7 @@ class PostgresStore:
         self._hinting = threading.Lock()
         self._frontier = Frontier()
         self._batches = 0
+        self._identity: str | None = None  # of the tables that our workers were enrolled in
         self._lifeline = Lifeline(self._db, self.wake)
         _forks.add(self)
 
@@ -176,10 +187,22 @@ class PostgresStore:
             **{name: getattr(worker, name) for name in ("slots", "beat_s", "version")},
             "queues": codec.encode(worker.queues).decode(),
             "wall": self._wall(),
-            "server_start": self._lifeline.hold(worker.id),
+            "server": self._lifeline.hold(worker.id),
         }
+        tries = itertools.count(1)
+
+        def write(db: Cursor) -> None:
+            number = next(tries)
+            try:
+                db.execute(self._db["enroll"], values, prepare=False)
+            except errors.UniqueViolation:
+                if number == 1:
+                    raise
+                # Otherwise the try before has written it, and its answer was lost.
+
         try:
-            self._db.run(lambda db: db.execute(self._db["enroll"], values, prepare=False))
+            self._check_same()
+            self._db.run(write)
         except BaseException as error:  # every new try has a new id, and would leave one more lock behind
             self._lifeline.drop(worker.id)
             if isinstance(error.__cause__, errors.UniqueViolation):
@@ -328,6 +351,16 @@ class PostgresStore:
     def _instants(self) -> dict[str, float | None]:
         return {"wall": self._wall(), "lease": self._fake.lease() if self._fake is not None else None}
 
+    def _check_same(self) -> None:
+        """A schema that was dropped and made anew is another store, however healthy it looks."""
+        row = self._db.one("identity")
+        if row is None or row[0] != (self._identity or row[0]):
+            raise StoreLost(
+                f"{self.url}: the schema {self._db.options.schema} is not the one that was opened: it was dropped or "
+                "restored meanwhile. Look what has become of the jobs, then start this program again"
+            )
+        self._identity = row[0]
+
     def _write_notes(self, notes: list[list[Any]]) -> None:
         if notes:
             self._db.run(lambda db: batch.write_notes(self._db, db, notes, self._wall()))
@@ -339,18 +372,21 @@ class PostgresStore:
             if found.found == 0:
                 self._make_schema(db)
             for number, script in _MIGRATIONS[found.found :]:
-                db.execute(self._db.script(script))
+                with in_its_own_time(db):
+                    db.execute(self._db.script(script))
                 point("migrate.middle")
                 db.execute(self._db["migrate"], {"version": str(number)})
         return found
 
     def _make_schema(self, db: Cursor) -> None:
         """Make the schema, unless somebody who may has made it for us."""
+        schema = self._db.options.schema
+        if self._db.row(db.execute(self._db["migrate_schema_exists"], {"schema": schema}))[0]:
+            return
         try:
             with db.connection.transaction():
                 db.execute(self._db["migrate_schema"])
         except errors.InsufficientPrivilege as error:
-            schema = self._db.options.schema
             raise StoreReadOnly(
                 f"{self.url}: this user may not create the schema {schema}; let the owner of the database run "
                 f"CREATE SCHEMA {schema} AUTHORIZATION <this user>"

@@ -149,8 +149,16 @@ CREATE TABLE {schema}.worker (
     rss_mb       float8,
     gone_at      float8,
     gone_cause   text,
-    server_start float8                                -- of the server that its liveness lock was taken on; NULL: has none
+    server       text                                  -- the run of it that its liveness lock was taken on; NULL: has none
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+-- Which run of the server this is: every lock ends with it. The server's start does not tell: when one of its processes
+-- is killed, it ends all sessions and begins anew without starting anew. Its helpers are new then; they belong to no user,
+-- and whoever is not allowed to know more sees their numbers.
+CREATE FUNCTION {schema}.server() RETURNS text LANGUAGE sql STABLE AS $$
+SELECT concat(extract(epoch FROM pg_postmaster_start_time()), ' ', min(pid))
+FROM pg_stat_get_activity(NULL) WHERE usesysid IS NULL
+$$;
 
 CREATE INDEX worker_gone ON {schema}.worker (gone_at);
 
