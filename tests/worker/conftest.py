@@ -21,14 +21,26 @@ def _quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
-    """Over memory, and over a file."""
-    yield from _opened("memory://" if request.param == "memory" else sqlite_url(tmp_path))
+    """Over memory and over a file; with the mark `on_every_store` over a server too."""
+    yield from _opened(_url(request, tmp_path))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared_house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
+    """Over what several processes may share: for what takes long, or what memory does not have."""
+    yield from _opened(_url(request, tmp_path))
 
 
 @pytest.fixture
 def file_house(tmp_path: Path) -> Iterator[House]:
     """Over a file: for what memory does not have, or what the store makes no difference to."""
     yield from _opened(sqlite_url(tmp_path))
+
+
+def _url(request: pytest.FixtureRequest, folder: Path) -> str:
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres"))
+    return "memory://" if request.param == "memory" else sqlite_url(folder)
 
 
 def _opened(url: str) -> Iterator[House]:

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import pytest
+
 from holdfast import App
 from holdfast.core.records import Event
 from holdfast.core.records import Job as Row
@@ -13,6 +15,9 @@ from holdfast.worker.runner import Runner
 from tests.worker.meddler import Meddler
 
 T = TypeVar("T")
+
+# For a test in which the store has a part.
+on_every_store = pytest.mark.parametrize("house", ["memory", "sqlite", "postgres"], indirect=True)
 
 PATIENCE_S = 20.0  # how long a test waits for what must happen, on a machine that is busy with something else
 

@@ -12,13 +12,13 @@ import pytest
 from holdfast import Context, JobCancelled, Retry, Snooze
 from holdfast.core.verdict import Settlement
 from holdfast.errors import Cancelled
-from tests.worker.house import House, until
+from tests.worker.house import House, on_every_store, until
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.slow  # three cancellations of up to a second
-def test_a_running_handler_is_stopped_within_a_second(file_house: House, is_async: bool) -> None:
-    house = file_house
+def test_a_running_handler_is_stopped_within_a_second(shared_house: House, is_async: bool) -> None:
+    house = shared_house
     running, stopped_at = threading.Event(), [0.0]
 
     def spin() -> None:
@@ -163,6 +163,7 @@ def test_a_cancel_between_the_verdict_and_the_settle_is_judged_again(house: Hous
     assert (row.state, row.attempt, row.failures) == ("cancelled", 1, 0)
 
 
+@on_every_store
 def test_a_cancel_between_the_verdict_and_the_settle_does_not_undo_a_success(house: House) -> None:
     @house.app.task
     def race() -> str:
@@ -174,6 +175,7 @@ def test_a_cancel_between_the_verdict_and_the_settle_does_not_undo_a_success(hou
         assert job.result(20) == "fine"
 
 
+@on_every_store
 def test_a_whole_batch_with_one_cancelled_in_between_is_settled(house: House) -> None:
     meeting = threading.Barrier(8)
 

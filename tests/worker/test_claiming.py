@@ -12,7 +12,7 @@ from holdfast.clock import SystemClock
 from holdfast.core.records import Job, NewJob
 from holdfast.errors import StoreUnavailable
 from holdfast.worker.pace import Pace
-from tests.worker.house import House, until
+from tests.worker.house import House, on_every_store, until
 from tests.worker.meddler import once
 
 
@@ -46,6 +46,7 @@ def test_only_jobs_that_may_be_repeated_are_claimed_ahead(house: House) -> None:
     assert len(claimed) == 12
 
 
+@on_every_store
 @pytest.mark.usefixtures("eager")
 def test_a_hold_job_is_never_claimed_before_there_is_a_slot_for_it(house: House) -> None:
     """P7: a hold job that is claimed counts as started; so it must be started at once."""
@@ -204,6 +205,7 @@ def test_a_flooded_queue_does_not_starve_the_other(house: House) -> None:
     until(lambda: len(order) == 410)
 
 
+@on_every_store
 def test_only_the_named_queues_are_served(house: House) -> None:
     @house.app.task(queue="mine")
     def mine() -> str:
@@ -218,6 +220,7 @@ def test_only_the_named_queues_are_served(house: House) -> None:
     assert house.row(other.id).state == "ready"
 
 
+@on_every_store
 def test_a_paused_queue_waits_and_goes_on(house: House) -> None:
     @house.app.task
     def fine() -> str:
@@ -233,6 +236,7 @@ def test_a_paused_queue_waits_and_goes_on(house: House) -> None:
     assert job.result(20) == "fine"
 
 
+@on_every_store
 def test_an_enqueue_of_this_process_wakes_the_worker_at_once(house: House) -> None:
     @house.app.task
     def now() -> float:
@@ -250,6 +254,7 @@ def test_an_enqueue_of_this_process_wakes_the_worker_at_once(house: House) -> No
 # ----------------------------------------------------------------------------------------- answers lost
 
 
+@on_every_store
 def test_a_claim_whose_answer_was_lost_is_asked_for_again(house: House) -> None:
     """15.6: the caller makes the claim_id, so nothing is claimed twice and nothing is forgotten."""
     starts: list[int] = []

@@ -10,10 +10,11 @@ import pytest
 from holdfast import Context
 from holdfast.errors import LeaseLost
 from holdfast.reaper import Reaper
-from tests.worker.house import House, until
+from tests.worker.house import House, on_every_store, until
 from tests.worker.meddler import once
 
 
+@on_every_store
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_it_stops_its_jobs_enrols_anew_and_goes_on(house: House, is_async: bool) -> None:
     begun = threading.Semaphore(0)
@@ -54,6 +55,7 @@ def test_it_stops_its_jobs_enrols_anew_and_goes_on(house: House, is_async: bool)
     assert house.row(job.id).crashes == 0, "it gave the job back before anybody had settled it"
 
 
+@on_every_store
 def test_what_was_reaped_meanwhile_is_refused_to_the_first_attempt(house: House) -> None:
     """The reaper that declared it dead also settles its leases; the handler is stopped, and its report refused."""
     begun, go_on = threading.Event(), threading.Event()
@@ -79,6 +81,7 @@ def test_what_was_reaped_meanwhile_is_refused_to_the_first_attempt(house: House)
     assert house.row(job.id).result == "3"
 
 
+@on_every_store
 def test_a_claim_in_flight_gets_nothing_and_the_job_is_claimed_by_the_new_incarnation(house: House) -> None:
     """15.2, played: the worker is declared dead between its decision to claim and the claim."""
 
@@ -95,6 +98,7 @@ def test_a_claim_in_flight_gets_nothing_and_the_job_is_claimed_by_the_new_incarn
     assert house.kinds(job.id) == ["succeeded"]
 
 
+@on_every_store
 def test_what_it_had_claimed_ahead_comes_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.worker.pace import Pace
 
@@ -121,6 +125,7 @@ def test_what_it_had_claimed_ahead_comes_back(house: House, monkeypatch: pytest.
     assert all(house.kinds(job.id).count("succeeded") == 1 for job in jobs)
 
 
+@on_every_store
 def test_enrolling_anew_is_tried_until_the_store_takes_it(house: House) -> None:
     @house.app.task
     def fine() -> str:

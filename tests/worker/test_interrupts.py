@@ -15,7 +15,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import Cancelled, UsageError
 from holdfast.shield import breathe, calm, interrupt, shielded
 from holdfast.stores.sqlite.writers import Writers
-from tests.worker.house import House
+from tests.worker.house import House, on_every_store
 
 ONCE = Retry(attempts_max=1)
 
@@ -95,6 +95,7 @@ def test_a_writers_place_belongs_to_its_token_and_may_be_given_back_twice() -> N
     assert writers.take("b", 0.0)
 
 
+@on_every_store
 @pytest.mark.slow  # many cancels, each of which needs half a second to arrive
 def test_cancelling_handlers_that_are_inside_the_store_leaves_the_store_usable(house: House) -> None:
     @house.app.task

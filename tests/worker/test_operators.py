@@ -8,7 +8,7 @@ import pytest
 from holdfast import Context, JobDead, KeyTaken, Refused, Retry
 from holdfast.core import acts
 from holdfast.core.machine import State
-from tests.worker.house import House, until
+from tests.worker.house import House, on_every_store, until
 
 
 def held(house: House) -> str:
@@ -26,6 +26,7 @@ def held(house: House) -> str:
     return job.id
 
 
+@on_every_store
 def test_a_repeated_approval_cannot_start_a_second_run(house: House) -> None:
     """15.8, P7: both saw the same held job; the second one's approval finds another fence or state."""
     job = held(house)
@@ -78,6 +79,7 @@ def test_a_cancel_of_a_job_that_was_claimed_meanwhile_says_so(house: House) -> N
     assert job.result(20) == "ran"
 
 
+@on_every_store
 def test_a_move_that_lost_the_race_is_refused_by_the_app(house: House) -> None:
     job = held(house)
     seen = house.row(job)
@@ -110,6 +112,7 @@ def test_a_key_is_free_again_once_its_job_has_ended(house: House) -> None:
     assert second.result(20) == 2
 
 
+@on_every_store
 def test_reviving_onto_a_key_that_is_taken_is_refused(house: House) -> None:
     """15.14"""
     broken = [True]

@@ -10,9 +10,10 @@ import pytest
 
 from holdfast import Context, Retry
 from holdfast.errors import StoreError, StoreLost, StoreUnavailable
-from tests.worker.house import House, until
+from tests.worker.house import House, on_every_store, until
 
 
+@on_every_store
 def test_a_store_that_is_away_for_a_while_kills_nobody(house: House, caplog: pytest.LogCaptureFixture) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
@@ -144,6 +145,7 @@ def test_a_handler_whose_beats_do_not_get_through_is_stopped_before_its_lease_en
     assert "no beat got through; stopped before the lease ended" in released.detail["cause"]
 
 
+@on_every_store
 def test_a_careful_job_whose_beats_do_not_get_through_is_held(house: House) -> None:
     """P7, 15.7"""
     starts: list[int] = []

@@ -12,12 +12,13 @@ import pytest
 from holdfast import Context, JobDead, Retry
 from holdfast.core.verdict import Settlement
 from holdfast.errors import StoreError, StoreFull, StoreUnavailable
-from tests.worker.house import House, until
+from tests.worker.house import House, on_every_store, until
 from tests.worker.meddler import once
 
 ONCE = Retry(attempts_max=1)
 
 
+@on_every_store
 def test_endings_that_come_together_are_written_together(house: House) -> None:
     meeting = threading.Barrier(20)
 
@@ -46,6 +47,7 @@ def test_a_single_ending_is_written_at_once(house: House) -> None:
     assert sorted(took)[2] < 0.5  # a few milliseconds; the machine may be busy
 
 
+@on_every_store
 @pytest.mark.parametrize("error", [StoreUnavailable("gone"), StoreFull("full")], ids=["unreachable", "full"])
 def test_an_ending_is_kept_until_the_store_takes_it(house: House, error: StoreError) -> None:
     runs: list[int] = []
@@ -67,6 +69,7 @@ def test_an_ending_is_kept_until_the_store_takes_it(house: House, error: StoreEr
     assert runs == [1]
 
 
+@on_every_store
 def test_a_repeated_settle_after_a_lost_answer_ends_the_attempt_once(house: House) -> None:
     """15.9: the store did it, and the answer was lost. The second time it says "already", without an event."""
 
@@ -86,6 +89,7 @@ def test_a_repeated_settle_after_a_lost_answer_ends_the_attempt_once(house: Hous
     assert house.store.counts() == {"default": {"done": 1}}
 
 
+@on_every_store
 def test_a_repeated_settle_is_no_zombie_though_the_next_attempt_runs_by_then(house: House) -> None:
     """15.9 again: the retry was claimed before the repeated report came. It is still a repeat, and no stale report."""
 
@@ -102,6 +106,7 @@ def test_a_repeated_settle_is_no_zombie_though_the_next_attempt_runs_by_then(hou
     assert house.kinds(job.id) == ["failed", "succeeded"]
 
 
+@on_every_store
 def test_every_answer_lost_once_and_still_one_ending_each(house: House) -> None:
     @house.app.task
     def echo(n: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.worker.pace import Pace
 from holdfast.worker.runner import EXIT_STUCK
-from tests.worker.house import House, until
+from tests.worker.house import House, on_every_store, until
 
 
 class Handlers:
@@ -55,6 +55,7 @@ def task_of(house: House, handler: Handlers, **options: Any) -> Any:
     return house.app.task(name="wait", **options)(wait)
 
 
+@on_every_store
 def test_a_running_job_may_finish_within_the_grace_period(
     house: House, handler: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -73,6 +74,7 @@ def test_a_running_job_may_finish_within_the_grace_period(
     assert house.store.workers() == []
 
 
+@on_every_store
 def test_what_does_not_finish_in_time_is_released_without_cost(house: House, handler: Handlers) -> None:
     task = task_of(house, handler)
     runner = house.start(grace_period_s=0.1)
@@ -98,6 +100,7 @@ def test_a_second_order_releases_at_once(house: House, handler: Handlers) -> Non
     assert house.kinds(job.id) == ["released"]
 
 
+@on_every_store
 @pytest.mark.parametrize(("on_crash", "state"), [("hold", "held"), ("fail", "dead")])
 def test_a_started_job_that_is_dangerous_to_repeat_is_not_released(
     house: House, handler: Handlers, on_crash: str, state: str
@@ -113,6 +116,7 @@ def test_a_started_job_that_is_dangerous_to_repeat_is_not_released(
     assert house.kinds(job.id) == ["released", state]
 
 
+@on_every_store
 def test_what_was_claimed_ahead_is_released_unstarted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pace, "ahead", lambda *_: 5)
     handler = Handlers(is_async=False)
