@@ -152,9 +152,10 @@ class Sender(Generic[P, R]):
 
         run_after: seconds from now, counted by the store's clock. run_at: an instant with a time zone; one that has
         passed means now. key: while a live job has it, an enqueue returns that job. priority: larger is sooner. id: the
-        caller's own, for repeating an enqueue whose answer was lost. connection: the caller's own, to the same store
-        (on SQLite a `sqlite3.Connection` to the same file): the job is stored by the transaction that is open on it,
-        and rolled back with it; if none is open, one is begun. The rest is as in `app.task`.
+        caller's own, for repeating an enqueue whose answer was lost. connection: the caller's own, to the same store:
+        of the driver (`sqlite3`, `psycopg`), of SQLAlchemy or of Django. The job is stored by the transaction that is
+        open on it, and rolled back with it; if none is open, one is begun. With one that is awaited use `aenqueue`.
+        The rest is as in `app.task`.
         """
         policy = {
             "retry": retry,

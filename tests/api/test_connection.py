@@ -3,12 +3,18 @@
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import sqlalchemy
+from django.db import transaction
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
 from holdfast import App
 from holdfast.errors import StoreUnsupported, UsageError
+from tests.api.doors import with_django
 
 
 @pytest.fixture
@@ -105,6 +111,38 @@ def test_a_connection_that_is_closed_or_another_threads_is_refused(app: App, ord
     with pytest.raises(UsageError, match="the connection is closed; pass one that is open"):
         ship.using(connection=orders).enqueue(1)
     assert app.counts()["ready"] == 0
+
+
+def test_a_session_of_sqlalchemy_to_the_same_file(app: App, orders: sqlite3.Connection, tmp_path: Path) -> None:
+    ship = app.task(ship_order)
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/jobs.db", poolclass=NullPool)
+    with Session(engine) as session, engine.connect() as connection:
+        session.execute(sqlalchemy.text("INSERT INTO orders VALUES (1)"))
+        ship.using(connection=session).enqueue(1)
+        session.rollback()
+        ship.using(connection=session).enqueue(2)
+        assert app.counts()["ready"] == 0
+        session.commit()
+        assert app.counts()["ready"] == 1
+        ship.using(connection=connection).enqueue(3)
+        connection.commit()
+    assert app.counts()["ready"] == 2
+    assert orders.execute("SELECT count(*) FROM orders").fetchone() == (0,)
+
+
+def test_djangos_connection_to_the_same_file(app: App, orders: sqlite3.Connection, tmp_path: Path) -> None:
+    ship = app.task(ship_order)
+    django = with_django({"file": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "jobs.db")}})["file"]
+    with suppress(ZeroDivisionError), transaction.atomic("file"):
+        ship.using(connection=django).enqueue(1)
+        raise ZeroDivisionError
+    with transaction.atomic("file"):
+        ship.using(connection=django).enqueue(2)
+        assert app.counts()["ready"] == 0
+    assert app.counts()["ready"] == 1
+    ship.using(connection=django).enqueue(3)
+    assert app.counts()["ready"] == 2
+    django.close()
 
 
 def test_jobs_for_two_connections_are_refused(app: App, orders: sqlite3.Connection) -> None:

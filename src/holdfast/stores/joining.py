@@ -101,15 +101,14 @@ def _below_sqlalchemy(given: Any) -> object:
     return given if found is None else found.driver_connection
 
 
-async def _below_async(given: Any) -> object:
-    if not _comes_from(given, "sqlalchemy.ext.asyncio"):
+async def _below_async(given: Any) -> Any:
+    if not _comes_from(given, "sqlalchemy.ext.asyncio") or not hasattr(given, "in_transaction"):
         return driver_connection(given)  # here, not in the thread: Django's connections belong to theirs
-    found = getattr(given, "connection", None)
-    if callable(found):
-        given = await found()
-    elif hasattr(given, "get_raw_connection") and not given.in_transaction():
+    if not hasattr(given, "get_raw_connection"):  # a session: it begins by itself
+        given = await given.connection()
+    elif not given.in_transaction():
         await given.begin()
-    return (await given.get_raw_connection()).driver_connection if hasattr(given, "get_raw_connection") else given
+    return (await given.get_raw_connection()).driver_connection
 
 
 def _below_django(given: Any) -> object:

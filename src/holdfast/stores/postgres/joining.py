@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import psycopg
@@ -47,7 +47,8 @@ class Callers:
                 self._check_identity(connection, cursor)
                 yield cast(Cursor, cursor)
             except BaseException:
-                connection.rollback()  # there was nothing in it but what we did
+                with suppress(psycopg.Error):  # the connection may be lost, which the first error says better
+                    connection.rollback()  # there was nothing in it but what we did
                 raise
         except psycopg.Error as error:
             raise self._explain(error) from error
