@@ -74,11 +74,19 @@ class PostgresServer:
         """End the server: SIGINT cuts the sessions and shuts down, SIGQUIT and SIGKILL make it recover at the start."""
         if self._process is not None:
             if how is signal.SIGKILL:
-                os.killpg(self._process.pid, how)  # its children would finish what they are at
-            else:
-                self._process.send_signal(how)
+                self._kill_sessions(self._process.pid)  # they would finish what they are at
+            self._process.send_signal(how)
             self._process.wait(60)
             self._process = None
+
+    def _kill_sessions(self, server: int) -> None:
+        """kill -9 for every process that the server has started; it is stopped first, so that it starts no more."""
+        os.kill(server, signal.SIGSTOP)
+        sessions = _children(server)
+        for session in sessions:
+            os.kill(session, signal.SIGKILL)
+        while sessions & _children(server):  # while one is there, no other server may use the data
+            pause(0.002)
 
     def close(self) -> None:
         """End the server and remove its data."""
@@ -113,6 +121,13 @@ class PostgresServer:
                     shutil.copytree(source, self.folder / source.name)
             carried = self.folder / carried.name
         return carried / "pginstall" / "bin"
+
+
+def _children(parent: int) -> set[int]:
+    """The living processes that it has started."""
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
+    rows = [line.split() for line in listed.stdout.splitlines()]
+    return {int(pid) for pid, found, state, *_ in rows if int(found) == parent and not state.startswith("Z")}
 
 
 def _candidates() -> Iterator[Path]:
