@@ -5,15 +5,21 @@ A new store is a new class here and a line in `STORES`; figures.py does not chan
 
 from __future__ import annotations
 
+import atexit
 import sqlite3
+import sys
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
+
+import psycopg
 
 from holdfast.clock import SystemClock
 from holdfast.core.records import Job
 from holdfast.identity import new_id
 from holdfast.stores import codec
+from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.batch import Q
 from holdfast.stores.sqlite.store import SqliteStore
 
@@ -117,4 +123,72 @@ class SqliteBed:
         self._db.close()
 
 
-STORES: dict[str, type[Bed]] = {"sqlite": SqliteBed}
+class PostgresBed:
+    """A schema of a server of our own, with the server's default settings: every commit is synced."""
+
+    def __init__(self, folder: Path, database: str = "postgres") -> None:
+        self.schema = f"bench_{new_id()}"
+        base = server().removesuffix("postgres") + database
+        self.url = f"{base}?schema={self.schema}"
+        self._store = PostgresStore(self.url)
+        self._store.migrate()
+        self._db = psycopg.connect(base, autocommit=True, options=f"-c search_path={self.schema}")
+
+    def done(self) -> int:
+        row = self._db.execute("SELECT sum(jobs)::bigint FROM tally WHERE state = 'done'").fetchone()
+        return (row and row[0]) or 0
+
+    def raw_insert(self, ids: list[str]) -> None:
+        self._db.execute("CREATE TABLE IF NOT EXISTS raw (id text PRIMARY KEY, payload text)")
+        for id in ids:
+            self._db.execute("INSERT INTO raw (id, payload) VALUES (%s, '{}')", (id,))
+
+    def raw_insert_job(self, ids: list[str]) -> None:
+        for id in ids:
+            self._db.execute(
+                "INSERT INTO job (id, task, queue, payload, run_at, created_at, attempts_max, backoff_base_s,"
+                " backoff_cap_s, backoff_jitter, crashes_max, on_crash, lease_s, beat_s)"
+                " VALUES (%s, 'raw', 'raw', '{}', %s, %s, 3, 1.0, 60.0, true, 3, 'retry', 30.0, 10.0)",
+                (id, now := time.time(), now),
+            )
+
+    def raw_loop(self, task: str) -> int:
+        q, run, jobs, me = self._store._db, self._db.execute, 0, new_id()
+        run("INSERT INTO worker VALUES (%s, 'raw', 'h', 1, 'b', NULL, '[]', 1, 1, '', 0, 0)", (me,))
+        asked = {"queues": ["default"], "tasks": [task], "limit": BATCH, "ahead": 0, "even": True, "first": True}
+        asked |= {"worker": me, "lanes": None, "wall": None, "lease": None}
+        while True:
+            claimed = run(q["claim"], {**asked, "claim_id": new_id()}, prepare=False).fetchone()
+            rows = codec.rows_from(claimed[-1] if claimed else "[]")
+            if not rows:
+                return jobs
+            endings = [[row[_AT["id"]], row[_AT["fence"]], row[_AT["claim_id"]], "null"] for row in rows]
+            values = {"endings": codec.encode(endings).decode(), "many": len(rows), "wall": None}
+            run(q["settle_done"], values, prepare=False)
+            jobs += len(rows)
+
+    def expire_all(self, at: float) -> None:
+        self._db.execute("UPDATE job SET lease_until = %s WHERE state = 'running'", (at,))
+
+    def holds(self, worker: str) -> bool:
+        held = "SELECT 1 FROM job WHERE state = 'running' AND worker = %s LIMIT 1"
+        return self._db.execute(held, (worker,)).fetchone() is not None
+
+    def close(self) -> None:
+        self._store.close()
+        self._db.execute(f"DROP SCHEMA {self.schema} CASCADE")
+        self._db.close()
+
+
+@lru_cache(maxsize=1)
+def server() -> str:
+    """Start the server that all beds share; it ends with this program."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from tests.servers import PostgresServer
+
+    started = PostgresServer(settings=())
+    atexit.register(started.close)
+    return started.url
+
+
+STORES: dict[str, type[Bed]] = {"sqlite": SqliteBed, "postgres": PostgresBed}

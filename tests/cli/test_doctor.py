@@ -19,7 +19,7 @@ from holdfast.app import App
 from holdfast.cli.main import cli
 from holdfast.core.machine import State
 from holdfast.core.verdict import Succeeded
-from holdfast.insight import diagnosis, medium, tuning
+from holdfast.insight import database, diagnosis, file, tuning
 from holdfast.insight.findings import Finding
 from holdfast.insight.words import listed, size
 from holdfast.stores.memory import MemoryStore
@@ -142,7 +142,7 @@ def test_damage(store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch)
     surroundings(monkeypatch)
     monkeypatch.setattr(SqliteStore, "check", lambda self: ["row 7 is missing from an index"])
     assert diagnose(store, clock)["The file is damaged"].severity == "problem"
-    monkeypatch.setattr(medium, "CHECKED_MAX", 1)
+    monkeypatch.setattr(file, "CHECKED_MAX", 1)
     assert "holdfast db check" in diagnose(store, clock)["Not checked for damage"].evidence
 
 
@@ -442,7 +442,7 @@ def test_a_sample_leaves_out_what_the_clock_made_negative(calm: Store, clock: Fa
 
 
 def test_every_command_in_a_fix_is_one(calm: Store) -> None:
-    sources = [Path(str(module.__file__)).read_text() for module in (diagnosis, medium, tuning)]
+    sources = [Path(str(module.__file__)).read_text() for module in (diagnosis, file, database, tuning)]
     commands = {match[1] for source in sources for match in re.finditer(r"(holdfast [a-z]+(?: [a-z]+)?)", source)}
     named = {command for command in commands if command.split()[1] not in ("does", "cannot")}
     assert len(named) > 8

@@ -7,35 +7,42 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast.core.machine import State
-from holdfast.core.records import Lease
+from holdfast.core.records import Lease, NewJob
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import LeaseLost, TransactionExpired
 from holdfast.stores.protocol import Answer, Store
 from tests.factory import EXPIRED, STALE, add, picture, row, settle, settlement, start
 
-pytestmark = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+with_sql = pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
+only_sqlite = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+Ledger = Callable[[], list[str]]
 
 
 @pytest.fixture
-def ledger(store: Store, tmp_path: Path) -> Iterator[Callable[[], list[str]]]:
-    """The user's own table in the same file, read by a connection that has nothing to do with the store."""
-    outside = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+def ledger(store: Store, tmp_path: Path) -> Iterator[Ledger]:
+    """The user's own table in the same database, read by a connection that has nothing to do with the store."""
+    outside: Any
+    if store.url.startswith("sqlite"):
+        outside = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+    else:
+        outside = psycopg.connect(store.url, autocommit=True)
+        outside.execute("DROP TABLE IF EXISTS ledger")
     outside.execute("CREATE TABLE ledger (entry TEXT)")
     yield lambda: [entry for (entry,) in outside.execute("SELECT entry FROM ledger")]
     outside.close()
 
 
-Ledger = Callable[[], list[str]]
-
-
+@with_sql
 def test_writes_and_settlement_are_committed_together(store: Store, ledger: Ledger) -> None:
     job = start(store)
     with store.transaction(job.lease, 5.0) as transaction:
-        transaction.connection.execute("INSERT INTO ledger VALUES (?)", ("paid",))
+        transaction.connection.execute("INSERT INTO ledger VALUES ('paid')")
         assert (ledger(), row(store, job.id).state) == ([], State.RUNNING)
         assert transaction.settle(settlement(job, Succeeded('"ok"'))) is Answer.ACCEPTED
         assert (ledger(), row(store, job.id).state) == (["paid"], State.DONE)
@@ -43,6 +50,7 @@ def test_writes_and_settlement_are_committed_together(store: Store, ledger: Ledg
     assert store.counts() == {"default": {State.DONE: 1}}
 
 
+@with_sql
 def test_without_a_settlement_nothing_is_kept(store: Store, ledger: Ledger) -> None:
     job = start(store)
     with store.transaction(job.lease, 5.0) as transaction:
@@ -50,6 +58,7 @@ def test_without_a_settlement_nothing_is_kept(store: Store, ledger: Ledger) -> N
     assert (ledger(), row(store, job.id)) == ([], job)
 
 
+@with_sql
 def test_an_exception_undoes_the_writes_and_the_attempt_can_still_report_it(store: Store, ledger: Ledger) -> None:
     job = start(store)
     with suppress(ZeroDivisionError), store.transaction(job.lease, 5.0) as transaction:
@@ -59,6 +68,7 @@ def test_an_exception_undoes_the_writes_and_the_attempt_can_still_report_it(stor
     assert settle(store, job, Failed("division by zero")) is Answer.ACCEPTED
 
 
+@with_sql
 @pytest.mark.parametrize("stale", STALE.values(), ids=STALE.keys())
 def test_a_stale_lease_opens_nothing(store: Store, stale: Callable[[Store], Lease]) -> None:
     lease = stale(store)
@@ -69,6 +79,7 @@ def test_a_stale_lease_opens_nothing(store: Store, stale: Callable[[Store], Leas
     add(store)  # the store takes writes
 
 
+@with_sql
 @pytest.mark.parametrize("stale", STALE.values(), ids=STALE.keys())
 def test_a_settlement_that_is_refused_undoes_the_writes(
     store: Store, ledger: Ledger, stale: Callable[[Store], Lease]
@@ -84,12 +95,13 @@ def test_a_settlement_that_is_refused_undoes_the_writes(
     assert (ledger(), row(store, lease.job_id)) == ([], before)
 
 
+@with_sql
 def test_a_transaction_that_lasts_too_long_is_undone_and_says_so(store: Store, ledger: Ledger) -> None:
     job = start(store)
     others = set(threading.enumerate())
     with store.transaction(job.lease, 0.02) as transaction:
         transaction.connection.execute("INSERT INTO ledger VALUES ('too late')")
-        for timer in set(threading.enumerate()) - others:
+        for timer in {each for each in threading.enumerate() if isinstance(each, threading.Timer)} - others:
             timer.join(10)  # it measures real time, as the lock that it guards does
         with pytest.raises(TransactionExpired):
             transaction.connection.execute("SELECT 1")
@@ -122,6 +134,7 @@ print("survived")
 """
 
 
+@only_sqlite
 def test_code_that_is_busy_in_the_transaction_when_its_time_runs_out_gets_an_exception_and_no_crash(
     store: Store, tmp_path: Path
 ) -> None:
@@ -130,6 +143,7 @@ def test_code_that_is_busy_in_the_transaction_when_its_time_runs_out_gets_an_exc
     assert (done.returncode, done.stdout) == (0, "survived\n"), done.stderr[-2000:]
 
 
+@only_sqlite
 @pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK", "BEGIN", "END"])
 def test_the_callers_code_cannot_end_the_transaction_by_itself(store: Store, ledger: Ledger, statement: str) -> None:
     job = start(store)
@@ -146,6 +160,58 @@ def test_the_callers_code_cannot_end_the_transaction_by_itself(store: Store, led
     assert ledger() == ["paid"]
 
 
+@with_sql
+def test_the_driver_neither_commits_nor_rolls_back_by_hand(store: Store, ledger: Ledger) -> None:
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        transaction.connection.execute("INSERT INTO ledger VALUES ('paid')")
+        for by_hand in (transaction.connection.commit, transaction.connection.rollback):
+            with pytest.raises((sqlite3.Error, psycopg.Error)):
+                by_hand()
+        with suppress(sqlite3.Error), transaction.connection:  # how people commit
+            pass
+        assert ledger() == []
+        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+    assert ledger() == ["paid"]
+
+
+@with_sql
+def test_a_savepoint_is_the_callers_own_business(store: Store, ledger: Ledger) -> None:
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        for statement in ("SAVEPOINT a", "INSERT INTO ledger VALUES ('undone')", "ROLLBACK TO SAVEPOINT a"):
+            transaction.connection.execute(statement)
+        transaction.connection.execute("INSERT INTO ledger VALUES ('paid')")
+        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+    assert ledger() == ["paid"]
+
+
+@with_sql
+def test_the_next_job_of_a_chain_is_stored_with_the_settlement(store: Store, ledger: Ledger) -> None:
+    job = start(store)
+    follower, lost = (NewJob(id=name, task="t", payload="{}") for name in ("follower", "lost"))
+    with store.transaction(job.lease, 5.0) as transaction:
+        store.add([follower], transaction.connection)
+        assert store.get("follower") is None
+        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+    assert row(store, "follower").state is State.READY
+    other = start(store)
+    with store.transaction(other.lease, 5.0) as transaction:
+        store.add([lost], transaction.connection)
+    assert store.get("lost") is None
+
+
+@with_sql
+def test_the_connection_is_of_no_use_afterwards(store: Store, ledger: Ledger) -> None:
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        with pytest.raises((sqlite3.Error, psycopg.Error)):
+            transaction.connection.execute("INSERT INTO ledger VALUES ('late')")
+    assert ledger() == []
+
+
+@with_sql
 def test_rolling_back_may_be_repeated_and_lets_others_in(store: Store, ledger: Ledger) -> None:
     job = start(store)
     with store.transaction(job.lease, 5.0) as transaction:
@@ -157,9 +223,13 @@ def test_rolling_back_may_be_repeated_and_lets_others_in(store: Store, ledger: L
     assert settle(store, row(store, job.id), EXPIRED) is Answer.ACCEPTED
 
 
+@with_sql
 def test_a_user_error_in_sql_is_the_users_and_changes_nothing(store: Store, ledger: Ledger) -> None:
     job = start(store)
     before = picture(store)
-    with pytest.raises(sqlite3.OperationalError), store.transaction(job.lease, 5.0) as transaction:
+    with (
+        pytest.raises((sqlite3.OperationalError, psycopg.errors.UndefinedTable)),
+        store.transaction(job.lease, 5.0) as transaction,
+    ):
         transaction.connection.execute("INSERT INTO no_such_table VALUES (1)")
     assert (picture(store), ledger()) == (before, [])

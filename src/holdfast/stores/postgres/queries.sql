@@ -370,8 +370,13 @@ INSERT INTO {schema}.tally (queue, state, jobs)
 SELECT queue, state, sum(jobs) FROM small GROUP BY queue, state HAVING sum(jobs) <> 0;
 
 -- name: transaction
--- The mark lives as long as the transaction: after a commit by hand it is gone.
-SELECT set_config('holdfast.transaction', %(mark)s, true) FROM {schema}.job
+-- The mark lives as long as the transaction: after a commit by hand it is gone. So do the two limits, for a worker that
+-- is frozen or cut off and cannot end it.
+SELECT
+    set_config('holdfast.transaction', %(mark)s, true),
+    set_config('statement_timeout', %(server_ms)s, true),
+    set_config('idle_in_transaction_session_timeout', %(server_ms)s, true)
+FROM {schema}.job
 WHERE id = %(id)s AND fence = %(fence)s AND claim_id = %(claim_id)s AND state = 'running';
 
 -- name: transaction_mark

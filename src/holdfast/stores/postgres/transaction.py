@@ -2,16 +2,21 @@
 
 It has a session of its own, so that many of them never keep the beat waiting for a connection. It has an end, because
 an open transaction holds locks and keeps the server from cleaning up: after `max_s` a timer ends it, and from then on
-every use raises. A commit in the middle would part the writes from the settlement: the connection refuses to commit or
-roll back by hand, and one that was made in plain SQL is noticed by a mark that ends with its transaction.
+every use raises. If this process cannot, because it is frozen or cut off, the server ends it a little later.
+
+A commit in the middle would part the writes from the settlement: the connection refuses to commit or roll back by hand,
+and one that was made in plain SQL is noticed, at once or by a mark that ends with its transaction.
 
 No lock is held on the job's row before the settlement, which checks the fence: beats go on meanwhile.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import psycopg
@@ -19,11 +24,19 @@ from psycopg.pq import TransactionStatus
 
 from holdfast.core.records import Lease
 from holdfast.core.verdict import Settlement
-from holdfast.errors import LeaseLost, TransactionExpired, UsageError
+from holdfast.errors import HoldfastError, LeaseLost, TransactionExpired, UsageError
 from holdfast.shield import shielded
 from holdfast.stores.postgres import batch
 from holdfast.stores.postgres.connection import Connections
+from holdfast.stores.postgres.joining import Guest
 from holdfast.stores.protocol import Answer
+
+_STOP_S = 2.0  # how long a statement that was told to stop is waited for
+_BY_HAND = "ctx.transaction() was committed or rolled back by hand in SQL, and is over; leave that to Holdfast"
+_ABORTED = (
+    "a statement in ctx.transaction() failed and the task went on: PostgreSQL has undone all of it. Let the error "
+    "pass, or put what may fail into a block `with db.transaction():`"
+)
 
 
 class PostgresTransaction:
@@ -38,24 +51,34 @@ class PostgresTransaction:
         why = f"ctx.transaction() was open for more than {max_s:g} s and was rolled back; keep it short and last"
         self._timer = threading.Timer(max_s, self._expire, (why,))
         self._timer.daemon = True
+        token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id, "mark": self._mark}
+        token["server_ms"] = str(round(max_s * 2_000) + 1_000)
         with shielded():
             try:
                 self.connection = db.open(FencedConnection, autocommit=False)
-                token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id, "mark": self._mark}
-                if self.connection.execute(db["transaction"], token).fetchone() is None:
-                    self.rollback()
-                    raise LeaseLost(f"job {lease.job_id}: another attempt holds the lease")
-                self._timer.start()
             except psycopg.Error as error:
                 raise db.explain(error) from error
+            try:
+                # Whatever the database's default is: a beat that changes the job's row meanwhile is no conflict.
+                self.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+                if Guest(self.connection).execute(db["transaction"], token).fetchone() is None:
+                    raise LeaseLost(f"job {lease.job_id}: another attempt holds the lease")
+                self.connection.lend()
+                self._timer.start()
+            except BaseException as error:
+                self.rollback()
+                if isinstance(error, psycopg.Error):
+                    raise db.explain(error) from error
+                raise
 
     def settle(self, settlement: Settlement) -> Answer:
         with shielded():
             self._timer.cancel()
             try:
-                self.connection.check()
-                self._check_mark()
-                answer = batch.settle(self._db, self.connection.cursor(), [settlement], self._wall())[0]
+                self.connection.take_back()
+                db = Guest(self.connection)
+                self._check_mark(db)
+                answer = batch.settle(self._db, db, [settlement], self._wall())[0]
                 if answer is Answer.ACCEPTED:
                     psycopg.Connection.commit(self.connection)
             except psycopg.Error as error:
@@ -70,46 +93,80 @@ class PostgresTransaction:
             self._timer.cancel()
             if self._open:
                 self._open = False
-                self.connection.close()  # the server rolls back what was not committed
+                self.connection.end()
 
     def _expire(self, why: str) -> None:
         with self._ending:
             if self._open:
                 self.connection.expire(why)
 
-    def _check_mark(self) -> None:
+    def _check_mark(self, db: Guest) -> None:
         if self.connection.info.transaction_status == TransactionStatus.INERROR:
-            return  # an error that the task has swallowed: the settlement says so
-        row = self.connection.execute(self._db["transaction_mark"]).fetchone()
+            raise UsageError(_ABORTED)
+        row = db.execute(self._db["transaction_mark"]).fetchone()
         if row is None or row[0] != self._mark:
-            raise UsageError("ctx.transaction() was committed or rolled back by hand in SQL; leave that to Holdfast")
+            raise UsageError(_BY_HAND)
 
 
 class FencedConnection(psycopg.Connection[Any]):
     """A connection lent to the user's code for one transaction."""
 
-    expired: str | None = None
+    _over: tuple[type[HoldfastError], str] | None = None
+    _lent = False
+
+    def lend(self) -> None:
+        """Hand the connection to the user's code: the transaction that is open is the only one from now on."""
+        self._lent = True
+
+    def take_back(self) -> None:
+        """End the user's part; raises if the transaction is over."""
+        self.check()
+        self._lent = False
 
     def expire(self, why: str) -> None:
-        """End the session; whatever runs in it is stopped."""
-        self.expired = why
-        self.cancel_safe(timeout=2.0)
-        with self.lock:  # soon: the driver's thread has been told to stop
-            self.close()
+        """End the session; from now on every use says why."""
+        self._over = TransactionExpired, why
+        self.end()
+
+    def end(self) -> None:
+        """End the session; the server rolls back what was not committed. A statement that another thread waits for is
+        stopped first: the driver's own close would pull the connection from under it."""
+        ours = self.lock.acquire(blocking=False)
+        if not ours:
+            with suppress(psycopg.Error):
+                self.cancel_safe(timeout=_STOP_S)
+            ours = self.lock.acquire(timeout=_STOP_S)
+        if not ours:  # the server does not answer
+            with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as line:
+                line.shutdown(socket.SHUT_RDWR)
+            ours = self.lock.acquire(timeout=_STOP_S)
+        self._lent = False
+        self.close()
+        if ours:
+            self.lock.release()
 
     def check(self) -> None:
-        """Raise if the time is over."""
-        if self.expired is not None:
-            raise TransactionExpired(self.expired)
+        """Raise if the transaction is over."""
+        if self._over is not None:
+            kind, why = self._over
+            raise kind(why)
 
     def wait(self, *arguments: Any, **options: Any) -> Any:
         """Every operation of the driver passes here."""
         self.check()
         try:
-            return super().wait(*arguments, **options)
+            answer = super().wait(*arguments, **options)
         except psycopg.Error:
             self.check()
             raise
+        if self._lent and self.pgconn.transaction_status == TransactionStatus.IDLE:
+            self._over = UsageError, _BY_HAND
+            self.check()
+        return answer
+
+    def cursor(self, *arguments: Any, **options: Any) -> Any:
+        self.check()
+        return super().cursor(*arguments, **options)
 
     def commit(self) -> NoReturn:
         raise psycopg.ProgrammingError("ctx.transaction() commits when the task returns; do not commit by hand")
@@ -119,3 +176,11 @@ class FencedConnection(psycopg.Connection[Any]):
 
     def set_autocommit(self, value: bool) -> None:
         raise psycopg.ProgrammingError("ctx.transaction() is one transaction; autocommit cannot be changed in it")
+
+    def close(self) -> None:
+        if self._lent:
+            raise psycopg.ProgrammingError("ctx.transaction() is closed when the task returns; do not close it by hand")
+        super().close()
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: `with connection:` is how people commit and close, and that is not theirs to do."""
