@@ -183,9 +183,10 @@ class Connections:
             try:
                 return self._attempt(work)
             except psycopg.OperationalError as error:
+                if isinstance(error, NoAnswer) or _is_cut(error):
+                    self._drop_the_dead(began)
                 if not _is_cut(error):
                     raise self.explain(error) from error
-                self._drop_the_dead(began)
             except psycopg.Error as error:
                 raise self.explain(error) from error
             try:

@@ -18,7 +18,7 @@ import os
 import selectors
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import psycopg
@@ -141,7 +141,7 @@ class Lifeline:
         pause_s, lost_at, said = 0.05, _CLOCK.lease(), False
         while not self._closing:
             try:
-                with self._db.open(Session) as session:
+                with closing(self._db.open(Session)) as session:
                     session.answer_s = _LOOK_ANSWER_S
                     self._set_up(session)
                     if said:

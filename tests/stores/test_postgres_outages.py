@@ -1,0 +1,379 @@
+"""PostgreSQL behind a bad network: workers go on, repeat what is safe to repeat, stop in time, and say so."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import Context
+from holdfast.core.machine import State
+from holdfast.core.records import Pulse
+from holdfast.core.verdict import Released, Succeeded
+from holdfast.errors import StoreReadOnly, StoreUnavailable
+from holdfast.stores.postgres import connection
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.protocol import Answer, Store
+from tests.factory import a_worker, add, claim, enrol, make_job, row, settle, settlement, start
+from tests.proxy import Proxy
+from tests.servers import PostgresServer
+from tests.worker.house import House, until
+
+Houses = Callable[..., House]
+
+
+def opened(url: str, schema: str, options: str = "") -> PostgresStore:
+    store = PostgresStore(f"{url}?schema={schema}{options}")
+    store.migrate()
+    return store
+
+
+def loud(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if words in record.getMessage()]
+
+
+# ---------------------------------------------------------------------------------- answers that were lost
+
+
+@pytest.fixture
+def far(proxy: Proxy, schema: str) -> Any:
+    """A store at the other end of the proxy."""
+    store = opened(proxy.url, schema)
+    yield store
+    store.close()
+
+
+def test_an_enqueue_whose_answer_was_swallowed_stores_one_job(far: Store, proxy: Proxy) -> None:
+    job = make_job()
+    proxy.swallow(b"INSERT INTO")
+    [added] = far.add([job])
+    assert proxy.swallowed == 1
+    assert added.id == job.id
+    assert far.counts() == {"default": {State.READY: 1}}
+
+
+def test_a_bulk_enqueue_whose_commit_was_swallowed_stores_each_job_once(far: Store, proxy: Proxy) -> None:
+    jobs = [make_job() for _ in range(250)]
+    proxy.swallow(b"COMMIT")
+    assert [added.id for added in far.add(jobs)] == [job.id for job in jobs]
+    assert proxy.swallowed == 1
+    assert far.counts() == {"default": {State.READY: 250}}
+
+
+def test_a_claim_whose_answer_was_swallowed_gives_the_same_rows_and_no_more(far: Store, proxy: Proxy) -> None:
+    for _ in range(5):
+        add(far)
+    worker = enrol(far)
+    proxy.swallow(b"SKIP LOCKED")
+    jobs = claim(far, worker, limit=2)
+    assert proxy.swallowed == 1
+    assert [(job.attempt, job.fence) for job in jobs] == [(1, 1), (1, 1)]
+    assert far.counts() == {"default": {State.READY: 3, State.RUNNING: 2}}
+
+
+def test_a_beat_whose_answer_was_swallowed_renews_the_lease(far: Store, proxy: Proxy) -> None:
+    job = start(far, lease_s=30)
+    assert job.worker is not None
+    proxy.swallow(b"beat_at")
+    answer = far.beat(job.worker, [Pulse(job.lease)])
+    assert proxy.swallowed == 1
+    assert (answer.lost, answer.gone) == ([], False)
+    assert (row(far, job.id).lease_until or 0) > (job.lease_until or 0)
+
+
+@pytest.mark.parametrize("outcome", [Succeeded('"fine"'), None], ids=["plain", "with notes"])
+def test_a_settle_whose_answer_was_swallowed_is_answered_already(far: Store, proxy: Proxy, outcome: Any) -> None:
+    job = start(far)
+    proxy.swallow(b"UPDATE")
+    assert settle(far, job, outcome or Released(started=True, cause="stopping")) is Answer.ALREADY
+    assert proxy.swallowed == 1
+    assert row(far, job.id).state is (State.DONE if outcome else State.READY)
+    assert len(far.journal(job.id)) == (0 if outcome else 1)
+
+
+def test_an_enrolment_whose_answer_was_swallowed_is_one_worker_that_lives(far: Store, proxy: Proxy) -> None:
+    worker = a_worker()
+    proxy.swallow(b"worker (\n    id, name")
+    far.enroll(worker)
+    assert proxy.swallowed == 1
+    assert [each.id for each in far.workers()] == [worker.id]
+    assert far.vanished() == []
+
+
+def test_a_transaction_whose_commit_was_swallowed_counts_once(
+    proxy: Proxy, houses: Houses, server: PostgresServer, schema: str
+) -> None:
+    """P6: the worker cannot know whether it was committed; the fence knows."""
+    house = houses(proxy.url)
+    server.execute(f"CREATE TABLE {schema}.effect (job text)")
+
+    @house.app.task
+    def pay(ctx: Context) -> int:
+        with ctx.transaction() as db:
+            db.execute(f"INSERT INTO {schema}.effect VALUES (%s)", (ctx.job.id,))
+        return ctx.attempt
+
+    house.start()
+    proxy.swallow(b"COMMIT")
+    job = pay.enqueue()
+    assert job.result(20) == 1
+    assert proxy.swallowed == 1
+    assert server.execute(f"SELECT count(*) FROM {schema}.effect") == [(1,)]
+    assert house.kinds(job.id) == ["succeeded"]
+
+
+# ---------------------------------------------------------------------------------------- the network
+
+
+def test_connections_that_are_cut_and_refused_for_a_while_kill_nobody(
+    proxy: Proxy, houses: Houses, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = houses(proxy.url)
+    begun, go_on = threading.Event(), threading.Event()
+
+    @house.app.task
+    def wait() -> str:
+        begun.set()
+        go_on.wait(20)
+        return "kept"
+
+    @house.app.task
+    def fine() -> str:
+        return "fine"
+
+    house.start(name="a")
+    house.start(name="b")
+    job = wait.enqueue()
+    assert begun.wait(20)
+    with proxy.down():
+        go_on.set()  # it ends while the store is away: its ending is kept
+        with pytest.raises(StoreUnavailable, match="refused"):
+            fine.enqueue()
+        until(lambda: len(loud(caplog, "the store fails")) >= 4, "they notice")
+    back_at = time.monotonic()
+    assert fine.enqueue().result(10) == "fine"
+    assert job.result(10) == "kept"
+    assert time.monotonic() - back_at < 5
+    assert house.row(job.id).attempt == 1
+    assert {worker.gone_at for worker in house.store.workers(gone=True)} == {None}
+    until(lambda: loud(caplog, "the store is back after"))
+    assert len(loud(caplog, "the store fails")) <= 8, "one line for each thread, not one for each try"
+    assert "Connection refused" in loud(caplog, "the store fails")[-1]
+    assert [record for record in caplog.records if record.name.startswith("psycopg")] == []
+
+
+def test_all_connections_cut_at_once_are_made_anew_within_a_call(far: PostgresStore, proxy: Proxy) -> None:
+    with far._db._open_pool().connection(), far._db._open_pool().connection():
+        add(far)  # so that there are several
+    proxy.cut()
+    began = time.monotonic()
+    for _ in range(4):
+        add(far)
+    assert time.monotonic() - began < 1
+    assert far.counts() == {"default": {State.READY: 5}}
+
+
+def test_a_worker_that_is_cut_off_stops_before_its_lease_ends_and_is_refused_when_it_is_back(
+    proxy: Proxy, houses: Houses, server: PostgresServer
+) -> None:
+    """The network takes everything and passes nothing on: no error says that the store is away."""
+    there, here = houses(proxy.url), houses(server.url)
+    stopped: list[float] = []
+    runs: list[str] = []
+
+    def define(house: House, name: str) -> Any:
+        @house.app.task(name="spin", lease_s=1.5)
+        def spin(ctx: Context) -> str:
+            runs.append(name)
+            try:
+                while name == "there":
+                    time.sleep(0.002)
+            except BaseException:
+                stopped.append(time.time())
+                raise
+            return name
+
+        return spin
+
+    spin, _ = define(there, "there"), define(here, "here")
+    there.start(name="there")
+    job = spin.enqueue()
+    here.until_state(job.id, "running")
+    first = here.row(job.id)
+    until(lambda: (here.row(job.id).lease_until or 0) > (first.lease_until or 0), "it beats")
+    proxy.stall()
+    lease_until = here.row(job.id).lease_until or 0
+    here.start(name="here")
+    until(lambda: stopped, "it stops by itself")
+    assert stopped[0] < lease_until
+    here.until_state(job.id, "done")
+    assert here.row(job.id).result == '"here"'
+    assert runs == ["there", "here"]
+    proxy.flow()
+    until(lambda: here.events(job.id, "stale_report"), "what it says is refused")
+    assert here.row(job.id).result == '"here"'
+
+
+def test_a_connection_that_never_answers_is_given_up(
+    proxy: Proxy, houses: Houses, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that is connected and not consuming finds that out by itself."""
+    monkeypatch.setattr(connection, "ANSWER_S", 1.0)
+    monkeypatch.setattr("holdfast.stores.postgres.lifeline._LOOK_ANSWER_S", 1.0)
+    house = houses(proxy.url)
+
+    @house.app.task
+    def fine() -> str:
+        return "fine"
+
+    house.start()
+    assert fine.enqueue().result(20) == "fine"
+    proxy.abandon()
+    until(lambda: loud(caplog, "no answer within 1 s"), timeout_s=10)
+    assert fine.enqueue().result(20) == "fine"
+    assert {worker.gone_at for worker in house.store.workers(gone=True)} == {None}
+
+
+def test_a_slow_server_is_slow_and_nothing_else(proxy: Proxy, houses: Houses) -> None:
+    house = houses(proxy.url)
+
+    @house.app.task(lease_s=4)
+    def fine(ctx: Context) -> int:
+        time.sleep(2)  # longer than a beat
+        return ctx.attempt
+
+    house.start(name="a")
+    proxy.delay_s = 0.15  # each way: 0.3 s for every answer
+    jobs = [fine.enqueue() for _ in range(2)]
+    assert [job.result(20) for job in jobs] == [1, 1]
+    assert house.store.journal(kinds=["zombie", "stale_report", "released"]) == []
+    assert {worker.gone_at for worker in house.store.workers(gone=True)} == {None}
+
+
+def test_a_store_that_cannot_be_reached_at_the_start_says_why_at_once(proxy: Proxy, schema: str) -> None:
+    proxy.refuse()
+    began = time.monotonic()
+    store = PostgresStore(f"{proxy.url}?schema={schema}")
+    with pytest.raises(StoreUnavailable, match="refused"):
+        store.migrate()
+    assert time.monotonic() - began < 2
+    proxy.listen()
+    store.migrate()
+    store.close()
+
+
+# ------------------------------------------------------------------------------------------- the server
+
+
+@pytest.fixture
+def role(server: PostgresServer, schema: str) -> Any:
+    """Where a user of the test's own comes in, and its name."""
+    name = f"user_of_{schema}"
+    server.execute(f"CREATE ROLE {name} LOGIN; GRANT CREATE ON DATABASE postgres TO {name}")
+    return server.url.replace("holdfast@", f"{name}@"), name
+
+
+def test_a_read_only_server_is_called_that_by_every_verb(server: PostgresServer, schema: str) -> None:
+    store = opened(server.url, schema)
+    job = start(store)
+    spare = add(store)
+    other = opened(server.url, schema, "&options=-c%20default_transaction_read_only%3Don")
+    verbs: list[Callable[[], object]] = [
+        lambda: other.add([make_job()]),
+        lambda: other.claim(job.worker or "", "c", ["default"], ["t"], 1),
+        lambda: other.beat(job.worker or "", [Pulse(job.lease)]),
+        lambda: other.settle([settlement(job, Succeeded())]),
+        lambda: other.retire(job.worker or "", "x"),
+        lambda: other.acquire("d", "h", 5.0),
+        lambda: other.pause("default", True),
+        lambda: other.purge([State.DONE], 0.0),
+        lambda: other.delete(spare.id, State.READY, 0),
+        lambda: other.enroll(a_worker()),
+        other.ping,
+    ]
+    for verb in verbs:
+        with pytest.raises(StoreReadOnly):
+            verb()
+    assert row(other, job.id) == row(store, job.id) == job
+    store.close()
+    other.close()
+
+
+@pytest.mark.slow  # the server is told, and the reaper's next looks are waited for
+def test_a_worker_says_that_the_store_is_read_only_and_goes_on_when_it_is_not(
+    server: PostgresServer, houses: Houses, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = houses(server.url)
+    begun, go_on = threading.Event(), threading.Event()
+
+    @house.app.task
+    def wait(ctx: Context) -> int:
+        begun.set()
+        go_on.wait(20)
+        return ctx.attempt
+
+    house.start()
+    job = wait.enqueue()
+    assert begun.wait(20)
+    server.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+    server.execute("SELECT pg_reload_conf()")
+    try:
+        until(lambda: loud(caplog, "takes no writes"), "it says so")
+        # Its session ends as well: the lock is taken again, though its row cannot be written.
+        server.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+        go_on.set()
+        until(lambda: server.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"), "the lock is back")
+    finally:
+        server.execute("ALTER SYSTEM RESET default_transaction_read_only")
+        server.execute("SELECT pg_reload_conf()")
+    assert job.result(10) == 1
+    assert wait.enqueue().result(10) == 1
+    assert {worker.gone_at for worker in house.store.workers(gone=True)} == {None}
+
+
+def test_a_pool_that_is_exhausted_says_so_in_time_and_beats_recover(server: PostgresServer, schema: str) -> None:
+    store = opened(server.url, schema, "&pool_max=2&wait_s=0.7")
+    job = start(store)
+    pool = store._db._open_pool()
+    with pool.connection(), pool.connection():
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="pool_max"):
+            store.beat(job.worker or "", [Pulse(job.lease)])
+        assert 0.6 < time.monotonic() - began < 2
+    assert store.beat(job.worker or "", [Pulse(job.lease)]).lost == []
+    assert (row(store, job.id).lease_until or 0) > (job.lease_until or 0)
+    store.close()
+
+
+def test_a_server_without_room_for_another_session_says_so(server: PostgresServer, schema: str, role: Any) -> None:
+    url, name = role
+    server.execute(f"ALTER ROLE {name} CONNECTION LIMIT 2")
+    store = opened(url, schema, "&wait_s=3")
+    pool = store._db._open_pool()
+    with pool.connection(), pool.connection(), pytest.raises(StoreUnavailable, match="too many connections"):
+        store.ping()
+    store.ping()
+    store.close()
+
+
+def test_a_statement_timeout_of_the_role_is_trouble_that_passes(
+    server: PostgresServer, schema: str, houses: Houses, role: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    url, name = role
+    server.execute(f"ALTER ROLE {name} SET statement_timeout = '300ms'")
+    house = houses(url)
+
+    @house.app.task
+    def fine(ctx: Context) -> int:
+        return ctx.attempt
+
+    house.start()
+    assert fine.enqueue().result(20) == 1
+    with psycopg.connect(server.url) as db:  # somebody has the table for himself
+        db.execute(f"LOCK TABLE {schema}.job IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(StoreUnavailable, match="statement timeout"):
+            fine.enqueue()
+        until(lambda: loud(caplog, "statement timeout"), "the worker says so")
+    assert fine.enqueue().result(10) == 1
