@@ -748,3 +748,32 @@ SELECT coalesce(json_agg(json_build_array(id, worker) ORDER BY seq), '[]')::text
     ORDER BY seq
     LIMIT 20
 ) AS orphan;
+
+-- name: condition
+-- In the order of condition.py: Condition. What other sessions do is hidden from most users: then NULL.
+SELECT json_build_object(
+    'version', current_setting('server_version'),
+    'database', current_database(),
+    'schema', %(schema)s::text,
+    'fsync', current_setting('fsync')::boolean,
+    'full_page_writes', current_setting('full_page_writes')::boolean,
+    'synchronous_commit', current_setting('synchronous_commit'),
+    'autovacuum', current_setting('autovacuum')::boolean,
+    'takes_writes', NOT pg_is_in_recovery() AND NOT current_setting('transaction_read_only')::boolean,
+    'connections', (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+    'connections_max', current_setting('max_connections')::integer,
+    'oldest_transaction_s', (
+        SELECT max(extract(epoch FROM clock_timestamp() - xact_start))::float8 FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()
+    ),
+    'table_bytes', pg_total_relation_size(jobs.relid),
+    'live_rows', jobs.n_live_tup,
+    'dead_rows', jobs.n_dead_tup,
+    'events', (
+        SELECT coalesce(max(seq) - min(seq) + 1, 0) FROM {schema}.journal
+    ),
+    'notify_share', pg_notification_queue_usage(),
+    'unlocked', (SELECT count(*) FROM {schema}.worker WHERE gone_at IS NULL AND server IS NULL)
+)::text
+FROM pg_stat_user_tables AS jobs
+WHERE jobs.schemaname = %(schema)s AND jobs.relname = 'job';

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from psycopg import errors
 
 from holdfast.clock import Clock, SystemClock
@@ -41,6 +42,7 @@ from holdfast.errors import (
 from holdfast.points import point
 from holdfast.stores import codec
 from holdfast.stores.postgres import batch
+from holdfast.stores.postgres.condition import Condition
 from holdfast.stores.postgres.connection import Connections, Cursor, Options, in_its_own_time
 from holdfast.stores.postgres.frontier import Frontier
 from holdfast.stores.postgres.joining import Callers
@@ -336,6 +338,13 @@ class PostgresStore:
     def check(self) -> list[str]:
         orphans = codec.rows_from(self._db.one("check")[0])
         return [f"job {job_id} runs under worker {worker}, which has no row" for job_id, worker in orphans]
+
+    def condition(self) -> Condition:
+        """Say what is known of the server and of our tables."""
+        found = self._db.one("condition", {"schema": self._db.options.schema})
+        if found is None:
+            raise StoreMissing(f"{self.url}: there are no tables of Holdfast in schema {self._db.options.schema}")
+        return msgspec.json.decode(found[0], type=Condition)
 
     def close(self) -> None:
         self._lifeline.close()
