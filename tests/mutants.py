@@ -2,12 +2,13 @@
 
     make mutants                          every mutant, about ten minutes on two cores
     .venv/bin/python tests/mutants.py settle judge      only those whose name contains one of the words
+    .venv/bin/python tests/mutants.py postgres          only those of that store
     .venv/bin/python tests/mutants.py --list
 
-Three kinds. *SQL*: each conjunct of every guarding statement in queries.sql is dropped. *Judge*: each condition in
-core/verdict.py and core/acts.py is negated, each comparison moved by one, each operand of `and`/`or` dropped, each move of
-the machine's table removed. *Hand*: guards in Python that a program cannot find, with the tests that should notice.
-A mutant is dead when a test fails; one that survives ends this program with exit code 1.
+Three kinds. *SQL* (`sqlite`, `postgres`): each conjunct of every guarding statement in queries.sql is dropped, and each
+alternative. *Judge*: each condition in core/verdict.py and core/acts.py is negated, each comparison moved by one, each
+operand of `and`/`or` dropped, each move of the machine's table removed. *Hand*: guards that a program cannot find, with
+the tests that should notice. A mutant is dead when a test fails; one that survives ends this program with exit code 1.
 """
 
 from __future__ import annotations
@@ -20,31 +21,82 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SRC = ROOT / "src"
-QUERIES = "holdfast/stores/sqlite/queries.sql"
+if __name__ == "__main__":
+    sys.path[0] = str(ROOT)  # not this folder, which has a `typing` in it
 
+from tests.servers import QUICK, PostgresServer  # noqa: E402
+
+SRC = ROOT / "src"
+CONFORMANCE = "tests/conformance"
 CORE = ("tests/core",)
-STORE = ("tests/conformance", "tests/test_sqlite_store.py")
+STORE = (CONFORMANCE, "tests/test_sqlite_store.py")
 
 # Statements whose WHERE protects somebody: every conjunct is a guard.
-GUARDED = (
-    *("claim_worker", "claim", "claim_answers", "beat_worker", "beat", "beat_lost", "beat_cancelled"),
-    *("settle", "settle_done", "transaction", "overdue", "vanished", "retire", "move", "purge", "delete", "due"),
-)
+GUARDED = {
+    "sqlite": (
+        *("claim_worker", "claim", "claim_answers", "beat_worker", "beat", "beat_lost", "beat_cancelled"),
+        *("settle", "settle_done", "transaction", "overdue", "vanished", "retire", "move", "purge", "delete", "due"),
+    ),
+    "postgres": (
+        *("add_holders", "claim", "claim_answers", "beat", "settle", "settle_done", "settle_seen", "transaction"),
+        *("overdue", "deadline", "vanished", "retire", "acquire", "resign", "move", "purge", "delete", "find"),
+        *("unserved", "due"),
+    ),
+}
 
 # Conjuncts that can be dropped without harm, each with its reason.
 EQUIVALENT = {
-    "sql claim_answers: state = 'running'": "a claim_id is only on rows that this claim made running, and is unique",
-    "sql claim_answers: worker = :worker": "only its own worker knows a claim_id",
-    "sql beat_cancelled: state = 'running'": "only a running job has a worker: a CHECK says so",
-    "sql due: priority = :priority": "it only says which lane is read; the earliest of all is the same",
-    "sql overdue: job.state = 'running'": "only a running job has a lease: a CHECK says so",
+    "sqlite claim_answers: state = 'running'": "a claim_id is only on rows that this claim made running, and is unique",
+    "sqlite claim_answers: worker = :worker": "only its own worker knows a claim_id",
+    "sqlite beat_cancelled: state = 'running'": "only a running job has a worker: a CHECK says so",
+    "sqlite due: priority = :priority": "it only says which lane is read; the earliest of all is the same",
+    "sqlite overdue: job.state = 'running'": "only a running job has a lease: a CHECK says so",
+    "postgres claim.given: state = 'running'": "only a running job has a worker: a CHECK says so",
+    "postgres claim.given: worker = %(worker)s": "only its own worker knows a claim_id",
+    **{
+        f"postgres {name}": "it only says which lanes are looked at; one without ready jobs of the queue gives none"
+        for name in (
+            "claim.picked: job.state = 'ready'",
+            "claim.picked: job.queue = wanted.queue",
+            "claim.picked: job.state = 'ready' (2)",
+            "claim.picked: job.queue = wanted.queue (2)",
+            "claim.picked: lane.priority IS NOT NULL (2)",
+            "due.lane: job.state = 'ready'",
+            "due.lane: job.queue = wanted.queue",
+            "due.lane: job.state = 'ready' (2)",
+            "due.lane: job.queue = lane.queue",
+            "due: job.priority = begun.priority",
+        )
+    },
+    "postgres claim_answers: job.state = 'running'": "only a running job has a worker: a CHECK says so",
+    "postgres claim_answers: job.worker = %(worker)s": "only its own worker knows a claim_id",
+    "postgres beat: job.state = 'running' (2)": "only a running job has a worker: a CHECK says so",
+    "postgres settle.told: state = 'ready'": "a hint too many: who is woken looks and sleeps again",
+    "postgres settle.told: due": "a hint too many: who is woken looks and sleeps again",
+    "postgres overdue: job.state = 'running'": "only a running job has a lease: a CHECK says so",
+    "postgres deadline: state = 'running'": "only a running job has a lease: a CHECK says so",
+    "postgres vanished.held: %(watch)s": "it spares the look at the locks; who does not watch finds nobody below",
+    "postgres vanished.held: objsubid = 1": "a lock with two numbers is another one, but for a chance of one in 2^64",
+    "postgres vanished.held: granted": "nobody waits for such a lock: all of them are tried",
+    "postgres vanished.held: database = (SELECT oid FROM pg_database WHERE datname = current_database())": (
+        "the ids of workers are unique over all databases"
+    ),
+    "postgres vanished.dead: job.state = 'running'": "only a running job has a worker: a CHECK says so",
+    "postgres vanished: job.state = 'running'": "only a running job has a worker: a CHECK says so",
+    "postgres retire.forgotten: allowed.yes": "who is long gone and holds nothing may be forgotten by anybody",
+    "postgres retire.forgotten: job.state = 'running'": "only a running job has a worker: a CHECK says so",
+    "postgres purge.steps: job_id IN (SELECT id FROM old)": "nothing writes steps yet",
+    "postgres delete.steps: job_id IN (SELECT id FROM gone)": "nothing writes steps yet",
 }
 
 
@@ -61,37 +113,83 @@ class Mutant:
 # ----------------------------------------------------------------------------------------------- SQL
 
 
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One condition of a statement, and the statement without it."""
+
+    store: str
+    query: str
+    name: str
+    statement: str
+
+
 def sql_mutants() -> Iterator[Mutant]:
-    whole = (SRC / QUERIES).read_text()
-    for name in GUARDED:
-        start = whole.index(f"-- name: {name}\n")
-        end = whole.find("\n-- name: ", start + 1)
+    for store in GUARDED:
+        file = queries_of(store)
+        whole = (SRC / file).read_text()
+        for guard in guards(store):
+            start, end = span(whole, guard.query)
+            nearest = f"{CONFORMANCE}/test_{guard.query.split('_')[0]}.py"
+            tests = (nearest, *STORE) if (ROOT / nearest).exists() else STORE
+            tests = (tests[0], "tests/stores/test_postgres_guards.py", *tests[1:]) if store == "postgres" else tests
+            if guard.query == "transaction":
+                tests = ("tests/worker/test_transaction.py", *tests)
+            yield Mutant(guard.name, file, whole[:start] + guard.statement + whole[end:], tests)
+
+
+def guards(store: str) -> Iterator[Guard]:
+    """Return every guard of the statements in GUARDED."""
+    whole = (SRC / queries_of(store)).read_text()
+    names = Counter[str]()
+    for query in GUARDED[store]:
+        start, end = span(whole, query)
         statement = whole[start:end]
-        for match in conjuncts(statement):
-            dropped = statement[: match.start("what")] + "true" + statement[match.end("what") :]
-            words = " ".join(match["what"].split())
-            tests = ("tests/worker/test_transaction.py", *STORE) if name == "transaction" else STORE
-            yield Mutant(f"sql {name}: {words}", QUERIES, whole[:start] + dropped + whole[end:], tests)
+        for begin, stop, instead in conditions(statement):
+            part = part_of(statement, begin)
+            name = f"{store} {query}{part}: {' '.join(statement[begin:stop].split())}"
+            names[name] += 1
+            name += f" ({names[name]})" if names[name] > 1 else ""
+            yield Guard(store, query, name, statement[:begin] + instead + statement[stop:])
 
 
-def conjuncts(statement: str) -> Iterator[re.Match[str]]:
-    """Find what stands behind each WHERE and AND, up to the next AND, OR at this depth, ORDER BY or end of the clause."""
-    for match in re.finditer(r"\b(?:WHERE|AND)\s+(?P<what>)", statement):
-        begin = match.end()
-        depth, at = 0, begin
-        while at < len(statement):
-            rest = statement[at:]
-            if depth == 0 and re.match(
-                r"(?:\s+(?:AND|OR|ORDER BY|LIMIT|RETURNING|GROUP BY|UNION)\b|;|\s*\)|\s*$)", rest
-            ):
-                break
+def queries_of(store: str) -> str:
+    return f"holdfast/stores/{store}/queries.sql"
+
+
+def span(whole: str, query: str) -> tuple[int, int]:
+    """Return where a statement begins and ends in its file."""
+    start = whole.index(f"-- name: {query}\n")
+    end = whole.find("\n-- name: ", start + 1)
+    return start, end if end >= 0 else len(whole)
+
+
+BEGINS = re.compile(r"\b(?:WHERE|AND|OR|(?<!DISTINCT )ON(?! CONFLICT))\s+")
+ENDS = re.compile(
+    r"\s+(?:AND|OR|AS|ORDER BY|LIMIT|RETURNING|GROUP BY|UNION|FOR|(?:LEFT |CROSS )?JOIN|WHERE)\b|;|,|\s*\)|\s*$"
+)
+PART = re.compile(r"^(?:WITH (?:RECURSIVE )?)?(\w+)(?: \([\w, ]+\))? AS (?:MATERIALIZED )?\($", re.MULTILINE)
+
+
+def conditions(statement: str) -> Iterator[tuple[int, int, str]]:
+    """Find what stands behind each WHERE, AND, ON and OR of this depth; and what it is replaced by to drop it."""
+    for match in BEGINS.finditer(statement):
+        begin = at = match.end()
+        depth = 0
+        while at < len(statement) and not (depth == 0 and ENDS.match(statement, at)):
             depth += {"(": 1, ")": -1}.get(statement[at], 0)
             at += 1
-        what = statement[begin:at]
-        if what.strip() and what.strip() != "true":
-            found = re.compile(re.escape(what).join(("(?P<what>", ")"))).match(statement, begin)
-            if found:
-                yield found
+        line = statement[statement.rfind("\n", 0, begin) + 1 : begin]
+        if statement[begin:at].strip() not in ("", "true") and not line.startswith("--"):
+            yield begin, at, "false" if match[0].startswith("OR") else "true"
+
+
+def part_of(statement: str, at: int) -> str:
+    """Return the name of the CTE around this place, with a dot before it."""
+    last = None
+    for last in PART.finditer(statement, 0, at):  # noqa: B007
+        pass
+    inside = last is not None and re.search(r"^\),?$", statement[last.end() : at], re.MULTILINE) is None
+    return f".{last[1]}" if last is not None and inside else ""
 
 
 # --------------------------------------------------------------------------------------------- judge
@@ -203,6 +301,8 @@ NEAREST = {
 }
 REAPER = ("tests/worker/test_reaper.py", "tests/test_daemon.py")
 
+POSTGRES = (CONFORMANCE, "tests/stores/test_postgres_guards.py")
+
 HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     # name, file, what stands there, what stands there instead, tests that should notice
     ("an interrupt hits inside the store", "shield.py", "        if state.depth:\n", "        if False:\n", WORKER),
@@ -309,6 +409,69 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         STORE,
     ),
     ("an act does not raise the fence", "stores/sqlite/queries.sql", "    fence = fence + :raises_fence,\n", "", STORE),
+    (
+        "postgres: claim does not raise the fence",
+        "stores/postgres/queries.sql",
+        "        fence = job.fence + 1,\n",
+        "        fence = greatest(job.fence, job.attempt + 1),\n",
+        POSTGRES,
+    ),
+    (
+        "postgres: claim does not count the attempt",
+        "stores/postgres/queries.sql",
+        "        attempt = job.attempt + 1,\n",
+        "",
+        POSTGRES,
+    ),
+    (
+        "postgres: a beat may shorten a lease",
+        "stores/postgres/queries.sql",
+        "greatest(job.lease_until, clock.lease + job.lease_s)",
+        "clock.lease + job.lease_s",
+        POSTGRES,
+    ),
+    (
+        "postgres: a reaper does not raise the fence",
+        "stores/postgres/queries.sql",
+        "fence = job.fence + ending.raises_fence::integer",
+        "fence = job.fence",
+        POSTGRES,
+    ),
+    (
+        "postgres: an act does not raise the fence",
+        "stores/postgres/queries.sql",
+        "        fence = job.fence + %(raises_fence)s::boolean::integer,\n",
+        "",
+        POSTGRES,
+    ),
+    (
+        "postgres: any fence is the attempt's own",
+        "stores/postgres/queries.sql",
+        "    job.fence = token.fence AND job.claim_id",
+        "    job.claim_id",
+        POSTGRES,
+    ),
+    (
+        "postgres: two live jobs may share a key",
+        "stores/postgres/migrations/0001_engine.sql",
+        "CREATE UNIQUE INDEX job_key",
+        "CREATE INDEX job_key",
+        POSTGRES,
+    ),
+    (
+        "postgres: a stale report is written every time",
+        "stores/postgres/migrations/0001_engine.sql",
+        "CREATE UNIQUE INDEX journal_stale",
+        "CREATE INDEX journal_stale",
+        POSTGRES,
+    ),
+    (
+        "postgres: a refused settlement commits the task's writes",
+        "stores/postgres/transaction.py",
+        "if answer is Answer.ACCEPTED:",
+        "if True:",
+        POSTGRES,
+    ),
     (
         "two live jobs may share a key",
         "stores/sqlite/migrations/0001_foundation.sql",
@@ -566,19 +729,39 @@ def hand_mutants() -> Iterator[Mutant]:
 # ----------------------------------------------------------------------------------------------- run
 
 
-def survives(mutant: Mutant) -> bool:
+NUMBERS = count(1)
+
+
+def survives(mutant: Mutant, server: PostgresServer) -> bool:
     """Run the tests over a copy of the package with the change; True when nothing went red."""
-    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+    words = "postgres" if "postgres" in mutant.file else "not postgres"  # what cannot notice is not run
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder, database(server) as address:
         copy = Path(folder) / "src"
         shutil.copytree(SRC, copy, ignore=shutil.ignore_patterns("__pycache__"))
         (copy / mutant.file).write_text(mutant.text)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=60", *mutant.tests]
-        environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-        ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(copy),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "HOLDFAST_TEST_POSTGRES": address,
+        }
+        ran = subprocess.run(
+            [*command, "-k", words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
         if ran.returncode not in (0, 1):
             # A mutant that cannot even be imported is dead as well, but an empty run proves nothing.
-            return "no tests ran" in ran.stdout
+            return "no tests ran" in ran.stdout or "deselected" in ran.stdout
         return ran.returncode == 0
+
+
+@contextmanager
+def database(server: PostgresServer) -> Iterator[str]:
+    """A database of its own for one mutant: several are tried at once."""
+    name = f"mutant_{next(NUMBERS)}"
+    server.execute(f"CREATE DATABASE {name}")
+    yield server.url.replace("/postgres", f"/{name}")
+    server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def main() -> int:
@@ -587,30 +770,40 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the names and run nothing")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
-    kinds = {"sql": sql_mutants, "judge": judge_mutants, "hand": hand_mutants}
-    wanted = [kind for kind in kinds if kind in given.words] or list(kinds)
-    everything = [mutant for kind in wanted for mutant in kinds[kind]()]
+    everything = [*sql_mutants(), *judge_mutants(), *hand_mutants()]
     unknown = set(EQUIVALENT) - {mutant.name for mutant in everything}
-    if unknown and "sql" in wanted:
+    if unknown:
         raise SystemExit(f"EQUIVALENT names mutants that do not exist: {unknown}")
-    chosen = [
-        mutant
-        for mutant in everything
-        if mutant.name not in EQUIVALENT and (not given.words or any(word in mutant.name for word in given.words))
-    ]
+    meant = [mutant for mutant in everything if not given.words or any(word in mutant.name for word in given.words)]
+    chosen = [mutant for mutant in meant if mutant.name not in EQUIVALENT]
     if given.list:
         print("\n".join(mutant.name for mutant in chosen))
         return 0
     alive = []
-    with ThreadPoolExecutor(given.jobs) as pool:
-        for number, (mutant, lives) in enumerate(zip(chosen, pool.map(survives, chosen), strict=True), 1):
+    with ExitStack() as stack:
+        server = stack.enter_context(postgres())
+        pool = ThreadPoolExecutor(given.jobs)
+        stack.callback(pool.shutdown, cancel_futures=True)
+        for number, (mutant, lives) in enumerate(
+            zip(chosen, pool.map(partial(survives, server=server), chosen), strict=True), 1
+        ):
             if lives:
                 alive.append(mutant.name)
             print(f"[{number:3}/{len(chosen)}] {'ALIVE' if lives else 'dead '} {mutant.name}", flush=True)
-    print(f"{len(chosen) - len(alive)} dead, {len(alive)} alive, {len(EQUIVALENT)} known to be harmless")
+    print(f"{len(chosen) - len(alive)} dead, {len(alive)} alive, {len(meant) - len(chosen)} known to be harmless")
     for name in alive:
         print(f"  alive: {name}")
     return 1 if alive else 0
+
+
+@contextmanager
+def postgres() -> Iterator[PostgresServer]:
+    """One server for all mutants. Some of them would never come to an end."""
+    server = PostgresServer((*QUICK, "statement_timeout=15s"))
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 if __name__ == "__main__":

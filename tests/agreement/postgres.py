@@ -8,16 +8,14 @@ from tests.agreement.machine import Stores
 from tests.conftest import empty
 
 
-def stores_at(address: str, sql: dict[str, bytes] | None = None) -> type[Stores]:
-    """Return the machine over the database at this address; `sql` has statements that stand in for the store's own."""
+def stores_at(address: str) -> type[Stores]:
+    """Return the machine over the database at this address."""
 
     class PostgresStores(Stores):
         rounding = 0.0
 
         def open_second(self) -> Store:
             empty(address)
-            store = PostgresStore(address, clock=self.clock)
-            store._db._sql |= sql or {}
-            return store
+            return PostgresStore(address, clock=self.clock)
 
     return PostgresStores

@@ -1,4 +1,4 @@
-"""Every store does what memory does, call by call. HOLDFAST_EXAMPLES=2000 draws so many new runs, not the fixed ones."""
+"""Each store does what memory does, call by call. HOLDFAST_EXAMPLES=2000 draws so many new runs, not the fixed ones."""
 
 import os
 

@@ -90,3 +90,27 @@ def test_the_act_of_an_old_term_is_refused_and_changes_nothing(store: Store, clo
     with pytest.raises(DutyLost):
         store.retire(worker, "vanished", under=duty)
     assert picture(store) == before
+
+
+def test_a_duty_is_no_proof_of_another_that_was_lost(store: Store, clock: FakeClock) -> None:
+    kept, lost = store.acquire("pruner", "a", 90.0), acquire(store)
+    assert kept is not None
+    assert (kept.holder, kept.term) == (lost.holder, lost.term)
+    clock.advance(30)
+    acquire(store, "b")
+    worker = enrol(store)
+    job = start(store, worker)
+    before = picture(store)
+    with pytest.raises(DutyLost):
+        store.settle([settlement(job, LOST)], under=lost)
+    with pytest.raises(DutyLost):
+        store.retire(worker, "vanished", under=lost)
+    assert picture(store) == before
+    assert store.retire(worker, "vanished", under=kept) is True
+
+
+def test_who_resigns_one_duty_keeps_the_other(store: Store) -> None:
+    duty = acquire(store)
+    store.acquire("pruner", "a", 30.0)
+    assert store.resign(duty) is True
+    assert store.acquire("pruner", "b", 30.0) is None

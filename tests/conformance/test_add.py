@@ -180,3 +180,12 @@ def test_a_batch_of_two_thousand_is_stored_in_its_order(store: Store) -> None:
     found = store.find(Filter(limit=3000))
     assert [job.id for job in reversed(found)] == [job.id for job in jobs]
     assert store.add(jobs) == [Added(job.id, True) for job in jobs]
+
+
+def test_in_a_batch_the_key_of_an_ended_job_is_as_free_as_alone(store: Store) -> None:
+    there = add(store)
+    job_in(store, State.DEAD, key="k")
+    job_in(store, State.DONE, key="k")
+    new = make_job(key="k")
+    assert store.add([make_job(id=there.id), new]) == [Added(there.id, True), Added(new.id, False)]
+    assert store.add([new, make_job(id=there.id)]) == [Added(new.id, True), Added(there.id, True)]

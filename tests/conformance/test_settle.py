@@ -248,6 +248,43 @@ def test_a_settle_whose_answer_was_lost_is_repeated_and_changes_nothing(
     assert picture(store) == before
 
 
+def test_a_repeat_is_known_as_one_when_the_job_has_moved_on(store: Store, clock: FakeClock) -> None:
+    job = start(store)
+    settle(store, job, Failed("boom"))
+    clock.advance(3600)
+    again(store, row(store, job.id))
+    before = picture(store)
+    assert settle(store, job, Failed("boom")) is ALREADY
+    assert picture(store) == before
+
+
+@pytest.mark.parametrize("outcome", [Failed("bang"), TimedOut("boom"), Succeeded()], ids=["words", "kind", "success"])
+def test_what_the_attempt_did_not_report_before_is_no_repeat(store: Store, clock: FakeClock, outcome: Outcome) -> None:
+    job = start(store)
+    settle(store, job, Failed("boom"))
+    clock.advance(3600)
+    again(store, row(store, job.id))
+    assert settle(store, job, outcome) is REFUSED
+    assert len(stale_reports(store, job.id)) == 1
+
+
+def test_what_another_attempt_of_the_job_reported_is_no_repeat(store: Store, clock: FakeClock) -> None:
+    job = start(store, attempts_max=9)
+    settle(store, job, Failed("boom"))
+    clock.advance(3600)
+    zombie = again(store, row(store, job.id))
+    settle(store, zombie, EXPIRED)
+    assert settle(store, zombie, Failed("boom")) is REFUSED
+
+
+def test_what_another_job_reported_is_no_repeat(store: Store) -> None:
+    other, zombie = start(store), start(store)
+    settle(store, other, Failed("boom"))
+    settle(store, zombie, EXPIRED)
+    assert other.fence == zombie.fence
+    assert settle(store, zombie, Failed("boom")) is REFUSED
+
+
 def test_an_attempt_has_one_outcome_the_first(store: Store) -> None:
     job = start(store)
     settle(store, job, Failed("the first"))
