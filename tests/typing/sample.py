@@ -1,4 +1,4 @@
-"""Read by mypy --strict, never run. `# is: T` is what the checker must reveal, `# error: code` what it must refuse."""
+"""Read by mypy --strict and pyright, never run. `# is: T` is what mypy must reveal, `# error: code` what both refuse."""
 
 from datetime import timedelta
 from typing import Any, reveal_type
@@ -51,7 +51,7 @@ reveal_type(with_context_awaited)  # is: holdfast.tasks.Task[[n: int], dict[str,
 reveal_type(bare.enqueue(1))  # is: holdfast.jobs.Job[float]
 reveal_type(with_context.enqueue("a", width=1))  # is: holdfast.jobs.Job[bytes | None]
 reveal_type(nothing.enqueue().result())  # is: None
-anything.enqueue([1])
+anything.enqueue([1])  # pyright: ignore[reportCallIssue]  # takes Any for a Context
 
 bare.enqueue()  # error: call-arg
 bare.enqueue("1")  # error: arg-type
