@@ -1,4 +1,4 @@
-"""Read by mypy --strict and pyright, never run. `# is: T` is what mypy must reveal, `# error: code` what both refuse."""
+"""Read by mypy --strict and pyright, never run. `# is: T` is what mypy reveals, `# error: code` what both refuse."""
 
 from datetime import timedelta
 from typing import Any, reveal_type

@@ -1,4 +1,4 @@
-"""What pyright, which most editors ask, says about `sample.py`: it refuses what mypy refuses, and sees the same types."""
+"""What pyright, which most editors ask, says of `sample.py`: it refuses what mypy refuses, and sees the same types."""
 
 import json
 import re
