@@ -1,5 +1,6 @@
 """Must be shown, 3, as far as a test suite has time for it: `bench/storm.py` runs the whole of it."""
 
+import contextlib
 import json
 import sqlite3
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.records import Note
-from tests.crash.storm import Figures, Plan, check, storm
+from tests.crash.book import Book, Figures, check
+from tests.crash.storm import Plan, storm
 from tests.crash.world import World, now
+from tests.servers import PostgresServer
 
 
 @pytest.mark.slow  # six hundred jobs and eight kills
@@ -23,6 +26,23 @@ def test_every_job_is_done_once_by_its_newest_attempt_whoever_is_killed(tmp_path
     assert figures.events["stale_report"] == 0
 
 
+@pytest.mark.slow  # workers and their server are killed and started again
+def test_every_effect_is_there_once_whoever_is_killed_the_server_too(tmp_path: Path) -> None:
+    """P1, P3, P4, P6, P9, P10, under jobs that come in all the while"""
+    server = PostgresServer(settings=())
+    try:
+        plan = Plan(jobs=150, minutes=0.08, seed=5, effects=True, server_share=0.4, lease_s=5.0)
+        figures = storm(tmp_path, plan, f"{server.url}?options=-csearch_path%3Dholdfast", server)
+    finally:
+        server.close()
+    print("\n" + "\n".join(figures.lines()))
+    assert figures.wrong == []
+    assert figures.done >= 150
+    assert figures.effects == figures.paying > 0
+    assert figures.kills["servers"] > 0
+    assert figures.zombies.total() > 0, "a storm that hits nothing shows nothing"
+
+
 @pytest.mark.slow  # a worker is started
 def test_the_checker_can_fail(world: World) -> None:
     """A net is trusted only after something was thrown into it."""
@@ -31,9 +51,9 @@ def test_the_checker_can_fail(world: World) -> None:
     for job in jobs:
         world.until_state(job, "done")
 
-    def wrong(killed: dict[int, float] | None = None, ids: list[str] = jobs) -> list[str]:
+    def wrong(killed: dict[int, float] | None = None, paying: set[str] | None = None) -> list[str]:
         figures = Figures()
-        check(world, ids, killed or {}, figures)
+        check(world, Book(jobs=jobs, killed=killed or {}, paying=paying or set()), figures)
         return [line.split(": ", 1)[1] for line in figures.wrong]
 
     assert wrong() == []
@@ -53,6 +73,14 @@ def test_the_checker_can_fail(world: World) -> None:
     assert any("P4: it was accepted 2 times" in line for line in wrong())
     _journal(world, jobs[5], Note("stale_report"))
     assert any("unexpected: stale_report" in line for line in wrong())
+    with contextlib.closing(world.connect()) as connection:
+        connection.execute("CREATE TABLE effect (job TEXT, fence INTEGER)")
+        assert any("P6: its effects are of the attempts [], not [1]" in line for line in wrong(paying={jobs[5]}))
+        for _ in range(2):
+            connection.execute("INSERT INTO effect VALUES (?, 1)", (jobs[5],))
+        assert any("P6: its effects are of the attempts [1, 1]" in line for line in wrong(paying={jobs[5]}))
+    _journal(world, jobs[5], Note("failed"))
+    assert any("it failed, and the server was there" in line for line in wrong(paying={jobs[5]}))
 
 
 class Fake:
