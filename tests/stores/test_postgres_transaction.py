@@ -1,0 +1,490 @@
+"""ctx.transaction() on PostgreSQL, where it differs from SQLite: others write meanwhile, COMMIT cannot be forbidden, an
+error aborts it, the server may go away. What is common stands in tests/conformance/test_transaction.py."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from holdfast import Context, JobDead, Retry
+from holdfast.core.machine import State
+from holdfast.core.records import Pulse
+from holdfast.core.verdict import Failed, Succeeded
+from holdfast.errors import StoreError, StoreUnavailable, TransactionExpired, UsageError
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.protocol import Answer
+from tests.factory import EXPIRED, add, again, row, settle, settlement, start
+from tests.proxy import Proxy
+from tests.servers import PostgresServer
+from tests.worker.house import House, until
+
+ONCE = Retry(attempts_max=1)
+Houses = Callable[..., House]
+Stores = Callable[..., PostgresStore]
+both_kinds = pytest.mark.parametrize("is_async", [False, True], ids=["in a thread", "on the loop"])
+
+
+@pytest.fixture
+def stores(server: PostgresServer, schema: str) -> Iterator[Stores]:
+    """Open stores on the test's schema, with options of the address."""
+    with ExitStack() as opened:
+
+        def make(url: str = server.url, options: str = "") -> PostgresStore:
+            store = PostgresStore(f"{url}?schema={schema}{options}")
+            opened.callback(store.close)
+            store.migrate()
+            return store
+
+        yield make
+
+
+@pytest.fixture
+def store(stores: Stores, ledger: Callable[[], list[Any]]) -> PostgresStore:
+    return stores()
+
+
+@pytest.fixture
+def ledger(server: PostgresServer) -> Callable[[], list[Any]]:
+    """The user's own table, as somebody else sees it."""
+    server.execute("DROP TABLE IF EXISTS ledger; CREATE TABLE ledger (entry text)")
+    return lambda: [entry for (entry,) in server.execute("SELECT entry FROM ledger ORDER BY 1")]
+
+
+Ledger = Callable[[], list[Any]]
+PAID = "INSERT INTO ledger VALUES ('paid')"
+
+
+# --- The end comes by hand, or too early -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK", "END", "ABORT", f"{PAID}; COMMIT"])
+def test_an_end_in_plain_sql_is_noticed_at_once(store: PostgresStore, ledger: Ledger, statement: str) -> None:
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        with pytest.raises(UsageError, match=r"committed or rolled back by hand in SQL.*leave that to Holdfast"):
+            transaction.connection.execute(statement)
+        with pytest.raises(UsageError, match="by hand"):
+            transaction.connection.execute("INSERT INTO ledger VALUES ('more')")
+        with pytest.raises(UsageError, match="by hand"):
+            transaction.settle(settlement(job, Succeeded()))
+    assert row(store, job.id) == job
+    assert "more" not in ledger()
+
+
+@pytest.mark.parametrize("statement", ["COMMIT AND CHAIN", "ROLLBACK AND CHAIN", "COMMIT; BEGIN", "ROLLBACK; BEGIN"])
+def test_an_end_with_a_new_beginning_is_noticed_by_the_settlement(
+    store: PostgresStore, ledger: Ledger, statement: str
+) -> None:
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        transaction.connection.execute(statement)
+        transaction.connection.execute("INSERT INTO ledger VALUES ('more')")
+        with pytest.raises(UsageError, match="by hand"):
+            transaction.settle(settlement(job, Succeeded()))
+    assert (row(store, job.id), ledger()) == (job, [])
+
+
+def test_closing_it_is_not_the_tasks_business(store: PostgresStore, ledger: Ledger) -> None:
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        transaction.connection.execute(PAID)
+        with pytest.raises(psycopg.ProgrammingError, match="do not close it by hand"):
+            transaction.connection.close()
+        with pytest.raises(psycopg.ProgrammingError, match="autocommit cannot be changed"):
+            transaction.connection.autocommit = True
+        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+    assert ledger() == ["paid"]
+
+
+def test_an_error_that_the_task_swallowed_is_named_and_nothing_is_kept(store: PostgresStore, ledger: Ledger) -> None:
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        transaction.connection.execute(PAID)
+        with suppress(psycopg.errors.DivisionByZero):
+            transaction.connection.execute("SELECT 1 / 0")
+        with pytest.raises(UsageError, match="failed and the task went on: PostgreSQL has undone all of it"):
+            transaction.settle(settlement(job, Succeeded()))
+    assert (row(store, job.id), ledger()) == (job, [])
+    assert settle(store, job, Failed("no luck")) is Answer.ACCEPTED
+
+
+def test_an_error_in_a_block_of_the_driver_undoes_the_block_alone(store: PostgresStore, ledger: Ledger) -> None:
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        transaction.connection.execute(PAID)
+        with suppress(psycopg.errors.DivisionByZero), transaction.connection.transaction():
+            transaction.connection.execute("INSERT INTO ledger VALUES ('undone')")
+            transaction.connection.execute("SELECT 1 / 0")
+        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+    assert ledger() == ["paid"]
+
+
+def test_a_constraint_that_is_checked_at_the_commit(store: PostgresStore, server: PostgresServer) -> None:
+    server.execute("DROP TABLE IF EXISTS one; CREATE TABLE one (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        transaction.connection.execute("INSERT INTO one VALUES (1), (1)")
+        with pytest.raises(StoreError, match="duplicate key"):
+            transaction.settle(settlement(job, Succeeded()))
+    assert row(store, job.id) == job
+    assert server.execute("SELECT * FROM one") == []
+
+
+# --- Time ------------------------------------------------------------------------------------------------
+
+
+def sessions(server: PostgresServer, words: str) -> int:
+    """How many sessions are at such a statement, or idle in a transaction after it."""
+    asked = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND state <> 'idle' AND query LIKE"
+    [(count,)] = server.execute(f"{asked} '%{words}%'")
+    assert isinstance(count, int)
+    return count
+
+
+def test_a_statement_that_runs_on_is_stopped_when_the_time_is_over(
+    store: PostgresStore, ledger: Ledger, server: PostgresServer
+) -> None:
+    job = start(store)
+    with store.transaction(job.lease, 0.1) as transaction:
+        transaction.connection.execute(PAID)
+        with pytest.raises(TransactionExpired, match=r"open for more than 0\.1 s and was rolled back; keep it short"):
+            transaction.connection.execute("SELECT pg_sleep(60)")
+        with pytest.raises(TransactionExpired):
+            transaction.settle(settlement(job, Succeeded()))
+        until(lambda: not sessions(server, "pg_sleep"))
+    assert (row(store, job.id), ledger()) == (job, [])
+
+
+def test_an_idle_one_lets_its_locks_go_when_the_time_is_over(
+    store: PostgresStore, ledger: Ledger, server: PostgresServer
+) -> None:
+    server.execute("INSERT INTO ledger VALUES ('old')")
+    job = start(store)
+    with store.transaction(job.lease, 0.1) as transaction:
+        transaction.connection.execute("UPDATE ledger SET entry = 'new'")
+        server.execute("UPDATE ledger SET entry = 'another'")  # waits until the row is free
+        for use in (transaction.connection.cursor, transaction.connection.transaction().__enter__):
+            with pytest.raises(TransactionExpired):
+                use()
+    assert ledger() == ["another"]
+
+
+@pytest.mark.slow  # the server's own limit is a second longer than ours
+@pytest.mark.parametrize("running", [False, True], ids=["idle", "in a statement"])
+def test_the_server_ends_it_when_the_worker_cannot(store: PostgresStore, server: PostgresServer, running: bool) -> None:
+    """A worker that is frozen, or whose network is gone: its timer is of no use."""
+    job = start(store)
+    with store.transaction(job.lease, 0.02) as transaction:
+        transaction._timer.cancel()
+        transaction.connection.execute("SELECT 'frozen'")
+        if running:
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                transaction.connection.execute("SELECT pg_sleep(60)")
+        else:
+            until(lambda: not sessions(server, "frozen"))
+            with pytest.raises(psycopg.Error, match="idle-in-transaction"):
+                transaction.connection.execute("SELECT 1")
+    assert row(store, job.id) == job
+
+
+@pytest.mark.slow  # a server that does not answer is given time
+def test_a_network_that_is_silent_does_not_hold_the_task(
+    proxy: Proxy, stores: Stores, server: PostgresServer, ledger: Ledger
+) -> None:
+    store, far = stores(), stores(proxy.url)
+    job = start(store)
+    with far.transaction(job.lease, 0.1) as transaction:
+        proxy.stall()
+        with pytest.raises(TransactionExpired):
+            transaction.connection.execute(PAID)
+        proxy.flow()
+    assert (row(store, job.id), ledger()) == (job, [])
+
+
+def test_a_roll_back_stops_the_statement_that_another_thread_waits_for(
+    store: PostgresStore, ledger: Ledger, server: PostgresServer
+) -> None:
+    """As when a coroutine is cancelled that awaits a thread with the connection."""
+    job = start(store)
+    with ThreadPoolExecutor(1) as elsewhere:
+        with store.transaction(job.lease, 60.0) as transaction:
+            transaction.connection.execute(PAID)
+            running = elsewhere.submit(transaction.connection.execute, "SELECT pg_sleep(60)")
+            until(lambda: sessions(server, "pg_sleep"))
+        with pytest.raises(psycopg.Error):
+            running.result(20)
+    until(lambda: not sessions(server, "pg_sleep"))
+    assert (row(store, job.id), ledger()) == (job, [])
+
+
+# --- Others meanwhile ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+def test_the_beat_goes_on_while_it_is_open(stores: Stores, ledger: Ledger, level: str) -> None:
+    store = stores(options=f"&options=-c%20default_transaction_isolation%3D{level.replace(' ', '%5C%20')}")
+    job = start(store, lease_s=30)
+    assert job.worker is not None
+    with store.transaction(job.lease, 5.0) as transaction:
+        transaction.connection.execute(PAID)
+        answer = store.beat(job.worker, [Pulse(job.lease)])
+        assert (answer.lost, answer.skipped) == ([], [])
+        assert (row(store, job.id).lease_until or 0) > (job.lease_until or 0)
+        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+    assert ledger() == ["paid"]
+
+
+def test_a_fence_that_is_lost_in_the_middle_takes_everything_back(store: PostgresStore, ledger: Ledger) -> None:
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        transaction.connection.execute("INSERT INTO ledger VALUES ('by the zombie')")
+        assert settle(store, job, EXPIRED) is Answer.ACCEPTED  # nobody waits for us
+        successor = again(store, row(store, job.id))
+        with store.transaction(successor.lease, 5.0) as second:
+            second.connection.execute("INSERT INTO ledger VALUES ('by the successor')")
+            assert transaction.settle(settlement(job, Succeeded())) is Answer.REFUSED
+            assert second.settle(settlement(successor, Succeeded())) is Answer.ACCEPTED
+    assert ledger() == ["by the successor"]
+    assert row(store, job.id).fence == successor.fence
+
+
+def test_two_settlements_of_one_attempt_and_only_one_counts(store: PostgresStore, ledger: Ledger) -> None:
+    """The reaper's is under way when ours comes: it waits for the row, and then for the verdict of the fence."""
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as first, store.transaction(job.lease, 5.0) as second:
+        first.connection.execute("INSERT INTO ledger VALUES ('first')")
+        second.connection.execute("INSERT INTO ledger VALUES ('second')")
+        with ThreadPoolExecutor(2) as both:
+            answers = [both.submit(each.settle, settlement(job, Succeeded('"ok"'))).result for each in (first, second)]
+            outcomes = sorted(str(answer(20)) for answer in answers)
+    assert outcomes[0] == "accepted"
+    assert outcomes[1] in ("already", "refused")
+    assert len(ledger()) == 1
+
+
+def test_many_at_once_keep_nobody_waiting_for_a_connection(stores: Stores, ledger: Ledger) -> None:
+    store = stores(options="&pool_max=2&wait_s=2")
+    jobs = [start(store) for _ in range(20)]
+    with ExitStack() as opened:
+        transactions = [opened.enter_context(store.transaction(job.lease, 30.0)) for job in jobs]
+        for transaction in transactions:
+            transaction.connection.execute(PAID)
+        add(store)
+        assert jobs[0].worker is not None
+        assert store.beat(jobs[0].worker, [Pulse(jobs[0].lease)]).lost == []
+        for job, transaction in zip(jobs, transactions, strict=True):
+            assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+    assert ledger() == ["paid"] * 20
+
+
+@pytest.mark.parametrize("cursors", [psycopg.RawCursor, psycopg.ClientCursor])
+def test_what_the_task_sets_on_the_connection_does_not_disturb(
+    store: PostgresStore, ledger: Ledger, cursors: Any
+) -> None:
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        db = transaction.connection
+        db.row_factory, db.cursor_factory, db.prepare_threshold = dict_row, cursors, 0
+        assert db.execute("SELECT 1 AS n").fetchone() == {"n": 1}
+        db.execute("SET LOCAL search_path TO pg_temp")
+        db.execute("INSERT INTO public.ledger VALUES ('paid')")
+        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+    assert ledger() == ["paid"]
+
+
+# --- The server goes away --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("writes_on", [True, False], ids=["in a statement", "at the settlement"])
+def test_a_server_that_is_restarted_in_the_middle(
+    store: PostgresStore, ledger: Ledger, server: PostgresServer, writes_on: bool
+) -> None:
+    job = start(store)
+    with store.transaction(job.lease, 60.0) as transaction:
+        transaction.connection.execute(PAID)
+        server.stop()
+        server.start()
+        if writes_on:
+            with pytest.raises(psycopg.OperationalError):
+                transaction.connection.execute(PAID)
+        with pytest.raises(StoreUnavailable):
+            transaction.settle(settlement(job, Succeeded()))
+    assert (row(store, job.id), ledger()) == (job, [])
+    assert settle(store, job, Failed("the server was gone")) is Answer.ACCEPTED
+
+
+def test_a_server_that_has_no_room_for_another_session(stores: Stores, server: PostgresServer, ledger: Ledger) -> None:
+    store = stores()
+    job = start(store)
+    server.execute("DROP ROLE IF EXISTS narrow")
+    server.execute("CREATE ROLE narrow LOGIN CONNECTION LIMIT 0")
+    narrow = PostgresStore(f"{server.url.replace('holdfast@', 'narrow@')}?schema={store._db.options.schema}")
+    with pytest.raises(StoreUnavailable, match="too many connections"), narrow.transaction(job.lease, 5.0):
+        pytest.fail("it was opened")
+    narrow.close()
+    server.execute("DROP ROLE narrow")
+
+
+# --- In a worker -----------------------------------------------------------------------------------------
+
+
+def declared(house: House, work: Callable[[Context], Any], is_async: bool, **options: Any) -> Any:
+    async def awork(ctx: Context) -> Any:
+        return work(ctx)
+
+    return house.app.task(name="work", **options)(awork if is_async else work)
+
+
+@both_kinds
+def test_a_swallowed_error_fails_the_attempt_with_the_reason(
+    houses: Houses, server: PostgresServer, ledger: Ledger, is_async: bool
+) -> None:
+    house = houses(server.url)
+
+    def pay(ctx: Context) -> str:
+        with ctx.transaction() as db:
+            db.execute(PAID)
+            with suppress(psycopg.Error):
+                db.execute("SELECT 1 / 0")
+        return "paid"
+
+    job = declared(house, pay, is_async, retry=ONCE).enqueue()
+    house.start()
+    with pytest.raises(JobDead, match=r"a statement in ctx\.transaction.* failed and the task went on"):
+        job.result(20)
+    assert ledger() == []
+
+
+@both_kinds
+def test_a_commit_in_sql_fails_the_attempt(
+    houses: Houses, server: PostgresServer, ledger: Ledger, is_async: bool
+) -> None:
+    house = houses(server.url)
+
+    def pay(ctx: Context) -> str:
+        with ctx.transaction() as db, suppress(UsageError):
+            db.execute("ROLLBACK")
+            db.execute(PAID)
+        return "paid"
+
+    job = declared(house, pay, is_async, retry=ONCE).enqueue()
+    house.start()
+    with pytest.raises(JobDead, match="committed or rolled back by hand"):
+        job.result(20)
+    assert ledger() == []
+
+
+@both_kinds
+def test_the_effect_of_a_job_whose_server_was_restarted_comes_once(
+    houses: Houses, server: PostgresServer, ledger: Ledger, is_async: bool
+) -> None:
+    house = houses(server.url)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def pay(ctx: Context) -> int:
+        with ctx.transaction() as db:
+            db.execute("INSERT INTO ledger VALUES (%s)", (f"attempt {ctx.attempt}",))
+            if ctx.attempt == 1:
+                inside.set()
+                go_on.wait(20)
+        return ctx.attempt
+
+    job = declared(house, pay, is_async, retry=Retry(base_s=0.01)).enqueue()
+    house.start()
+    assert inside.wait(20)
+    server.stop()
+    server.start()
+    go_on.set()
+    assert job.result(20) == 2
+    assert ledger() == ["attempt 2"]
+
+
+@both_kinds
+def test_a_zombie_in_its_transaction_leaves_nothing(
+    houses: Houses, server: PostgresServer, ledger: Ledger, is_async: bool
+) -> None:
+    """The reaper takes its job while it is open; on PostgreSQL nobody waits for anybody."""
+    first, second = houses(server.url), houses(server.url)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def pay(ctx: Context) -> int:
+        with ctx.transaction() as db:
+            db.execute("INSERT INTO ledger VALUES (%s)", (f"fence {ctx.fence}",))
+            if ctx.fence == 1:
+                inside.set()
+                go_on.wait(20)
+        return ctx.fence
+
+    job = declared(first, pay, is_async).enqueue()
+    declared(second, pay, is_async)
+    first.start(name="first")
+    assert inside.wait(20)
+    with first.store.down("claim"):
+        assert settle(second.store, second.row(job.id), EXPIRED) is Answer.ACCEPTED  # type: ignore[arg-type]
+        second.start(name="second")
+        second.until_state(job.id, "done")
+    go_on.set()
+    until(lambda: "stale_report" in second.kinds(job.id))
+    assert job.result(20) == 3
+    assert ledger() == ["fence 3"]
+
+
+def test_a_coroutine_that_is_stopped_while_a_thread_has_its_connection(
+    houses: Houses, server: PostgresServer, ledger: Ledger
+) -> None:
+    house = houses(server.url)
+
+    @house.app.task(retry=ONCE, timeout_s=0.3)
+    async def pay(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            db.execute(PAID)
+            await asyncio.to_thread(db.execute, "SELECT pg_sleep(60)")
+
+    job = pay.enqueue()
+    house.start()
+    with pytest.raises(JobDead, match="timeout_s"):
+        job.result(20)
+    until(lambda: not sessions(server, "pg_sleep"))
+    assert ledger() == []
+
+
+@both_kinds
+def test_more_transactions_than_the_pool_has_connections(
+    houses: Houses, server: PostgresServer, ledger: Ledger, is_async: bool
+) -> None:
+    house = houses(server.url, "&pool_max=2")
+
+    def pay(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            db.execute("INSERT INTO ledger VALUES (%s)", (ctx.job.id,))
+
+    task = declared(house, pay, is_async)
+    jobs = house.app.enqueue_many([task.job() for _ in range(60)])
+    house.start(slots=20)
+    for job in jobs:
+        job.result(30)
+    assert ledger() == sorted(job.id for job in jobs)
+
+
+@both_kinds
+def test_the_next_job_is_stored_exactly_when_this_one_ends(
+    houses: Houses, server: PostgresServer, ledger: Ledger, is_async: bool
+) -> None:
+    house = houses(server.url)
+    follow = house.app.task(name="follow", queue="later")(lambda: None)
+
+    def pay(ctx: Context) -> str:
+        with ctx.transaction() as db:
+            job = follow.using(connection=db).enqueue()
+        assert house.store.get(job.id) is None
+        return job.id
+
+    job = declared(house, pay, is_async).enqueue()
+    house.start(queues=("default",))
+    assert house.row(job.result(20)).state is State.READY
