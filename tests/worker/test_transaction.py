@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast import App, Context, JobDead, Retry
@@ -28,34 +29,50 @@ def effects(file_house: House, tmp_path: Path) -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-def seen(effects: sqlite3.Connection) -> list[Any]:
+@pytest.fixture
+def shared_effects(shared_house: House, tmp_path: Path) -> Iterator[Any]:
+    """The same table in the same database, whichever it is."""
+    where = shared_house.app.url
+    if where.startswith("sqlite"):
+        path = tmp_path / "jobs.db"
+        connection: Any = sqlite3.connect(path, isolation_level=None, timeout=20, check_same_thread=False)
+    else:
+        connection = psycopg.connect(where, autocommit=True)
+    connection.execute("CREATE TABLE effect (job TEXT, fence INTEGER)")
+    yield connection
+    connection.execute("DROP TABLE effect")
+    connection.close()
+
+
+def seen(effects: Any) -> list[Any]:
     return effects.execute("SELECT job, fence FROM effect ORDER BY job, fence").fetchall()
 
 
-def write(ctx: Context, db: sqlite3.Connection) -> None:
-    db.execute("INSERT INTO effect VALUES (?, ?)", (ctx.job.id, ctx.fence))
+def write(ctx: Context, db: Any) -> None:
+    marks = "?, ?" if isinstance(db, sqlite3.Connection) else "%s, %s"
+    db.execute(f"INSERT INTO effect VALUES ({marks})", (ctx.job.id, ctx.fence))
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_writes_commit_with_the_settle(file_house: House, effects: sqlite3.Connection, is_async: bool) -> None:
+def test_writes_commit_with_the_settle(shared_house: House, shared_effects: Any, is_async: bool) -> None:
     between: list[Any] = []
 
     def pay(ctx: Context) -> str:
         with ctx.transaction() as db:
             write(ctx, db)
-        between.append(seen(effects))  # the block is over, and nothing is committed yet
+        between.append(seen(shared_effects))  # the block is over, and nothing is committed yet
         return "paid"
 
     async def apay(ctx: Context) -> str:
         return pay(ctx)
 
-    task = file_house.app.task(name="pay")(apay if is_async else pay)
-    file_house.start()
+    task = shared_house.app.task(name="pay")(apay if is_async else pay)
+    shared_house.start()
     job = task.enqueue()
     assert job.result(20) == "paid"
     assert between == [[]]
-    assert seen(effects) == [(job.id, 1)]
-    assert file_house.kinds(job.id) == ["succeeded"]
+    assert seen(shared_effects) == [(job.id, 1)]
+    assert shared_house.kinds(job.id) == ["succeeded"]
 
 
 def test_a_plain_cursor_and_many_rows_work_too(file_house: House, effects: sqlite3.Connection) -> None:
@@ -74,7 +91,7 @@ def test_a_plain_cursor_and_many_rows_work_too(file_house: House, effects: sqlit
 @pytest.mark.parametrize("where", ["inside", "after"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_a_handler_that_raises_takes_its_writes_back(
-    file_house: House, effects: sqlite3.Connection, where: str, is_async: bool
+    shared_house: House, shared_effects: Any, where: str, is_async: bool
 ) -> None:
     def pay(ctx: Context) -> None:
         with ctx.transaction() as db:
@@ -86,12 +103,12 @@ def test_a_handler_that_raises_takes_its_writes_back(
     async def apay(ctx: Context) -> None:
         pay(ctx)
 
-    task = file_house.app.task(name="pay", retry=ONCE)(apay if is_async else pay)
-    file_house.start()
+    task = shared_house.app.task(name="pay", retry=ONCE)(apay if is_async else pay)
+    shared_house.start()
     job = task.enqueue()
     with pytest.raises(JobDead, match=where):
         job.result(20)
-    assert seen(effects) == []
+    assert seen(shared_effects) == []
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
@@ -117,25 +134,25 @@ def test_a_result_that_cannot_be_stored_takes_the_writes_back_and_frees_the_file
 
 
 def test_the_effect_of_a_job_that_needed_several_attempts_is_there_once(
-    file_house: House, effects: sqlite3.Connection
+    shared_house: House, shared_effects: Any
 ) -> None:
-    @file_house.app.task(retry=Retry(attempts_max=4, base_s=0.0, cap_s=0.0))
+    @shared_house.app.task(retry=Retry(attempts_max=4, base_s=0.0, cap_s=0.0))
     def pay(ctx: Context) -> None:
         with ctx.transaction() as db:
             write(ctx, db)
         if ctx.attempt < 4:
             raise ValueError("after the write")
 
-    file_house.start()
-    jobs = file_house.app.enqueue_many([pay.job() for _ in range(10)])
+    shared_house.start()
+    jobs = shared_house.app.enqueue_many([pay.job() for _ in range(10)])
     for job in jobs:
         job.result(20)
-    assert seen(effects) == sorted((job.id, 4) for job in jobs)
+    assert seen(shared_effects) == sorted((job.id, 4) for job in jobs)
 
 
-def test_writes_are_refused_once_the_lease_is_lost(file_house: House, effects: sqlite3.Connection) -> None:
+def test_writes_are_refused_once_the_lease_is_lost(shared_house: House, shared_effects: Any) -> None:
     """The attempt is reaped while it runs: what it writes afterwards is never seen, the successor's is."""
-    house = file_house
+    house = shared_house
     entered, go_on = threading.Event(), threading.Event()
     met: list[BaseException] = []
 
@@ -161,7 +178,7 @@ def test_writes_are_refused_once_the_lease_is_lost(file_house: House, effects: s
     until(lambda: met, "the zombie wakes")
     assert isinstance(met[0], LeaseLost)
     assert job.result(20) == 3  # one claim, one reaping, one claim
-    assert seen(effects) == [(job.id, 3)]
+    assert seen(shared_effects) == [(job.id, 3)]
     until(lambda: "stale_report" in house.kinds(job.id))
     assert house.kinds(job.id).count("stale_report") == 1
 
