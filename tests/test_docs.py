@@ -1,9 +1,10 @@
 """The documentation is tested like code: its programs run, its commands parse, its links and names are real.
 
 A fenced block says by its first line what it is: `python` must compile; `python file=tasks.py` is written into a
-folder, for the blocks that follow on the same page; `python run` is a complete program and is run there, with a real
-worker beside it after `worker=tasks:app`. Lines with `holdfast …` in `sh` blocks, and `holdfast …` in running text,
-are parsed by the real command line, which executes nothing.
+folder, for the blocks that follow on the same page; `python run` is a complete program and is run there: after
+`worker=tasks:app` with a real worker beside it, after `postgres` with the address of a real server in DATABASE_URL.
+Lines with `holdfast …` in `sh` blocks, and `holdfast …` in running text, are parsed by the real command line, which
+executes nothing.
 """
 
 import ast
@@ -83,16 +84,19 @@ def test_there_are_programs_to_run() -> None:
 
 @pytest.mark.slow  # each starts an interpreter, and most a worker
 @pytest.mark.parametrize("block", PROGRAMS, ids=named)
-def test_every_complete_program_runs(block: Block, tmp_path: Path) -> None:
+def test_every_complete_program_runs(block: Block, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    env = clean()
+    if "postgres" in block.info.split():
+        env["DATABASE_URL"] = request.getfixturevalue("postgres")
     for before in PYTHON:
         if before.page == block.page and before.line < block.line and (name := before.option("file")):
             (tmp_path / name).write_text(before.text)
     (tmp_path / "program.py").write_text(block.text)
     app = block.option("worker")
-    worker = start_worker(app, tmp_path) if app else None
+    worker = start_worker(app, tmp_path, env) if app else None
     try:
         run = subprocess.run(
-            [sys.executable, "program.py"], cwd=tmp_path, env=clean(), capture_output=True, text=True, timeout=60
+            [sys.executable, "program.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
         )
     finally:
         log = stop(worker) if worker else ""
@@ -110,11 +114,11 @@ def test_every_example_runs(example: Path, tmp_path: Path) -> None:
     assert example.name in (ROOT / "examples" / "README.md").read_text("utf-8")
 
 
-def start_worker(app: str, folder: Path) -> subprocess.Popen[str]:
+def start_worker(app: str, folder: Path, env: dict[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "holdfast", "worker", app, "--grace-period", "1"],
         cwd=folder,
-        env=clean(),
+        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
