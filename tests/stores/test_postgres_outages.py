@@ -56,7 +56,7 @@ def test_an_enqueue_whose_answer_was_swallowed_stores_one_job(far: Store, proxy:
 
 def test_a_bulk_enqueue_whose_commit_was_swallowed_stores_each_job_once(far: Store, proxy: Proxy) -> None:
     jobs = [make_job() for _ in range(250)]
-    proxy.swallow(b"COMMIT")
+    proxy.swallow(b"COMMIT\0")
     assert [added.id for added in far.add(jobs)] == [job.id for job in jobs]
     assert proxy.swallowed == 1
     assert far.counts() == {"default": {State.READY: 250}}
@@ -116,7 +116,7 @@ def test_a_transaction_whose_commit_was_swallowed_counts_once(
         return ctx.attempt
 
     house.start()
-    proxy.swallow(b"COMMIT")
+    proxy.swallow(b"COMMIT\0")
     job = pay.enqueue()
     assert job.result(20) == 1
     assert proxy.swallowed == 1
@@ -173,6 +173,23 @@ def test_all_connections_cut_at_once_are_made_anew_within_a_call(far: PostgresSt
         add(far)
     assert time.monotonic() - began < 1
     assert far.counts() == {"default": {State.READY: 5}}
+
+
+def test_enrolling_over_a_session_that_was_cut_is_trouble_that_passes(far: PostgresStore, proxy: Proxy) -> None:
+    """Nothing of the driver's own gets through: a worker would not know what to do with it."""
+    enrol(far)
+    for _ in range(3):
+        proxy.cut()
+        until(lambda: _enrolled(far), "it works again", timeout_s=5)
+    assert far.vanished() == []
+
+
+def _enrolled(store: PostgresStore) -> bool:
+    try:
+        enrol(store)
+    except StoreUnavailable:
+        return False
+    return True
 
 
 def test_a_worker_that_is_cut_off_stops_before_its_lease_ends_and_is_refused_when_it_is_back(

@@ -45,6 +45,7 @@ Connection = psycopg.Connection[Any]
 Cursor = psycopg.Cursor[Any]
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 _OWN = ("schema", "pool_max", "wait_s")
+_NO_DATABASE = re.compile(r'database ".*" does not exist')  # a refused connection comes without a code
 _QUERIES = load_queries("holdfast.stores.postgres")
 _CLOCK = SystemClock()
 
@@ -65,8 +66,12 @@ class Options:
 
     @classmethod
     def parse(cls, url: str) -> Options:
-        parts = urlsplit(url)
         shown = without_password(url)
+        unreadable = BadURL(f"{shown!r} cannot be read; write %XX for special characters in names and passwords")
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise unreadable from None
         if parts.scheme not in ("postgresql", "postgres"):
             raise BadURL(f"{shown!r} is not a PostgreSQL address; write postgresql://user@host/database")
         own = {name: value for name, value in parse_qsl(parts.query, keep_blank_values=True) if name in _OWN}
@@ -78,11 +83,13 @@ class Options:
             raise BadURL(f"{shown!r}: schema={schema!r} is not a plain name; use small letters, digits and _")
         try:
             pool_max, wait_s = int(own.get("pool_max", 10)), float(own.get("wait_s", 10.0))
-            psycopg.conninfo.conninfo_to_dict(conninfo)
+            ports = str(psycopg.conninfo.conninfo_to_dict(conninfo).get("port", ""))
         except ValueError as error:
             raise BadURL(f"{shown!r}: {_one_line(error)}") from None
         except psycopg.ProgrammingError:  # its words quote what it could not read, which may be the password
-            raise BadURL(f"{shown!r} cannot be read; write %XX for special characters in names and passwords") from None
+            raise unreadable from None
+        if not re.fullmatch(r"[0-9,]*", ports):  # as libpq reads a password with a slash in it
+            raise unreadable
         if pool_max < 2 or not 0 < wait_s < 3600:
             raise BadURL(f"{shown!r}: pool_max is at least 2, and wait_s a number of seconds")
         return cls(conninfo, shown, schema, pool_max, wait_s)
@@ -309,6 +316,8 @@ class Connections:
                 return StoreMissing(f"{where}: there are no tables of Holdfast in schema {self.options.schema}")
             case errors.DataCorrupted() | errors.IndexCorrupted():
                 return StoreLost(f"{where}: the server reports damage ({words}); restore it from a backup")
+            case psycopg.OperationalError() if error.sqlstate is None and _NO_DATABASE.search(words):
+                return StoreMissing(f"{where}: {words}; create the database first")
             case psycopg.OperationalError() | psycopg.InterfaceError():
                 return StoreUnavailable(f"{where}: {words}")
             case errors.InternalError_():

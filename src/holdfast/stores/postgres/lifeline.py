@@ -25,7 +25,7 @@ import psycopg
 from psycopg import errors
 
 from holdfast.clock import SystemClock
-from holdfast.errors import Refused, StoreUnavailable
+from holdfast.errors import Refused, StoreError, StoreUnavailable
 from holdfast.stores.postgres.connection import Connection, Connections, Session
 
 log = logging.getLogger("holdfast.stores")
@@ -83,7 +83,7 @@ class Lifeline:
                 return
             self._workers.discard(worker_id)
             self._held.discard(worker_id)
-        with suppress(psycopg.Error, StoreUnavailable):  # then the session is cut, and the lock with it
+        with suppress(StoreError):  # then the session is cut, and the lock with it
             self._ask(lambda session: session.execute(self._db["enroll_unlock"], {"id": worker_id}))
 
     def watches(self) -> bool:
@@ -96,7 +96,7 @@ class Lifeline:
             return self._watches
         try:
             return bool(self._ask(self._try_to_watch))
-        except (psycopg.Error, StoreUnavailable):
+        except StoreError:
             return False
 
     def close(self) -> None:
@@ -130,6 +130,8 @@ class Lifeline:
         self._nudge()
         if not wish.done.wait(_ANSWER_S):
             raise StoreUnavailable(f"{self._db.options.shown}: no answer within {_ANSWER_S:g} s")
+        if isinstance(wish.error, psycopg.Error):
+            raise self._db.explain(wish.error) from wish.error
         if wish.error is not None:
             raise wish.error
         return wish.answer
@@ -184,14 +186,16 @@ class Lifeline:
         with selectors.DefaultSelector() as selector:
             selector.register(session, selectors.EVENT_READ)
             selector.register(self._wake_r, selectors.EVENT_READ)
+            look_at = _CLOCK.lease() + LOOK_S
             while not self._closing:
-                ready = [key.fileobj for key, _ in selector.select(LOOK_S)]
+                ready = [key.fileobj for key, _ in selector.select(max(0.0, look_at - _CLOCK.lease()))]
                 if self._wake_r in ready:
                     os.read(self._wake_r, 4096)
                     self._grant_wishes(session)
-                if ready != [self._wake_r]:
+                if ready != [self._wake_r] or _CLOCK.lease() >= look_at:  # wishes may come more often than looks
                     session.execute(self._db["wait_look"])  # is it still there, and what has it heard?
                     self._take_all(session)
+                    look_at = _CLOCK.lease() + LOOK_S
 
     def _take_all(self, session: Connection) -> None:
         """Take the locks that this session does not have: of all after a cut, and of those that the server still gave
@@ -217,7 +221,7 @@ class Lifeline:
         with self._lock:
             wishes, self._wishes = self._wishes, []
         for wish in wishes:
-            wish.error = self._db.explain(error) if isinstance(error, psycopg.Error) else error
+            wish.error = error
             wish.done.set()
 
     def _take(self, session: Connection, worker_id: str) -> str | None:

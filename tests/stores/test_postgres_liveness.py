@@ -1,0 +1,329 @@
+"""Restarts and cut sessions on PostgreSQL: they never look like a death, and a death is found all the same
+(DESIGN 15.3)."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import Context
+from holdfast.stores.postgres import lifeline
+from holdfast.stores.postgres.store import PostgresStore
+from tests.factory import enrol
+from tests.proxy import Proxy
+from tests.servers import PostgresServer
+from tests.worker.house import House, until
+
+Houses = Callable[..., House]
+LOCKS = "SELECT objid, pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """One that keeps what it has acknowledged when it is killed."""
+    server = PostgresServer(("fsync=off", "full_page_writes=off"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(autouse=True)
+def _running(server: PostgresServer) -> None:
+    """Whatever the test before has done to it."""
+    if server._process is None:
+        server.start()
+
+
+class Fleet:
+    """Two workers, each with connections of its own; one is busy, one is idle."""
+
+    def __init__(self, house: House, other: House) -> None:
+        self.house, self.other = house, other
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.tasks = [self._define(each) for each in (house, other)]
+        self.runner = house.start(name="busy")
+        self.busy = self.tasks[0].enqueue(True)
+        assert self.begun.wait(20)
+        other.start(name="idle")
+
+    def _define(self, house: House) -> Any:
+        @house.app.task(name="work", lease_s=6)
+        def work(ctx: Context, wait: bool) -> int:
+            self.begun.set()
+            while wait and not self.go_on.is_set():
+                time.sleep(0.01)
+            return ctx.attempt
+
+        return work
+
+    def consumes(self) -> bool:
+        return bool(self.tasks[1].enqueue(False).result(10) == 1)
+
+    def is_whole(self) -> None:
+        """Nothing died, nothing ran twice."""
+        self.go_on.set()
+        assert self.busy.result(10) == 1
+        workers = self.house.store.workers(gone=True)
+        assert sorted((each.name, each.gone_at) for each in workers) == [("busy", None), ("idle", None)]
+        assert self.house.store.journal(kinds=["zombie", "released", "stale_report", "failed"]) == []
+
+
+@pytest.fixture
+def fleet(houses: Houses, proxy: Proxy, server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    """Of workers that judge at once, whatever has happened to their own sessions."""
+    monkeypatch.setattr(lifeline, "SETTLE_S", 0.0)
+    fleet = Fleet(houses(proxy.url), houses(server.url))
+    yield fleet
+    fleet.go_on.set()
+
+
+def look_until(fleet: Fleet, condition: Callable[[], object], what: str) -> None:
+    """Wait, and then for as long as a free lock is doubted, and somewhat longer."""
+    until(condition, what)
+    settled_at = time.monotonic() + lifeline.SETTLE_S + lifeline.BELIEVE_S + 0.5
+    until(lambda: time.monotonic() > settled_at)
+
+
+# ---------------------------------------------------------------------------------------- restarts
+
+
+@pytest.mark.slow  # a server is restarted, and everybody's doubts are waited for
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["stopped", "killed"])
+def test_a_restart_of_the_server_is_nobodys_death(fleet: Fleet, server: PostgresServer, how: signal.Signals) -> None:
+    assert fleet.consumes()
+    server.stop(how)
+    server.start()
+    back_at = time.monotonic()
+    assert fleet.consumes()
+    assert time.monotonic() - back_at < 10  # DESIGN 14
+    look_until(fleet, lambda: len(server.execute(LOCKS)) == 3, "both have their locks, and one of them watches")
+    fleet.is_whole()
+
+
+@pytest.mark.slow  # as above
+def test_a_crash_of_one_session_that_makes_the_server_begin_anew_is_nobodys_death(
+    fleet: Fleet, server: PostgresServer
+) -> None:
+    """The server ends every session and frees every lock, and its start stays what it was."""
+    started = "SELECT pg_postmaster_start_time()::text"
+    before = server.execute(started)
+    [[victim]] = server.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
+    os.kill(int(str(victim)), signal.SIGKILL)  # as the system does when memory runs out
+    until(lambda: _answers(server), "the server is back")
+    assert server.execute(started) == before
+    assert fleet.consumes()
+    look_until(fleet, lambda: len(server.execute(LOCKS)) == 3, "both have their locks, and one of them watches")
+    fleet.is_whole()
+
+
+def _answers(server: PostgresServer) -> bool:
+    try:
+        server.execute("SELECT 1")
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def test_listening_resumes_after_a_restart(houses: Houses, server: PostgresServer) -> None:
+    """A new job is picked up by the hint: the next poll would be a second away."""
+    house, asking = houses(server.url), houses(server.url)
+
+    def define(each: House) -> Any:
+        @each.app.task(name="at")
+        def at() -> float:
+            return time.time()
+
+        return at
+
+    define(house)
+    at = define(asking)  # its store has no worker: what wakes the worker is the server
+    house.start()
+    assert at.enqueue().result(20)
+    server.stop()
+    server.start()
+    assert at.enqueue().result(20)
+    until(lambda: server.execute("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%' OR query = 'SELECT 1;'"))
+    took = []
+    for _ in range(5):
+        until(lambda: house.store.calls["due"] and _is_waiting(house))
+        sent = time.time()
+        took.append(at.enqueue().result(20) - sent)
+    assert sorted(took)[2] < 0.2, took
+
+
+def _is_waiting(house: House) -> bool:
+    """Whether the claim loop has looked, found nothing, and waits."""
+    calls = house.store.calls["due"]
+    time.sleep(0.05)
+    return house.store.calls["due"] == calls
+
+
+# ------------------------------------------------------------------------------------ cut sessions
+
+
+@pytest.mark.slow  # doubts are waited for
+def test_a_worker_whose_session_was_ended_takes_its_lock_again_and_keeps_its_jobs(
+    fleet: Fleet, server: PostgresServer
+) -> None:
+    before = server.execute(LOCKS)
+    server.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+    ended = {pid for _, pid in before}
+    look_until(
+        fleet,
+        lambda: {lock for lock, pid in server.execute(LOCKS) if pid not in ended} >= {lock for lock, _ in before[:2]},
+        "the locks are taken again",
+    )
+    assert fleet.consumes()
+    fleet.is_whole()
+
+
+@pytest.mark.slow  # a death is believed after a second, and none must be here
+def test_a_session_that_lingers_on_the_server_is_succeeded_by_the_new_one(
+    fleet: Fleet, proxy: Proxy, server: PostgresServer
+) -> None:
+    """The server does not know that the worker's old connection is dead, and keeps its lock."""
+    [lock] = server.execute(f"SELECT hashtextextended('{fleet.runner.worker_id}', 0) & 4294967295")
+    holder = f"SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = {lock[0]}"
+    before = server.execute(holder)
+    ends = proxy.cut(server_side=False)
+    assert fleet.consumes()
+    assert server.execute(holder) == before, "the old one has it still"
+    for end in ends:
+        end.close()
+    look_until(fleet, lambda: server.execute(holder) not in ([], before), "the new one has it")
+    fleet.is_whole()
+
+
+@pytest.mark.slow  # it is refused for longer than a death is doubted
+def test_a_whole_fleet_that_was_cut_off_comes_back_without_a_death(
+    houses: Houses, proxy: Proxy, server: PostgresServer
+) -> None:
+    """All locks are free, the server runs on, and the first who is back finds the others missing."""
+    fleet = Fleet(houses(proxy.url), houses(proxy.url))
+    with proxy.down():
+        until(lambda: server.execute(LOCKS) == [], "all locks are free")
+        free_at = time.monotonic()
+        until(lambda: time.monotonic() > free_at + 1.2)
+    look_until(fleet, lambda: len(server.execute(LOCKS)) == 3, "both are back")
+    assert fleet.consumes()
+    fleet.is_whole()
+
+
+# ------------------------------------------------------------------------------------------ deaths
+
+LONE = """
+import sys
+from holdfast import App
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.runner import Runner
+import time
+app = App(sys.argv[1])
+@app.task(name="work", lease_s=30)
+def work(ctx, wait: bool) -> int:
+    print("begun", flush=True)
+    time.sleep(60)
+    return 0
+Runner(app, WorkerOptions(name="victim")).run()
+"""
+
+
+def test_a_process_that_is_killed_is_found_within_three_seconds(
+    houses: Houses, server: PostgresServer, schema: str
+) -> None:
+    house = houses(server.url)
+
+    @house.app.task(name="work", lease_s=30)
+    def work(ctx: Context, wait: bool) -> int:
+        return ctx.attempt
+
+    victim = subprocess.Popen(
+        [sys.executable, "-c", LONE, f"{server.url}?schema={schema}"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        job = work.enqueue(True)
+        assert victim.stdout is not None
+        assert victim.stdout.readline() == b"begun\n"
+        house.start()
+    finally:
+        victim.kill()
+        victim.wait(20)
+        if victim.stdout is not None:
+            victim.stdout.close()
+    died_at = time.monotonic()
+    assert job.result(20) == 2
+    assert time.monotonic() - died_at < 3
+    [zombie] = house.events(job.id, "zombie")
+    assert zombie.detail["detector"] == "vanished"
+
+
+def test_one_at_a_time_looks_for_free_locks_and_the_next_takes_over(server: PostgresServer, schema: str) -> None:
+    stores = [PostgresStore(f"{server.url}?schema={schema}") for _ in range(3)]
+    stores[0].migrate()
+    for store in stores:
+        enrol(store)
+    assert [store._lifeline.watches() for store in stores] == [True, False, False]
+    assert [store._lifeline.watches() for store in stores] == [True, False, False]
+    stores[0].close()
+    until(stores[1]._lifeline.watches, "the next one takes over")
+    assert not stores[2]._lifeline.watches()
+    found = [each.worker.id for each in stores[1].vanished()]
+    assert len(found) == 1, "the one whose store was closed"
+    assert stores[2].vanished() == []
+    for store in stores[1:]:
+        store.close()
+
+
+@pytest.mark.slow  # it waits for the moment at which it may look again
+def test_who_was_cut_off_does_not_look_before_the_others_had_time_to_come_back(
+    server: PostgresServer, schema: str, proxy: Proxy
+) -> None:
+    store = PostgresStore(f"{proxy.url}?schema={schema}")
+    store.migrate()
+    enrol(store)
+    assert store._lifeline.watches()
+    proxy.cut()
+    cut_at = time.monotonic()
+    until(lambda: store._lifeline._cut, "it notices")
+    assert not store._lifeline.watches()
+    until(store._lifeline.watches, "it looks again")
+    assert time.monotonic() - cut_at >= lifeline.SETTLE_S
+    store.close()
+
+
+# -------------------------------------------------------------------------------------------- forks
+
+FORK = """
+import os, sys
+from holdfast.core.records import Worker
+from holdfast.stores.postgres.store import PostgresStore
+store = PostgresStore(sys.argv[1])
+store.migrate()
+store.enroll(Worker(id="parent", name="p", host="h", pid=1, boot_id="b", slots=1))
+pid = store._db.one("identity") and store._db.run(lambda db: db.connection.info.backend_pid)
+child = os.fork()
+if child == 0:
+    store.ping()
+    assert store._db.run(lambda db: db.connection.info.backend_pid) != pid
+    store.enroll(Worker(id="child", name="c", host="h", pid=1, boot_id="b", slots=1))
+    assert sorted(worker.id for worker in store.workers()) == ["child", "parent"]
+    assert store.vanished() == []
+    store.close()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert store._db.run(lambda db: db.connection.info.backend_pid) == pid, "its sessions stay"
+assert [found.worker.id for found in store.vanished()] == ["child"], "its lock stays; the child's went with it"
+store.close()
+"""
+
+
+def test_a_forked_child_opens_connections_of_its_own(server: PostgresServer, schema: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, f"{server.url}?schema={schema}"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,270 @@
+"""The schema on PostgreSQL: made once, by whoever may, and never mistaken for another."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from holdfast import Context
+from holdfast.core.machine import State
+from holdfast.errors import (
+    BadURL,
+    HoldfastError,
+    SchemaMismatch,
+    StoreLost,
+    StoreMissing,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from holdfast.stores.postgres.store import PostgresStore
+from tests.factory import a_worker, add, enrol, make_job, start
+from tests.servers import PostgresServer
+from tests.worker.house import House
+
+Houses = Callable[..., House]
+
+MIGRATE = """
+import os, sys
+from holdfast.stores.postgres.store import PostgresStore
+gate, opener = os.pipe()
+children = []
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        os.close(opener)
+        store = PostgresStore(sys.argv[1])
+        os.read(gate, 1)  # until the parent closes its end
+        store.migrate()
+        store.close()
+        os._exit(0)
+    children.append(child)
+os.close(opener)
+sys.exit(sum(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0 for child in children))
+"""
+
+
+def test_ten_processes_that_start_at_once_make_it_once(server: PostgresServer, schema: str) -> None:
+    command = [sys.executable, "-c", MIGRATE, f"{server.url}?schema={schema}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, ""), "how many of them failed"
+    store = PostgresStore(f"{server.url}?schema={schema}", create=False)
+    found, wanted = store.migrate()
+    store.close()
+    assert found == wanted
+    assert server.execute(f"SELECT value FROM {schema}.meta WHERE name = 'schema'") == [(str(wanted),)]
+
+
+# ------------------------------------------------------------------------------------------- rights
+
+
+@pytest.fixture
+def stranger(server: PostgresServer, schema: str) -> tuple[str, str]:
+    """A user who may connect, and no more: the address, and the name."""
+    name = f"user_of_{schema}"
+    server.execute(f"CREATE ROLE {name} LOGIN NOSUPERUSER")
+    return f"{server.url.replace('holdfast@', f'{name}@')}?schema={schema}", name
+
+
+def test_a_user_who_may_not_create_the_schema_is_told_what_to_do_and_that_works(
+    server: PostgresServer, schema: str, stranger: tuple[str, str]
+) -> None:
+    url, name = stranger
+    store = PostgresStore(url)
+    with pytest.raises(StoreReadOnly, match=f"CREATE SCHEMA {schema} AUTHORIZATION"):
+        store.migrate()
+    server.execute(f"CREATE SCHEMA {schema} AUTHORIZATION {name}")
+    store.migrate()
+    add(store)
+    store.close()
+
+
+def test_the_owner_of_the_schema_needs_no_further_right(
+    server: PostgresServer, schema: str, stranger: tuple[str, str], houses: Houses
+) -> None:
+    url, name = stranger
+    server.execute(f"CREATE SCHEMA {schema} AUTHORIZATION {name}")
+    house = houses(url.partition("?")[0])
+
+    @house.app.task
+    def pay(ctx: Context) -> int:
+        ctx.progress(0.5)
+        with ctx.transaction() as db:
+            db.execute("SELECT 1")
+        return ctx.attempt
+
+    house.start()
+    assert pay.enqueue().result(20) == 1
+    store = house.store.real
+    store.add([make_job() for _ in range(120)])
+    duty = store.acquire("chore", "me", 5.0)
+    assert duty is not None
+    assert store.resign(duty)
+    store.pause("default", True)
+    store.ping()
+    assert store.purge([State.DONE], store.now().wall + 1) == 1
+    assert (store.check(), store.vanished(), store.overdue(), store.unserved(["x"], [])) == ([], [], [], {})
+    same = f"SELECT {schema}.server()"
+    assert [store._db.run(lambda db: db.execute(same).fetchone())] == server.execute(same), "it knows the server's run"
+
+
+def test_a_user_who_may_only_read_is_told_so(server: PostgresServer, schema: str, stranger: tuple[str, str]) -> None:
+    owner = PostgresStore(f"{server.url}?schema={schema}")
+    owner.migrate()
+    job = start(owner)
+    url, name = stranger
+    server.execute(f"GRANT USAGE ON SCHEMA {schema} TO {name}; GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {name}")
+    store = PostgresStore(url)
+    store.migrate()
+    assert store.get(job.id) == job
+    for verb in (lambda: store.add([make_job()]), store.ping, lambda: store.enroll(a_worker())):
+        with pytest.raises(StoreReadOnly, match="may not"):
+            verb()
+    store.close()
+    owner.close()
+
+
+# ----------------------------------------------------------------------------------- another schema
+
+
+def test_a_newer_schema_is_refused_with_exit_code_4(server: PostgresServer, schema: str) -> None:
+    url = f"{server.url}?schema={schema}"
+    store = PostgresStore(url)
+    store.migrate()
+    server.execute(f"UPDATE {schema}.meta SET value = '99' WHERE name = 'schema'")
+    with pytest.raises(SchemaMismatch, match="99"):
+        store.migrate()
+    store.close()
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "jobs", "list", "--db", url], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 4, done.stderr
+    assert "99" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["Jobs", "a-b", "pg_jobs", "1st", 'a"b', "a.b", "", "x" * 52, "a;drop"])
+def test_a_schema_that_is_not_a_plain_name_is_refused(name: str) -> None:
+    with pytest.raises(BadURL, match="schema"):
+        PostgresStore(f"postgresql://h/d?schema={name}")
+
+
+@pytest.mark.parametrize("option", ["pool_max=1", "pool_max=many", "wait_s=0", "wait_s=nan", "nonsense=1"])
+def test_an_option_that_means_nothing_is_refused(option: str) -> None:
+    with pytest.raises(BadURL):
+        PostgresStore(f"postgresql://h/d?{option}")
+
+
+def test_without_create_an_empty_database_stays_empty(server: PostgresServer, schema: str) -> None:
+    store = PostgresStore(f"{server.url}?schema={schema}", create=False)
+    with pytest.raises(StoreMissing, match=schema):
+        store.migrate()
+    with pytest.raises(StoreMissing, match=schema):
+        store.counts()
+    assert server.execute(f"SELECT to_regnamespace('{schema}')") == [(None,)]
+    store.close()
+
+
+def test_a_database_that_is_not_there_is_missing(server: PostgresServer) -> None:
+    store = PostgresStore(server.url.replace("/postgres", "/nowhere"))
+    with pytest.raises(StoreMissing, match="create the database first"):
+        store.migrate()
+    store.close()
+
+
+# -------------------------------------------------------------------------------- dropped while in use
+
+
+def test_a_schema_that_was_dropped_is_missing_and_not_empty(server: PostgresServer, schema: str) -> None:
+    store = PostgresStore(f"{server.url}?schema={schema}")
+    store.migrate()
+    job = start(store)
+    server.execute(f"DROP SCHEMA {schema} CASCADE")
+    verbs: list[Callable[[], object]] = [
+        lambda: store.add([make_job()]),
+        lambda: store.add([make_job() for _ in range(150)]),
+        lambda: store.claim(job.worker or "", "c", ["default"], ["t"], 1),
+        lambda: store.beat(job.worker or "", []),
+        lambda: store.get(job.id),
+        lambda: store.counts(),
+        lambda: store.due(["default"], ["t"]),
+        lambda: store.vanished(),
+        lambda: store.overdue(),
+        lambda: store.workers(),
+        lambda: store.enroll(a_worker()),
+        store.ping,
+    ]
+    for verb in verbs:
+        with pytest.raises((StoreMissing, StoreLost), match=schema):
+            verb()
+    assert store.schema().found == 0
+    store.close()
+
+
+def test_a_schema_that_was_made_anew_is_lost_to_who_used_the_old_one(server: PostgresServer, schema: str) -> None:
+    """P14: to a worker that is told to enrol again it would look like a healthy store with nothing to be done."""
+    store, other = (PostgresStore(f"{server.url}?schema={schema}") for _ in range(2))
+    store.migrate()
+    worker = enrol(store)
+    server.execute(f"DROP SCHEMA {schema} CASCADE")
+    other.migrate()
+    assert store.beat(worker, []).gone
+    with pytest.raises(StoreLost, match="dropped or restored"):
+        store.enroll(a_worker())
+    enrol(other)
+    store.close()
+    other.close()
+
+
+# ----------------------------------------------------------------------------------------- passwords
+
+SECRET = "s3cr3t"
+ADDRESSES = [
+    f"postgresql://ann:{SECRET}@127.0.0.1:1/d",
+    f"postgresql://ann:{SECRET}@127.0.0.1:1,127.0.0.1:2/d",
+    f"postgresql://ann@127.0.0.1:1/d?password={SECRET}",
+    f"postgresql://127.0.0.1:1/d?user=ann&password={SECRET}&sslpassword={SECRET}",
+    f"postgresql://ann:{SECRET}%zz@127.0.0.1:1/d",
+    f"postgresql://ann:{SECRET}/x@127.0.0.1:1/d",
+    f"postgresql://localhost:{SECRET}/x@127.0.0.1:1/d",
+    f"postgresql://ann:{SECRET}@x@127.0.0.1:1/d",
+    f"postgresql://ann:{SECRET}#x@127.0.0.1:1/d",
+    f"postgresql://ann:{SECRET}?x@127.0.0.1:1/d",
+    f"postgresql://ann:[{SECRET}@127.0.0.1:1/d",
+    f"postgresql://ann:{SECRET}@127.0.0.1:port/d",
+    f"postgresql://ann:{SECRET}@127.0.0.1:1/d?pool_max=0",
+    f"postgresql://ann:{SECRET}@127.0.0.1:1/d?schema=A",
+]
+
+
+@pytest.mark.parametrize("url", ADDRESSES)
+def test_a_password_is_never_shown(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    shown: list[str] = []
+    try:
+        store = PostgresStore(url)
+        shown += [store.url, repr(store), repr(store._db.options), repr(vars(store))]
+        store.migrate()
+    except HoldfastError as error:
+        shown += [str(error), repr(error), str(error.__cause__)]
+    assert len(shown) in (3, 7)
+    assert SECRET not in "".join(shown)
+    assert SECRET not in caplog.text
+
+
+def test_a_password_that_is_wrong_is_not_shown_either(server: PostgresServer, schema: str) -> None:
+    name = f"user_of_{schema}"
+    server.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'right'")
+    rules = server.folder / "data" / "pg_hba.conf"
+    before = rules.read_text()
+    rules.write_text(f"host all {name} 127.0.0.1/32 scram-sha-256\n{before}")
+    server.execute("SELECT pg_reload_conf()")
+    store = PostgresStore(f"{server.url.replace('holdfast@', f'{name}:{SECRET}@')}?schema={schema}")
+    try:
+        with pytest.raises(StoreUnavailable, match="authentication failed") as caught:
+            store.migrate()
+        assert SECRET not in f"{caught.value} {caught.value.__cause__}"
+    finally:
+        rules.write_text(before)
+        server.execute("SELECT pg_reload_conf()")
+        store.close()
