@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.crash.recovery import SCENES
-from tests.crash.world import World, on_every_store
+from tests.crash.world import World, now, on_every_store
 
 ROUNDS = 3
 
@@ -25,3 +25,19 @@ def test_a_killed_job_runs_again_within_its_bound(
         assert (row.state, row.crashes, row.zombies) == ("done", 1, 1)
         assert [start.fence for start in world.starts(job.id)] == [1, 3]
         assert world.kinds(job.id) == ["zombie", "succeeded"]
+
+
+@pytest.mark.slow  # the others look now and then
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_a_death_is_found_though_the_one_who_looks_for_deaths_is_frozen(world: World) -> None:
+    """On PostgreSQL one of all looks for free locks: the first that was started. The others do not trust it blindly."""
+    groups = [world.worker(name).until_ready() for name in ("ann", "bob", "eve")]
+    world.freeze(groups[0])
+    job = world.tasks.first_hangs.using(lease_s=600).enqueue().id
+    world.until_started(job)
+    name = world.holder(job).name.split("/")[0]
+    killed_at = now()
+    next(group for group in groups if group.name == name).kill()
+    assert world.until_started(job, 2).at - killed_at < 30
+    world.until_state(job, "done")
+    assert world.events(job, "zombie")[0].detail["detector"] == "vanished"

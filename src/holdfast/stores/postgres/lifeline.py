@@ -26,6 +26,7 @@ from psycopg import errors
 
 from holdfast.clock import SystemClock
 from holdfast.errors import Refused, StoreError, StoreUnavailable
+from holdfast.identity import chance
 from holdfast.stores.postgres.connection import Connection, Connections, Session
 
 log = logging.getLogger("holdfast.stores")
@@ -33,6 +34,8 @@ log = logging.getLogger("holdfast.stores")
 LOOK_S = 0.5
 BELIEVE_S = 1.0  # how long a lock must be seen free before that is a death; longer than a session takes to come back
 SETTLE_S = 2.5  # after a cut: so long others may need to come back
+TURN_S = 10.0  # who looks for free locks may be frozen, and keep the others from it: so they look too, once in so long,
+LOOKS_S = 2 * BELIEVE_S  # for long enough to believe what they see
 SAY_AFTER_S = 5.0  # how long there may be no session before somebody should know
 _AGAIN_S = 0.3  # the longest pause between two tries to connect
 _LOOK_ANSWER_S = 5.0  # a session that does not answer for so long is given up
@@ -54,6 +57,7 @@ class Lifeline:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._watches = False
+        self._turn = chance() * TURN_S  # so that not all look at once
         self._cut = False  # a session of this process has ended that was not to end
         self._since = 0.0  # when the session began
         self._pooled = False
@@ -87,8 +91,8 @@ class Lifeline:
             self._ask(lambda session: session.execute(self._db["enroll_unlock"], {"id": worker_id}))
 
     def watches(self) -> bool:
-        """Say whether this process is the one that looks for free locks. Who has no worker always does: it is a person
-        or a program that looks now and then."""
+        """Say whether it is for this process to look for free locks: one does all the time, the others now and then.
+        Who has no worker always does: it is a person or a program that does not look often."""
         with self._lock:
             if self._thread is None or not self._workers:
                 return True
@@ -247,10 +251,12 @@ class Lifeline:
         return str(server)
 
     def _try_to_watch(self, session: Connection) -> bool:
-        if not (self._cut and _CLOCK.lease() - self._since < SETTLE_S):
-            watch = {"name": self._db.options.schema}
-            self._watches = bool(self._db.row(session.execute(self._db["vanished_watch"], watch))[0])
-        return self._watches
+        now = _CLOCK.lease()
+        if self._cut and now - self._since < SETTLE_S:
+            return False
+        watch = {"name": self._db.options.schema}
+        self._watches = bool(self._db.row(session.execute(self._db["vanished_watch"], watch))[0])
+        return self._watches or (now + self._turn) % TURN_S < LOOKS_S
 
 
 _ENROLLED = "worker {} is enrolled already; every start of a worker has a new id"
