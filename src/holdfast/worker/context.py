@@ -75,10 +75,10 @@ class Context:
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """Yield the store's own connection inside an open transaction.
+        """Yield a connection of the store's driver (`sqlite3`, `psycopg`) inside an open transaction.
 
         What is written through it commits together with the end of this attempt, when the task returns, or not at
-        all. Put it last and keep it short: it holds a lock of the store. Only stores with SQL have it.
+        all. Put it last and keep it short: it holds locks that others wait for. Only stores with SQL have it.
         """
         if self._attempt.transaction is not None:
             raise UsageError("ctx.transaction() was opened before in this attempt; do all writes in one")

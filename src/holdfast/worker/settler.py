@@ -91,7 +91,8 @@ class Settler:
             if not isinstance(outcome, Succeeded):
                 return outcome
             answer = transaction.settle(self._judge(attempt, outcome, self._store.now().wall))
-        except Exception as error:  # whatever it is: nothing was committed, and the attempt still needs its ending
+        except Exception as error:
+            # Nothing was committed, or the answer to the commit was lost: then the report is answered with ALREADY.
             why = str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
             return Failed(why, finished=True)
         finally:
