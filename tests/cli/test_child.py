@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from holdfast.worker.options import WorkerOptions
+from tests.servers import free_port
 
 EAGER = """
 from holdfast import App
@@ -58,3 +59,24 @@ def test_an_app_that_cannot_be_used_ends_it_with_one_message(folder: Path, text:
     assert why in log
     assert log.count("the worker cannot start") == 1
     assert "cli/child.py" not in log, "no traceback of ours"
+
+
+def test_a_store_that_is_away_is_waited_for(folder: Path) -> None:
+    """It does not die young: the supervisor would be slower and slower to start it again."""
+    (folder / "shop.py").write_text("from holdfast import App\napp = App()\n@app.task\ndef hello() -> None: ...\n")
+    read_end, write_end = os.pipe()
+    db = f"postgresql://nobody@127.0.0.1:{free_port()}/jobs"
+    settings = {"app": "shop:app", "db": db, "name": "w/1", "supervisor": "s", "options": asdict(WorkerOptions())}
+    os.write(write_end, msgspec.json.encode(settings) + b"\n")
+    command = [sys.executable, "-m", "holdfast.cli.child", str(read_end)]
+    with subprocess.Popen(command, cwd=folder, pass_fds=[read_end], stderr=subprocess.PIPE, text=True) as started:
+        os.close(read_end)
+        assert started.stderr is not None
+        said = started.stderr.readline()
+        assert "the store fails" in said
+        assert "Connection refused" in said
+        assert "the worker starts when it is back" in said
+        os.write(write_end, b"stop\n")
+        assert started.wait(60) == 0
+        os.close(write_end)
+        assert started.stderr.read() == "", "one line, and no traceback"

@@ -18,11 +18,12 @@ import msgspec
 from holdfast.app import App
 from holdfast.cli.base import LOG_FORMAT
 from holdfast.cli.loading import load_app
-from holdfast.errors import UsageError
+from holdfast.errors import StoreError, UsageError, is_passing
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 from holdfast.worker.signals import catch_signals
 from holdfast.worker.supervisor import EXIT_UNUSABLE
+from holdfast.worker.trouble import Trouble
 
 log = logging.getLogger("holdfast.worker")
 
@@ -35,6 +36,9 @@ def main() -> None:
     logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)
     app = _load(settings["app"], settings["db"])
     ended, signals = os.pipe(), catch_signals()
+    if not _opens(app, [orders, signals]):
+        logging.shutdown()
+        os._exit(0)
     runner = Runner(app, options, name=settings["name"], supervisor=settings["supervisor"], may_exit=True)
     codes: list[int] = []
 
@@ -76,6 +80,25 @@ def _load(ref: str, url: str) -> App:
         log.error("the worker cannot start: %s", error)
         logging.shutdown()
         os._exit(EXIT_UNUSABLE)  # a thread of the user's module must not keep us
+
+
+def _opens(app: App, sources: list[int]) -> bool:
+    """Wait until the store can be opened. False: told to stop first.
+
+    To end instead would look like a child that dies young: the supervisor would start it later and later, and not soon
+    after the store is back.
+    """
+    trouble = Trouble(log, app.clock, "the worker starts when it is back")
+    while True:
+        try:
+            app.store.schema()
+            trouble.over()
+            return True
+        except StoreError as error:
+            if not is_passing(error):
+                raise
+            if select.select(sources, [], [], trouble.met(error))[0]:
+                return False
 
 
 def _first_order(orders: int) -> dict[str, Any]:

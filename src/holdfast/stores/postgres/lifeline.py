@@ -26,7 +26,6 @@ from psycopg import errors
 
 from holdfast.clock import SystemClock
 from holdfast.errors import Refused, StoreError, StoreUnavailable
-from holdfast.identity import chance
 from holdfast.stores.postgres.connection import Connection, Connections, Session
 
 log = logging.getLogger("holdfast.stores")
@@ -57,7 +56,6 @@ class Lifeline:
         self._thread: threading.Thread | None = None
         self._closing = False
         self._watches = False
-        self._turn = chance() * TURN_S  # so that not all look at once
         self._cut = False  # a session of this process has ended that was not to end
         self._since = 0.0  # when the session began
         self._pooled = False
@@ -256,7 +254,7 @@ class Lifeline:
             return False
         watch = {"name": self._db.options.schema}
         self._watches = bool(self._db.row(session.execute(self._db["vanished_watch"], watch))[0])
-        return self._watches or (now + self._turn) % TURN_S < LOOKS_S
+        return self._watches or (now + os.getpid()) % TURN_S < LOOKS_S  # not all of them at once
 
 
 _ENROLLED = "worker {} is enrolled already; every start of a worker has a new id"
