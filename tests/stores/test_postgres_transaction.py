@@ -298,6 +298,122 @@ def test_what_the_task_sets_on_the_connection_does_not_disturb(
     assert ledger() == ["paid"]
 
 
+# --- A session is used again -----------------------------------------------------------------------------
+
+
+def paid(store: PostgresStore, *statements: str) -> Any:
+    """Run a job's transaction to its end; return the connection that it had."""
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        for statement in statements:
+            transaction.connection.execute(statement)
+        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+    return transaction.connection
+
+
+def alive(server: PostgresServer, pid: int) -> bool:
+    return server.execute(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}") == [(1,)]
+
+
+def test_the_next_transaction_has_the_session_and_nothing_that_the_last_one_left_in_it(
+    store: PostgresStore, ledger: Ledger, server: PostgresServer
+) -> None:
+    left = ("SET search_path TO pg_temp", "CREATE TEMP TABLE ledger (entry text)")
+    more = ("PREPARE p AS SELECT 1", "SELECT pg_advisory_lock(7)", "LISTEN x", "SET default_transaction_read_only = on")
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        pid = transaction.connection.info.backend_pid
+        for statement in (*left, *more):
+            transaction.connection.execute(statement)
+        transaction.connection.row_factory = dict_row
+        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+    after = start(store)
+    with store.transaction(after.lease, 5.0) as transaction:
+        db = transaction.connection
+        assert db.info.backend_pid == pid
+        assert db.execute(
+            "SELECT current_setting('search_path'), current_setting('transaction_read_only')"
+        ).fetchone() == (
+            '"$user", public',
+            "off",
+        )
+        assert db.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
+        assert db.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 7").fetchone() == (0,)
+        assert db.execute("SELECT count(*) FROM pg_listening_channels()").fetchone() == (0,)
+        db.execute(PAID)
+        assert transaction.settle(settlement(after, Succeeded())) is Answer.ACCEPTED
+    assert ledger() == ["paid"]
+
+
+def test_a_connection_that_was_kept_is_of_no_use_for_the_next_ones_session(
+    store: PostgresStore, ledger: Ledger
+) -> None:
+    kept = paid(store, PAID)
+    cursor, job = psycopg.Cursor(kept), start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        for use in (kept.execute, cursor.execute):
+            with pytest.raises(psycopg.Error, match="the attempt is over"):
+                use("INSERT INTO ledger VALUES ('late')")
+        with pytest.raises(psycopg.Error, match="the attempt is over"):
+            kept.cancel()
+        kept.cancel_safe()
+        kept.close()
+        assert kept.closed
+        transaction.connection.execute("INSERT INTO ledger VALUES ('next')")
+        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+    assert ledger() == ["next", "paid"]
+
+
+def test_a_session_that_did_not_come_to_its_commit_is_not_used_again(store: PostgresStore, ledger: Ledger) -> None:
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        first = transaction.connection.info.backend_pid
+    with store.transaction(job.lease, 5.0) as transaction:
+        assert transaction.connection.info.backend_pid != first
+
+
+def test_sessions_are_kept_for_a_while_and_not_beyond_the_store(
+    store: PostgresStore, stores: Stores, ledger: Ledger, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        pid = transaction.connection.info.backend_pid
+        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+    assert alive(server, pid)
+    store.close()
+    until(lambda: not alive(server, pid))
+    other = stores()
+    monkeypatch.setattr("holdfast.stores.postgres.transaction._SPARE_S", 0.0)
+    job = start(other)
+    with other.transaction(job.lease, 5.0) as transaction:
+        pid = transaction.connection.info.backend_pid
+        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+    until(lambda: not alive(server, pid))
+
+
+def test_a_burst_leaves_no_more_sessions_than_the_pool_may_have(
+    stores: Stores, ledger: Ledger, server: PostgresServer
+) -> None:
+    store = stores(options="&pool_max=2")
+    jobs = [start(store) for _ in range(5)]
+    with ExitStack() as opened:
+        transactions = [opened.enter_context(store.transaction(job.lease, 30.0)) for job in jobs]
+        pids = [transaction.connection.info.backend_pid for transaction in transactions]
+        for job, transaction in zip(jobs, transactions, strict=True):
+            assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+    until(lambda: sum(alive(server, pid) for pid in pids) == 2)
+
+
+def test_kept_sessions_that_a_restart_has_cut_do_no_harm(
+    store: PostgresStore, ledger: Ledger, server: PostgresServer
+) -> None:
+    paid(store, PAID)
+    server.stop()
+    server.start()
+    paid(store, PAID)
+    assert ledger() == ["paid", "paid"]
+
+
 # --- The server goes away --------------------------------------------------------------------------------
 
 

@@ -382,6 +382,10 @@ WHERE id = %(id)s AND fence = %(fence)s AND claim_id = %(claim_id)s AND state = 
 -- name: transaction_mark
 SELECT current_setting('holdfast.transaction', true);
 
+-- name: transaction_reset
+-- Whatever the last task has set, listened to, prepared, locked or put into temporary tables.
+DISCARD ALL;
+
 -- name: overdue
 SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY place), '') || ']' FROM (
     SELECT {schema}.as_json(job) AS line, row_number() OVER (ORDER BY job.lease_until, job.seq) AS place

@@ -47,7 +47,7 @@ from holdfast.stores.postgres.connection import Connections, Cursor, Options, in
 from holdfast.stores.postgres.frontier import Frontier
 from holdfast.stores.postgres.joining import Callers
 from holdfast.stores.postgres.lifeline import BELIEVE_S, Lifeline
-from holdfast.stores.postgres.transaction import PostgresTransaction
+from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
 from holdfast.stores.protocol import Added, Answer, Schema
 from holdfast.stores.sql import load_migrations
 
@@ -68,6 +68,7 @@ class PostgresStore:
         self._clock: Clock = clock or SystemClock()
         self._db = Connections(options)
         self._callers = Callers(self._db)
+        self._sessions = Sessions(self._db)
         self._ahead: tuple[float, float] | None = None  # the server's clock minus ours, and when that was measured
         self._hints: dict[int, threading.Event] = {}  # by waiting thread, so that none eats another's
         self._hinting = threading.Lock()
@@ -157,7 +158,7 @@ class PostgresStore:
 
     @contextlib.contextmanager
     def transaction(self, lease: Lease, max_s: float) -> Iterator[PostgresTransaction]:
-        transaction = PostgresTransaction(self._db, lease, max_s, self._wall)
+        transaction = PostgresTransaction(self._sessions, lease, max_s, self._wall)
         try:
             yield transaction
         finally:
@@ -348,6 +349,7 @@ class PostgresStore:
 
     def close(self) -> None:
         self._lifeline.close()
+        self._sessions.close()
         self._db.close()
         self.wake()
 

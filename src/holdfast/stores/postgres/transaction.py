@@ -1,8 +1,9 @@
 """`ctx.transaction()` on PostgreSQL: the task's own writes and its settlement in one commit.
 
-It has a session of its own, so that many of them never keep the beat waiting for a connection. It has an end, because
-an open transaction holds locks and keeps the server from cleaning up: after `max_s` a timer ends it, and from then on
-every use raises. If this process cannot, because it is frozen or cut off, the server ends it a little later.
+It has a session of its own, so that many of them never keep the beat waiting for a connection. One that was committed
+is reset and used again: a new one costs the server five times as much. It has an end, because an open transaction holds
+locks and keeps the server from cleaning up: after `max_s` a timer ends it, and from then on every use raises. If this
+process cannot, because it is frozen or cut off, the server ends it a little later.
 
 A commit in the middle would part the writes from the settlement: the connection refuses to commit or roll back by hand,
 and one that was made in plain SQL is noticed, at once or by a mark that ends with its transaction.
@@ -21,10 +22,12 @@ from typing import Any, NoReturn
 
 import psycopg
 from psycopg.pq import TransactionStatus
+from psycopg.pq.abc import PGconn
 
+from holdfast.clock import SystemClock
 from holdfast.core.records import Lease
 from holdfast.core.verdict import Settlement
-from holdfast.errors import HoldfastError, LeaseLost, TransactionExpired, UsageError
+from holdfast.errors import LeaseLost, TransactionExpired, UsageError
 from holdfast.shield import shielded
 from holdfast.stores.postgres import batch
 from holdfast.stores.postgres.connection import Connections
@@ -32,6 +35,7 @@ from holdfast.stores.postgres.joining import Guest
 from holdfast.stores.protocol import Answer
 
 _STOP_S = 2.0  # how long a statement that was told to stop is waited for
+_SPARE_S = 60.0  # how long a session is kept for the next transaction
 _BY_HAND = "ctx.transaction() was committed or rolled back by hand in SQL, and is over; leave that to Holdfast"
 _ABORTED = (
     "a statement in ctx.transaction() failed and the task went on: PostgreSQL has undone all of it. Let the error "
@@ -42,8 +46,9 @@ _ABORTED = (
 class PostgresTransaction:
     """See `stores/protocol.py: Transaction`."""
 
-    def __init__(self, db: Connections, lease: Lease, max_s: float, wall: Callable[[], float | None]) -> None:
-        self._db = db
+    def __init__(self, sessions: Sessions, lease: Lease, max_s: float, wall: Callable[[], float | None]) -> None:
+        self._sessions = sessions
+        self._db = db = sessions.db
         self._wall = wall
         self._mark = f"{lease.job_id} {lease.fence} {lease.claim_id}"
         self._ending = threading.Lock()
@@ -55,7 +60,7 @@ class PostgresTransaction:
         token["server_ms"] = str(round(max_s * 2_000) + 1_000)
         with shielded():
             try:
-                self.connection = db.open(FencedConnection, autocommit=False)
+                self.connection = sessions.take()
             except psycopg.Error as error:
                 raise db.explain(error) from error
             try:
@@ -81,11 +86,12 @@ class PostgresTransaction:
                 answer = batch.settle(self._db, db, [settlement], self._wall())[0]
                 if answer is Answer.ACCEPTED:
                     psycopg.Connection.commit(self.connection)
+                    self._give_back()
             except psycopg.Error as error:
                 self.connection.check()  # the time was over meanwhile
                 raise self._db.explain(error) from error
             finally:
-                self.rollback()  # after the commit it only cleans up
+                self.rollback()  # after the commit there is nothing to roll back
         return answer
 
     def rollback(self) -> None:
@@ -94,6 +100,12 @@ class PostgresTransaction:
             if self._open:
                 self._open = False
                 self.connection.end()
+
+    def _give_back(self) -> None:
+        with self._ending:
+            if self._open:
+                self._open = False
+                self._sessions.give(self.connection)
 
     def _expire(self, why: str) -> None:
         with self._ending:
@@ -108,11 +120,60 @@ class PostgresTransaction:
             raise UsageError(_BY_HAND)
 
 
+class Sessions:
+    """The sessions of one store for transactions: opened when needed, kept for a while for the next."""
+
+    def __init__(self, db: Connections) -> None:
+        self.db = db
+        self._clock = SystemClock()
+        self._lock = threading.Lock()
+        self._spare: list[tuple[float, PGconn]] = []  # since when; the newest last
+        self._process = os.getpid()
+        self._inherited: list[tuple[float, PGconn]] = []  # not ours to use or to close
+
+    def take(self) -> FencedConnection:
+        """Return a connection that nobody has used, inside no transaction."""
+        while (session := self._spared()) is not None:
+            connection = FencedConnection(session)
+            try:
+                connection.autocommit = True
+                connection.execute(self.db["transaction_reset"])
+                connection.autocommit = False
+                return connection
+            except psycopg.Error:  # the server was restarted
+                connection.close()
+        return self.db.open(FencedConnection, autocommit=False)
+
+    def give(self, connection: FencedConnection) -> None:
+        """Keep the session of a connection that is done with; the connection itself is of no use any more."""
+        session = connection.retire()
+        now = self._clock.lease()
+        with self._lock:
+            if session is not None:
+                self._spare.append((now, session))
+            kept = self._spare[-self.db.options.pool_max :]
+            kept = [each for each in kept if now - each[0] < _SPARE_S]
+            dropped, self._spare = [each for each in self._spare if each not in kept], kept
+        for _, old in dropped:
+            old.finish()
+
+    def close(self) -> None:
+        while (session := self._spared()) is not None:
+            session.finish()
+
+    def _spared(self) -> PGconn | None:
+        with self._lock:
+            if self._process != os.getpid():
+                self._process, self._inherited, self._spare = os.getpid(), self._spare, []
+            return self._spare.pop()[1] if self._spare else None
+
+
 class FencedConnection(psycopg.Connection[Any]):
     """A connection lent to the user's code for one transaction."""
 
-    _over: tuple[type[HoldfastError], str] | None = None
+    _over: tuple[type[Exception], str] | None = None
     _lent = False
+    _retired = False
 
     def lend(self) -> None:
         """Hand the connection to the user's code: the transaction that is open is the only one from now on."""
@@ -122,6 +183,21 @@ class FencedConnection(psycopg.Connection[Any]):
         """End the user's part; raises if the transaction is over."""
         self.check()
         self._lent = False
+
+    def retire(self) -> PGconn | None:
+        """Return the session for another connection, if it is as clean as after our commit. Code that has kept this one
+        cannot use it any more."""
+        with self.lock:  # nobody is inside
+            self._over = psycopg.InterfaceError, "the connection is closed: the attempt is over"
+            clean = self.pgconn.transaction_status == TransactionStatus.IDLE
+            if not clean:
+                self.close()
+            self._retired = True
+        return self.pgconn if clean else None
+
+    @property
+    def closed(self) -> bool:
+        return self._retired or super().closed
 
     def expire(self, why: str) -> None:
         """End the session; from now on every use says why."""
@@ -168,6 +244,14 @@ class FencedConnection(psycopg.Connection[Any]):
         self.check()
         return super().cursor(*arguments, **options)
 
+    def cancel(self) -> None:
+        self.check()
+        super().cancel()
+
+    def cancel_safe(self, *, timeout: float = 30.0) -> None:
+        if not self._retired:
+            super().cancel_safe(timeout=timeout)
+
     def commit(self) -> NoReturn:
         raise psycopg.ProgrammingError("ctx.transaction() commits when the task returns; do not commit by hand")
 
@@ -175,6 +259,8 @@ class FencedConnection(psycopg.Connection[Any]):
         raise psycopg.ProgrammingError("raise an exception to roll ctx.transaction() back")
 
     def set_autocommit(self, value: bool) -> None:
+        if not self._lent:
+            return super().set_autocommit(value)
         raise psycopg.ProgrammingError("ctx.transaction() is one transaction; autocommit cannot be changed in it")
 
     def close(self) -> None:
