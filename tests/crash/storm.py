@@ -100,11 +100,12 @@ class Load:
     def _draft(self, number: int) -> Draft[int]:
         tasks = self._world.tasks
         seconds = self._lots.uniform(*self._plan.seconds)
-        if self._plan.effects and number % 3 == 2:
-            draft: Draft[int] = tasks.pay.using(lease_s=self._plan.lease_s).job(seconds)
+        pays = self._plan.effects and number % 3 == 2
+        task = tasks.pay if pays else (tasks.quick, tasks.aquick)[number % 2]
+        draft: Draft[int] = task.using(lease_s=self._plan.lease_s).job(seconds)
+        if pays:
             self._book.paying.add(draft.new.id)
-            return draft
-        return (tasks.quick, tasks.aquick)[number % 2].using(lease_s=self._plan.lease_s).job(seconds)
+        return draft
 
     def _go_on(self) -> None:
         while not self._stopping.wait(0.1):
