@@ -341,7 +341,11 @@ def test_a_worker_says_that_the_store_is_read_only_and_goes_on_when_it_is_not(
         # Its session ends as well: the lock is taken again, though its row cannot be written.
         server.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
         go_on.set()
-        until(lambda: server.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"), "the lock is back")
+        pids = "SELECT pid FROM pg_locks WHERE locktype = 'advisory'"
+        held = until(lambda: server.execute(pids), "the lock is back")
+        held_at = time.monotonic()
+        until(lambda: time.monotonic() > held_at + 0.7)
+        assert set(server.execute(pids)) & set(held), "and stays"
     finally:
         server.execute("ALTER SYSTEM RESET default_transaction_read_only")
         server.execute("SELECT pg_reload_conf()")
