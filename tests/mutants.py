@@ -129,7 +129,8 @@ def sql_mutants() -> Iterator[Mutant]:
         whole = (SRC / file).read_text()
         for guard in guards(store):
             start, end = span(whole, guard.query)
-            nearest = f"{CONFORMANCE}/test_{guard.query.split('_')[0]}.py"
+            verb = "acquire" if ".duty:" in guard.name or ".allowed:" in guard.name else guard.query.split("_")[0]
+            nearest = f"{CONFORMANCE}/test_{verb}.py"
             tests = (nearest, *STORE) if (ROOT / nearest).exists() else STORE
             tests = (tests[0], "tests/stores/test_postgres_guards.py", *tests[1:]) if store == "postgres" else tests
             if guard.query == "transaction":
@@ -755,6 +756,17 @@ def survives(mutant: Mutant, server: PostgresServer) -> bool:
         return ran.returncode == 0
 
 
+def check_that_the_tests_are_green(chosen: list[Mutant], server: PostgresServer) -> None:
+    """Tests that are red anyhow would count every mutant as dead."""
+    for on_postgres in (True, False):
+        group = [mutant for mutant in chosen if ("postgres" in mutant.file) is on_postgres]
+        if group:
+            file = group[0].file
+            tests = tuple(dict.fromkeys(test for mutant in group for test in mutant.tests))
+            if not survives(Mutant("nothing", file, (SRC / file).read_text(), tests), server):
+                raise SystemExit(f"these are red without any mutant; mend them first: {' '.join(tests)}")
+
+
 @contextmanager
 def database(server: PostgresServer) -> Iterator[str]:
     """A database of its own for one mutant: several are tried at once."""
@@ -782,6 +794,7 @@ def main() -> int:
     alive = []
     with ExitStack() as stack:
         server = stack.enter_context(postgres())
+        check_that_the_tests_are_green(chosen, server)
         pool = ThreadPoolExecutor(given.jobs)
         stack.callback(pool.shutdown, cancel_futures=True)
         for number, (mutant, lives) in enumerate(

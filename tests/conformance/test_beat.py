@@ -220,6 +220,15 @@ def test_the_lost_and_the_living_are_told_apart_in_one_beat(store: Store, clock:
     assert row(store, job.id).lease_until == clock.lease() + job.lease_s
 
 
+def test_the_lost_and_the_living_of_one_claim_are_told_apart(store: Store, clock: FakeClock) -> None:
+    store.add([make_job(), make_job()])
+    lost, living = claim(store)
+    settle(store, lost, EXPIRED)
+    clock.advance(10)
+    assert beat(store, lost, living) == BeatAnswer(lost=[lost.id])
+    assert row(store, living.id).lease_until == clock.lease() + 30
+
+
 def test_an_unknown_job_is_lost_without_an_event(store: Store) -> None:
     worker = enrol(store)
     assert store.beat(worker, [Pulse(Lease("nobody", 1, "c"))]) == BeatAnswer(lost=["nobody"])

@@ -230,6 +230,17 @@ def test_a_full_worker_may_take_ahead_only(store: Store) -> None:
     assert not job.started
 
 
+@pytest.mark.parametrize("limit", [0, 1])
+def test_what_may_not_be_taken_ahead_does_not_hide_what_may(store: Store, limit: int) -> None:
+    if limit:
+        add(store, priority=9)
+    dangerous = [add(store, on_crash="hold") for _ in range(2)]
+    harmless = add(store)
+    jobs = claim(store, limit=limit, ahead=1)
+    assert [job.id for job in jobs if not job.started] == [harmless.id]
+    assert [row(store, job.id) for job in dangerous] == dangerous
+
+
 def test_jobs_are_taken_ahead_fairly_too(store: Store) -> None:
     store.add([make_job(queue=queue) for queue in "aaaabbbb"])
     early = [job.queue for job in claim(store, queues=["a", "b"], limit=2, ahead=2) if not job.started]
@@ -256,6 +267,14 @@ def test_a_repeated_claim_does_not_return_what_was_settled_meanwhile(store: Stor
     first, second = store.claim(worker, "c-1", ["default"], ["t"], 2)
     settle(store, first, Succeeded())
     assert store.claim(worker, "c-1", ["default"], ["t"], 2) == [second]
+
+
+def test_a_repeated_claim_does_not_return_what_another_claim_of_the_worker_took(store: Store) -> None:
+    store.add([make_job() for _ in range(2)])
+    worker = enrol(store)
+    first = store.claim(worker, "c-1", ["default"], ["t"], 1)
+    store.claim(worker, "c-2", ["default"], ["t"], 1)
+    assert store.claim(worker, "c-1", ["default"], ["t"], 1) == first
 
 
 def test_another_claim_id_takes_more(store: Store) -> None:
