@@ -2,7 +2,9 @@
 error aborts it, the server may go away. What is common stands in tests/conformance/test_transaction.py."""
 
 import asyncio
+import multiprocessing
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -14,7 +16,7 @@ from psycopg.rows import dict_row
 
 from holdfast import Context, JobDead, Retry
 from holdfast.core.machine import State
-from holdfast.core.records import Pulse
+from holdfast.core.records import Job, Pulse
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError, StoreUnavailable, TransactionExpired, UsageError
 from holdfast.stores.postgres.store import PostgresStore
@@ -301,12 +303,11 @@ def test_what_the_task_sets_on_the_connection_does_not_disturb(
 # --- A session is used again -----------------------------------------------------------------------------
 
 
-def paid(store: PostgresStore, *statements: str) -> Any:
+def paid(store: PostgresStore, job: Job | None = None) -> Any:
     """Run a job's transaction to its end; return the connection that it had."""
-    job = start(store)
+    job = job or start(store)
     with store.transaction(job.lease, 5.0) as transaction:
-        for statement in statements:
-            transaction.connection.execute(statement)
+        transaction.connection.execute(PAID)
         assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
     return transaction.connection
 
@@ -348,7 +349,7 @@ def test_the_next_transaction_has_the_session_and_nothing_that_the_last_one_left
 def test_a_connection_that_was_kept_is_of_no_use_for_the_next_ones_session(
     store: PostgresStore, ledger: Ledger
 ) -> None:
-    kept = paid(store, PAID)
+    kept = paid(store)
     cursor, job = psycopg.Cursor(kept), start(store)
     with store.transaction(job.lease, 5.0) as transaction:
         for use in (kept.execute, cursor.execute):
@@ -391,6 +392,32 @@ def test_sessions_are_kept_for_a_while_and_not_beyond_the_store(
     until(lambda: not alive(server, pid))
 
 
+def test_a_store_that_is_closed_meanwhile_keeps_no_session(
+    store: PostgresStore, ledger: Ledger, server: PostgresServer
+) -> None:
+    job = start(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        pid = transaction.connection.info.backend_pid
+        store.close()
+        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+    until(lambda: not alive(server, pid))
+
+
+def test_a_forked_child_leaves_the_sessions_to_its_parent(
+    store: PostgresStore, ledger: Ledger, server: PostgresServer
+) -> None:
+    paid(store)
+    context = multiprocessing.get_context("fork")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads
+        child = context.Process(target=paid, args=(store, start(store)))
+        child.start()
+    child.join(20)
+    assert child.exitcode == 0
+    paid(store)
+    assert ledger() == ["paid"] * 3
+
+
 def test_a_burst_leaves_no_more_sessions_than_the_pool_may_have(
     stores: Stores, ledger: Ledger, server: PostgresServer
 ) -> None:
@@ -407,10 +434,10 @@ def test_a_burst_leaves_no_more_sessions_than_the_pool_may_have(
 def test_kept_sessions_that_a_restart_has_cut_do_no_harm(
     store: PostgresStore, ledger: Ledger, server: PostgresServer
 ) -> None:
-    paid(store, PAID)
+    paid(store)
     server.stop()
     server.start()
-    paid(store, PAID)
+    paid(store)
     assert ledger() == ["paid", "paid"]
 
 

@@ -412,6 +412,7 @@ class PostgresStore:
 
     def _after_fork(self) -> None:
         self._lifeline.forget()
+        self._sessions.forget()
         self._hints, self._hinting = {}, threading.Lock()
 
 

@@ -128,8 +128,7 @@ class Sessions:
         self._clock = SystemClock()
         self._lock = threading.Lock()
         self._spare: list[tuple[float, PGconn]] = []  # since when; the newest last
-        self._process = os.getpid()
-        self._inherited: list[tuple[float, PGconn]] = []  # not ours to use or to close
+        self._closed = False
 
     def take(self) -> FencedConnection:
         """Return a connection that nobody has used, inside no transaction."""
@@ -151,20 +150,23 @@ class Sessions:
         with self._lock:
             if session is not None:
                 self._spare.append((now, session))
-            kept = self._spare[-self.db.options.pool_max :]
+            kept = [] if self._closed else self._spare[-self.db.options.pool_max :]
             kept = [each for each in kept if now - each[0] < _SPARE_S]
             dropped, self._spare = [each for each in self._spare if each not in kept], kept
         for _, old in dropped:
             old.finish()
 
     def close(self) -> None:
+        self._closed = True
         while (session := self._spared()) is not None:
             session.finish()
 
+    def forget(self) -> None:
+        """In a forked child: the sessions are the parent's. The driver ends none that another process has opened."""
+        self._lock, self._spare = threading.Lock(), []
+
     def _spared(self) -> PGconn | None:
         with self._lock:
-            if self._process != os.getpid():
-                self._process, self._inherited, self._spare = os.getpid(), self._spare, []
             return self._spare.pop()[1] if self._spare else None
 
 
