@@ -287,7 +287,7 @@ class Connections:
 
     def _after_fork(self) -> None:
         _inherited.append(self._pool)
-        self._pool, self._lock = None, threading.Lock()
+        self._pool, self._lock, self._failures = None, threading.Lock(), 0
 
     # ------------------------------------------------------------------------------------------ errors
 
