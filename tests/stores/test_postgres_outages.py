@@ -124,6 +124,68 @@ def test_a_transaction_whose_commit_was_swallowed_counts_once(
     assert house.kinds(job.id) == ["succeeded"]
 
 
+@pytest.mark.parametrize("ill", ["cut", "abandon"])
+def test_a_kept_session_that_has_died_costs_no_attempt(
+    proxy: Proxy, houses: Houses, ill: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.stores.postgres.transaction.FencedConnection.answer_s", 0.5)
+    monkeypatch.setattr(connection, "ANSWER_S", 0.5)
+    monkeypatch.setattr("holdfast.stores.postgres.lifeline._LOOK_ANSWER_S", 0.5)
+    house = houses(proxy.url)
+
+    @house.app.task
+    def pay(ctx: Context) -> int:
+        with ctx.transaction() as db:
+            db.execute("SELECT 1")
+        return ctx.attempt
+
+    house.start()
+    assert pay.enqueue().result(20) == 1
+    getattr(proxy, ill)()
+    job = until(lambda: _tried(pay), "it can be enqueued")
+    assert until(lambda: _row(house, job.id).state == "done")
+    assert _row(house, job.id).attempt == 1
+
+
+def _tried(task: Any) -> Any:
+    try:
+        return task.enqueue()
+    except StoreUnavailable:
+        return None
+
+
+def _row(house: House, job_id: str) -> Any:
+    try:
+        return house.row(job_id)
+    except StoreUnavailable:
+        return make_job()
+
+
+def test_a_network_that_cuts_everything_all_the_time_loses_nothing(proxy: Proxy, houses: Houses) -> None:
+    """Every verb is repeated by somebody, in every state of its first try; no attempt is lost or run twice."""
+    house = houses(proxy.url)
+    runs: list[str] = []
+
+    @house.app.task
+    def count(ctx: Context) -> int:
+        runs.append(ctx.job.id)
+        time.sleep(0.02)
+        return ctx.attempt
+
+    jobs = [count.enqueue().id for _ in range(120)]
+    house.start(name="a", slots=4)
+    house.start(name="b", slots=4)
+    for words in (b"SKIP LOCKED", b"UPDATE", b"SKIP LOCKED", b"UPDATE") * 5:
+        proxy.swallow(words)
+        proxy.cut()
+        seen = len(runs)
+        until(lambda seen=seen: len(runs) > seen or len(runs) >= len(jobs), "it goes on")  # type: ignore[misc]
+    until(lambda: house.store.counts() == {"default": {State.DONE: len(jobs)}}, "all are done")
+    assert sorted(runs) == sorted(jobs)
+    assert [house.row(job).attempt for job in jobs] == [1] * len(jobs)
+    assert house.store.journal(kinds=["zombie", "stale_report", "released", "failed"]) == []
+
+
 # ---------------------------------------------------------------------------------------- the network
 
 

@@ -30,11 +30,12 @@ from holdfast.core.verdict import Settlement
 from holdfast.errors import LeaseLost, TransactionExpired, UsageError
 from holdfast.shield import shielded
 from holdfast.stores.postgres import batch
-from holdfast.stores.postgres.connection import Connections
+from holdfast.stores.postgres.connection import Connections, Session
 from holdfast.stores.postgres.joining import Guest
 from holdfast.stores.protocol import Answer
 
 _STOP_S = 2.0  # how long a statement that was told to stop is waited for
+_RESET_S = 5.0  # a kept session that does not answer for so long is given up
 _SPARE_S = 60.0  # how long a session is kept for the next transaction
 _BY_HAND = "ctx.transaction() was committed or rolled back by hand in SQL, and is over; leave that to Holdfast"
 _ABORTED = (
@@ -64,6 +65,7 @@ class PostgresTransaction:
             except psycopg.Error as error:
                 raise db.explain(error) from error
             try:
+                self.connection.answer_s = max_s + _RESET_S  # a commit has no timer, and must not be awaited for ever
                 # Whatever the database's default is: a beat that changes the job's row meanwhile is no conflict.
                 self.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                 if Guest(self.connection).execute(db["transaction"], token).fetchone() is None:
@@ -170,9 +172,10 @@ class Sessions:
             return self._spare.pop()[1] if self._spare else None
 
 
-class FencedConnection(psycopg.Connection[Any]):
+class FencedConnection(Session):
     """A connection lent to the user's code for one transaction."""
 
+    answer_s = _RESET_S
     _over: tuple[type[Exception], str] | None = None
     _lent = False
     _retired = False
@@ -208,7 +211,7 @@ class FencedConnection(psycopg.Connection[Any]):
 
     def end(self) -> None:
         """End the session; the server rolls back what was not committed. A statement that another thread waits for is
-        stopped first: the driver's own close would pull the connection from under it."""
+        stopped first: to close the session under the driver's feet would be the end of this process."""
         ours = self.lock.acquire(blocking=False)
         if not ours:
             with suppress(psycopg.Error):
@@ -219,8 +222,8 @@ class FencedConnection(psycopg.Connection[Any]):
                 line.shutdown(socket.SHUT_RDWR)
             ours = self.lock.acquire(timeout=_STOP_S)
         self._lent = False
-        self.close()
-        if ours:
+        if ours:  # else the line is cut, and the server knows
+            self.close()
             self.lock.release()
 
     def check(self) -> None:
