@@ -36,6 +36,7 @@ def main() -> int:
     steps = chosen(given)
     with tempfile.TemporaryDirectory(dir=given.folder or home()) as name:
         os.environ["BENCH_FOLDER"] = name
+        os.environ["BENCH_HOME"] = str(given.folder or home())
         ground = Ground(STORES[given.store], scale, Path(name))
         began, at_start = time.time(), noise.commits(ground.folder)
         values, shares, missing = measure(steps, rounds, ground)
@@ -44,7 +45,7 @@ def main() -> int:
             "minutes": round((time.time() - began) / 60, 1),
             "store": given.store,
             "scale": {**scale.__dict__, "rounds": rounds},
-            "machine": noise.machine(ground.folder),
+            "machine": noise.machine(ground.folder) | STORES[given.store].engine(),
             "noise": {"commits": [at_start, noise.commits(ground.folder)], **shares},
             "missing": missing,
             "figures": values,

@@ -3,6 +3,7 @@
 python peer_NAME.py VERB FILE JOBS CAP_S      VERB: fill, enqueue, drain, pickup
 
 The bench starts a fresh process per verb, with $BENCH_FILE set, and $BENCH_FSYNC=0 for the fill, which is not measured.
+On PostgreSQL the database is $BENCH_URL, and FILE is a place for notes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""DBOS on SQLite, all settings its defaults (polls its queue once a second). A workflow of no steps; done when its
-outcome is stored."""
+"""DBOS on SQLite, or on PostgreSQL where $BENCH_URL is set; all settings its defaults (polls its queue once a second).
+
+A workflow of no steps; done when its outcome is stored.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,8 +30,20 @@ def started() -> float:
     return time.monotonic()
 
 
+def address(path: Path) -> str:
+    return os.environ.get("BENCH_URL") or f"sqlite:///{path}"
+
+
+def count(path: Path) -> Callable[[], int]:
+    if "BENCH_URL" in os.environ:
+        from pgpeer import counter as ask
+
+        return ask("SELECT count(*) FROM dbos.workflow_status WHERE status = 'SUCCESS'")
+    return counter(path, "SELECT count(*) FROM workflow_status WHERE status = 'SUCCESS'")
+
+
 def launch(path: Path) -> None:
-    DBOS(config={"name": "bench", "system_database_url": f"sqlite:///{path}", "log_level": "ERROR"})
+    DBOS(config={"name": "bench", "system_database_url": address(path), "log_level": "ERROR"})
     DBOS.launch()
     DBOS.register_queue("bench")
 
@@ -43,9 +57,8 @@ class Dbos(Verbs):
     enqueue = fill
 
     def drain(self, path: Path, jobs: int, cap_s: float) -> dict[str, float]:
-        done = counter(path, "SELECT count(*) FROM workflow_status WHERE status = 'SUCCESS'")
         with self.executor(path):
-            return watch(done, jobs, cap_s=cap_s, every_s=0.1)._asdict()
+            return watch(count(path), jobs, cap_s=cap_s, every_s=0.1)._asdict()
 
     def pickup(self, path: Path, jobs: int) -> dict[str, float]:
         client = self.client(path)
@@ -59,10 +72,12 @@ class Dbos(Verbs):
         return {"p50": percentile(times, 0.5), "p99": percentile(times, 0.99)}
 
     def client(self, path: Path) -> DBOSClient:
-        if not path.exists():  # the tables are made by an executor
+        made = path.with_suffix(".made")
+        if not made.exists():  # the tables are made by an executor
             with self.executor(path):
-                time.sleep(2)
-        return DBOSClient(system_database_url=f"sqlite:///{path}")
+                while not made.exists():
+                    time.sleep(0.1)
+        return DBOSClient(system_database_url=address(path))
 
     @contextmanager
     def executor(self, path: Path) -> Iterator[None]:
@@ -78,6 +93,7 @@ class Dbos(Verbs):
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
         launch(Path(sys.argv[2]))
+        Path(sys.argv[2]).with_suffix(".made").touch()
         signal.sigwait({signal.SIGTERM})
         DBOS.destroy()
     else:

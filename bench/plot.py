@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-STORES = {"sqlite": "SQLite"}
+STORES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 OURS, RAW, PEER, INK = "#1f6f8b", "#b9c4c9", "#e0a458", "#26323a"
 Figures = dict[str, list[float]]
 Bar = tuple[str, str, str]  # label, key, colour
@@ -27,6 +27,12 @@ DRAIN: list[Bar] = [
     ("persist-queue", "persistqueue.drain", PEER),
     ("litequeue (no sync per job)", "litequeue.drain", PEER),
     ("DBOS", "dbos.drain", PEER),
+    ("PgQueuer, batches of 100", "pgqueuer100.drain", PEER),
+    ("PgQueuer", "pgqueuer.drain", PEER),
+    ("awa", "awa.drain", PEER),
+    ("Procrastinate", "procrastinate.drain", PEER),
+    ("SAQ", "saq.drain", PEER),
+    ("DBOS", "dbos_postgres.drain", PEER),
 ]
 ENQUEUE: list[Bar] = [
     ("raw insert + commit", "raw.insert", RAW),
@@ -36,6 +42,11 @@ ENQUEUE: list[Bar] = [
     ("persist-queue", "persistqueue.enqueue", PEER),
     ("litequeue (no sync per job)", "litequeue.enqueue", PEER),
     ("DBOS", "dbos.enqueue", PEER),
+    ("PgQueuer", "pgqueuer.enqueue", PEER),
+    ("awa", "awa.enqueue", PEER),
+    ("Procrastinate", "procrastinate.enqueue", PEER),
+    ("SAQ", "saq.enqueue", PEER),
+    ("DBOS", "dbos_postgres.enqueue", PEER),
 ]
 PICKUP: list[Bar] = [
     ("Holdfast, p50", "pickup.p50", OURS),
@@ -44,6 +55,14 @@ PICKUP: list[Bar] = [
     ("huey, p99", "huey.pickup.p99", PEER),
     ("DBOS, p50", "dbos.pickup.p50", PEER),
     ("DBOS, p99", "dbos.pickup.p99", PEER),
+    ("PgQueuer, p50", "pgqueuer.pickup.p50", PEER),
+    ("PgQueuer, p99", "pgqueuer.pickup.p99", PEER),
+    ("SAQ, p50", "saq.pickup.p50", PEER),
+    ("SAQ, p99", "saq.pickup.p99", PEER),
+    ("Procrastinate, p50", "procrastinate.pickup.p50", PEER),
+    ("Procrastinate, p99", "procrastinate.pickup.p99", PEER),
+    ("awa, p50", "awa.pickup.p50", PEER),
+    ("awa, p99", "awa.pickup.p99", PEER),
 ]
 FRESH: list[Bar] = [
     ("before, p50", "storm.before.same.p50", OURS),
@@ -70,16 +89,17 @@ def main(source: Path) -> None:
         ("Long queue: µs a drained job", cost),
     ]
     plt.rcParams |= {"font.size": 9, "text.color": INK, "axes.labelcolor": INK, "ytick.color": INK, "xtick.color": INK}
-    figure = plt.figure(figsize=(13, 7.2))
+    store = STORES[result["store"]]
+    figure = plt.figure(figsize=(13, 7.2 if store == "SQLite" else 8))
     grid = figure.add_gridspec(2, 6, height_ratios=(7, 6))
     places = [grid[0, :3], grid[0, 3:], grid[1, :2], grid[1, 2:4], grid[1, 4:]]
     for place, (title, bars) in zip(places, panels, strict=True):
         here = [bar for bar in bars if bar[1] in figures]
         draw(figure.add_subplot(place), title, here, figures, log=bars is not cost)
-    title = f"Holdfast and peers on {STORES.get(result['store'], result['store'])}, side by side"
+    title = f"Holdfast and peers on {store}, side by side"
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, weight="bold")
     about = (
-        f"{machine['cores']} cores, {machine['file system']}, Python {machine['Python']}, SQLite {machine['SQLite']}; "
+        f"{machine['cores']} cores, {machine['file system']}, Python {machine['Python']}, {store} {machine[store]}; "
         f"{result['at'][:10]}; median of {scale['rounds']} interleaved rounds, whiskers from lowest to highest; "
         "logarithmic, but for the last"
     )

@@ -53,12 +53,12 @@ def _scene(name: str, leases: int, bed: Bed, options: list[str], reaper: Callabl
         silent = _lost(app, leases)
         probed = [app.named("stamp"), app.named("stamp_aside")]
         with worker(bed, *options, app="tasks:app_aside", ready=True):
-            ends_at = _let_end(bed)
-            probes = {"before": probe(probed, lambda: CLOCK.lease() < ends_at)}
+            ends_at = _let_end(app, bed)
+            probes = {"before": probe(probed, lambda: _lease(app) < ends_at)}
             process = reaper(ends_at)
             reaped = bed.holds if process is None else lambda _: process.poll() is None
             probes["during"] = probe(probed, lambda: reaped(silent))
-            seconds, recovered = CLOCK.lease() - ends_at, leases
+            seconds, recovered = _lease(app) - ends_at, leases
             if process is not None:
                 seconds, recovered = json.loads(process.communicate()[0])
             probes["after"] = probe(probed, lambda: bed.done() < recovered)
@@ -81,12 +81,17 @@ def _lost(app: App, leases: int) -> str:
     return me
 
 
-def _let_end(bed: Bed) -> float:
+def _let_end(app: App, bed: Bed) -> float:
     """Let every lease end at one instant, soon; return it."""
-    ends_at = CLOCK.lease() + BEFORE_S + QUIET_S + 3.0
+    ends_at = _lease(app) + BEFORE_S + QUIET_S + 3.0
     bed.expire_all(ends_at)
-    time.sleep(max(0.0, ends_at - BEFORE_S - CLOCK.lease()))
+    time.sleep(max(0.0, ends_at - BEFORE_S - _lease(app)))
     return ends_at
+
+
+def _lease(app: App) -> float:
+    """Return the instant on the clock that the leases are measured with, which may be a server's."""
+    return app.store.now().lease
 
 
 def probe(
@@ -122,7 +127,7 @@ def main(url: str, at: float) -> None:
     logging.basicConfig(level=logging.WARNING)  # one line for each zombie, as in a worker
     with tasks.make_app(url) as app:
         app.store.ping()
-        time.sleep(max(0.0, at - CLOCK.lease()) + 0.01)
+        time.sleep(max(0.0, at - _lease(app)) + 0.01)
         began = time.perf_counter()
         report = app.reap()
         print(json.dumps([time.perf_counter() - began, report.recovered]))

@@ -6,13 +6,18 @@ A new store is a new class here and a line in `STORES`; figures.py does not chan
 from __future__ import annotations
 
 import atexit
+import os
 import sqlite3
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
+import noise
 import psycopg
 
 from holdfast.clock import SystemClock
@@ -34,6 +39,11 @@ class Bed(Protocol):
     url: str
 
     def __init__(self, folder: Path) -> None: ...
+
+    @staticmethod
+    def engine() -> dict[str, str]:
+        """Return the database's name and its version."""
+        ...
 
     def done(self) -> int:
         """Count the jobs that the store says are done; cheap enough to be asked a hundred times a second."""
@@ -74,6 +84,10 @@ class SqliteBed:
         self._db = sqlite3.connect(self.path, isolation_level=None, timeout=30)
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.execute("PRAGMA temp_store=memory")
+
+    @staticmethod
+    def engine() -> dict[str, str]:
+        return {"SQLite": sqlite3.sqlite_version}
 
     def done(self) -> int:
         row = self._db.execute("SELECT sum(jobs) FROM holdfast_tally WHERE state = 'done'").fetchone()
@@ -134,6 +148,12 @@ class PostgresBed:
         self._store.migrate()
         self._db = psycopg.connect(base, autocommit=True, options=f"-c search_path={self.schema}")
 
+    @staticmethod
+    def engine() -> dict[str, str]:
+        with psycopg.connect(server()) as db:
+            version = db.info.server_version
+        return {"PostgreSQL": f"{version // 10_000}.{version % 10_000}"}
+
     def done(self) -> int:
         row = self._db.execute("SELECT sum(jobs)::bigint FROM tally WHERE state = 'done'").fetchone()
         return (row and row[0]) or 0
@@ -182,13 +202,42 @@ class PostgresBed:
 
 @lru_cache(maxsize=1)
 def server() -> str:
-    """Start the server that all beds share; it ends with this program."""
+    """Start the server that all beds and peers share; it ends with this program. Its data are in $BENCH_HOME."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     from tests.servers import PostgresServer
 
-    started = PostgresServer(settings=())
+    home = Path(os.environ.get("BENCH_HOME", tempfile.gettempdir())).resolve()
+    if os.geteuid() == 0 and not all(folder.stat().st_mode & 0o001 for folder in (home, *home.parents)):
+        print(f"{home} is root's alone, and the server is not root: its data are elsewhere", file=sys.stderr)
+        home = Path(tempfile.gettempdir())
+    usual, tempfile.tempdir = tempfile.tempdir, str(home)
+    try:
+        started = PostgresServer(settings=())
+    finally:
+        tempfile.tempdir = usual
     atexit.register(started.close)
+    assert started._process is not None
+    noise.servers.append(started._process.pid)
     return started.url
+
+
+@contextmanager
+def database() -> Iterator[str]:
+    """Lend an empty database of that server, and remove it afterwards; yield its address."""
+    name = f"peer_{new_id()}"
+    with psycopg.connect(server(), autocommit=True) as db:
+        db.execute(f"CREATE DATABASE {name}")
+        try:
+            yield server().removesuffix("postgres") + name
+        finally:
+            db.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def sync(url: str, *, on: bool) -> None:
+    """Let the sessions to come wait for the disk at each commit, or not."""
+    name = url.rpartition("/")[2]
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(f"ALTER DATABASE {name} SET synchronous_commit = {'on' if on else 'off'}")
 
 
 STORES: dict[str, type[Bed]] = {"sqlite": SqliteBed, "postgres": PostgresBed}
