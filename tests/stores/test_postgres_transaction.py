@@ -20,6 +20,7 @@ from holdfast.core.records import Job, Pulse
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError, StoreUnavailable, TransactionExpired, UsageError
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.transaction import FencedConnection
 from holdfast.stores.protocol import Answer
 from tests.factory import EXPIRED, add, again, row, settle, settlement, start
 from tests.proxy import Proxy
@@ -197,15 +198,29 @@ def test_the_server_ends_it_when_the_worker_cannot(store: PostgresStore, server:
 
 @pytest.mark.slow  # a server that does not answer is given time
 def test_a_network_that_is_silent_does_not_hold_the_task(
-    proxy: Proxy, stores: Stores, server: PostgresServer, ledger: Ledger
+    proxy: Proxy, stores: Stores, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And the session is not closed while the driver is in it, which would be the end of the process."""
     store, far = stores(), stores(proxy.url)
     job = start(store)
+    order: list[str] = []
+    wait, close = FencedConnection.wait, FencedConnection.close
+
+    def waited(self: FencedConnection, *arguments: Any, **options: Any) -> Any:
+        try:
+            return wait(self, *arguments, **options)
+        finally:
+            order.append("the driver is out")
+
+    monkeypatch.setattr(FencedConnection, "wait", waited)
+    monkeypatch.setattr(FencedConnection, "close", lambda self: (order.append("closed"), close(self)))
     with far.transaction(job.lease, 0.1) as transaction:
+        order.clear()
         proxy.stall()
         with pytest.raises(TransactionExpired):
             transaction.connection.execute(PAID)
         proxy.flow()
+    assert order[:2] == ["the driver is out", "closed"]
     assert (row(store, job.id), ledger()) == (job, [])
 
 
