@@ -86,6 +86,7 @@ EQUIVALENT = {
     "postgres overdue: job.state = 'running'": "only a running job has a lease: a CHECK says so",
     "postgres deadline: state = 'running'": "only a running job has a lease: a CHECK says so",
     "postgres vanished.held: %(watch)s": "it spares the look at the locks; who does not watch finds nobody below",
+    "postgres vanished.held: locktype = 'advisory'": "no other kind of lock has objsubid 1",
     "postgres vanished.held: objsubid = 1": "a lock with two numbers is another one, but for a chance of one in 2^64",
     "postgres vanished.held: granted": "nobody waits for such a lock: all of them are tried",
     "postgres vanished.held: database = (SELECT oid FROM pg_database WHERE datname = current_database())": (

@@ -14,10 +14,10 @@ import pytest
 
 from holdfast.core.machine import State
 from holdfast.core.records import Lease, NewJob
-from holdfast.core.verdict import Failed, Succeeded
+from holdfast.core.verdict import Failed, Outcome, Succeeded
 from holdfast.errors import LeaseLost, TransactionExpired
 from holdfast.stores.protocol import Answer, Store
-from tests.factory import EXPIRED, STALE, add, picture, row, settle, settlement, start
+from tests.factory import EXPIRED, STALE, add, claim, make_job, picture, row, settle, settlement, start
 
 with_sql = pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
 only_sqlite = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
@@ -66,6 +66,18 @@ def test_an_exception_undoes_the_writes_and_the_attempt_can_still_report_it(stor
         raise ZeroDivisionError
     assert (ledger(), row(store, job.id)) == ([], job)
     assert settle(store, job, Failed("division by zero")) is Answer.ACCEPTED
+
+
+@with_sql
+@pytest.mark.parametrize("outcome", [Succeeded(), EXPIRED], ids=["settled", "reaped"])
+def test_an_attempt_that_is_over_opens_nothing_although_another_of_its_claim_runs(
+    store: Store, outcome: Outcome
+) -> None:
+    store.add([make_job(), make_job()])
+    over, _ = claim(store)
+    settle(store, over, outcome)
+    with pytest.raises(LeaseLost), store.transaction(over.lease, 5.0):
+        pass
 
 
 @with_sql

@@ -33,6 +33,14 @@ def test_a_worker_marked_gone_is_listed_while_it_holds_leases(store: Store) -> N
     assert store.vanished() == []
 
 
+def test_it_is_listed_with_the_number_of_its_own_leases(store: Store) -> None:
+    worker = enrol(store)
+    for holder in (worker, worker, enrol(store)):
+        start(store, holder)
+    store.retire(worker, "killed")
+    assert [found.worker.running for found in store.vanished()] == [2]
+
+
 def test_a_worker_marked_gone_that_holds_nothing_is_not_listed(store: Store) -> None:
     store.retire(enrol(store), "stopped")
     assert store.vanished() == []
