@@ -88,6 +88,14 @@ def test_the_enqueue_may_come_first(app: App, door: Psycopg, outside: psycopg.Co
     assert (orders(outside), app.counts()["ready"]) == ([1], 1)
 
 
+def test_the_enqueue_may_be_all_there_is(app: App, door: Psycopg) -> None:
+    """A commit of SQLAlchemy's that knows of no transaction does nothing."""
+    ship = app.task(ship_order)
+    door.enqueue(ship, 1)
+    door.commit()
+    assert app.counts()["ready"] == 1
+
+
 @pytest.mark.parametrize("many", [3, 150], ids=["as rows", "as a stream"])
 def test_many_jobs_one_of_them_known(app: App, door: Psycopg, outside: psycopg.Connection[Any], many: int) -> None:
     ship = app.task(ship_order, key=lambda order: f"order-{order}")
@@ -381,6 +389,17 @@ def test_a_commit_wakes_a_worker_that_waits(app: App, postgres: str) -> None:
         waiting = waiter.submit(worker.store.wait, 20.0)
         connection.commit()
         assert waiting.result()
+
+
+def test_what_is_rolled_back_wakes_nobody_in_this_process_either(app: App, postgres: str) -> None:
+    ship = app.task(ship_order)
+    with ThreadPoolExecutor(1) as waiter, psycopg.connect(postgres) as connection:
+        while waiter.submit(app.store.wait, 0.2).result():
+            pass
+        ship.using(connection=connection).enqueue(1)
+        assert not waiter.submit(app.store.wait, 0.2).result()
+        connection.rollback()
+        assert not waiter.submit(app.store.wait, 0.2).result()
 
 
 def test_a_session_that_failed_before_is_refused(app: App, outside: Any, postgres: str) -> None:
