@@ -37,10 +37,10 @@ def test_killed_before_the_commit_the_effect_is_there_once(world: World, effects
     assert row.attempt == 2
 
 
-@on_every_store
 @pytest.mark.slow  # children are killed again and again
 def test_whoever_is_killed_every_effect_is_there_exactly_once(world: World, effects: Any) -> None:
-    """Each job holds the file's only write lock for some milliseconds: most kills hit an open transaction."""
+    """Each job holds the file's only write lock for some milliseconds: most kills hit an open transaction.
+    On PostgreSQL `test_storm.py` does this, and kills the server too."""
     lots = random.Random(3)
     jobs = [job.id for job in world.app.enqueue_many([world.tasks.pay.job(0.01) for _ in range(150)])]
     worker = world.worker("w", "--slots", "4", processes=2).until_ready(2)

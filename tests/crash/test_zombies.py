@@ -19,9 +19,13 @@ def stopped_holder(world: World, job: str, *groups: Process) -> Process:
     return group
 
 
-@on_every_store
 @pytest.mark.slow  # a lease has to run out
-@pytest.mark.parametrize("task", ["first_hangs", "from_the_grave"], ids=["it gives up", "it succeeded"])
+@pytest.mark.parametrize(
+    ("db", "task"),
+    [("sqlite", "first_hangs"), ("sqlite", "from_the_grave"), ("postgres", "from_the_grave")],
+    indirect=["db"],
+    ids=["it gives up", "it succeeded", "it succeeded, on a server"],
+)
 def test_the_late_result_is_refused_and_the_successors_stands(world: World, task: str) -> None:
     """Whatever the zombie has to say: that it was stopped, or that it has done the work."""
     groups = [world.worker(name).until_ready() for name in ("ann", "bob")]
@@ -48,7 +52,6 @@ def test_the_late_result_is_refused_and_the_successors_stands(world: World, task
     assert world.kinds(job) == [*before, "stale_report"]
 
 
-@on_every_store
 @pytest.mark.slow  # a lease has to run out
 def test_the_late_result_is_refused_while_the_successor_still_runs(world: World) -> None:
     groups = [world.worker(name).until_ready() for name in ("ann", "bob")]
@@ -132,7 +135,6 @@ def test_a_thread_that_will_not_stop_before_its_lease_ends_ends_its_process(worl
     assert event.detail["detector"] in ("exit", "expired")
 
 
-@on_every_store
 @pytest.mark.slow  # a lock longer than a beat
 def test_a_lock_longer_than_a_beat_and_shorter_than_a_lease_makes_no_zombie(world: World) -> None:
     """P9, 15.5: another program holds the file's only write lock."""
