@@ -264,6 +264,16 @@ def test_django_without_atomic_stores_the_job_at_once(app: App, outside: Any, po
     door.close()
 
 
+def test_what_django_is_going_to_roll_back_is_refused(app: App, outside: Any, postgres: str) -> None:
+    """The server's transaction is sound, but Django will not commit it: the job would vanish without a word."""
+    door = Django(postgres)
+    with suppress(ZeroDivisionError), transaction.atomic(savepoint=False):
+        raise ZeroDivisionError
+    with pytest.raises(UsageError, match="cannot be used: An error occurred in the current transaction"):
+        door.enqueue(app.task(ship_order), 1)
+    door.close()
+
+
 def test_a_connection_that_is_of_no_use_is_refused_in_plain_words(app: App, postgres: str) -> None:
     ship = app.task(ship_order)
     connection = psycopg.connect(postgres)
