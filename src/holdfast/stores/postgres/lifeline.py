@@ -31,7 +31,7 @@ from holdfast.stores.postgres.connection import Connection, Connections, Session
 log = logging.getLogger("holdfast.stores")
 
 LOOK_S = 0.5
-BELIEVE_S = 1.0  # how long a lock must be seen free before that is a death; longer than a session takes to come back
+BELIEVE_S = 1.5  # how long a lock must be seen free before that is a death; longer than a session takes to come back
 SETTLE_S = 2.5  # after a cut: so long others may need to come back
 TURN_S = 10.0  # who looks for free locks may be frozen, and keep the others from it: so they look too, once in so long,
 LOOKS_S = 2 * BELIEVE_S  # for long enough to believe what they see
