@@ -114,3 +114,13 @@ def test_who_resigns_one_duty_keeps_the_other(store: Store) -> None:
     store.acquire("pruner", "a", 30.0)
     assert store.resign(duty) is True
     assert store.acquire("pruner", "b", 30.0) is None
+
+
+def test_who_has_the_duty_again_does_not_lose_it_by_an_old_resignation(store: Store, clock: FakeClock) -> None:
+    old = acquire(store)
+    clock.advance(30)
+    acquire(store, "b", ttl_s=5.0)
+    clock.advance(5)
+    assert acquire(store).term == 3
+    assert store.resign(old) is False
+    assert store.acquire("reaper", "b", 5.0) is None
