@@ -51,7 +51,7 @@ PEERS = {
         "PgQueuer 1.6", "postgres", "asyncpg, uvloop; batch_size=10 (default); finished rows deleted, logged"
     ),
     "pgqueuer100": Peer("PgQueuer 1.6, batches of 100", "postgres", "batch_size=100", script="pgqueuer", batch=100),
-    "awa": Peer("awa 0.6", "postgres", "queue storage, 1,024 slots: its best; else default; finished jobs kept"),
+    "awa": Peer("awa 0.6", "postgres", "queue storage; 1,024 slots, which did best here; else default"),
     "procrastinate": Peer(
         "Procrastinate 3.10", "postgres", "concurrency=10, LISTEN/NOTIFY; finished jobs kept", depth=0.2, singles=0.5
     ),
