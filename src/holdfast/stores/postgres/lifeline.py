@@ -106,10 +106,13 @@ class Lifeline:
         with self._lock:
             self._closing = True
             thread, self._thread = self._thread, None
-        if thread is not None:
-            self._rest.set()
-            self._nudge()
-            thread.join(5.0)
+            if thread is not None:
+                self._nudge()
+        if thread is None:
+            return
+        self._rest.set()
+        thread.join(5.0)
+        if not thread.is_alive():  # else the pipe stays: its numbers must not come to mean somebody else's files
             os.close(self._wake_r)
             os.close(self._wake_w)
 
@@ -129,7 +132,7 @@ class Lifeline:
             if self._closing or self._thread is None:
                 raise StoreUnavailable(f"the store {self._db.options.shown} is closed")
             self._wishes.append(wish)
-        self._nudge()
+            self._nudge()
         if not wish.done.wait(_ANSWER_S):
             raise StoreUnavailable(f"{self._db.options.shown}: no answer within {_ANSWER_S:g} s")
         if isinstance(wish.error, psycopg.Error):
@@ -139,6 +142,7 @@ class Lifeline:
         return wish.answer
 
     def _nudge(self) -> None:
+        """Wake the thread. Only under the lock and before `close`: afterwards the number may be somebody else's file."""
         os.write(self._wake_w, b".")
 
     def _serve(self) -> None:
