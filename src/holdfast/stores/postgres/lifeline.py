@@ -142,7 +142,7 @@ class Lifeline:
         return wish.answer
 
     def _nudge(self) -> None:
-        """Wake the thread. Only under the lock and before `close`: afterwards the number may be somebody else's file."""
+        """Wake the thread. Only under the lock and before `close`: later the number may be somebody else's file."""
         os.write(self._wake_w, b".")
 
     def _serve(self) -> None:
