@@ -8,12 +8,14 @@ one of them is more than twice as slow among the finished ones. Every round take
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench import home
 from stores import CLOCK, PostgresBed
 
 from holdfast.core.machine import State
@@ -132,6 +134,7 @@ def ask(side: Side, name: str, question: Question) -> float:
 
 
 def main(queued: int = 1_000_000, finished: int = 5_000_000, rounds: int = 10) -> int:
+    os.environ.setdefault("BENCH_HOME", str(home()))
     began = time.perf_counter()
     sides = [Side(queued, 0), Side(queued, finished)]
     said = ", ".join(f"{jobs:,} {state}" for state, jobs in sides[1].store.counts()["default"].items())

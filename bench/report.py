@@ -64,8 +64,10 @@ def median(key: str) -> Callable[[Figures], float]:
 
 def times(least: float, key: str, name: str) -> Goal:
     """The async drain beside a peer's."""
-    text = f"async drain ≥ {least:g} times {name}" if least > 1 else f"async drain > {name}"
-    return Goal(text, ratio("drain.async", key), lambda x: x > 1 if least == 1 else x >= least, "{:.1f} times")
+    beside = ratio("drain.async", key)
+    if least == 1:
+        return Goal(f"async drain > {name}", beside, lambda x: x > 1, "{:.2f} times")
+    return Goal(f"async drain ≥ {least:g} times {name}", beside, lambda x: x >= least, "{:.1f} times")
 
 
 ALL = [
