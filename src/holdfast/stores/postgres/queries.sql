@@ -586,7 +586,8 @@ SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' 
 -- Planned anew for each call, so that what is not asked for costs nothing and each state finds its own index.
 SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY seq DESC), '') || ']' FROM (
     SELECT {schema}.as_json(job) AS line, job.seq FROM {schema}.job AS job
-    WHERE (%(states)s::text[] IS NULL OR job.state = ANY (%(states)s::text[]))
+    WHERE (%(state)s::text IS NULL OR job.state = %(state)s)
+        AND (%(states)s::text[] IS NULL OR job.state = ANY (%(states)s::text[]))
         AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
         AND (%(task)s::text IS NULL OR job.task = %(task)s)
         AND (%(worker)s::text IS NULL OR (job.state = 'running' AND job.worker = %(worker)s))

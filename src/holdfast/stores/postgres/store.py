@@ -266,7 +266,8 @@ class PostgresStore:
     def find(self, where: Filter) -> list[Job]:
         names = ("queue", "task", "key", "before", "limit", "worker", "cancel_requested")
         values: dict[str, Any] = {name: getattr(where, name) for name in names}
-        values["states"] = [state.value for state in where.states] or None
+        one = where.states[0].value if len(where.states) == 1 else None  # then its index is read in order
+        values |= {"state": one, "states": None if one else [state.value for state in where.states] or None}
         values["ids"] = list(where.ids) if where.ids is not None else None
         return codec.jobs_from(self._db.one("find", values)[0])
 

@@ -77,7 +77,8 @@ CREATE INDEX job_ready ON {schema}.job (queue, priority DESC, run_at, seq) WHERE
 CREATE INDEX job_running ON {schema}.job (lease_until) WHERE state = 'running';
 CREATE INDEX job_worker ON {schema}.job (worker, claim_id) WHERE state = 'running';
 CREATE INDEX job_cancel ON {schema}.job (worker) WHERE state = 'running' AND cancel_requested;
-CREATE INDEX job_aside ON {schema}.job (state, seq) WHERE state IN ('waiting', 'held', 'dead', 'cancelled', 'rolled_back');
+CREATE INDEX job_aside ON {schema}.job (state, seq)
+    WHERE state IN ('ready', 'waiting', 'held', 'dead', 'cancelled', 'rolled_back');  -- lists, newest first
 CREATE INDEX job_ended ON {schema}.job (ended_at) WHERE ended_at IS NOT NULL;
 CREATE UNIQUE INDEX job_key ON {schema}.job (key) WHERE key IS NOT NULL AND state IN ('ready', 'running', 'waiting', 'held');
 
