@@ -481,7 +481,10 @@ def test_the_url_may_be_set_until_the_store_is_used() -> None:
     ("url", "said"),
     [
         ("carrier-pigeon://ann:s3cret@coop", "begins with 'carrier-pigeon:', which no store does; write sqlite:///"),
-        ("jobs.db", "does not say what kind of store it is; write sqlite:///jobs.db, postgresql://user@host/database or memory://"),
+        (
+            "jobs.db",
+            "does not say what kind of store it is; write sqlite:///jobs.db, postgresql://user@host/database or memory://",
+        ),
     ],
 )
 def test_an_address_of_no_store_is_refused_at_once_and_without_its_password(url: str, said: str) -> None:
