@@ -5,9 +5,10 @@ transaction of the database is old (a report, a forgotten session, a standby's q
 entries pile up exactly where the next claim begins to read: after an hour, hundreds of thousands.
 
 So this process remembers the last row that it claimed in each lane (queue and priority) and begins behind it. That is
-no more than a hint. What may lie before it (a job committed late, one with an instant in the past, a lane that is new)
-is found by a look at everything; while that is slow, it is made only so often that it takes a tenth of the time. While
-it is fast, as it nearly always is, every look is at everything, and the order of jobs is exact.
+no more than a hint. What may lie before it (a job committed late, one with an instant in the past, one that was passed
+over because it may not be claimed ahead, a lane that is new) is found by a look at everything; while that is slow, it
+is made only so often that it takes a tenth of the time. While it is fast, as it nearly always is, every look is at
+everything, and the order of jobs is exact.
 """
 
 from __future__ import annotations
