@@ -1,9 +1,12 @@
 """add: store jobs, all or none; the same id or live key is stored once."""
 
+from typing import Any
+
 import pytest
 
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.records import Filter
+from holdfast.core.rows import first_row
 from holdfast.stores.protocol import Added, Store
 from holdfast.testing import FakeClock
 from tests.factory import add, job_in, make_job, picture, row
@@ -156,6 +159,21 @@ def test_any_text_comes_back_as_it_was(store: Store, text: str) -> None:
     job = add(store, task=text or "t", queue=text or "q", payload=text, key=text)
     assert (job.task, job.queue, job.payload, job.key) == (text or "t", text or "q", text, text)
     assert store.add([make_job(key=text)]) == [Added(job.id, True)]
+
+
+def test_any_text_comes_back_as_it_was_from_a_large_batch(store: Store, clock: FakeClock) -> None:
+    """A store may send many jobs in another way than one."""
+    texts = [text for text in AWKWARD.values() if text]
+    policies: list[dict[str, Any]] = [{}, {"timeout_s": 2.5, "stall_s": 0.125, "on_crash": "hold", "jitter": False}]
+    wanted = [
+        make_job(
+            task=text, queue=text, payload=text, key=f"{text}{number}", run_at=0.5 + number, **policies[number % 2]
+        )
+        for number in range(20)
+        for text in texts
+    ]
+    assert store.add(wanted) == [Added(new.id, False) for new in wanted]
+    assert [row(store, new.id) for new in wanted[::7]] == [first_row(new, clock.wall()) for new in wanted[::7]]
 
 
 def test_a_payload_of_a_megabyte_comes_back_as_it_was(store: Store) -> None:

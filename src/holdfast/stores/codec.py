@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.machine import ENDED
+from holdfast.core.policy import Policy
 from holdfast.core.records import Event, Job, NewJob, Note, Pulse, Worker
 from holdfast.core.verdict import Settlement, Verdict
 
@@ -82,11 +83,18 @@ def event_from(row: list[Any]) -> Event:
 
 def new_job(job: NewJob) -> list[Any]:
     """Flatten a job that is to be stored."""
-    policy, retry = job.policy, job.policy.retry
     return [
         *(job.id, job.task, job.queue, job.payload, job.key, job.priority, job.run_at, job.delay_s),
-        *(retry.attempts_max, retry.base_s, retry.cap_s, retry.jitter, policy.crashes_max, policy.on_crash),
-        *(policy.lease_s, policy.beat_every_s, policy.timeout_s, policy.stall_s),
+        *policy(job.policy),
+    ]
+
+
+def policy(declared: Policy) -> list[Any]:
+    """Flatten what a task declares about its recovery."""
+    retry = declared.retry
+    return [
+        *(retry.attempts_max, retry.base_s, retry.cap_s, retry.jitter, declared.crashes_max, declared.on_crash),
+        *(declared.lease_s, declared.beat_every_s, declared.timeout_s, declared.stall_s),
     ]
 
 
