@@ -165,21 +165,21 @@ class AwaitedGuest:
         return self._wait(self._cursor.fetchone())
 
     @contextmanager
-    def copy(self, query: Any) -> Iterator[Rows]:
-        rows = Rows()
-        yield rows
-        self._wait(self._send(query, rows))
+    def copy(self, query: Any) -> Iterator[Stream]:
+        stream = Stream()
+        yield stream
+        self._wait(self._send(query, stream))
 
-    async def _send(self, query: Any, rows: Rows) -> None:
+    async def _send(self, query: Any, parts: Stream) -> None:
         async with self._cursor.copy(query) as stream:
-            for row in rows:
-                await stream.write_row(row)
+            for part in parts:
+                await stream.write(part)
 
 
-class Rows(list[Any]):
+class Stream(list[str]):
     """What is to be sent as one stream."""
 
-    write_row = list.append
+    write = list.append
 
 
 async def _entered(block: Any) -> None:
