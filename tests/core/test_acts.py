@@ -123,6 +123,9 @@ def test_the_three_answers_to_a_held_job() -> None:
     fail = acts.resolve(held, "fail", NOW, actor="ann")
     assert (fail.state, fail.error, fail.result) == (State.DEAD, "given up by ann", None)
     assert acts.resolve(held, "fail", NOW, actor="ann", reason="lost cause").error == "lost cause"
+    for reason, said in ((None, "given up by ann"), ("lost cause", "lost cause")):
+        buried = acts.resolve(held, "fail", NOW, actor="ann", reason=reason)
+        assert (buried.error, buried.notes[-1].detail) == (said, {"reason": said})
 
 
 @pytest.mark.parametrize("state", sorted(set(State) - {State.HELD}))

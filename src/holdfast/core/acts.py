@@ -55,13 +55,14 @@ def resolve(
         return revive(job, now, actor=actor, reason=reason)
     move = Move.RESOLVE if answer == "done" else Move.BURY
     notes = [Note("resolved", {"answer": answer, "note": reason}, actor)]
-    if move is Move.BURY:
-        notes.append(Note("dead", {"reason": reason or f"given up by {actor}"}, actor))
+    error = (reason or f"given up by {actor}") if move is Move.BURY else None
+    if error is not None:
+        notes.append(Note("dead", {"reason": error}, actor))
     return Verdict(
         move=move,
         state=after(job.state, move, job.id),
         result=result,
-        error=(reason or f"given up by {actor}") if move is Move.BURY else None,
+        error=error,
         raises_fence=True,
         notes=tuple(notes),
     )
