@@ -84,6 +84,8 @@ class Proxy(_Door):
         for pair in pairs:
             pair.keep_server = not server_side
             pair.close()
+            if pair.flows is not self._flows:
+                pair.flows.set()  # its threads end
         return [pair.server for pair in pairs if not server_side]
 
     def stall(self) -> None:
