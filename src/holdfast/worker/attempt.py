@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import traceback
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -145,7 +147,7 @@ class Attempt:
         """Return where the handler is now, for the journal."""
         with self._lock:
             if self._thread is not None:
-                frame = sys._current_frames().get(self._thread)
+                frame = _frame_of(self._thread)
                 return "".join(traceback.format_stack(frame)) if frame is not None else None
             if self._async is not None:
                 return _stack_of(*self._async)
@@ -159,7 +161,27 @@ def _stack_of(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> str:
     while step is not None and (frame := getattr(step, "cr_frame", None) or getattr(step, "gi_frame", None)):
         frames.append((frame, frame.f_lineno))
         step = getattr(step, "cr_await", None) or getattr(step, "gi_yieldfrom", None)
-    running = sys._current_frames().get(getattr(loop, "_thread_id", None) or 0)
+    running = _frame_of(getattr(loop, "_thread_id", None) or 0)
     if running is not None and frames and any(frame is frames[-1][0] for frame, _ in traceback.walk_stack(running)):
         return "".join(traceback.format_stack(running))
     return "".join(traceback.StackSummary.extract(iter(frames)).format())
+
+
+_looking = threading.Lock()
+
+
+def _frame_of(thread: int) -> FrameType | None:
+    """Return where a thread is.
+
+    While Python lists the frames it holds the lock of its list of threads. If the garbage collector runs just then and
+    finds a `threading.local`, it wants that same lock, and the whole process stands still for ever (seen in 3.11). So
+    the collector rests meanwhile.
+    """
+    with _looking:  # or one thread would wake it while another one looks
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(thread)
+        finally:
+            if collects:
+                gc.enable()
