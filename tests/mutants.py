@@ -622,6 +622,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         WORKER,
     ),
     ("nobody fences itself", "worker/watch.py", "if attempt.window.must_stop(now):", "if False:", WORKER),
+    (
+        "the collector runs while frames are listed",
+        "worker/attempt.py",
+        "        gc.disable()\n",
+        "",
+        ("tests/worker/test_stack.py",),
+    ),
     ("no time limit", "worker/watch.py", "attempt.deadline is not None and now >= attempt.deadline", "False", WORKER),
     (
         "no stall limit",

@@ -9,8 +9,9 @@ LOOKS = """
 import gc, threading
 from holdfast.worker.attempt import _frame_of
 
-gc.set_threshold(1)  # the collector runs at every opportunity
-for _ in range(500):
+for number in range(2_000):
+    gc.collect()
+    gc.set_threshold(1 + number % 40)  # the collector comes after so many new objects: in some rounds just there
     garbage = [threading.local()]
     garbage[0].value = 1
     garbage.append(garbage)
