@@ -80,7 +80,7 @@ EQUIVALENT = {
     },
     "postgres claim_answers: job.state = 'running'": "only a running job has a worker: a CHECK says so",
     "postgres claim_answers: job.worker = %(worker)s": "only its own worker knows a claim_id",
-    "postgres beat: job.state = 'running' (2)": "only a running job has a worker: a CHECK says so",
+    "postgres beat: job.state = 'running'": "only a running job has a worker: a CHECK says so",
     "postgres settle.told: state = 'ready'": "a hint too many: who is woken looks and sleeps again",
     "postgres settle.told: due": "a hint too many: who is woken looks and sleeps again",
     "postgres overdue: job.state = 'running'": "only a running job has a lease: a CHECK says so",
