@@ -73,7 +73,12 @@ def times(least: float, key: str, name: str) -> Goal:
 ALL = [
     Goal("sync drain ≥ half of async", ratio("drain.sync", "drain.async"), lambda x: x >= 0.5, "{:.0%}"),
     Goal("`enqueue_many` ≥ 40,000 jobs/s", median("enqueue_many"), lambda x: x >= 40_000, "{:,.0f}/s"),
-    Goal("single enqueue ≥ 60 % of raw insert + commit", ratio("enqueue", "raw.insert"), lambda x: x >= 0.6, "{:.0%}"),
+    Goal(
+        "single enqueue ≥ 60 % of raw insert + commit of the same row",
+        ratio("enqueue", "raw.insert_job"),
+        lambda x: x >= 0.6,
+        "{:.0%}",
+    ),
     Goal(
         "cost per job flat from short to long queue (within 25 %)",
         ratio("cost.deep", "cost.shallow"),
