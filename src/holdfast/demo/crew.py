@@ -106,9 +106,15 @@ class Crew:
         self._signal(worker_name, pid, signal.SIGKILL)
 
     def freeze(self, worker_name: str, pid: int) -> None:
-        """SIGSTOP to one worker: it lives, and does nothing. Raises as `kill_worker` does."""
+        """SIGSTOP to one worker: it lives, and does nothing. Raises as `kill_worker` does.
+
+        Returns when it has stopped, which is a moment after the signal: until then it could still begin to write.
+        """
         self._frozen[pid] = worker_name
         self._signal(worker_name, pid, signal.SIGSTOP)
+        give_up_at = self._clock.lease() + STOP_S
+        while not _has_stopped(pid) and self._clock.lease() < give_up_at:
+            pause(0.002)
 
     def thaw(self, pid: int) -> None:
         """Let a frozen worker go on."""
@@ -152,3 +158,15 @@ def _environment() -> dict[str, str]:
     if "PYTHONPATH" in kept:  # it may name folders from where we stand; the workers stand elsewhere
         kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(part) for part in kept["PYTHONPATH"].split(os.pathsep))
     return {**kept, PARENT: str(os.getpid())}
+
+
+def _has_stopped(pid: int) -> bool:
+    """Say whether no thread of a process runs any more."""
+    try:
+        threads = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:  # a thread has just ended
+        return False
+    if not threads:  # not on Linux: there it takes a moment too
+        pause(0.05)
+        return True
+    return all(words.rpartition(")")[2].split()[0] == "T" for words in threads)
