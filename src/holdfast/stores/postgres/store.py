@@ -73,6 +73,7 @@ class PostgresStore:
         self._hints: dict[int, threading.Event] = {}  # by waiting thread, so that none eats another's
         self._hinting = threading.Lock()
         self._frontier = Frontier()
+        self._unanswered: set[str] = set()  # claims that were sent and have no answer yet
         self._batches = 0
         self._identity: str | None = None  # of the tables that our workers were enrolled in
         self._lifeline = Lifeline(self._db, self.wake)
@@ -115,7 +116,15 @@ class PostgresStore:
         values |= {"queues": list(dict.fromkeys(queues)), "tasks": list(tasks)}
         now = self._clock.lease()
         point("claim.before")
-        jobs = self._db.run(lambda db: batch.claim(self._db, db, self._frontier, now, values, limit, ahead))
+
+        def claim(db: Cursor) -> list[Job] | None:
+            if claim_id in self._unanswered:
+                db.execute(self._db["claim_over"], values, prepare=False)
+            self._unanswered.add(claim_id)
+            return batch.claim(self._db, db, self._frontier, now, values, limit, ahead)
+
+        jobs = self._db.run(claim)
+        self._unanswered.discard(claim_id)
         point("claim.after")
         if jobs is None:
             raise WorkerGone(f"worker {worker_id} is not enrolled or was declared dead")
