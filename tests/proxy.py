@@ -127,6 +127,9 @@ class Proxy(_Door):
             return
         pair = _Pair(client, server, self._flows)
         with self._lock:
+            if self._listener is None:  # it came in while the door was being shut: nobody would cut it
+                pair.close()
+                return
             self._pairs.append(pair)
         upstream = threading.Thread(target=self._pump, args=(pair, client, server, self._asked), daemon=True)
         upstream.start()

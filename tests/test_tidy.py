@@ -106,7 +106,7 @@ BASE = {
     "identity": {"core", "errors", "clock"},
 }
 STORES_USE = {"core", "errors", "clock", "points", "shield"}
-STORES_SHARE = {"protocol", "codec", "sql", "joining"}
+STORES_SHARE = {"protocol", "codec", "sql", "joining", "hints", "urls"}
 EDGES = {"testing", "integrations", "rescue"}
 FRONT = {"cli", "__main__"}
 IMPURE = {

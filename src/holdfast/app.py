@@ -19,8 +19,9 @@ from holdfast.core.verdict import Verdict
 from holdfast.errors import NotFound, Refused, SchemaMismatch, UnknownTask, UsageError
 from holdfast.hooks import Hook, HookKind, Hooks
 from holdfast.jobs import Job
-from holdfast.stores import check_url, open_store
+from holdfast.stores import open_store
 from holdfast.stores.protocol import Store
+from holdfast.stores.urls import check_url
 from holdfast.tasks import Declare, Draft, Key, Options, Task
 
 if TYPE_CHECKING:

@@ -334,6 +334,7 @@ def test_lengths_of_time_in_words(seconds: float, words: str, short: str) -> Non
 
 def test_an_address_is_shown_without_its_password() -> None:
     assert insight.shown_url("postgresql://ann:s3cret@db/x") == "postgresql://ann:***@db/x"
+    assert insight.shown_url("postgresql://ann:p@s:s@db/x?password=s3cret") == "postgresql://ann:***@db/x?password=***"
     assert insight.shown_url("sqlite:///jobs.db") == "sqlite:///jobs.db"
 
 

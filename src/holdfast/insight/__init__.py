@@ -29,8 +29,9 @@ from holdfast.insight.views import (
     worker_view,
     zombie_view,
 )
-from holdfast.insight.words import ago, brief, counted, duration, near, shown_url
+from holdfast.insight.words import ago, brief, counted, duration, near
 from holdfast.insight.zombies import look_back, zombies_view
+from holdfast.stores.urls import shown_url
 
 __all__ = [
     "SHOWN_STATES",

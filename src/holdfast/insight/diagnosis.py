@@ -20,10 +20,11 @@ from holdfast.insight.findings import Finding, ok, problem, warning
 from holdfast.insight.medium import of_the_medium
 from holdfast.insight.tuning import of_settings
 from holdfast.insight.views import queue_views, totals, worker_state
-from holdfast.insight.words import counted, duration, listed, shown_url
+from holdfast.insight.words import counted, duration, listed
 from holdfast.insight.zombies import look_back
 from holdfast.reaper import reap
 from holdfast.stores.protocol import Store
+from holdfast.stores.urls import shown_url
 
 DAY_S = 86_400.0
 HELD_LONG_S = DAY_S

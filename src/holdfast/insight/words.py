@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from urllib.parse import urlsplit
 
 from holdfast.core.records import Moment
 
@@ -49,12 +48,6 @@ def near(name: str, known: Iterable[str]) -> list[str]:
     shorts = {each.rpartition(".")[2] for each in full}
     meant = [name] if name in shorts else get_close_matches(name, shorts, cutoff=0.7)
     return [each for short in meant for each in full if each.rpartition(".")[2] == short][:3]
-
-
-def shown_url(url: str) -> str:
-    """Return the address of a store without its password."""
-    password = urlsplit(url).password
-    return url if password is None else url.replace(f":{password}@", ":***@")
 
 
 def size(number: float) -> str:

@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 from holdfast.clock import Clock
-from holdfast.errors import BadURL, StoreUnsupported
+from holdfast.errors import StoreUnsupported
 from holdfast.stores.protocol import Store
-
-SCHEMES = ("sqlite", "postgresql", "postgres", "memory")
-
-
-def check_url(url: str) -> str:
-    """Return how the address begins, if a store can have it. Opens nothing.
-
-    What is wrong is said without the rest of the address, where there may be a password.
-    """
-    scheme, colon, _ = url.partition(":")
-    if colon and scheme.lower() in SCHEMES:
-        return scheme.lower()
-    what = f"begins with {scheme + colon!r}, which no store does" if colon else "does not say what kind of store it is"
-    raise BadURL(f"the store address {what}; write sqlite:///jobs.db, postgresql://user@host/database or memory://")
+from holdfast.stores.urls import check_url
 
 
 def open_store(url: str, *, clock: Clock | None = None, create: bool = True) -> Store:

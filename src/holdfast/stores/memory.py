@@ -34,8 +34,9 @@ from holdfast.core.records import (
     Worker,
 )
 from holdfast.core.verdict import Settlement, Verdict, own_ending, stale_report
-from holdfast.errors import DutyLost, KeyTaken, StoreUnsupported, UsageError, WorkerGone
-from holdfast.stores.protocol import Added, Answer, Schema, Transaction
+from holdfast.errors import KeyTaken, StoreUnsupported, UsageError, WorkerGone
+from holdfast.stores.hints import Hints
+from holdfast.stores.protocol import Added, Answer, Schema, Transaction, duty_lost
 
 UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
 
@@ -55,7 +56,7 @@ class MemoryStore:
         self._seqs = itertools.count(1)
         self._paused: set[str] = set()
         self._duties: dict[str, Duty] = {}
-        self._hints: dict[int, threading.Event] = {}  # by waiting thread, so that none eats another's
+        self._hints = Hints()
 
     def now(self) -> Moment:
         return Moment(self._clock.wall(), self._clock.lease())
@@ -302,17 +303,10 @@ class MemoryStore:
             return min((job.run_at for job in self._ready(open_queues) if job.task in tasks), default=None)
 
     def wait(self, timeout_s: float) -> bool:
-        """A change between two waits of one thread makes the second return at once."""
-        with self._lock:
-            hint = self._hints.setdefault(threading.get_ident(), threading.Event())
-        woken = self._clock.wait(hint, timeout_s)
-        hint.clear()
-        return woken
+        return self._hints.wait(self._clock, timeout_s)
 
     def wake(self) -> None:
-        with self._lock:
-            for hint in self._hints.values():
-                hint.set()
+        self._hints.wake()
 
     def ping(self) -> None:
         """Memory always takes writes."""
@@ -344,7 +338,7 @@ class MemoryStore:
 
     def _check_duty(self, duty: Duty | None) -> None:
         if duty is not None and not self._is_current(duty):
-            raise DutyLost(f"the duty {duty.name!r} of term {duty.term} has passed to somebody else")
+            raise duty_lost(duty)
 
     def _as_seen(self, job_id: str, state: State, fence: int) -> Job | None:
         job = self._jobs.get(job_id)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from holdfast.core.machine import State
 from holdfast.core.records import BeatAnswer, Duty, Event, Filter, Job, Lease, Moment, NewJob, Pulse, Vanished, Worker
 from holdfast.core.verdict import Settlement, Verdict
+from holdfast.errors import DutyLost
 
 
 class Added(NamedTuple):
@@ -38,6 +39,12 @@ class Schema(NamedTuple):
 
     found: int
     wanted: int
+
+
+def duty_lost(duty: Duty | None) -> DutyLost:
+    """Say, in every store with the same words, that an act came under an old term."""
+    name, term = (duty.name, duty.term) if duty is not None else ("", 0)
+    return DutyLost(f"the duty {name!r} of term {term} has passed to somebody else")
 
 
 class Transaction(Protocol):

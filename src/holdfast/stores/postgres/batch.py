@@ -11,11 +11,11 @@ from psycopg import errors
 from holdfast.core.policy import Policy
 from holdfast.core.records import Duty, Job, NewJob
 from holdfast.core.verdict import Settlement, own_ending, stale_report
-from holdfast.errors import DutyLost, StoreUnavailable
+from holdfast.errors import StoreUnavailable
 from holdfast.stores import codec
 from holdfast.stores.postgres.connection import Connections, Cursor
 from holdfast.stores.postgres.frontier import Frontier
-from holdfast.stores.protocol import Added, Answer
+from holdfast.stores.protocol import Added, Answer, duty_lost
 
 COPY_FROM = 100  # so many jobs are sent as a stream
 FOLD_EVERY = 500  # so many batches of endings are added up
@@ -183,7 +183,7 @@ def _lines(settlement: Settlement) -> list[list[Any]]:
 def _applied(row: Any, sent: list[Settlement], under: Duty | None) -> set[str]:
     allowed, names, _ = row
     if not allowed:
-        raise DutyLost(passed_on(under))
+        raise duty_lost(under)
     return {each.lease.job_id for each in sent} if names is None else set(codec.names_from(names))
 
 
@@ -227,12 +227,3 @@ def duty_token(duty: Duty | None) -> dict[str, Any]:
     if duty is None:
         return {"duty": None, "holder": None, "term": None}
     return {"duty": duty.name, "holder": duty.holder, "term": duty.term}
-
-
-def passed_on(duty: Duty | None) -> str:
-    """Say that a duty is somebody else's by now."""
-    return (
-        "the duty has passed to somebody else"
-        if duty is None
-        else (f"the duty {duty.name!r} of term {duty.term} has passed to somebody else")
-    )

@@ -34,6 +34,7 @@ from holdfast.errors import (
 )
 from holdfast.shield import shielded
 from holdfast.stores.sql import load_queries
+from holdfast.stores.urls import shown_url
 
 OLDEST_SERVER = 14
 ANSWER_S = 60.0  # a statement that has no answer by then is given up, and its connection with it
@@ -66,7 +67,7 @@ class Options:
 
     @classmethod
     def parse(cls, url: str) -> Options:
-        shown = without_password(url)
+        shown = shown_url(url)
         unreadable = BadURL(f"{shown!r} cannot be read; write %XX for special characters in names and passwords")
         try:
             parts = urlsplit(url)
@@ -93,12 +94,6 @@ class Options:
         if pool_max < 2 or not 0 < wait_s < 3600:
             raise BadURL(f"{shown!r}: pool_max is at least 2, and wait_s a number of seconds")
         return cls(conninfo, shown, schema, pool_max, wait_s)
-
-
-def without_password(url: str) -> str:
-    """Return the address as it may be shown."""
-    shown = re.sub(r"(://[^:/?#@]*:).*@", r"\1***@", url)  # to the last @: what is no password may be hidden too
-    return re.sub(r"(?i)((?:ssl)?password=)[^&]*", r"\1***", shown)
 
 
 class Session(psycopg.Connection[Any]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -30,7 +29,6 @@ from holdfast.core.records import (
 )
 from holdfast.core.verdict import Settlement, Verdict, stale_report
 from holdfast.errors import (
-    DutyLost,
     KeyTaken,
     Refused,
     SchemaMismatch,
@@ -41,6 +39,7 @@ from holdfast.errors import (
 )
 from holdfast.points import point
 from holdfast.stores import codec
+from holdfast.stores.hints import Hints
 from holdfast.stores.postgres import batch
 from holdfast.stores.postgres.condition import Condition
 from holdfast.stores.postgres.connection import Connections, Cursor, Options, in_its_own_time
@@ -48,7 +47,7 @@ from holdfast.stores.postgres.frontier import Frontier
 from holdfast.stores.postgres.joining import Callers
 from holdfast.stores.postgres.lifeline import BELIEVE_S, Lifeline
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
-from holdfast.stores.protocol import Added, Answer, Schema
+from holdfast.stores.protocol import Added, Answer, Schema, duty_lost
 from holdfast.stores.sql import load_migrations
 
 _MIGRATIONS = load_migrations("holdfast.stores.postgres")
@@ -70,8 +69,7 @@ class PostgresStore:
         self._callers = Callers(self._db)
         self._sessions = Sessions(self._db)
         self._ahead: tuple[float, float] | None = None  # the server's clock minus ours, and when that was measured
-        self._hints: dict[int, threading.Event] = {}  # by waiting thread, so that none eats another's
-        self._hinting = threading.Lock()
+        self._hints = Hints()
         self._frontier = Frontier()
         self._unanswered: set[str] = set()  # claims that were sent and have no answer yet
         self._batches = 0
@@ -225,7 +223,7 @@ class PostgresStore:
         values = {"worker": worker_id, "cause": cause, "wall": self._wall(), **batch.duty_token(under)}
         allowed, marked = self._db.one("retire", values)
         if not allowed:
-            raise DutyLost(batch.passed_on(under))
+            raise duty_lost(under)
         self._lifeline.drop(worker_id)
         return bool(marked)
 
@@ -317,18 +315,11 @@ class PostgresStore:
         return earliest
 
     def wait(self, timeout_s: float) -> bool:
-        """A change between two waits of one thread makes the second return at once."""
         self._lifeline.start()
-        with self._hinting:
-            hint = self._hints.setdefault(threading.get_ident(), threading.Event())
-        woken = self._clock.wait(hint, timeout_s)
-        hint.clear()
-        return woken
+        return self._hints.wait(self._clock, timeout_s)
 
     def wake(self) -> None:
-        with self._hinting:
-            for hint in self._hints.values():
-                hint.set()
+        self._hints.wake()
 
     def ping(self) -> None:
         self._db.run(lambda db: db.execute(self._db["ping"]))
@@ -423,7 +414,7 @@ class PostgresStore:
     def _after_fork(self) -> None:
         self._lifeline.forget()
         self._sessions.forget()
-        self._hints, self._hinting = {}, threading.Lock()
+        self._hints = Hints()
 
 
 _forks: weakref.WeakSet[PostgresStore] = weakref.WeakSet()

@@ -11,9 +11,8 @@ from typing import Any
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Duty, NewJob
 from holdfast.core.verdict import Settlement, own_ending, stale_report
-from holdfast.errors import DutyLost
 from holdfast.stores import codec
-from holdfast.stores.protocol import Added, Answer
+from holdfast.stores.protocol import Added, Answer, duty_lost
 from holdfast.stores.sql import load_queries
 
 Q = load_queries("holdfast.stores.sqlite")
@@ -142,7 +141,7 @@ def _is_repeat(db: sqlite3.Connection, settlement: Settlement) -> bool:
 def check_duty(db: sqlite3.Connection, duty: Duty | None) -> None:
     """Raise `DutyLost` when the act is under a duty that somebody else has by now."""
     if duty is not None and db.execute(Q["acquire_check"], duty_token(duty)).fetchone() is None:
-        raise DutyLost(f"the duty {duty.name!r} of term {duty.term} has passed to somebody else")
+        raise duty_lost(duty)
 
 
 def duty_token(duty: Duty) -> dict[str, Any]:
