@@ -134,6 +134,8 @@ def sql_mutants() -> Iterator[Mutant]:
             nearest = f"{CONFORMANCE}/test_{verb}.py"
             tests = (nearest, *STORE) if (ROOT / nearest).exists() else STORE
             tests = (tests[0], "tests/stores/test_postgres_guards.py", *tests[1:]) if store == "postgres" else tests
+            if "claim_try" in guard.name:
+                tests = OUTAGES
             if guard.query == "transaction":
                 tests = ("tests/worker/test_transaction.py", *tests)
             yield Mutant(guard.name, file, whole[:start] + guard.statement + whole[end:], tests)
@@ -304,6 +306,7 @@ NEAREST = {
 REAPER = ("tests/worker/test_reaper.py", "tests/test_daemon.py")
 
 POSTGRES = (CONFORMANCE, "tests/stores/test_postgres_guards.py")
+OUTAGES = ("tests/stores/test_postgres_outages.py",)
 
 HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     # name, file, what stands there, what stands there instead, tests that should notice
@@ -715,6 +718,27 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "                liveness.drop(self._lock_path(worker.id))\n            raise",
         "                pass\n            raise",
         SQLITE,
+    ),
+    (
+        "a claim that is sent again does not wait for the first",
+        "stores/postgres/queries.sql",
+        "claim_try <= %(try)s::bigint\n    FOR SHARE",
+        "claim_try <= %(try)s::bigint",
+        OUTAGES,
+    ),
+    (
+        "a claim that is sent again shuts nobody out",
+        "stores/postgres/store.py",
+        '                db.execute(self._db["claim_again"], values, prepare=False)\n',
+        "",
+        OUTAGES,
+    ),
+    (
+        "a claim that is sent again has no number of its own",
+        "stores/postgres/store.py",
+        "                self._claim_try += 1\n",
+        "",
+        OUTAGES,
     ),
     (
         "children outlive their supervisor",

@@ -75,6 +75,8 @@ class Proxy(_Door):
         self._lock = threading.Lock()
         self._pairs: list[_Pair] = []
         self._swallow: list[bytes] = []
+        self._delay: list[bytes] = []
+        self._delayed: list[tuple[_Pair, bytes]] = []
         super().__init__(server_url)
 
     def cut(self, *, server_side: bool = True) -> list[socket.socket]:
@@ -105,6 +107,19 @@ class Proxy(_Door):
     def swallow(self, words: bytes) -> None:
         """Let the next statement with these words reach the server, drop its answer, and cut that connection."""
         self._swallow.append(words)
+
+    def delay(self, words: bytes) -> None:
+        """Keep the next statement with these words back, and cut that connection on the client's side."""
+        self._delay.append(words)
+
+    def deliver(self) -> None:
+        """Let the server have what was kept back, long after its client has given up; return when it has answered."""
+        while self._delayed:
+            pair, piece = self._delayed.pop()
+            pair.answer = bytearray()
+            pair.server.sendall(piece)
+            assert pair.answered.wait(10)
+            pair.server.close()
 
     @contextlib.contextmanager
     def down(self) -> Iterator[None]:
@@ -153,6 +168,12 @@ class Proxy(_Door):
         pair.close()
 
     def _asked(self, pair: _Pair, piece: bytes) -> bool:
+        for words in self._delay:
+            if words in piece:
+                self._delay.remove(words)
+                pair.keep_server = True
+                self._delayed.append((pair, piece))
+                raise OSError("somebody else will hear it, later")
         for words in self._swallow:
             if words in piece:
                 with contextlib.suppress(ValueError):  # two at once: one of them has it
@@ -166,6 +187,7 @@ class Proxy(_Door):
         pair.answer += piece
         if any(kind == b"Z" for kind, _ in _messages(pair.answer)):
             self.swallowed += 1
+            pair.answered.set()
             raise OSError("the answer is complete, and nobody shall have it")
         return False
 
@@ -179,6 +201,7 @@ class _Pair:
         self.flows = flows
         self.keep_server = False
         self.answer: bytearray | None = None  # what is swallowed
+        self.answered = threading.Event()  # and all of it is here
 
     def close(self) -> None:
         for end in (self.client,) if self.keep_server else (self.client, self.server):

@@ -65,11 +65,11 @@ LEFT JOIN {schema}.job AS holder
 WITH clock AS MATERIALIZED (
     SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall,
         coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8) AS lease,
-        clock_timestamp() AS began,
-        pg_advisory_xact_lock(hashtextextended(%(claim_id)s, 3)) AS turn
+        clock_timestamp() AS began
 ),
 enrolled AS MATERIALIZED (
-    SELECT id FROM {schema}.worker WHERE id = %(worker)s AND gone_at IS NULL
+    SELECT id FROM {schema}.worker WHERE id = %(worker)s AND gone_at IS NULL AND claim_try <= %(try)s::bigint
+    FOR SHARE
 ),
 given AS MATERIALIZED (
     SELECT id FROM {schema}.job
@@ -167,10 +167,10 @@ SELECT
     ),
     (SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY number), '') || ']' FROM taken);
 
--- name: claim_over
--- Waits until a claim with this id that was sent before, and whose answer was lost, has ended on the server. It takes
--- the lock of its clock; a repeat that came before its commit would not see what it took, and take more.
-SELECT pg_advisory_xact_lock(hashtextextended(%(claim_id)s, 3));
+-- name: claim_again
+-- Comes before a claim that is sent again because its answer was lost. It waits for tries that the server still works
+-- on, and shuts out those that have yet to arrive: the next statement sees all that they took or ever will take.
+UPDATE {schema}.worker SET claim_try = %(try)s WHERE id = %(worker)s AND claim_try < %(try)s;
 
 -- name: claim_answers
 SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY started DESC, queue, priority DESC, run_at, seq), '') || ']'

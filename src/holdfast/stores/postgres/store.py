@@ -72,6 +72,7 @@ class PostgresStore:
         self._hints = Hints()
         self._frontier = Frontier()
         self._unanswered: set[str] = set()  # claims that were sent and have no answer yet
+        self._claim_try = 0  # rises when a claim is sent again
         self._batches = 0
         self._identity: str | None = None  # of the tables that our workers were enrolled in
         self._lifeline = Lifeline(self._db, self.wake)
@@ -111,13 +112,15 @@ class PostgresStore:
         ahead: int = 0,
     ) -> list[Job]:
         values: dict[str, Any] = {"worker": worker_id, "claim_id": claim_id, **self._instants()}
-        values |= {"queues": list(dict.fromkeys(queues)), "tasks": list(tasks)}
+        values |= {"queues": list(dict.fromkeys(queues)), "tasks": list(tasks), "try": self._claim_try}
         now = self._clock.lease()
         point("claim.before")
 
         def claim(db: Cursor) -> list[Job] | None:
             if claim_id in self._unanswered:
-                db.execute(self._db["claim_over"], values, prepare=False)
+                self._claim_try += 1
+                values["try"] = self._claim_try
+                db.execute(self._db["claim_again"], values, prepare=False)
             self._unanswered.add(claim_id)
             return batch.claim(self._db, db, self._frontier, now, values, limit, ahead)
 
