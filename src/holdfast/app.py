@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args, overload
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, get_args, overload
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.core import acts
@@ -26,6 +26,8 @@ from holdfast.tasks import Declare, Draft, Key, Options, Task
 
 if TYPE_CHECKING:
     from holdfast.aio import AsyncApp
+    from holdfast.alerts import Alert
+    from holdfast.alerts.rules import AlertKind, Given
     from holdfast.reaper import Report
     from holdfast.worker.context import Context
     from holdfast.worker.tick import TickReport
@@ -76,6 +78,7 @@ class App:
         self.journal: Journal = journal
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.hooks = Hooks()
+        self.alerts: tuple[Alert, ...] = ()
         self.tasks: dict[str, Task[..., Any]] = {}
         self._url = url or os.environ.get("HOLDFAST_DB") or DEFAULT_URL
         check_url(self._url)
@@ -170,6 +173,28 @@ class App:
         if hook is None:
             return lambda fn: self.hooks.on(kind, fn)
         return self.hooks.on(kind, hook)
+
+    def alert(
+        self,
+        *,
+        log: bool = False,
+        command: Sequence[str] = (),
+        webhook: str | None = None,
+        secret: str | None = None,
+        private: bool = False,
+        on: Iterable[AlertKind] | None = None,
+        **limits: Unpack[Given],
+    ) -> None:
+        """Tell people, by these channels, when a job is held or dead, or when zombies are too many; see docs/alerts.md.
+
+        command: a program and its arguments. webhook: an https address; each request is signed with `secret`; one on a
+        private network needs `private`. on: only these of "held", "dead", "crashes", "zombie_rate", "false_positives".
+        limits: `crashes=2`, `zombies_max=20`, `false_max=0.05`, `window_s=600`, `again_s=300`.
+        """
+        from holdfast.alerts import declare
+
+        told = declare(log=log, command=command, webhook=webhook, secret=secret, private=private, on=on, limits=limits)
+        self.alerts = (*self.alerts, told)
 
     def _register(self, task: Task[..., Any]) -> Task[..., Any]:
         with self._lock:

@@ -22,6 +22,7 @@ COMMANDS = {
     "dead": "See, revive and purge jobs that gave up.",
     "queues": "See, pause and resume queues.",
     "workers": "See who runs jobs.",
+    "alerts": "Try the channels by which people are told of trouble.",
     "doctor": "Look for trouble, and say what to do about it.",
     "db": "Make, migrate, check and prune the store.",
     "completion": "Print the completion script of a shell.",

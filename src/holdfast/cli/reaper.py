@@ -6,9 +6,11 @@ import logging
 import os
 import socket
 import threading
+from typing import Any
 
 import click
 
+from holdfast.cli.alerts import alert_options, alerts_of
 from holdfast.cli.base import LOG_FORMAT, Command, say
 from holdfast.cli.loading import opened_store
 from holdfast.cli.types import Duration
@@ -21,6 +23,7 @@ from holdfast.clock import SystemClock
     holdfast reaper
     holdfast reaper --interval 5 --grace 10
     holdfast --db sqlite:///jobs.db reaper --name reaper-2
+    holdfast reaper --alert-webhook https://hooks.example.org/jobs
     """,
 )
 @click.option("--grace", type=Duration(), default=0.0, metavar="TIME", help="Be patient so long after a lease's end.")
@@ -28,22 +31,27 @@ from holdfast.clock import SystemClock
     "--interval", type=Duration(), default=1.0, metavar="TIME", show_default="1s", help="Look at least so often."
 )
 @click.option("--name", default=None, metavar="NAME", help="What the log calls this replica. [default: host and pid]")
-def reaper(grace: float, interval: float, name: str | None) -> None:
+@alert_options
+def reaper(grace: float, interval: float, name: str | None, **given: Any) -> None:
     """Recover jobs whose worker died, until told to stop.
 
     Workers do this by themselves; run it where they are told not to (--no-reaper) or where there are none. Several
     replicas may run: one is active under a duty, the others take over when it dies. SIGTERM gives the duty back.
+    Alerts are told by one of them, too, wherever in the fleet it happened.
     """
+    from holdfast.alerts.teller import Teller
     from holdfast.daemon import serve
     from holdfast.hooks import Hooks
 
     if not 0.05 <= interval <= 3600:
         raise click.BadParameter("must be between 50ms and 1h", param_hint="--interval")
+    alerts = alerts_of(given)
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     with opened_store() as store:
-        stop = _stopped_by_signals()
+        stop, clock = _stopped_by_signals(), SystemClock()
         who = name or f"{socket.gethostname()}:{os.getpid()}"
-        settled = serve(store, SystemClock(), stop, hooks=Hooks(), name=who, grace_s=grace, interval_s=interval)
+        with Teller(store, clock, alerts, name=who):
+            settled = serve(store, clock, stop, hooks=Hooks(), name=who, grace_s=grace, interval_s=interval)
     say(f"settled {settled} lost attempts")
 
 

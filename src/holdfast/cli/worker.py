@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from holdfast.app import App
+from holdfast.cli.alerts import alert_options, alerts_of
 from holdfast.cli.base import LOG_FORMAT, Command, settings
 from holdfast.cli.loading import load_app
 from holdfast.cli.types import Duration, Text, Words
@@ -51,9 +54,11 @@ from holdfast.cli.types import Duration, Text, Words
     show_default=True,
     help="How much to log, on stderr.",
 )
+@alert_options
 @click.pass_context
 def worker(
     ctx: click.Context,
+    /,
     app: str,
     queues: tuple[str, ...] | None,
     slots: int,
@@ -63,17 +68,20 @@ def worker(
     grace: float,
     no_reaper: bool,
     log_level: str,
+    **given: Any,
 ) -> None:
     """Run jobs.
 
     APP is module:name, imported with the current folder on the path. SIGTERM or Ctrl-C ends it gracefully: no new jobs,
     running ones may finish within the grace period, the rest is given back. A second one gives everything back at once.
     """
+    from holdfast.alerts.teller import Teller
     from holdfast.worker.options import WorkerOptions
     from holdfast.worker.supervisor import supervise
 
     told = settings()
     found = load_app(app, told.db_given)
+    found.alerts = (*found.alerts, *alerts_of(given))
     options = WorkerOptions(
         queues=queues or (),
         slots=slots,
@@ -86,7 +94,9 @@ def worker(
     )
     logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)
     _warn_of_strange_queues(found, app, options.queues)
-    ctx.exit(supervise(app, found, options))
+    with Teller(found.store, found.clock, found.alerts, name=name or socket.gethostname(), hooks=found.hooks):
+        code = supervise(app, found, options)
+    ctx.exit(code)
 
 
 def _warn_of_strange_queues(app: App, ref: str, queues: Sequence[str]) -> None:

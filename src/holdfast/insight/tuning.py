@@ -10,13 +10,14 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from holdfast.alerts.rules import FALSE_MAX
 from holdfast.core.machine import State
 from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import Filter, Job
 from holdfast.insight.findings import Finding, ok, warning
 from holdfast.insight.views import all_jobs, totals, worker_state
 from holdfast.insight.words import brief, counted, duration, listed
-from holdfast.insight.zombies import FALSE_MAX, REPEATS_MAX, Found, Lookback
+from holdfast.insight.zombies import REPEATS_MAX, Found, Lookback
 from holdfast.stores.protocol import Store
 
 SAMPLE = 2000  # the newest jobs that were done

@@ -13,13 +13,13 @@ from datetime import datetime
 from statistics import median
 from typing import Any
 
+from holdfast.alerts.rules import FALSE_MAX
 from holdfast.core.machine import Move
 from holdfast.core.records import Event, Filter
 from holdfast.core.times import iso
 from holdfast.insight.views import reason
 from holdfast.stores.protocol import Store
 
-FALSE_MAX = 0.05  # a larger share of false positives wants longer leases
 REPEATS_MAX = 3  # a job that was a zombie more often than this is perhaps what kills its workers
 DECISIONS = (Move.RETRY, Move.HOLD, Move.BURY, Move.UNDO, Move.CANCEL)
 _EVENTS = 2000

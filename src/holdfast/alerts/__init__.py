@@ -1,0 +1,63 @@
+"""Alerts: who is to be told of what, and where. `app.alert(…)` declares one; the teller tells it.
+
+journal ──▶ book ──▶ rules (pure) ──▶ teller, under a duty ──▶ outbox, a thread each ──▶ log · command · webhook
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from holdfast.alerts.channels import Channel, CommandChannel, LogChannel
+from holdfast.alerts.rules import KINDS, AlertKind, Given, Limits
+from holdfast.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """What is told, from when on, and where."""
+
+    on: tuple[AlertKind, ...]
+    limits: Limits
+    channels: tuple[Channel, ...]
+
+
+def declare(
+    *,
+    log: bool = False,
+    command: Sequence[str] = (),
+    webhook: str | None = None,
+    secret: str | None = None,
+    private: bool = False,
+    on: Iterable[AlertKind] | None = None,
+    limits: Given | None = None,
+) -> Alert:
+    """Make an alert, or raise `UsageError` for what can never work."""
+    named = set(KINDS if on is None else [on] if isinstance(on, str) else on)
+    if unknown := named - set(KINDS):
+        raise UsageError(f"there is no alert on {min(unknown)!r}; known: {', '.join(KINDS)}")
+    wanted = tuple(kind for kind in KINDS if kind in named)
+    if not wanted:
+        raise UsageError(f"an alert needs something to tell of: on= {', '.join(KINDS)}")
+    channels: list[Channel] = [LogChannel()] if log else []
+    if command:
+        channels.append(CommandChannel(command, secrets=[secret] if secret else []))
+    if webhook is not None:
+        from holdfast.alerts.webhook import Webhook  # TLS and HTTP are loaded by those who use them
+
+        channels.append(Webhook(webhook, secret=secret, private=private))
+    elif secret is not None or private:
+        raise UsageError("secret= and private= are for a webhook, and there is none")
+    if not channels:
+        raise UsageError("an alert needs a channel: log=True, command=[…] or webhook=…")
+    given = limits or {}
+    if strange := set(given) - set(Given.__annotations__):
+        raise UsageError(f"an alert has no limit {min(strange)!r}; known: {', '.join(Given.__annotations__)}")
+    return Alert(wanted, Limits(**given), tuple(channels))
+
+
+def fingerprint(alerts: Sequence[Alert]) -> str:
+    """Name a set of alerts: those who have the same one tell each incident once between them."""
+    told = [(alert.on, alert.limits, [channel.identity for channel in alert.channels]) for alert in alerts]
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:12]

@@ -1,0 +1,105 @@
+"""What is told: bounded in size, on one line where people read it, and free of secrets.
+
+A message names jobs, tasks, workers and reasons. It never has a payload, an argument or a result; a reason is what
+somebody's exception said, so it is cut short and passwords in it are hidden.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core.times import iso
+from holdfast.stores.urls import shown_url
+
+BODY_MAX = 16_000  # bytes: less than a pipe holds
+JOBS_MAX = 10
+NAME_MAX = 200
+REASON_MAX = 300
+TEXT_MAX = 600
+
+_PASSWORD = re.compile(r"(://[^\s:/?#@]*:)[^\s@/]*@")
+_NAMED = re.compile(
+    r"(?i)([\w-]*(?:password|passwd|pwd|secret|token|api[_-]?key|access[_-]?key|authorization|cookie)[\w-]*"
+    r"[\"']?\s*[=:]\s*)(?:(?:bearer|basic)\s+)?(\"[^\"]*\"|'[^']*'|[^\s,;&]+)"
+)
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One alert."""
+
+    kind: str
+    status: Literal["new", "more", "over", "test"]
+    text: str
+    task: str | None  # None: it is about the fleet
+    since: str
+    at: str
+    jobs_concerned: int = 0
+    jobs: list[dict[str, Any]] = []
+    numbers: dict[str, Any] = {}
+
+    @property
+    def about(self) -> tuple[str, str]:
+        """Name the incident: kind and task. Messages about the same one have the same."""
+        return self.kind, self.task or ""
+
+    def body(self, url: str) -> bytes:
+        """Write it as JSON, at most `BODY_MAX` bytes. `url` is that of the store, and shown without its password."""
+        told: dict[str, Any] = {
+            "id": hashlib.sha256(repr((self.about, self.status, self.at, self.since)).encode()).hexdigest()[:32],
+            "kind": self.kind,
+            "status": self.status,
+            "text": one_line(self.text, TEXT_MAX),
+            "task": None if self.task is None else one_line(self.task, NAME_MAX),
+            "since": self.since,
+            "at": self.at,
+            "store": one_line(shown_url(url), NAME_MAX),
+            "jobs_concerned": self.jobs_concerned,
+            "jobs": [_shown(job) for job in self.jobs[:JOBS_MAX]],
+            "numbers": self.numbers,
+        }
+        while len(body := msgspec.json.encode(told)) > BODY_MAX and told["jobs"]:
+            told["jobs"].pop()
+        return body
+
+
+def a_test(wall: float) -> Message:
+    """Make a message that says that nothing is wrong."""
+    at = iso(wall) or ""
+    text = "a test of this channel; nothing is wrong"
+    return Message(kind="test", status="test", text=text, task=None, since=at, at=at)
+
+
+def one_line(text: str, most: int) -> str:
+    """Return text that fits a log line: no breaks, no control characters, passwords hidden, at most so long."""
+    text = hide_secrets(text[: 4 * most])
+    text = "".join(char if char.isprintable() else " " for char in text)
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def hide_secrets(text: str) -> str:
+    """Hide passwords in addresses, and what follows a name such as `token=` or `password:`."""
+    return _NAMED.sub(r"\1***", _PASSWORD.sub(r"\1***@", text))
+
+
+def counted(number: int, one: str) -> str:
+    return f"{number} {one}" if number == 1 else f"{number} {one}s"
+
+
+def span(seconds: float) -> str:
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:g} {unit}"
+    return f"{seconds:g} s"
+
+
+def _shown(job: dict[str, Any]) -> dict[str, Any]:
+    most = {"reason": REASON_MAX}
+    return {
+        name: one_line(value, most.get(name, NAME_MAX)) if isinstance(value, str) else value
+        for name, value in job.items()
+    }

@@ -1,0 +1,311 @@
+"""What is worth an alert: a pure reading of the journal.
+
+    lines of the journal ──▶ findings (over a window, now) ──▶ incidents (new, more of it, over) ──▶ messages
+
+Nothing here is counted in one process's memory: whoever takes over reads the same lines, and so knows what was found
+before it came.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, get_args
+
+from holdfast.alerts.messages import Message, counted, span
+from holdfast.core.times import iso
+from holdfast.errors import UsageError
+
+AlertKind = Literal["held", "dead", "crashes", "zombie_rate", "false_positives"]
+KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
+Key = tuple[AlertKind, str]  # of an incident: its kind, and the task; "" for a rate, which is the fleet's
+
+FALSE_MAX = 0.05  # a larger share of false positives wants longer leases
+FALSE_WINDOWS = 6  # a late report may come long after its zombie was found, so that share is taken over more windows
+
+
+class Given(TypedDict, total=False):
+    """Limits as a caller may give them."""
+
+    crashes: int
+    zombies_max: int
+    false_max: float
+    window_s: float
+    again_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From when on something is worth an alert, and how often. Validated once."""
+
+    crashes: int = 2  # of one job
+    zombies_max: int = 20  # in one window: what a single worker with the usual slots loses is not yet too many
+    false_max: float = FALSE_MAX
+    window_s: float = 600.0
+    again_s: float = 300.0  # more of the same is told at most so often
+
+    def __post_init__(self) -> None:
+        if self.crashes < 1:
+            raise UsageError(f"crashes={self.crashes} must be at least 1")
+        if self.zombies_max < 0:
+            raise UsageError(f"zombies_max={self.zombies_max} must be at least 0")
+        if not 0 <= self.false_max < 1:
+            raise UsageError(f"false_max={self.false_max} must be from 0 up to 1, such as 0.05")
+        if not 1 <= self.window_s <= 86_400:
+            raise UsageError(f"window_s={self.window_s} must be between a second and a day")
+        if not 0 <= self.again_s <= self.window_s / 2:  # else what came in between could leave the window untold
+            raise UsageError(f"again_s={self.again_s} must be at most half of window_s={self.window_s}")
+
+    @property
+    def longest_s(self) -> float:
+        """Return how far back the findings look."""
+        return self.window_s * FALSE_WINDOWS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What the journal says, as far as an alert needs it. Never a payload, a result or an argument."""
+
+    seq: int
+    at: float
+    kind: str
+    job_id: str
+    fence: int
+    task: str
+    queue: str | None = None
+    death: str = ""  # the id of the worker that was lost
+    worker: str = ""  # its name
+    host: str = ""
+    reason: str = ""
+    crashes: int = 0  # of the job, this one included
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is so now, and the lines that it rests on, oldest first."""
+
+    lines: Sequence[Line]
+    text: Callable[[Sequence[Line]], str]  # of the lines that are new
+    numbers: dict[str, Any]
+
+
+# ---------------------------------------------------------------------------------------------- findings
+
+
+def find(
+    lines: Sequence[Line], now: float, on: Collection[AlertKind], limits: Limits, known: Collection[Key] = ()
+) -> dict[Key, Finding]:
+    """Find what is worth an alert in these lines, oldest first. `known`: incidents that are open already."""
+    recent = [line for line in lines if now - limits.window_s < line.at <= now]
+    found: dict[Key, Finding] = {}
+    for kind in ("held", "dead"):
+        if kind in on:
+            found |= _by_task(kind, [line for line in recent if line.kind == kind])
+    if "crashes" in on:
+        # A crash that was the last one is told as dead or held, if that is told.
+        ended = {(line.job_id, line.fence) for line in recent if line.kind in on}
+        crashed = [line for line in recent if line.kind == "zombie" and line.crashes >= limits.crashes]
+        found |= _by_task("crashes", [line for line in crashed if (line.job_id, line.fence) not in ended])
+    if "zombie_rate" in on:
+        found |= _zombie_rate([line for line in recent if line.kind == "zombie"], limits, known)
+    if "false_positives" in on:
+        found |= _false_positives([line for line in lines if now - limits.longest_s < line.at <= now], limits)
+    return found
+
+
+def _by_task(kind: AlertKind, lines: Sequence[Line]) -> dict[Key, Finding]:
+    tasks: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        tasks[line.task].append(line)
+    words = {"held": _held, "dead": _dead, "crashes": _crashed}[kind]
+    return {(kind, task): Finding(found, words, {}) for task, found in tasks.items()}
+
+
+def _held(lines: Sequence[Line]) -> str:
+    last = lines[-1]
+    if (jobs := _jobs(lines)) == 1:
+        return f"job {last.job_id} ({last.task}) is held, and a person must decide: {last.reason}"
+    return f"{jobs} jobs of {last.task} are held, and a person must decide; the last one: {last.reason}"
+
+
+def _dead(lines: Sequence[Line]) -> str:
+    last = lines[-1]
+    if (jobs := _jobs(lines)) == 1:
+        return f"job {last.job_id} ({last.task}) is dead: {last.reason}"
+    return f"{jobs} jobs of {last.task} are dead; the last one: {last.reason}"
+
+
+def _crashed(lines: Sequence[Line]) -> str:
+    worst = max(lines, key=lambda line: line.crashes)
+    what = f"job {worst.job_id} ({worst.task}) has crashed {counted(worst.crashes, 'time')}"
+    if (jobs := _jobs(lines)) > 1:
+        what = f"{jobs} jobs of {worst.task} crash again and again; {what}"
+    return f"{what}, and is perhaps what kills its workers: {worst.reason}"
+
+
+def _zombie_rate(zombies: Sequence[Line], limits: Limits, known: Collection[Key]) -> dict[Key, Finding]:
+    key: Key = ("zombie_rate", "")
+    most = limits.zombies_max // 2 if key in known else limits.zombies_max  # over only when it is clearly over
+    if len(zombies) <= most:
+        return {}
+    concerns, cause = _concern(zombies)
+    numbers: dict[str, Any] = {
+        "zombies": len(zombies),
+        "zombies_max": limits.zombies_max,
+        "window_s": limits.window_s,
+        "jobs": _jobs(zombies),
+        "tasks": len({line.task for line in zombies}),
+        "workers": len({line.death for line in zombies}),
+        "hosts": len({line.host for line in zombies}),
+        "concerns": concerns,
+    }
+    spread = ", ".join(counted(numbers[f"{noun}s"], noun) for noun in ("job", "task", "worker", "host"))
+    lost = f"{counted(len(zombies), 'attempt')} lost their worker in {span(limits.window_s)} ({spread})"
+    return {key: Finding(zombies, lambda _: f"{lost}: {cause}", numbers)}
+
+
+def _concern(zombies: Sequence[Line]) -> tuple[Literal["job", "task", "worker", "fleet"], str]:
+    """Tell a single bad job, or a single worker, from a problem of the whole fleet."""
+    deaths: dict[str, set[str]] = defaultdict(set)
+    for line in zombies:
+        deaths[line.death].add(line.job_id)
+    there = set.intersection(*deaths.values())  # the jobs that were in every process that died
+    if len(deaths) > 1 and len(there) == 1:
+        [job_id] = there
+        task = next(line.task for line in zombies if line.job_id == job_id)
+        return "job", f"job {job_id} ({task}) was there each time; a single bad job, not the fleet"
+    if len(deaths) == 1:
+        return "worker", f"all of them of {zombies[0].worker}; a single worker, not the fleet"
+    if len({line.task for line in zombies}) == 1:
+        return "task", f"all of them of {zombies[0].task}; perhaps that task kills its workers"
+    return "fleet", "no single job, task or worker is behind it; look at the hosts, a deploy, memory"
+
+
+def _false_positives(lines: Sequence[Line], limits: Limits) -> dict[Key, Finding]:
+    """A zombie that reported after all was none. As `holdfast zombies` counts them."""
+    late = {(line.job_id, line.fence): line for line in lines if line.kind == "stale_report"}
+    zombies = [line for line in lines if line.kind == "zombie"]
+    false = [line for line in zombies if (line.job_id, line.fence) in late]
+    if not false or len(false) / len(zombies) <= limits.false_max:
+        return {}
+    rate = len(false) / len(zombies)
+    numbers = {
+        "false_positives": len(false),
+        "zombies": len(zombies),
+        "rate": round(rate, 4),
+        "rate_max": limits.false_max,
+        "window_s": limits.longest_s,
+        "tasks": len({line.task for line in false}),
+        "workers": len({line.death for line in false}),
+    }
+    text = (
+        f"{len(false)} of {counted(len(zombies), 'zombie')} ({rate:.0%}) in {span(limits.longest_s)} were none: they "
+        "reported later, which was refused; leases are too short for the work, or hosts are overloaded"
+    )
+    return {
+        ("false_positives", ""): Finding([late[line.job_id, line.fence] for line in false], lambda _: text, numbers)
+    }
+
+
+def _jobs(lines: Iterable[Line]) -> int:
+    return len({line.job_id for line in lines})
+
+
+# --------------------------------------------------------------------------------------------- incidents
+
+
+@dataclass(slots=True)
+class Incident:
+    """Something that was told and is not over."""
+
+    since: float
+    told_at: float
+    told: int  # lines so far
+
+
+class Incidents:
+    """What one alert has told, so that each incident is told once, more of it now and then, and its end."""
+
+    def __init__(self, on: Collection[AlertKind], limits: Limits) -> None:
+        self._on = on
+        self._limits = limits
+        self._open: dict[Key, Incident] = {}
+        self._told: dict[AlertKind, set[int]] = {kind: set() for kind in KINDS}  # lines, by their seq
+
+    def assume(self, lines: Sequence[Line], then: float) -> None:
+        """Take as told what was to be found `then`: somebody else was there to tell it."""
+        self.update([line for line in lines if line.at <= then], then, lambda _: True)
+
+    def update(self, lines: Sequence[Line], now: float, is_held: Callable[[str], bool]) -> list[Message]:
+        """Return what is to be told now. `is_held` says whether a task still has held jobs."""
+        messages = []
+        found = find(lines, now, self._on, self._limits, self._open)
+        for key, finding in found.items():
+            told = self._told[key[0]]
+            fresh = [line for line in finding.lines if line.seq not in told]
+            incident = self._open.get(key)
+            if not fresh or (incident is not None and now - incident.told_at < self._limits.again_s):
+                continue
+            status: Literal["new", "more"] = "new" if incident is None else "more"
+            incident = incident or Incident(since=fresh[0].at, told_at=now, told=0)
+            incident.told_at, incident.told = now, incident.told + len(fresh)
+            self._open[key] = incident
+            told |= {line.seq for line in fresh}
+            messages.append(_message(key, status, finding.text(fresh), incident, now, fresh, finding.numbers))
+        for key, incident in list(self._open.items()):
+            if self._is_over(key, found.get(key), is_held):
+                del self._open[key]
+                text = f"over: {self._relief(key)}"
+                messages.append(_message(key, "over", text, incident, now, (), {"told": incident.told}))
+        here = {line.seq for line in lines}
+        for seqs in self._told.values():
+            seqs &= here
+        return messages
+
+    def _is_over(self, key: Key, finding: Finding | None, is_held: Callable[[str], bool]) -> bool:
+        kind, task = key
+        if kind != "held":
+            return finding is None
+        if finding is not None and any(line.seq not in self._told[kind] for line in finding.lines):
+            return False  # more of it waits to be told
+        return not is_held(task)
+
+    def _relief(self, key: Key) -> str:
+        kind, task = key
+        window = span(self._limits.window_s)
+        return {
+            "held": f"no job of {task} is held any more",
+            "dead": f"no job of {task} has died for {window}",
+            "crashes": f"no job of {task} has crashed again for {window}",
+            "zombie_rate": f"at most {self._limits.zombies_max // 2} attempts lost their worker in {window}",
+            "false_positives": f"false positives are at most {self._limits.false_max:.0%} again",
+        }[kind]
+
+
+def _message(
+    key: Key,
+    status: Literal["new", "more", "over"],
+    text: str,
+    incident: Incident,
+    now: float,
+    lines: Sequence[Line],
+    numbers: dict[str, Any],
+) -> Message:
+    kind, task = key
+    latest = {line.job_id: line for line in lines}  # a job may have several lines
+    jobs = [
+        {"id": line.job_id, "task": line.task, "queue": line.queue, "reason": line.reason, "at": iso(line.at)}
+        for line in reversed(latest.values())
+    ]
+    return Message(
+        kind=kind,
+        status=status,
+        text=text,
+        task=task or None,
+        since=iso(incident.since) or "",
+        at=iso(now) or "",
+        jobs_concerned=len(latest),
+        jobs=jobs,
+        numbers=numbers,
+    )

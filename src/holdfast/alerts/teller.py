@@ -1,0 +1,263 @@
+"""The teller: looks into the journal every few seconds, under a duty, and hands messages to the channels.
+
+Of all programs on a store that have the same alerts, one holds the duty and tells. The duty is not given back but runs
+out, so that whoever comes next, a restart included, knows by its waiting that somebody was there, and takes as told
+what that one must have found. What happened around the change may be told twice, and is never left out.
+
+Looking has a thread of its own, and so has each channel: recovery waits for none of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.alerts import Alert, fingerprint
+from holdfast.alerts.channels import Channel
+from holdfast.alerts.messages import Message
+from holdfast.alerts.rules import Incidents, Line
+from holdfast.clock import Clock
+from holdfast.core.machine import State
+from holdfast.core.records import Event, Filter
+from holdfast.duties import Post
+from holdfast.errors import HoldfastError
+from holdfast.hooks import Hooks
+from holdfast.identity import chance, new_id
+from holdfast.stores.protocol import Store
+from holdfast.worker.trouble import Trouble
+
+log = logging.getLogger("holdfast.alerts")
+
+LOOK_S = 5.0  # how often to look
+TTL_S = 15.0  # of the duty
+OVERLAP_S = 60.0  # a line may become visible so long after the instant that it bears
+WAITING_MAX = 100  # messages that wait for a slow channel
+TRIES = 4
+PAUSE_S = 1.0  # before the second try; then four times as long each
+EVENTS = 2_000
+LINES_MAX = 20_000  # of a worse storm only the newest lines are counted
+JOBS = 200  # a row may be a few megabytes
+KINDS = ("zombie", "stale_report", "held", "dead")
+
+
+class Teller:
+    """The alerts of one program. A context manager: it tells while the block runs."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        alerts: Sequence[Alert],
+        *,
+        name: str,
+        hooks: Hooks | None = None,
+        interval_s: float = LOOK_S,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._alerts = alerts
+        self._interval_s = interval_s
+        self._span_s = max((alert.limits.longest_s for alert in alerts), default=0.0)
+        self._post = Post(store, clock, f"alerts:{fingerprint(alerts)}", f"{name}:{new_id()}", TTL_S, hooks or Hooks())
+        self._outboxes = {channel: Outbox(channel, clock, store.url) for alert in alerts for channel in alert.channels}
+        self._term = 0
+        self._stood_by_at: float | None = None  # when somebody else was seen to have the duty
+        self._book = Book(store)
+        self._incidents: list[Incidents] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="holdfast-alerts", daemon=True)
+
+    def __enter__(self) -> Teller:
+        if self._alerts:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Look once more, for what the end itself has brought, and let the channels finish within a few seconds."""
+        self._stopping.set()
+        if self._alerts:
+            self._thread.join(5.0)
+        for outbox in self._outboxes.values():
+            outbox.close(5.0)
+
+    def look(self) -> None:
+        """Tell what is new, if the duty is ours. Raises `StoreError` when the store does."""
+        duty = self._post.duty()
+        now = self._store.now().wall
+        if duty is None:
+            self._stood_by_at, self._term = now, 0
+            return
+        lines = self._book.read(now, self._span_s)
+        if duty.term != self._term:
+            self._begin(lines)
+            self._term, self._stood_by_at = duty.term, None
+        for alert, incidents in zip(self._alerts, self._incidents, strict=True):
+            for message in incidents.update(lines, now, self._is_held):
+                for channel in alert.channels:
+                    self._outboxes[channel].put(message)
+
+    def flush(self, timeout_s: float = 5.0) -> bool:
+        """Wait until every message was sent or given up; False when the time was up first."""
+        return all(outbox.flush(timeout_s) for outbox in self._outboxes.values())
+
+    def _begin(self, lines: Sequence[Line]) -> None:
+        self._incidents = [Incidents(alert.on, alert.limits) for alert in self._alerts]
+        if self._stood_by_at is not None:
+            # Whoever had the duty then had renewed it within its time to live, and looked at most one interval before.
+            for incidents in self._incidents:
+                incidents.assume(lines, self._stood_by_at - TTL_S - self._interval_s)
+
+    def _is_held(self, task: str) -> bool:
+        return bool(self._store.find(Filter(states=(State.HELD,), task=task, limit=1)))
+
+    def _serve(self) -> None:
+        trouble = Trouble(log, self._clock, "alerts wait until it is back")
+        while not self._stopping.is_set():
+            pause_s = self._interval_s * (0.9 + 0.2 * chance())
+            try:
+                self.look()
+                trouble.over()
+            except HoldfastError as error:
+                pause_s = trouble.met(error)
+            except Exception:
+                log.exception("the teller of alerts stumbled; it goes on")
+            self._clock.wait(self._stopping, pause_s)
+        try:
+            self.look()
+        except Exception as error:
+            log.warning("alerts: the last look failed: %s", error)
+
+
+class Book:
+    """The lines of the journal that alerts are made of, read once each."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lines: dict[int, Line] = {}
+        self._read_until = float("-inf")
+
+    def read(self, now: float, span_s: float) -> list[Line]:
+        """Return the lines of the last `span_s` seconds, oldest first."""
+        new = self._new(max(now - span_s, min(self._read_until, now) - OVERLAP_S))
+        self._lines |= {line.seq: line for line in self._told_of(new)}
+        kept = sorted(self._lines.values(), key=lambda line: (line.at, line.seq))[-LINES_MAX:]
+        kept = [line for line in kept if line.at > now - span_s]
+        self._lines = {line.seq: line for line in kept}
+        self._read_until = now
+        return kept
+
+    def _new(self, since: float) -> list[Event]:
+        """Return events that are not known yet, newest first. What a person did is nothing to tell people of."""
+        events: list[Event] = []
+        before = None
+        while len(events) < LINES_MAX:
+            page = self._store.journal(kinds=KINDS, since=since, before=before, limit=EVENTS)
+            if not page:
+                break
+            events += [event for event in reversed(page) if event.seq not in self._lines and event.actor is None]
+            before = page[0].seq
+        return events
+
+    def _told_of(self, events: Sequence[Event]) -> list[Line]:
+        ids = list(dict.fromkeys(event.job_id for event in events))
+        jobs = {
+            job.id: job
+            for start in range(0, len(ids), JOBS)
+            for job in self._store.find(Filter(ids=tuple(ids[start : start + JOBS]), limit=JOBS))
+        }
+        crashes = {job.id: job.crashes for job in jobs.values()}
+        lines = []
+        for event in events:
+            job = jobs.get(event.job_id)
+            lines.append(
+                Line(
+                    seq=event.seq,
+                    at=event.at,
+                    kind=event.kind,
+                    job_id=event.job_id,
+                    fence=event.fence,
+                    task=job.task if job is not None else "(deleted)",
+                    queue=job.queue if job is not None else None,
+                    death=event.worker or "",
+                    worker=_text(event.detail, "worker"),
+                    host=_text(event.detail, "host"),
+                    reason=_text(event.detail, "reason", "cause"),
+                    crashes=crashes.get(event.job_id, 0),
+                )
+            )
+            if event.kind == "zombie" and event.job_id in crashes:
+                crashes[event.job_id] -= 1  # the row counts them all, and this walk goes back in time
+        return lines
+
+
+class Outbox:
+    """The messages for one channel, sent one after the other on a thread of its own."""
+
+    def __init__(self, channel: Channel, clock: Clock, url: str) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._url = url
+        self._messages: queue.Queue[Message] = queue.Queue(WAITING_MAX)
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._complained: set[tuple[str, str]] = set()  # incidents of which it was said that they are not told
+
+    def put(self, message: Message) -> None:
+        """Send it soon; never waits. When far too many wait, the newest is dropped and logged."""
+        try:
+            self._messages.put_nowait(message)
+        except queue.Full:
+            self._complain(message, f"{WAITING_MAX} messages wait for it already")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="holdfast-alert", daemon=True)
+            self._thread.start()
+
+    def flush(self, timeout_s: float) -> bool:
+        with self._messages.all_tasks_done:
+            return self._messages.all_tasks_done.wait_for(lambda: self._messages.unfinished_tasks == 0, timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Try nothing twice any more, and wait a little for what is left."""
+        self._stopping.set()
+        if not self.flush(timeout_s):
+            left = self._messages.unfinished_tasks
+            log.error("%s: leaving with %d alerts that are not told", self._channel.name, left)
+
+    def _serve(self) -> None:
+        while True:
+            message = self._messages.get()
+            try:
+                self._send(message)
+            except Exception as error:
+                self._complain(message, type(error).__name__)  # its text may have what must not be shown
+            self._messages.task_done()
+
+    def _send(self, message: Message) -> None:
+        pause_s = PAUSE_S
+        for left in reversed(range(TRIES)):
+            sent = self._channel.send(message, self._url)
+            if sent.told:
+                log.debug("%s: told of %s (%s): %s", self._channel.name, message.kind, message.status, sent.words)
+                self._complained.discard(message.about)
+                return
+            if not left or not sent.again or self._stopping.is_set():
+                self._complain(message, sent.words)
+                return
+            self._clock.wait(self._stopping, pause_s)
+            pause_s *= 4
+
+    def _complain(self, message: Message, why: str) -> None:
+        if message.about in self._complained:
+            return
+        self._complained.add(message.about)
+        log.error("%s: the alert on %s (%s) is not told: %s", self._channel.name, message.kind, message.status, why)
+        if message.status == "over":
+            self._complained.discard(message.about)
+
+
+def _text(detail: dict[str, Any], *names: str) -> str:
+    """Return the first of these details that is there."""
+    return next((str(detail[name]) for name in names if detail.get(name) is not None), "")

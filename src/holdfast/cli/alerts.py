@@ -1,0 +1,144 @@
+"""`holdfast alerts`: try the channels; and the options by which commands that have no App take them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from holdfast.alerts import Alert, declare
+from holdfast.alerts.messages import a_test
+from holdfast.alerts.rules import KINDS
+from holdfast.cli.base import LOG_FORMAT, Command, Group, settings
+from holdfast.cli.loading import load_app
+from holdfast.cli.screen import Column, show_json, show_table
+from holdfast.cli.types import Text, Words, json_option
+from holdfast.clock import SystemClock
+from holdfast.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SECRET = "HOLDFAST_ALERT_SECRET"  # noqa: S105  the name of a variable: what is secret has no place among the arguments
+
+_COLUMNS = [
+    Column("CHANNEL", lambda row: row["channel"], keep=True),
+    Column("TOLD", lambda row: "yes" if row["told"] else "NO", keep=True),
+    Column("WHAT HAPPENED", lambda row: row["what"], least=20),
+]
+
+
+def alert_options(command: F) -> F:
+    """Take alerts on the command line: `alert_log`, `alert_command`, `alert_webhook`, `alert_private`, `alert_on`."""
+    for option in reversed(
+        [
+            click.option("--alert-log", is_flag=True, envvar="HOLDFAST_ALERT_LOG", help="Tell alerts in the log."),
+            click.option(
+                "--alert-command",
+                type=Text(),
+                metavar="WORDS",
+                envvar="HOLDFAST_ALERT_COMMAND",
+                help="Tell alerts to this program, without a shell; JSON on its stdin.",
+            ),
+            click.option(
+                "--alert-webhook",
+                type=Text(),
+                metavar="URL",
+                envvar="HOLDFAST_ALERT_WEBHOOK",
+                help=f"Tell alerts to this https address; signed with ${SECRET}, if that is set.",
+            ),
+            click.option(
+                "--alert-private",
+                is_flag=True,
+                envvar="HOLDFAST_ALERT_PRIVATE",
+                help="The webhook may be on a private network or on this machine.",
+            ),
+            click.option(
+                "--alert-on",
+                type=Words(KINDS),
+                metavar="A,B",
+                envvar="HOLDFAST_ALERT_ON",
+                help=f"Only these of: {', '.join(KINDS)}.",
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def alerts_of(given: dict[str, Any]) -> tuple[Alert, ...]:
+    """Return the alert that these options declare, or none."""
+    log, command, webhook = given["alert_log"], given["alert_command"], given["alert_webhook"]
+    if not (log or command or webhook):
+        for name in ("alert_private", "alert_on"):
+            if given[name]:
+                raise UsageError(f"--{name.replace('_', '-')} needs --alert-log, --alert-command or --alert-webhook")
+        return ()
+    try:
+        words = shlex.split(command or "")
+    except ValueError as error:
+        raise UsageError(f"--alert-command cannot be read as words: {error}") from None
+    if command and not words:
+        raise UsageError("--alert-command names no program")
+    secret = os.environ.get(SECRET) if webhook else None
+    told = declare(
+        log=log,
+        command=words,
+        webhook=webhook,
+        secret=secret or None,
+        private=given["alert_private"],
+        on=given["alert_on"],
+    )
+    return (told,)
+
+
+@click.group(
+    cls=Group,
+    epilog="""
+    holdfast alerts test jobs:app
+    """,
+)
+def alerts() -> None:
+    """Try the channels by which people are told of trouble."""
+
+
+@alerts.command(
+    cls=Command,
+    epilog="""
+    holdfast alerts test jobs:app
+    holdfast alerts test --alert-webhook https://hooks.example.org/jobs
+    holdfast alerts test --alert-command "notify --urgent" --json
+    """,
+)
+@click.argument("app", metavar="[APP]", required=False, type=Text())
+@alert_options
+@json_option
+@click.pass_context
+def test(ctx: click.Context, /, app: str | None, as_json: bool, **given: Any) -> None:
+    """Send a test message through each channel, once, and say what happened.
+
+    The channels are those of APP (module:name) and those of the options. No store is opened. Ends with 1 if a channel
+    did not take the message.
+    """
+    told = alerts_of(given)
+    url = settings().db
+    if app is not None:
+        found = load_app(app, settings().db_given)
+        told, url = (*found.alerts, *told), found.url
+    channels = {channel.identity: channel for alert in told for channel in alert.channels}
+    if not channels:
+        raise UsageError("there is no channel to try: name an APP that calls app.alert(…), or use --alert-webhook")
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    message = a_test(SystemClock().wall())
+    rows = []
+    for channel in channels.values():
+        sent = channel.send(message, url)
+        rows.append({"channel": channel.name, "told": sent.told, "what": sent.words})
+    if as_json:
+        show_json(rows)
+    else:
+        show_table(_COLUMNS, rows)
+    ctx.exit(0 if all(row["told"] for row in rows) else 1)

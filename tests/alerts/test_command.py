@@ -1,0 +1,116 @@
+"""The command channel with real programs: no shell, no secrets, a time limit for the whole group, bounded output."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.alerts.channels import OUTPUT_MAX, CommandChannel, Sent
+from holdfast.alerts.messages import a_test
+from holdfast.clock import SystemClock, pause
+
+MESSAGE = a_test(1_700_000_000.0)
+STORE = "postgresql://app:hunter2@db/jobs"
+
+
+def run(program: str, *args: str, limit_s: float = 10.0, secrets: tuple[str, ...] = ()) -> Sent:
+    channel = CommandChannel([sys.executable, "-c", program, *args], limit_s=limit_s, secrets=secrets)
+    return channel.send(MESSAGE, STORE)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    give_up_at = SystemClock().lease() + 10
+    while not condition():
+        assert SystemClock().lease() < give_up_at, "it did not happen in ten seconds"
+        pause(0.01)
+
+
+def test_the_message_is_on_stdin_and_the_words_reach_no_shell(tmp_path: Path) -> None:
+    kept = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read() + '\\n' + sys.argv[2])"
+    assert run(kept, str(tmp_path / "told"), "$HOME; echo `id`") == Sent(True, "ended with code 0")
+    body, word = (tmp_path / "told").read_text().split("\n")
+    assert json.loads(body)["kind"] == "test"
+    assert word == "$HOME; echo `id`"
+
+
+def test_the_exit_code_and_a_little_of_what_it_said_are_told() -> None:
+    assert run("print('no\\nroute'); raise SystemExit(3)") == Sent(False, "ended with code 3: no route", again=True)
+    assert run("import os; os.kill(os.getpid(), 9)").words == "was killed by signal 9"
+
+
+def test_a_program_that_is_not_there_is_told_and_raises_nothing() -> None:
+    sent = CommandChannel(["/no/such/program"]).send(MESSAGE, STORE)
+    assert sent == Sent(False, "could not be started (No such file or directory)")
+
+
+def test_it_need_not_read_what_it_is_told() -> None:
+    assert run("import os; os.close(0)").told
+
+
+def test_its_environment_has_none_of_our_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DB", STORE)
+    monkeypatch.setenv("HOLDFAST_ALERT_SECRET", "s3cret-s3cret")
+    monkeypatch.setenv("PGPASSWORD", "hunter2")
+    monkeypatch.setenv("HOOK_KEY", "s3cret-s3cret")
+    monkeypatch.setenv("DATABASE_URL", STORE)
+    monkeypatch.setenv("PAGER_TOKEN", "the command's own")
+    written = "import os, sys, json; open(sys.argv[1], 'w').write(json.dumps(dict(os.environ)))"
+    assert run(written, str(tmp_path / "env"), secrets=("s3cret-s3cret",)).told
+    text = (tmp_path / "env").read_text()
+    assert "s3cret" not in text
+    assert "hunter2" not in text
+    assert json.loads(text)["PAGER_TOKEN"] == "the command's own"
+
+
+def test_after_its_time_it_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    program = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+open(sys.argv[1], "w").write(str(child.pid))
+time.sleep(60)
+"""
+    began_at = SystemClock().lease()
+    sent = run(program, str(tmp_path / "pid"), limit_s=1.0)
+    assert sent == Sent(False, "did not end within 1 s and was killed", again=True)
+    assert SystemClock().lease() - began_at < 5
+    grandchild = int((tmp_path / "pid").read_text())
+    until(lambda: not lives(grandchild))
+
+
+def lives(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_endless_output_neither_fills_memory_nor_stops_the_clock() -> None:
+    sent = run("import os\nwhile True: os.write(1, b'x' * 65536)", limit_s=0.5)
+    assert "was killed" in sent.words
+    sent = run("import sys; sys.stdout.write('x' * 1_000_000); sys.exit(1)")
+    assert len(sent.words) < 250 < OUTPUT_MAX
+
+
+def test_what_it_leaves_running_does_not_hold_us_up(tmp_path: Path) -> None:
+    """It ended, but somebody it started still has its stdout."""
+    program = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(5)"])
+open(sys.argv[1], "w").write(str(child.pid))
+"""
+    began_at = SystemClock().lease()
+    try:
+        assert run(program, str(tmp_path / "pid")).told
+        assert SystemClock().lease() - began_at < 4
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), 9)
+
+
+def test_its_arguments_are_not_shown() -> None:
+    assert CommandChannel(["/usr/bin/notify", "--key", "s3cret"]).name == "command notify"

@@ -1,0 +1,295 @@
+"""What is worth an alert, when it is told, told again and over: lines go in, messages come out, nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.alerts import declare
+from holdfast.alerts.messages import BODY_MAX, JOBS_MAX, Message, hide_secrets, one_line
+from holdfast.alerts.rules import FALSE_WINDOWS, KINDS, Incidents, Limits, Line, find
+from holdfast.errors import UsageError
+
+NOW = 1_700_000_000.0
+_numbers = itertools.count(1)
+
+
+def line(kind: str, at: float = NOW, **given: Any) -> Line:
+    number = next(_numbers)
+    named: dict[str, Any] = {"job_id": f"job-{number}", "fence": 1, "task": "t", "reason": "it broke"}
+    named |= {"death": f"w-{number}", "worker": f"box/{number}", "host": "h"}
+    return Line(seq=number, at=at, kind=kind, **named | given)
+
+
+def told(messages: list[Message]) -> list[tuple[str, str, int]]:
+    return [(message.kind, message.status, message.jobs_concerned) for message in messages]
+
+
+class Watched:
+    """Incidents on a growing journal."""
+
+    def __init__(self, *on: Any, **limits: Any) -> None:
+        self.incidents = Incidents(on or KINDS, Limits(**limits))
+        self.lines: list[Line] = []
+        self.held: set[str] = set()
+
+    def look(self, at: float, *lines: Line) -> list[Message]:
+        self.lines = sorted([*self.lines, *lines], key=lambda each: each.at)
+        return self.incidents.update(self.lines, NOW + at, self.held.__contains__)
+
+
+# ------------------------------------------------------------------------------- held, dead and crashes
+
+
+def test_a_dead_job_is_told_at_once_more_of_it_later_and_its_end() -> None:
+    watched = Watched("dead")
+    [first] = watched.look(0, line("dead", reason="crashed 3 times"))
+    assert (first.status, first.task, first.jobs_concerned) == ("new", "t", 1)
+    assert "is dead: crashed 3 times" in first.text
+    assert watched.look(5, line("dead", NOW + 5), line("dead", NOW + 5)) == []  # five minutes have not passed
+    [more] = watched.look(300)
+    assert (more.status, more.jobs_concerned) == ("more", 2)
+    assert more.text.startswith("2 jobs of t are dead")
+    assert watched.look(604) == []
+    [over] = watched.look(605)
+    assert (over.status, over.since, over.numbers) == ("over", first.since, {"told": 3})
+    assert watched.look(610) == []
+
+
+def test_tasks_are_separate_incidents() -> None:
+    messages = Watched("dead").look(0, line("dead", task="a"), line("dead", task="b"), line("dead", task="a"))
+    assert sorted((message.task, message.jobs_concerned) for message in messages) == [("a", 2), ("b", 1)]
+
+
+def test_every_job_is_told_exactly_once_however_they_come() -> None:
+    lots = random.Random(5)
+    for _ in range(50):
+        watched, arrivals = Watched("held", "dead"), sorted(lots.uniform(0, 4000) for _ in range(lots.randint(1, 40)))
+        lines = [line(lots.choice(["held", "dead"]), NOW + at, task=lots.choice("ab")) for at in arrivals]
+        messages: list[Message] = []
+        for at in range(0, 6000, 5):
+            new = [each for each in lines if NOW + at - 5 < each.at <= NOW + at]
+            messages += watched.look(at, *new)
+        ids = [job["id"] for message in messages for job in message.jobs]
+        assert sorted(ids) == sorted(each.job_id for each in lines)
+
+
+def test_more_is_told_at_most_every_again_s() -> None:
+    watched = Watched("dead")
+    messages = [watched.look(at, line("dead", NOW + at)) for at in range(0, 3600, 5)]
+    assert sum(map(len, messages)) == 12  # one every five minutes, whatever happens
+
+
+def test_a_held_job_is_over_when_nobody_waits_for_an_answer_and_not_before() -> None:
+    watched = Watched("held")
+    watched.held = {"t"}
+    assert told(watched.look(0, line("held"))) == [("held", "new", 1)]
+    assert watched.look(5000) == []  # far outside the window, and still held
+    watched.held = set()
+    [over] = watched.look(5005)
+    assert over.text == "over: no job of t is held any more"
+
+
+def test_an_answered_one_is_not_told_again_while_its_line_is_recent() -> None:
+    watched = Watched("held")
+    watched.held = {"t"}
+    watched.look(0, line("held"))
+    watched.held = set()
+    assert told(watched.look(5)) == [("held", "over", 0)]
+    assert watched.look(10) == []
+    assert told(watched.look(15, line("held", NOW + 15))) == [("held", "new", 1), ("held", "over", 0)]
+
+
+def test_a_job_that_crashes_too_often_is_told_and_one_crash_is_not() -> None:
+    watched = Watched("crashes")
+    assert watched.look(0, line("zombie", job_id="j", crashes=1)) == []
+    [message] = watched.look(5, line("zombie", NOW + 5, job_id="j", fence=3, crashes=2))
+    assert "job j (t) has crashed 2 times, and is perhaps what kills its workers" in message.text
+
+
+@pytest.mark.parametrize(("on", "kinds"), [(KINDS, ["dead"]), (("crashes",), ["crashes"])])
+def test_the_crash_that_buried_a_job_is_told_once(on: Any, kinds: list[str]) -> None:
+    lines = [line("zombie", job_id="j", fence=5, crashes=3), line("dead", job_id="j", fence=5)]
+    assert [message.kind for message in Watched(*on).look(0, *lines)] == kinds
+
+
+def test_only_what_is_asked_for_is_told() -> None:
+    assert Watched("held").look(0, line("dead"), *(line("zombie", crashes=9) for _ in range(99))) == []
+
+
+# ---------------------------------------------------------------------------------------------- rates
+
+
+def rate(*lines: Line, **limits: Any) -> Message:
+    [message] = Watched("zombie_rate", **limits).look(0, *lines)
+    return message
+
+
+def test_many_zombies_all_over_the_fleet_are_a_problem_of_the_fleet() -> None:
+    message = rate(*(line("zombie", task=f"task-{n % 4}", host=f"h{n % 3}") for n in range(21)))
+    assert message.numbers == {
+        "zombies": 21,
+        "zombies_max": 20,
+        "window_s": 600.0,
+        "jobs": 21,
+        "tasks": 4,
+        "workers": 21,
+        "hosts": 3,
+        "concerns": "fleet",
+    }
+    assert "21 attempts lost their worker in 10 min (21 jobs, 4 tasks, 21 workers, 3 hosts)" in message.text
+    assert "no single job, task or worker" in message.text
+
+
+def test_a_poison_job_with_many_neighbours_is_told_as_that_job() -> None:
+    deaths = range(3)
+    lines = [line("zombie", job_id=f"n{d}-{n}", task=f"t{n % 3}", death=f"w{d}") for d in deaths for n in range(9)]
+    lines += [line("zombie", job_id="poison", task="bad", death=f"w{d}", fence=d) for d in deaths]
+    message = rate(*lines)
+    assert message.numbers["concerns"] == "job"
+    assert "job poison (bad) was there each time; a single bad job, not the fleet" in message.text
+
+
+def test_one_worker_and_one_task_are_told_apart_from_the_fleet() -> None:
+    one_worker = [line("zombie", death="w", worker="box/1", task=f"t{n}") for n in range(30)]
+    assert rate(*one_worker).numbers["concerns"] == "worker"
+    assert "all of them of box/1" in rate(*one_worker).text
+    assert rate(*(line("zombie", task="bad") for _ in range(30))).numbers["concerns"] == "task"
+
+
+def test_as_many_as_the_limit_are_not_too_many_and_old_ones_do_not_count() -> None:
+    old = [line("zombie", NOW - 600) for _ in range(50)]
+    assert Watched("zombie_rate").look(0, *old, *(line("zombie") for _ in range(20))) == []
+    assert len(Watched("zombie_rate").look(0, *old, *(line("zombie") for _ in range(21)))) == 1
+
+
+def test_a_rate_is_over_only_when_it_is_clearly_over() -> None:
+    watched = Watched("zombie_rate")
+    assert len(watched.look(0, *(line("zombie", NOW - 599 + n) for n in range(21)))) == 1
+    assert watched.look(9) == []  # 13 are left, below the limit
+    [over] = watched.look(12)
+    assert over.text == "over: at most 10 attempts lost their worker in 10 min"
+
+
+@pytest.mark.parametrize(("late", "zombies", "alarm"), [(1, 1, True), (1, 20, False), (2, 20, True), (0, 9, False)])
+def test_more_than_five_percent_of_false_positives_are_told(late: int, zombies: int, alarm: bool) -> None:
+    lines = [line("zombie", job_id=f"j{n}") for n in range(zombies)]
+    lines += [line("stale_report", job_id=f"j{n}") for n in range(late)]
+    found = find(lines, NOW, ["false_positives"], Limits())
+    assert bool(found) is alarm
+    if alarm:
+        numbers = found["false_positives", ""].numbers
+        assert (numbers["false_positives"], numbers["zombies"]) == (late, zombies)
+
+
+def test_a_late_report_of_another_attempt_makes_no_zombie_false() -> None:
+    lines = [line("zombie", job_id="j", fence=1), line("stale_report", job_id="j", fence=3)]
+    assert find(lines, NOW, ["false_positives"], Limits()) == {}
+
+
+def test_a_report_that_comes_long_after_its_zombie_still_counts() -> None:
+    lines = [line("zombie", NOW - 3000, job_id="j"), line("stale_report", job_id="j")]
+    watched = Watched("false_positives")
+    [message] = watched.look(0, *lines)
+    assert "1 of 1 zombie (100%) in 1 h were none" in message.text
+    [over] = watched.look(601)
+    assert over.text == "over: false positives are at most 5% again"
+    assert Limits().longest_s == FALSE_WINDOWS * 600
+
+
+# ------------------------------------------------------------------------------------------- a change
+
+
+def test_what_somebody_else_has_told_is_not_told_again_but_its_end_is() -> None:
+    lines = [line("dead", NOW - 100), line("dead", NOW - 10)]
+    incidents = Incidents(["dead"], Limits())
+    incidents.assume(lines, NOW - 20)
+    assert incidents.update(lines, NOW, bool) == []  # the second waits for its turn
+    assert told(incidents.update(lines, NOW + 280, bool)) == [("dead", "more", 1)]
+    assert told(incidents.update(lines, NOW + 590, bool)) == [("dead", "over", 0)]
+
+
+# --------------------------------------------------------------------------------------------- limits
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"crashes": 0}, {"zombies_max": -1}, {"false_max": 1.0}, {"window_s": 0.5}, {"again_s": 301}, {"again_s": -1}],
+)
+def test_limits_that_make_no_sense_are_refused(limits: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Limits(**limits)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "needs a channel"),
+        ({"log": True, "on": ["party"]}, "no alert on 'party'"),
+        ({"log": True, "on": []}, "needs something"),
+        ({"log": True, "limits": {"zombies": 3}}, "no limit 'zombies'"),
+        ({"command": "notify --now"}, "a list of words"),
+        ({"log": True, "secret": "0123456789"}, "for a webhook"),
+        ({"log": True, "private": True}, "for a webhook"),
+        ({"webhook": "http://example.org/"}, "begins with https://"),
+        ({"webhook": "ftp://example.org/", "private": True}, "begins with https://"),
+        ({"webhook": "https:///path"}, "names no host"),
+        ({"webhook": "https://exa mple.org/"}, "no URL"),
+        ({"webhook": "https://example.org:port/"}, "no URL"),
+        ({"webhook": "https://example.org/", "secret": "short"}, "too short"),
+    ],
+)
+def test_an_alert_that_can_never_work_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        declare(**given)
+
+
+# ------------------------------------------------------------------------------------------- messages
+
+
+def message_of(make: Callable[[int], str], jobs: int = 99) -> Message:
+    [message] = Watched("dead").look(0, *(line("dead", reason=make(n), task=make(n)) for n in [1] * jobs))
+    return message
+
+
+@pytest.mark.parametrize("char", ["x", "\x01", "\N{GRINNING FACE}", '"', "\n", "\ud800"])
+def test_a_message_is_bounded_whatever_a_job_says(char: str) -> None:
+    message = message_of(lambda _: char * 100_000)
+    body = message.body("sqlite:///jobs.db")
+    assert len(body) <= BODY_MAX
+    assert message.jobs_concerned == 99
+    assert len(message.jobs) == 99
+    assert body.count(b'"queue"') <= JOBS_MAX
+
+
+SECRETS = [
+    "could not connect to postgresql://app:hunter2@db/jobs",
+    "POST https://x:hunter2@example.org/a failed",
+    "password=hunter2&x=1",
+    "{'api_key': 'hunter2'}",
+    'headers: {"Authorization": "Bearer hunter2"}',
+    "Authorization: Basic hunter2",
+    "AWS_SECRET_ACCESS_KEY=hunter2",
+    "token = hunter2",
+]
+
+
+@pytest.mark.parametrize("reason", SECRETS)
+def test_secrets_in_a_reason_are_hidden(reason: str) -> None:
+    body = message_of(lambda _: reason, jobs=1).body("postgresql://app:hunter2@db/jobs")
+    assert b"hunter2" not in body
+    assert b"***" in body
+
+
+def test_what_is_no_secret_is_shown() -> None:
+    text = "worker box/1 was lost: its process was killed by SIGKILL; crashed 3 times (crashes_max=3)"
+    assert hide_secrets(text) == text
+
+
+def test_a_line_of_the_log_is_one_line() -> None:
+    assert one_line("a\nb\r\n\x1b[31mc\u2028d", 80) == "a b [31mc d"
+    assert one_line("x" * 100, 10) == "x" * 9 + "…"

@@ -1,0 +1,422 @@
+"""Who tells: one of many, from the journal, each incident once; and nothing that it does holds up recovery."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import App, daemon
+from holdfast.alerts import Alert, teller
+from holdfast.alerts.channels import Channel, LogChannel, Sent
+from holdfast.alerts.messages import Message, a_test
+from holdfast.alerts.rules import KINDS, AlertKind, Given, Limits
+from holdfast.alerts.teller import LOOK_S, TRIES, TTL_S, WAITING_MAX, Outbox, Teller
+from holdfast.alerts.webhook import Webhook
+from holdfast.clock import SystemClock, pause
+from holdfast.core import acts
+from holdfast.core.machine import State
+from holdfast.core.verdict import Failed, Lost, Succeeded
+from holdfast.errors import StoreUnavailable
+from holdfast.hooks import Hooks
+from holdfast.insight import look_back, zombies_view
+from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing import FakeClock
+from tests.alerts.receiver import receiving
+from tests.factory import EXPIRED, again, enrol, job_in, make_job, row, settle, start
+
+SECRET = "s3cret-s3cret"
+
+
+class Ear:
+    """A channel that remembers what it was told."""
+
+    name = "ear"
+
+    def __init__(self, *answers: Sent) -> None:
+        self.identity = "ear"
+        self.heard: list[Message] = []
+        self.urls: set[str] = set()
+        self._answers = list(answers)
+
+    def send(self, message: Message, url: str) -> Sent:
+        self.heard.append(message)
+        self.urls.add(url)
+        return self._answers.pop(0) if self._answers else Sent(True, "heard")
+
+
+def alert(channel: Channel, *on: AlertKind, **limits: Any) -> Alert:
+    return Alert(on or KINDS, Limits(**Given(**limits)), (channel,))  # type: ignore[typeddict-item]
+
+
+class Told:
+    """A teller in the hand of a test, and what it told."""
+
+    def __init__(self, store: Store, clock: FakeClock, *on: AlertKind, name: str = "a", **limits: Any) -> None:
+        self.ear = Ear()
+        self._teller = Teller(store, clock, [alert(self.ear, *on, **limits)], name=name)
+
+    def look(self) -> list[tuple[str, str, str | None]]:
+        """Look once; return what was told: kind, status and task."""
+        already = len(self.ear.heard)
+        self._teller.look()
+        assert self._teller.flush()
+        return [(message.kind, message.status, message.task) for message in self.ear.heard[already:]]
+
+
+def look_all(clock: FakeClock, *tellers: Told, s: float = 0.0) -> list[tuple[str, str, str | None]]:
+    """Let time pass while all of them look; return what any of them told."""
+    told = [each for teller in tellers for each in teller.look()]
+    for _ in range(int(s / LOOK_S)):
+        clock.advance(LOOK_S)
+        told += [each for teller in tellers for each in teller.look()]
+    return told
+
+
+def hold(store: Store, task: str = "charge") -> str:
+    return job_in(store, State.HELD, task=task).id
+
+
+# ----------------------------------------------------------------------------------------- the journal
+
+
+def test_what_is_held_and_dead_is_told_with_its_reason_and_its_end(store: Store, clock: FakeClock) -> None:
+    told = Told(store, clock)
+    assert told.look() == []
+    held = hold(store)
+    dead = job_in(store, State.DEAD, task="mail")
+    assert sorted(told.look()) == [("dead", "new", "mail"), ("held", "new", "charge")]
+    jobs = {job["id"]: job["reason"] for message in told.ear.heard for job in message.jobs}
+    assert jobs == {held: "the lease ran out; on_crash=hold: a person decides", dead.id: row(store, dead.id).error}
+    job = row(store, held)
+    store.move(job.id, job.state, job.fence, acts.resolve(job, "done", clock.wall(), actor="ann"))
+    assert told.look() == [("held", "over", "charge")]
+    assert look_all(clock, told, s=600) == [("dead", "over", "mail")]
+    assert told.ear.urls == {store.url}
+
+
+def test_what_a_person_did_is_nothing_to_tell(store: Store, clock: FakeClock) -> None:
+    told = Told(store, clock, "dead")
+    job = job_in(store, State.HELD)
+    store.move(job.id, job.state, job.fence, acts.resolve(job, "fail", clock.wall(), actor="ann"))
+    assert store.journal(job.id, kinds=["dead"]) != []
+    assert told.look() == []
+
+
+def test_payloads_arguments_and_results_are_never_told(store: Store, clock: FakeClock) -> None:
+    told = Told(store, clock)
+    job = start(store, payload='{"card": "4111-1111"}', attempts_max=1)
+    settle(store, job, Failed("card refused", {"traceback": "in charge: card=4111-1111"}))
+    told.look()
+    [message] = told.ear.heard
+    assert b"card refused" in message.body(store.url)
+    assert b"4111" not in message.body(store.url)
+
+
+def crash(store: Store, clock: FakeClock, job: Any) -> None:
+    settle(store, job, Lost("exit", "its process was killed", {"worker": "box/1", "host": "h"}))
+    clock.advance(2.0)
+
+
+def test_a_job_is_told_when_its_crashes_reach_the_limit(store: Store, clock: FakeClock) -> None:
+    told = Told(store, clock, "crashes", crashes=2)
+    job = start(store, task="bad", crashes_max=9, attempts_max=9, base_s=0.0, cap_s=0.0)
+    crash(store, clock, job)
+    assert told.look() == []
+    crash(store, clock, again(store, row(store, job.id)))
+    assert told.look() == [("crashes", "new", "bad")]
+    assert told.ear.heard[0].text.startswith(f"job {job.id} (bad) has crashed 2 times")
+
+
+def test_crashes_are_counted_back_for_whoever_comes_late(store: Store, clock: FakeClock) -> None:
+    """Three crashes lie in the journal, and the row knows only their number by now: the first was below the limit."""
+    job = start(store, crashes_max=9, attempts_max=9, base_s=0.0, cap_s=0.0)
+    for _ in range(3):
+        crash(store, clock, job)
+        job = again(store, row(store, job.id))
+    book = teller.Book(store)
+    assert [line.crashes for line in book.read(clock.wall(), 600)] == [1, 2, 3]
+
+
+def test_false_positives_are_counted_as_the_report_counts_them(store: Store, clock: FakeClock) -> None:
+    told = Told(store, clock, "false_positives")
+    for _ in range(30):
+        settle(store, start(store), EXPIRED)
+    returned = [start(store) for _ in range(2)]
+    for job in returned:
+        settle(store, job, EXPIRED)
+    assert told.look() == []
+    for job in returned:
+        assert settle(store, job, Succeeded()) is Answer.REFUSED  # its late report, which is journalled
+    assert told.look() == [("false_positives", "new", None)]
+    numbers = told.ear.heard[0].numbers
+    report = zombies_view(look_back(store, 3600))
+    assert numbers["rate"] == report["false_positives"]["rate"]
+    assert (numbers["zombies"], numbers["false_positives"]) == (report["zombies"], 2)
+    assert report["false_positives"]["too_many"]
+
+
+def test_a_storm_is_told_once_as_a_problem_of_the_fleet_and_then_that_it_is_over(
+    store: Store, clock: FakeClock
+) -> None:
+    told = Told(store, clock, "zombie_rate")
+    for number in range(24):
+        worker = enrol(store, name=f"box/{number % 6}")
+        job = start(store, worker, task=f"t{number % 5}", on_crash="fail")
+        settle(store, job, Lost("exit", "it was killed", {"host": "h"}))
+    assert look_all(clock, told, s=100) == [("zombie_rate", "new", None)]
+    assert told.ear.heard[0].numbers["concerns"] == "fleet"
+    assert look_all(clock, told, s=600) == [("zombie_rate", "over", None)]
+
+
+def test_very_many_lines_are_read_in_pages_and_no_more_are_kept_than_fit(
+    clock: FakeClock, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teller, "EVENTS", 3)
+    monkeypatch.setattr(teller, "JOBS", 2)
+    for _ in range(10):
+        settle(store, start(store, attempts_max=1), Failed("no luck"))
+        clock.advance(1)
+    book = teller.Book(store)
+    assert len(book.read(clock.wall(), 600)) == 10
+    assert len(book.read(clock.wall(), 600)) == 10
+    monkeypatch.setattr(teller, "LINES_MAX", 4)
+    assert [line.at for line in book.read(clock.wall(), 600)] == [clock.wall() - n for n in (4, 3, 2, 1)]
+
+
+# ------------------------------------------------------------------------------------------- one of many
+
+
+def test_ten_tellers_tell_an_incident_once(store: Store, clock: FakeClock) -> None:
+    tellers = [Told(store, clock, name=f"w{number}") for number in range(10)]
+    look_all(clock, *tellers, s=20)
+    hold(store)
+    assert look_all(clock, *tellers, s=60) == [("held", "new", "charge")]
+
+
+def test_who_takes_over_tells_nothing_twice_leaves_nothing_out_and_tells_the_end(
+    store: Store, clock: FakeClock
+) -> None:
+    first, second = Told(store, clock), Told(store, clock)
+    job_in(store, State.DEAD, task="old")
+    assert look_all(clock, first, second, s=60) == [("dead", "new", "old")]
+    job_in(store, State.DEAD, task="unseen")  # the first one dies before it looks again
+    assert look_all(clock, second, s=TTL_S + LOOK_S) == [("dead", "new", "unseen")]
+    assert look_all(clock, second, s=600) == [("dead", "over", "old"), ("dead", "over", "unseen")]
+
+
+def test_a_restart_tells_nothing_twice(store: Store, clock: FakeClock) -> None:
+    job_in(store, State.DEAD)
+    first = Told(store, clock)
+    assert len(look_all(clock, first, s=60)) == 1
+    clock.advance(3)
+    assert look_all(clock, Told(store, clock), s=60) == []
+
+
+def test_what_happened_while_nobody_was_there_is_told_at_the_start(store: Store, clock: FakeClock) -> None:
+    hold(store)
+    clock.advance(300)
+    assert Told(store, clock).look() == [("held", "new", "charge")]
+
+
+def test_those_who_were_told_other_alerts_have_a_duty_of_their_own(store: Store, clock: FakeClock) -> None:
+    first, second = Told(store, clock), Told(store, clock, "held")
+    hold(store)
+    assert look_all(clock, first, second) == [("held", "new", "charge")] * 2
+
+
+class Away:
+    """A store that is away while `away`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.away = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.away and name in ("acquire", "journal", "now"):
+            raise StoreUnavailable("it is away")
+        return getattr(self._store, name)
+
+
+def test_an_outage_of_the_store_is_survived_and_nothing_is_left_out(store: Store) -> None:
+    clock, away, ear = FakeClock(), Away(store), Ear()
+    with Teller(away, clock, [alert(ear, "held")], name="a") as telling:  # type: ignore[arg-type]
+        away.away = True
+        pause(0.05)
+        hold(store)
+        away.away = False
+        until(lambda: bool(ear.heard))
+        assert telling.flush()
+    assert [message.status for message in ear.heard] == ["new"]
+
+
+def test_what_the_end_itself_brought_is_told(store: Store, clock: FakeClock) -> None:
+    ear = Ear()
+    with Teller(store, SystemClock(), [alert(ear, "held")], name="a"):
+        pause(0.3)
+        hold(store)  # between two looks
+    assert [message.kind for message in ear.heard] == ["held"]
+
+
+def until(condition: Callable[[], bool], s: float = 10.0) -> None:
+    give_up_at = SystemClock().lease() + s
+    while not condition():
+        assert SystemClock().lease() < give_up_at, f"it did not happen in {s:g} s"
+        pause(0.005)
+
+
+# --------------------------------------------------------------------------------------------- channels
+
+
+def test_a_failing_channel_is_tried_a_few_times_with_longer_and_longer_pauses() -> None:
+    clock, ear = FakeClock(), Ear(*[Sent(False, "no", again=True)] * 99)
+    outbox = Outbox(ear, clock, "memory://")
+    outbox.put(a_test(0.0))
+    assert outbox.flush(5)
+    assert len(ear.heard) == TRIES
+    assert clock.lease() == 1000 + 1 + 4 + 16
+
+
+def test_what_cannot_get_better_is_not_tried_again() -> None:
+    ear = Ear(Sent(False, "answered 404"), Sent(True, "fine"))
+    outbox = Outbox(ear, FakeClock(), "memory://")
+    outbox.put(a_test(0.0))
+    assert outbox.flush(5)
+    assert len(ear.heard) == 1
+
+
+def message(status: Any, task: str = "t") -> Message:
+    return Message(kind="dead", status=status, text="x", task=task, since="", at="")
+
+
+def test_a_failure_is_logged_once_per_incident(caplog: pytest.LogCaptureFixture) -> None:
+    ear = Ear(*[Sent(False, "answered 404")] * 6)
+    outbox = Outbox(ear, FakeClock(), "memory://")
+    for each in [message("new"), message("more"), message("more"), message("over"), message("new", "other")]:
+        outbox.put(each)
+    assert outbox.flush(5)
+    assert [record.getMessage() for record in caplog.records] == [
+        "ear: the alert on dead (new) is not told: answered 404"
+    ] * 2
+    assert len(ear.heard) == 5
+
+
+def test_a_channel_that_raises_stops_nothing_and_shows_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Raising(Ear):
+        def send(self, message: Message, url: str) -> Sent:
+            super().send(message, url)
+            raise RuntimeError(SECRET)
+
+    ear = Raising()
+    outbox = Outbox(ear, FakeClock(), "memory://")
+    outbox.put(message("new", "a"))
+    outbox.put(message("new", "b"))
+    assert outbox.flush(5)
+    assert len(ear.heard) == 2
+    assert "RuntimeError" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_no_more_messages_wait_than_there_is_room_for(caplog: pytest.LogCaptureFixture) -> None:
+    stuck, go_on = threading.Event(), threading.Event()
+
+    class Slow(Ear):
+        def send(self, message: Message, url: str) -> Sent:
+            stuck.set()
+            go_on.wait(10)
+            return super().send(message, url)
+
+    ear = Slow()
+    outbox = Outbox(ear, SystemClock(), "memory://")
+    outbox.put(message("new", "0"))
+    assert stuck.wait(5)
+    for number in range(WAITING_MAX + 50):
+        outbox.put(message("new", str(number + 1)))
+    assert caplog.text.count("100 messages wait for it already") == 50
+    go_on.set()
+    assert outbox.flush(5)
+    assert len(ear.heard) == 1 + WAITING_MAX
+
+
+def test_the_log_gets_one_line_each(caplog: pytest.LogCaptureFixture, store: Store, clock: FakeClock) -> None:
+    caplog.set_level(logging.INFO, "holdfast.alerts")
+    telling = Teller(store, clock, [alert(LogChannel())], name="a")
+    settle(store, start(store, task="t", attempts_max=1), Failed("no\nluck token=hunter2"))
+    telling.look()
+    assert telling.flush()
+    [line] = [each.getMessage() for each in caplog.records if "alert" in each.getMessage()]
+    assert line.startswith("alert: dead: job ")
+    assert "no luck token=***" in line
+
+
+# --------------------------------------------------------------------------------------------- recovery
+
+
+def test_a_server_that_hangs_delays_no_recovery(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A real reaper over a real file, with a real clock, beside a webhook that never answers."""
+    store, clock = SqliteStore(f"sqlite:///{tmp_path}/jobs.db?synchronous=normal"), SystemClock()
+    store.migrate()
+    hang = threading.Event()
+    stop = threading.Event()
+    with receiving(before=lambda: hang.wait(20)) as receiver:
+        hook = Webhook(f"{receiver.url}?t=t0ken", secret=SECRET, private=True)
+        telling = Teller(store, clock, [alert(hook, "held")], name="a", interval_s=0.05)
+        reaper = threading.Thread(target=daemon.serve, args=(store, clock, stop), kwargs=NAMED)
+        try:
+            with telling:
+                hold_now(store, "first")
+                until(lambda: len(receiver.requests) == 1)  # and from now on it hangs
+                reaper.start()
+                store.enroll(worker := store_worker(clock))
+                store.add([make_job(id="lost", lease_s=0.2)])
+                store.claim(worker.id, "c", ["default"], ["t"], 1)
+                began_at = clock.lease()
+                until(lambda: row(store, "lost").state is State.READY)
+                took_s = clock.lease() - began_at
+                hang.set()
+        finally:
+            stop.set()
+            hang.set()
+            reaper.join(10)
+            store.retire(worker.id, "the test is over")
+            store.close()
+    assert took_s < 0.2 + 1.0  # P8: lease and a second
+    assert not [secret for secret in (SECRET, "t0ken") if secret in caplog.text]
+
+
+NAMED = {"hooks": Hooks(), "name": "r", "interval_s": 0.1}
+
+
+def store_worker(clock: SystemClock) -> Any:
+    from tests.factory import a_worker
+
+    return a_worker(boot_id=clock.boot_id)
+
+
+def hold_now(store: Store, task: str) -> None:
+    job = start(store, enrol(store, boot_id=SystemClock().boot_id), task=task, on_crash="hold")
+    settle(store, job, EXPIRED)
+
+
+def test_an_app_declares_its_alerts_and_shows_no_secret() -> None:
+    app = App("memory://")
+    app.alert(log=True, on=["held"])
+    app.alert(
+        command=["true"],
+        webhook="https://hooks.example.org/k3y",
+        secret=SECRET,
+        zombies_max=50,
+        window_s=60,
+        again_s=30,
+    )
+    first, second = app.alerts
+    assert first.on == ("held",)
+    assert [channel.name for channel in second.channels] == ["command true", "webhook https://hooks.example.org/…"]
+    assert second.limits == Limits(zombies_max=50, window_s=60, again_s=30)
+    assert SECRET not in repr(app.alerts)
+    assert "k3y" not in repr(app.alerts)

@@ -1,0 +1,166 @@
+"""Alerts on the command line: `alerts test`, and a reaper and a worker that tell of a job that was held."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.alerts.webhook import sign
+from holdfast.clock import SystemClock, pause
+from holdfast.core.machine import State
+from holdfast.stores.protocol import Store
+from holdfast.stores.sqlite.store import SqliteStore
+from tests.alerts.receiver import Receiver, receiving
+from tests.cli.conftest import Run
+from tests.factory import job_in
+
+SECRET = "s3cret-s3cret"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as server:
+        yield server
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    clock = SystemClock()
+    give_up_at = clock.lease() + 30
+    while not condition():
+        assert clock.lease() < give_up_at, f"not in 30 s: {what}"
+        pause(0.02)
+
+
+def test_a_test_goes_through_each_channel_of_the_options(
+    run: Run, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_ALERT_SECRET", SECRET)
+    rows = run.json(
+        *("alerts", "test", "--alert-webhook", receiver.url, "--alert-private"),
+        *("--alert-command", f"{sys.executable} -c 'import sys; sys.stdin.read()'"),
+    )
+    name = f"command {Path(sys.executable).name}"
+    assert rows == [
+        {"channel": name, "told": True, "what": "ended with code 0"},
+        {"channel": f"webhook http://127.0.0.1:{receiver.port}/…", "told": True, "what": "answered 204"},
+    ]
+    [(_, headers, body)] = receiver.requests
+    assert headers["Holdfast-Signature"] == "v1=" + sign(SECRET, headers["Holdfast-Timestamp"], body)
+
+
+def test_a_test_goes_through_the_channels_of_an_app_and_opens_no_store(
+    run: Run, folder: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "alerted", raising=False)
+    (folder / "alerted.py").write_text(
+        "from holdfast import App\napp = App('sqlite:///none.db')\n"
+        f"app.alert(log=True, webhook={receiver.url!r}, private=True)\napp.alert(log=True, on=['held'])\n"
+    )
+    shown = run("alerts", "test", "alerted:app").stdout
+    assert "log" in shown
+    assert "answered 204" in shown
+    assert receiver.told[0]["store"] == "sqlite:///none.db"
+    assert [path.name for path in folder.iterdir() if path.suffix == ".db"] == []
+    monkeypatch.delitem(sys.modules, "alerted")
+
+
+def test_a_channel_that_takes_nothing_ends_with_1(run: Run, receiver: Receiver) -> None:
+    refused = run("alerts", "test", "--alert-webhook", f"https://127.0.0.1:{receiver.port}/k3y?t=t0ken", code=1)
+    assert "refused: its address is private" in refused.stdout
+    assert "k3y" not in refused.stdout + refused.stderr
+    assert "t0ken" not in refused.stdout + refused.stderr
+    assert receiver.requests == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["alerts", "test"],
+        ["alerts", "test", "--alert-private"],
+        ["alerts", "test", "--alert-on", "held"],
+        ["alerts", "test", "--alert-log", "--alert-on", "party"],
+        ["alerts", "test", "--alert-command", "'"],
+        ["alerts", "test", "--alert-command", " "],
+        ["alerts", "test", "--alert-webhook", "http://example.org/"],
+        ["reaper", "--alert-webhook", "ftp://example.org/"],
+    ],
+)
+def test_alerts_that_can_never_work_end_with_2(run: Run, store: Store, words: list[str]) -> None:
+    run(*words, code=2)
+
+
+@pytest.mark.slow  # a real process that starts and stops
+def test_the_reaper_tells_by_its_own_options_and_keeps_secrets_to_itself(tmp_path: Path, receiver: Receiver) -> None:
+    store = SqliteStore(f"sqlite:///{tmp_path}/jobs.db?synchronous=normal")
+    store.migrate()
+    told = tmp_path / "told"
+    command = [sys.executable, "-m", "holdfast", "--db", store.url, "reaper", "--alert-private"]
+    command += ["--alert-webhook", f"{receiver.url}?t=t0ken", "--alert-log", "--alert-on", "held,dead"]
+    command += ["--alert-command", f"sh -c 'cat > {told}.part; env >> {told}.part; mv {told}.part {told}'"]
+    env = {**os.environ, "HOLDFAST_ALERT_SECRET": SECRET}
+    job = job_in(store, State.HELD, task="charge")
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stderr=log, env=env)
+        try:
+            until(lambda: len(receiver.requests) == 1 and told.exists(), "both were told")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+            process.wait()
+            store.close()
+    [(_, headers, body)] = receiver.requests
+    assert headers["Holdfast-Signature"] == "v1=" + sign(SECRET, headers["Holdfast-Timestamp"], body)
+    assert [each["id"] for each in receiver.told[0]["jobs"]] == [job.id]
+    assert json.JSONDecoder().raw_decode(told.read_text())[0]["kind"] == "held"
+    text = (tmp_path / "log").read_text()
+    assert f"alert: held: job {job.id} (charge) is held" in text
+    assert not [secret for secret in (SECRET, "t0ken") if secret in text + told.read_text()]
+
+
+PROGRAM = """
+import os, time
+from holdfast import App
+
+app = App("sqlite:///jobs.db")
+app.alert(webhook=os.environ["HOOK"], secret=os.environ["HOOK_KEY"], private=True)
+
+@app.task(on_crash="hold")
+def charge() -> None:
+    os.kill(os.getpid(), 9)
+
+if __name__ == "__main__":
+    charge.enqueue()
+"""
+
+
+@pytest.mark.slow  # a real worker whose process is killed
+def test_a_worker_tells_of_the_job_that_died_with_its_process(tmp_path: Path, receiver: Receiver) -> None:
+    (tmp_path / "jobs.py").write_text(PROGRAM)
+    env = {**os.environ, "HOOK": receiver.url, "HOOK_KEY": SECRET}
+    subprocess.run([sys.executable, "jobs.py"], cwd=tmp_path, env=env, check=True)
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", "worker", "jobs:app"],
+        cwd=tmp_path,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        until(lambda: bool(receiver.requests), "the job was told as held")
+        worker.send_signal(signal.SIGTERM)
+        log, _ = worker.communicate(timeout=30)
+    finally:
+        worker.kill()
+        worker.wait()
+    assert (receiver.told[0]["kind"], receiver.told[0]["task"]) == ("held", "jobs.charge")
+    assert "was killed by SIGKILL" in receiver.told[0]["text"]
+    assert SECRET not in log
