@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.alerts.channels import OUTPUT_MAX, CommandChannel, Sent
+from holdfast.alerts.channels import OUTPUT_MAX, CommandChannel, Sent, _more
 from holdfast.alerts.messages import a_test
+from holdfast.alerts.teller import Outbox
 from holdfast.clock import SystemClock, pause
 
 MESSAGE = a_test(1_700_000_000.0)
@@ -97,6 +98,15 @@ def test_endless_output_neither_fills_memory_nor_stops_the_clock() -> None:
     assert len(sent.words) < 250 < OUTPUT_MAX
 
 
+def test_no_more_is_kept_of_its_output_than_is_shown() -> None:
+    out, into = os.pipe()
+    os.write(into, b"x" * 60_000)
+    assert _more(out, b"y" * 100) == (True, b"y" * 100 + b"x" * (OUTPUT_MAX - 100))
+    os.close(into)
+    assert _more(out, b"") == (False, b"")
+    os.close(out)
+
+
 def test_what_it_leaves_running_does_not_hold_us_up(tmp_path: Path) -> None:
     """It ended, but somebody it started still has its stdout."""
     program = """
@@ -110,6 +120,16 @@ open(sys.argv[1], "w").write(str(child.pid))
         assert SystemClock().lease() - began_at < 4
     finally:
         os.kill(int((tmp_path / "pid").read_text()), 9)
+
+
+def test_the_end_of_the_program_ends_a_command_that_still_runs(tmp_path: Path) -> None:
+    program = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
+    channel = CommandChannel([sys.executable, "-c", program, str(tmp_path / "pid")], limit_s=60)
+    outbox = Outbox(channel, SystemClock(), STORE)
+    outbox.put(MESSAGE)
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
+    outbox.close(0.1)
+    until(lambda: not lives(int((tmp_path / "pid").read_text())))
 
 
 def test_its_arguments_are_not_shown() -> None:

@@ -75,7 +75,8 @@ def test_every_job_is_told_exactly_once_however_they_come() -> None:
             new = [each for each in lines if NOW + at - 5 < each.at <= NOW + at]
             messages += watched.look(at, *new)
         ids = [job["id"] for message in messages for job in message.jobs]
-        assert sorted(ids) == sorted(each.job_id for each in lines)
+        assert len(ids) == len(set(ids))
+        assert sum(message.jobs_concerned for message in messages) == len(lines)
 
 
 def test_more_is_told_at_most_every_again_s() -> None:
@@ -262,8 +263,7 @@ def test_a_message_is_bounded_whatever_a_job_says(char: str) -> None:
     body = message.body("sqlite:///jobs.db")
     assert len(body) <= BODY_MAX
     assert message.jobs_concerned == 99
-    assert len(message.jobs) == 99
-    assert body.count(b'"queue"') <= JOBS_MAX
+    assert len(message.jobs) == JOBS_MAX
 
 
 SECRETS = [

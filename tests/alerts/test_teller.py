@@ -49,6 +49,8 @@ class Ear:
         self.urls.add(url)
         return self._answers.pop(0) if self._answers else Sent(True, "heard")
 
+    def close(self) -> None: ...
+
 
 def alert(channel: Channel, *on: AlertKind, **limits: Any) -> Alert:
     return Alert(on or KINDS, Limits(**Given(**limits)), (channel,))  # type: ignore[typeddict-item]
@@ -187,6 +189,17 @@ def test_very_many_lines_are_read_in_pages_and_no_more_are_kept_than_fit(
     assert len(book.read(clock.wall(), 600)) == 10
     monkeypatch.setattr(teller, "LINES_MAX", 4)
     assert [line.at for line in book.read(clock.wall(), 600)] == [clock.wall() - n for n in (4, 3, 2, 1)]
+
+
+def test_a_line_that_becomes_visible_late_is_not_left_out(store: Store, clock: FakeClock) -> None:
+    """It bears the instant at which its transaction wrote it, and others looked before that was committed."""
+    told = Told(store, clock)
+    look_all(clock, told, s=60)
+    now = clock.wall()
+    clock.set_wall(now - 30)
+    job_in(store, State.DEAD, task="late")
+    clock.set_wall(now)
+    assert told.look() == [("dead", "new", "late")]
 
 
 # ------------------------------------------------------------------------------------------- one of many

@@ -91,6 +91,10 @@ app.resolve("id", "maybe")  # error: arg-type
 app.on("zombie", print)
 app.on("party", print)  # error: call-overload
 
+app.alert(log=True, on=["held"], zombies_max=50)
+app.alert(log=True, on=["party"])  # error: list-item
+app.alert(log=True, zombies="many")  # error: call-arg
+
 
 @app.on("dead")
 def told(event: Any) -> None: ...

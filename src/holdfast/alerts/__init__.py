@@ -42,7 +42,7 @@ def declare(
         raise UsageError(f"an alert needs something to tell of: on= {', '.join(KINDS)}")
     channels: list[Channel] = [LogChannel()] if log else []
     if command:
-        channels.append(CommandChannel(command, secrets=[secret] if secret else []))
+        channels.append(CommandChannel(command, secrets=[each for each in (secret, webhook) if each]))
     if webhook is not None:
         from holdfast.alerts.webhook import Webhook  # TLS and HTTP are loaded by those who use them
 

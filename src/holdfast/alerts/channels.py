@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import subprocess
+import threading
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -48,6 +49,10 @@ class Channel(Protocol):
         """Send one message about the store at `url`, in bounded time. Does not raise."""
         ...
 
+    def close(self) -> None:
+        """Break off what is being sent: the program ends, and has waited long enough."""
+        ...
+
 
 class LogChannel:
     """Writes a line to the log of this process, under `holdfast.alerts`."""
@@ -59,6 +64,8 @@ class LogChannel:
         level = logging.WARNING if message.status in ("new", "more") else logging.INFO
         log.log(level, "alert: %s: %s", message.kind, one_line(message.text, 600))
         return Sent(True, "logged")
+
+    def close(self) -> None: ...
 
 
 class CommandChannel:
@@ -81,6 +88,7 @@ class CommandChannel:
         self._secrets = frozenset(secrets)
         self._limit_s = limit_s
         self._clock = clock or SystemClock()
+        self._closing = threading.Event()
         self.name = f"command {one_line(os.path.basename(argv[0]), 80)}"  # its arguments may be nobody's business
 
     @property
@@ -111,6 +119,9 @@ class CommandChannel:
         said = one_line(output.decode("utf-8", "replace"), 200)
         return Sent(code == 0, f"{words}: {said}" if said and code else words, again=code != 0)
 
+    def close(self) -> None:
+        self._closing.set()
+
     def _environment(self, url: str) -> dict[str, str]:
         """Leave out our own settings, and whatever has the value of a secret of ours: the store's address is one."""
         return {
@@ -130,7 +141,7 @@ class CommandChannel:
         os.set_blocking(end, False)
         open_ = True
         while process.poll() is None:
-            if self._clock.lease() >= give_up_at:
+            if self._clock.lease() >= give_up_at or self._closing.is_set():
                 return None, output
             if open_ and select.select([end], [], [], LOOK_S)[0]:
                 open_, output = _more(end, output)

@@ -38,7 +38,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     since: str
     at: str
     jobs_concerned: int = 0
-    jobs: list[dict[str, Any]] = []
+    jobs: list[dict[str, Any]] = []  # the newest, at most `JOBS_MAX`
     numbers: dict[str, Any] = {}
 
     @property
@@ -58,7 +58,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
             "at": self.at,
             "store": one_line(shown_url(url), NAME_MAX),
             "jobs_concerned": self.jobs_concerned,
-            "jobs": [_shown(job) for job in self.jobs[:JOBS_MAX]],
+            "jobs": [_shown(job) for job in self.jobs],
             "numbers": self.numbers,
         }
         while len(body := msgspec.json.encode(told)) > BODY_MAX and told["jobs"]:

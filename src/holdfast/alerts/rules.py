@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
-from holdfast.alerts.messages import Message, counted, span
+from holdfast.alerts.messages import JOBS_MAX, Message, counted, span
 from holdfast.core.times import iso
 from holdfast.errors import UsageError
 
@@ -296,7 +296,7 @@ def _message(
     latest = {line.job_id: line for line in lines}  # a job may have several lines
     jobs = [
         {"id": line.job_id, "task": line.task, "queue": line.queue, "reason": line.reason, "at": iso(line.at)}
-        for line in reversed(latest.values())
+        for line in list(reversed(latest.values()))[:JOBS_MAX]
     ]
     return Message(
         kind=kind,

@@ -2,7 +2,8 @@
 
 Of all programs on a store that have the same alerts, one holds the duty and tells. The duty is not given back but runs
 out, so that whoever comes next, a restart included, knows by its waiting that somebody was there, and takes as told
-what that one must have found. What happened around the change may be told twice, and is never left out.
+what that one must have found. What happened around the change may be told twice; what that one could not get rid of,
+because a channel failed, dies with it.
 
 Looking has a thread of its own, and so has each channel: recovery waits for none of them.
 """
@@ -37,9 +38,11 @@ OVERLAP_S = 60.0  # a line may become visible so long after the instant that it 
 WAITING_MAX = 100  # messages that wait for a slow channel
 TRIES = 4
 PAUSE_S = 1.0  # before the second try; then four times as long each
+LEAVE_S = 5.0  # how long the end waits for the store, and for the channels
 EVENTS = 2_000
 LINES_MAX = 20_000  # of a worse storm only the newest lines are counted
 JOBS = 200  # a row may be a few megabytes
+REASON_MAX = 1_000  # characters that are kept of what somebody's exception said
 KINDS = ("zombie", "stale_report", "held", "dead")
 
 
@@ -79,9 +82,12 @@ class Teller:
         """Look once more, for what the end itself has brought, and let the channels finish within a few seconds."""
         self._stopping.set()
         if self._alerts:
-            self._thread.join(5.0)
+            self._thread.join(LEAVE_S)
         for outbox in self._outboxes.values():
-            outbox.close(5.0)
+            outbox.hurry()
+        give_up_at = self._clock.lease() + LEAVE_S
+        for outbox in self._outboxes.values():
+            outbox.close(max(0.0, give_up_at - self._clock.lease()))
 
     def look(self) -> None:
         """Tell what is new, if the duty is ours. Raises `StoreError` when the store does."""
@@ -219,12 +225,18 @@ class Outbox:
         with self._messages.all_tasks_done:
             return self._messages.all_tasks_done.wait_for(lambda: self._messages.unfinished_tasks == 0, timeout_s)
 
-    def close(self, timeout_s: float) -> None:
-        """Try nothing twice any more, and wait a little for what is left."""
+    def hurry(self) -> None:
+        """Try nothing twice any more."""
         self._stopping.set()
+
+    def close(self, timeout_s: float) -> None:
+        """Wait a little for what is left, and break it off then."""
+        self.hurry()
         if not self.flush(timeout_s):
             left = self._messages.unfinished_tasks
             log.error("%s: leaving with %d alerts that are not told", self._channel.name, left)
+            self._channel.close()
+            self.flush(1.0)
 
     def _serve(self) -> None:
         while True:
@@ -260,4 +272,4 @@ class Outbox:
 
 def _text(detail: dict[str, Any], *names: str) -> str:
     """Return the first of these details that is there."""
-    return next((str(detail[name]) for name in names if detail.get(name) is not None), "")
+    return next((str(detail[name])[:REASON_MAX] for name in names if detail.get(name) is not None), "")

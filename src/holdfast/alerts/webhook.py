@@ -103,6 +103,8 @@ class Webhook:
             return Sent(False, f"answered {status}: it sends us elsewhere, and no redirect is followed")
         return Sent(False, f"answered {status}", again=status >= 500 or status in RETRIED)
 
+    def close(self) -> None: ...
+
     # ------------------------------------------------------------------------------------ the address
 
     def _addresses(self) -> list[Address]:
