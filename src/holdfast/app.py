@@ -115,6 +115,8 @@ class App:
         stall_s: float | None = None,
         priority: int = 0,
         key: Key = None,
+        isolate: bool = False,
+        memory_max_mb: int | None = None,
     ) -> Declare: ...
     def task(
         self,
@@ -132,6 +134,8 @@ class App:
         stall_s: float | None = None,
         priority: int = 0,
         key: Key = None,
+        isolate: bool = False,
+        memory_max_mb: int | None = None,
     ) -> Any:
         """Turn a function into a task: `@app.task`, or `@app.task(…)` with options.
 
@@ -139,14 +143,15 @@ class App:
         on_crash: what becomes of a job whose worker died: "retry", "hold" for a person, or "fail"; at most
         `crashes_max` crashes. lease_s: how long a worker may be silent. timeout_s: how long an attempt may run.
         stall_s: how long it may go without `ctx.progress()`. key: text, or a function of the arguments that returns
-        text or None; while a live job has the key, an enqueue returns that job.
+        text or None; while a live job has the key, an enqueue returns that job. isolate: each attempt runs in a process
+        of its own, which may crash; memory_max_mb: how much memory that process may use.
         Raises `UsageError` for what can never work: a generator, a name that is taken, an argument that cannot travel.
         """
         policy = Policy(retry, crashes_max, on_crash, lease_s, beat_s, timeout_s, stall_s)
         options = Options(queue=queue, priority=priority, key=key, policy=policy)
 
         def declare(fn: Callable[..., Any]) -> Task[..., Any]:
-            return self._register(Task(self, fn, options, name))
+            return self._register(Task(self, fn, options, name, isolate=isolate, memory_max_mb=memory_max_mb))
 
         return declare if fn is None else declare(fn)
 

@@ -33,6 +33,7 @@ R_co = TypeVar("R_co", covariant=True)
 NAME_MAX = 200
 KEY_MAX = 255
 PRIORITY_MAX = 1_000_000
+MEMORY_MIN_MB = 64  # with less, Python and the user's modules alone would not fit
 RUN_AFTER_MAX_S = 10.0**10  # three centuries
 _RUN_AT_MAX = 253_402_300_799.0  # the end of the year 9999, the last that people can be shown
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -180,7 +181,16 @@ class Task(Sender[P, R]):
     `name` is what the store knows it by: jobs outlive programs, so a task that is renamed leaves its jobs behind.
     """
 
-    def __init__(self, app: App, fn: Callable[..., Any], options: Options, name: str | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        fn: Callable[..., Any],
+        options: Options,
+        name: str | None = None,
+        *,
+        isolate: bool = False,
+        memory_max_mb: int | None = None,
+    ) -> None:
         fn = _checked_function(fn)
         self.app = app
         self.fn = fn
@@ -188,6 +198,8 @@ class Task(Sender[P, R]):
         self.is_async = inspect.iscoroutinefunction(fn)
         self._signature = Signature(fn, self.name, codec=app.codec, names=_names_around())
         self.takes_context = self._signature.takes_context
+        self.isolate = isolate
+        self.memory_max_mb = _checked_memory(memory_max_mb, isolate)
         self.check_policy(options.policy)
         super().__init__(self, options)
         functools.update_wrapper(self, fn, updated=())
@@ -318,6 +330,18 @@ def _checked_function(fn: Any) -> Callable[..., Any]:
         raise UsageError(f"only functions can be tasks; {what}. Decorate a plain or async function")
     found: Callable[..., Any] = fn
     return found
+
+
+def _checked_memory(memory_max_mb: object, isolate: object) -> int | None:
+    if not isinstance(isolate, bool):
+        raise UsageError(f"isolate={isolate!r} must be True or False")
+    if memory_max_mb is None:
+        return None
+    if not isinstance(memory_max_mb, int) or isinstance(memory_max_mb, bool) or memory_max_mb < MEMORY_MIN_MB:
+        raise UsageError(f"memory_max_mb={memory_max_mb!r} must be a whole number of at least {MEMORY_MIN_MB}")
+    if not isolate:
+        raise UsageError("memory_max_mb bounds a process, and this task shares one with others; add isolate=True")
+    return memory_max_mb
 
 
 def _first_parameter(fn: Callable[..., Any]) -> str | None:

@@ -39,7 +39,14 @@ def main() -> None:
     if not _opens(app, [orders, signals]):
         logging.shutdown()
         os._exit(0)
-    runner = Runner(app, options, name=settings["name"], supervisor=settings["supervisor"], may_exit=True)
+    runner = Runner(
+        app,
+        options,
+        name=settings["name"],
+        app_ref=settings["app"],
+        supervisor=settings["supervisor"],
+        may_exit=True,
+    )
     codes: list[int] = []
 
     def run() -> None:

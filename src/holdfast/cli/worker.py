@@ -46,6 +46,23 @@ from holdfast.cli.types import Duration, Text, Words
 @click.option(
     "--grace", type=Duration(), default=0.0, metavar="TIME", help="The reaper's patience after a lease's end."
 )
+@click.option("--isolate", is_flag=True, help="Run every job in a process of its own, not only where its task asks.")
+@click.option(
+    "--recycle-jobs",
+    type=click.IntRange(1),
+    metavar="N",
+    default=1000,
+    show_default=True,
+    help="Replace such a process after so many jobs.",
+)
+@click.option(
+    "--recycle-mb",
+    type=click.IntRange(1),
+    metavar="MB",
+    default=1024,
+    show_default=True,
+    help="Replace it when it holds so much memory after a job.",
+)
 @click.option("--no-reaper", is_flag=True, help="Leave the recovery of lost jobs to others.")
 @click.option(
     "--log-level",
@@ -66,6 +83,9 @@ def worker(
     name: str | None,
     grace_period: float,
     grace: float,
+    isolate: bool,
+    recycle_jobs: int,
+    recycle_mb: int,
     no_reaper: bool,
     log_level: str,
     **given: Any,
@@ -90,6 +110,9 @@ def worker(
         grace_period_s=grace_period,
         reaper=not no_reaper,
         grace_s=grace,
+        isolate=isolate,
+        recycle_jobs=recycle_jobs,
+        recycle_mb=recycle_mb,
         log_level="debug" if told.verbosity > 0 else "error" if told.verbosity < 0 else log_level.lower(),
     )
     logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)

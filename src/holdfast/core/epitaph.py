@@ -8,6 +8,7 @@ released: the worker stopped                         its jobs are given back
 from __future__ import annotations
 
 import re
+import signal
 from typing import Any, get_args
 
 import msgspec
@@ -37,8 +38,8 @@ class Epitaph(msgspec.Struct, frozen=True):
             return {}
         if code := re.search(r"\bexited with code (\d+)$", self.cause):
             return {"exit_code": int(code[1])}
-        if signal := re.search(r"\bkilled by (SIG\w+|signal \d+)$", self.cause):
-            return {"signal": signal[1]}
+        if killed := re.search(r"\bkilled by (SIG\w+|signal \d+)$", self.cause):
+            return {"signal": killed[1]}
         return {}
 
 
@@ -54,3 +55,13 @@ def read_epitaph(text: str | None) -> Epitaph:
         if first == detector:
             return Epitaph(rest, detector, excused)
     return Epitaph(text or "marked gone", "vanished")
+
+
+def how_it_ended(code: int) -> str:
+    """Say how a process ended, from its exit code or, negative, the number of the signal."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -23,6 +23,18 @@ if TYPE_CHECKING:
     from holdfast.tasks import Task
 
 
+class Keeps(Protocol):
+    """Who runs a handler in another process, and can reach it there."""
+
+    def interrupt(self, attempt: Attempt) -> None:
+        """Stop it, for the reason that the attempt has noted. Returns at once."""
+        ...
+
+    def kill(self, attempt: Attempt) -> None:
+        """End its process now."""
+        ...
+
+
 class Attempt:
     """The attempt's lease, its trust in it, and the way to interrupt its handler.
 
@@ -31,6 +43,7 @@ class Attempt:
 
     __slots__ = (
         "_async",
+        "_elsewhere",
         "_lock",
         "_thread",
         "claimed_at",
@@ -70,6 +83,7 @@ class Attempt:
         self.reported = True  # False while there is progress that no beat has carried yet
         self._lock = threading.Lock()
         self._thread: int | None = None
+        self._elsewhere: Keeps | None = None
         self._async: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
 
     @property
@@ -111,6 +125,14 @@ class Attempt:
             elif self._async is not None:
                 loop, task = self._async
                 loop.call_soon_threadsafe(task.cancel)
+            elif self._elsewhere is not None:
+                self._elsewhere.interrupt(self)
+
+    def kill(self) -> bool:
+        """End the handler's process, if it has one of its own; say whether it has."""
+        if self._elsewhere is not None:
+            self._elsewhere.kill(self)
+        return self._elsewhere is not None
 
     def enter_thread(self) -> None:
         """Say that the handler runs in this thread from now on."""
@@ -142,6 +164,13 @@ class Attempt:
         """Say that the handler's asyncio task has ended."""
         with self._lock:
             self._async = None
+
+    def enter_process(self, keeps: Keeps) -> None:
+        """Say that the handler runs in a process of its own from now on; that one knows its stack."""
+        with self._lock:
+            self._elsewhere = keeps
+            if self.interrupt is not None:
+                keeps.interrupt(self)
 
     def stack(self) -> str | None:
         """Return where the handler is now, for the journal."""

@@ -19,12 +19,19 @@ class WorkerOptions:
     reaper: bool = True
     grace_s: float = 0.0  # the reaper's patience beyond the end of a lease
     log_level: str = "info"
+    isolate: bool = False  # every task, not only those that ask for it
+    recycle_jobs: int = 1000  # a cell is replaced after so many,
+    recycle_mb: int = 1024  # or when it holds so much memory after one
 
     def __post_init__(self) -> None:
         for name in ("slots", "processes"):
             value = getattr(self, name)
             if not 1 <= value <= 10_000:
                 raise UsageError(f"{name}={value} must be between 1 and 10,000")
+        for name in ("recycle_jobs", "recycle_mb"):
+            value = getattr(self, name)
+            if not 1 <= value <= 10**9:
+                raise UsageError(f"{name}={value} must be between 1 and 1,000,000,000")
         for name in ("grace_period_s", "grace_s"):
             value = getattr(self, name)
             if not 0 <= value <= 1e9:

@@ -1,6 +1,6 @@
 """One worker process: it claims jobs, runs them, and hands their endings to the settler.
 
-claim loop ──▶ buffer ──▶ slots (event loop, threads) ──▶ settler ──▶ store
+claim loop ──▶ buffer ──▶ slots (event loop, threads, cells) ──▶ settler ──▶ store
     ▲                                                        keeper: beats        (store)
     └── woken by the store, or by a slot that became free    watch: local time    (no store)
                                                              reaper: other dead   (store)
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.clock import Clock, pause
+from holdfast.core.isolation import isolates
 from holdfast.core.records import Job, Worker
 from holdfast.core.verdict import Cancelled, Outcome, Released
 from holdfast.errors import HoldfastError, LeaseLost, Stopping, WorkerGone
@@ -26,9 +27,11 @@ from holdfast.stores.protocol import Store
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
 from holdfast.worker.executors import Loop, Threads
+from holdfast.worker.homes import Homes
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.pace import Pace
+from holdfast.worker.pool import Hands, Pool
 from holdfast.worker.settler import Settler
 from holdfast.worker.trouble import Trouble
 from holdfast.worker.watch import Watch
@@ -55,10 +58,12 @@ class Runner:
         options: WorkerOptions,
         *,
         name: str | None = None,
+        app_ref: str | None = None,
         supervisor: str | None = None,
         may_exit: bool = False,
         until_idle: bool = False,
     ) -> None:
+        homes = Homes(app, app_ref, worker_wide=options.isolate)  # raises before anything is started
         self._app = app
         self._options = options
         self._store: Store = app.store
@@ -87,6 +92,9 @@ class Runner:
         self._watch = Watch(self._clock, self._keeper.all, self._overran)
         self._threads = Threads(self._clock, self._context, self._settler.commit, self._ended)
         self._loop = Loop(self._clock, self._context, self._settler.commit, self._ended)
+        self._homes = homes
+        hands = Hands(self._ended, self._settler.settled_itself, self._keeper.beat_soon, self._hold_breath)
+        self._pool = Pool(self._clock, homes, options, hands, self.name)
         self._reaper = Reaper(self._store, self._clock, hooks=app.hooks, grace_s=options.grace_s, name=self.name)
         self._reaper_thread = threading.Thread(target=self._reap, name="holdfast-reaper", daemon=True)
         self._due_in_s: float | None = None
@@ -109,6 +117,7 @@ class Runner:
         self._keeper.start()
         self._settler.start()
         self._watch.start()
+        self._pool.prepare()
         if self._options.reaper:
             self._reaper_thread.start()
         log.info(
@@ -266,6 +275,7 @@ class Runner:
         """Fill the free slots from the buffer."""
         in_loop: list[Attempt] = []
         in_threads: list[Attempt] = []
+        in_cells: list[Attempt] = []
         too_late: list[Attempt] = []
         now = self._clock.lease()
         with self._lock:
@@ -275,14 +285,18 @@ class Runner:
                     too_late.append(attempt)
                     continue
                 self._running += 1
-                (in_loop if attempt.task.is_async else in_threads).append(attempt)
+                if (self._homes.expected or attempt.job.crashes) and self._isolates(attempt):
+                    in_cells.append(attempt)
+                else:
+                    (in_loop if attempt.task.is_async else in_threads).append(attempt)
         self._loop.start(in_loop)
+        self._pool.start(in_cells)
         for attempt in in_threads:
             try:
                 self._threads.start([attempt])
             except RuntimeError as error:  # the system gives no more threads
                 log.error("job %s cannot be started (%s); it is given back", attempt.job.id, error)
-                self._breathless_until = now + BREATHLESS_S
+                self._hold_breath(BREATHLESS_S)
                 attempt.ended = True
                 self._settler.put(attempt, Released(started=False, cause=f"no thread could be started: {error}"))
                 with self._lock:
@@ -304,6 +318,14 @@ class Runner:
             self._start_next()
         if 2 * len(self._buffer) <= self._ahead_target:  # do not wake the claim loop for a sip
             self._room.set()
+
+    def _isolates(self, attempt: Attempt) -> bool:
+        declared = self._options.isolate or attempt.task.isolate
+        return isolates(attempt.job, declared=declared) and self._homes.knows(attempt.task)
+
+    def _hold_breath(self, pause_s: float) -> None:
+        """Claim nothing for a while: the system gives no more threads or processes."""
+        self._breathless_until = self._clock.lease() + pause_s
 
     def _context(self, attempt: Attempt) -> Context:
         return Context(attempt, self._store, self._clock, self._keeper.beat_soon, self._app.logger.getChild("job"))
@@ -346,6 +368,8 @@ class Runner:
             self._until_it_works(self._enroll)
 
     def _overran(self, attempt: Attempt) -> None:
+        if attempt.kill():
+            return
         if self._may_exit:
             threading.Timer(0.2, os._exit, (EXIT_FENCED,)).start()  # should the log be what holds the handler up
             log.critical("job %s: its handler did not stop before the lease ended; ending this process", attempt.job.id)
@@ -379,6 +403,7 @@ class Runner:
         return 0
 
     def _leave(self) -> None:
+        self._pool.close()
         self._settler.close()
         self._keeper.close()
         self._watch.close()

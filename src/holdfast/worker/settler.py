@@ -99,9 +99,13 @@ class Settler:
             transaction.rollback()
         if answer not in (Answer.ACCEPTED, Answer.ALREADY):
             return outcome  # the report will be refused as well, and journalled
+        self.settled_itself(attempt)
+        return None
+
+    def settled_itself(self, attempt: Attempt) -> None:
+        """Note that the store has acknowledged an ending that came with the task's own writes."""
         self._forget([attempt])
         self.settled += 1
-        return None
 
     # ------------------------------------------------------------------------------------ the thread
 

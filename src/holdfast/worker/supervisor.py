@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.clock import Clock
+from holdfast.core.epitaph import how_it_ended
 from holdfast.core.records import Worker
 from holdfast.errors import HoldfastError
 from holdfast.identity import new_id
@@ -123,7 +124,7 @@ class Supervisor:
         enrolled = self._bury(number, child.pid, code)
         if code == EXIT_UNUSABLE and not enrolled:
             return "could not load the app, for the reason that it gave"
-        return _why(code)
+        return how_it_ended(code)
 
     def _spawn(self, number: int) -> subprocess.Popen[bytes]:
         settings = {
@@ -191,8 +192,8 @@ class Supervisor:
             log.info("%d jobs of %s had to stop with it; each was settled as it declared", given_back, worker.name)
             return
         excused = code == EXIT_FENCED  # it ended itself because the store was out of reach
-        report = reaper.recover_worker(worker, "exit", f"its process {_why(code)}", excused=excused)
-        log.warning("%s %s; %d of its jobs were settled", worker.name, _why(code), report.recovered)
+        report = reaper.recover_worker(worker, "exit", f"its process {how_it_ended(code)}", excused=excused)
+        log.warning("%s %s; %d of its jobs were settled", worker.name, how_it_ended(code), report.recovered)
 
     # ------------------------------------------------------------------------------------ all of them
 
@@ -206,14 +207,3 @@ class Supervisor:
         for child in list(self._children.values()):
             with contextlib.suppress(OSError):
                 child.kill()
-
-
-def _why(code: int) -> str:
-    return f"exited with code {code}" if code >= 0 else f"was killed by {_signal(code)}"
-
-
-def _signal(code: int) -> str:
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

@@ -1,0 +1,169 @@
+"""A cell: the process of one isolated attempt at a time, as its worker sees it.
+
+It has a session and a process group of its own, so whatever it starts can be ended with it. Only the pool's thread
+touches it; that thread also starts it, because the kernel ends a cell when the thread that started it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.core.text import clean
+from holdfast.worker import memory, wire
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.executors import TRACE_MAX
+
+PROGRAM = "holdfast.cli.cell"
+DUMP_MAX = 1 << 18
+
+
+class Cell:
+    """See the module's docstring. Raises `OSError` when the system gives no process."""
+
+    def __init__(self, setup: bytes, *, grouped: bool = False) -> None:
+        self.attempt: Attempt | None = None
+        self.is_ready = False
+        self.is_leaving = False
+        self.error: str | None = None  # why it could not load its tasks, or cannot be understood
+        self.jobs = 0
+        self.idle_since = 0.0
+        self.plan: deque[tuple[float, Callable[[], None]]] = deque()  # what to do to it, and when
+        self.forced = False  # we ended it, because its attempt had to stop
+        self.stack: str | None = None
+        self.peak_mb: float | None = None
+        self.socket, theirs = socket.socketpair()
+        self._dump = _scratch()
+        self._frames = wire.Frames[wire.Word](wire.Word)
+        self._out = bytearray(setup)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", PROGRAM, str(theirs.fileno()), str(self._dump)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), self._dump),
+                start_new_session=True,
+            )
+        except BaseException:
+            self.socket.close()
+            os.close(self._dump)
+            raise
+        finally:
+            theirs.close()
+        self.pid = self._process.pid
+        self.end: int | None = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        self.group = memory.make_group(self.pid) if grouped else None
+        self.socket.setblocking(False)
+
+    # ------------------------------------------------------------------------------------- talking
+
+    def send(self, order: wire.Order) -> None:
+        """Send it now, or as soon as the cell reads again."""
+        self._out += wire.frame(order)
+        self.flush()
+
+    def flush(self) -> bool:
+        """Send what waits; return whether some of it still does."""
+        with contextlib.suppress(BlockingIOError, OSError):  # a cell that is gone is found by its end
+            while self._out:
+                del self._out[: self.socket.send(self._out)]
+        return bool(self._out)
+
+    def receive(self) -> tuple[list[wire.Word], bool]:
+        """Return what it has said since, and whether it can say more. Raises `msgspec.DecodeError` for nonsense."""
+        words: list[wire.Word] = []
+        while True:
+            try:
+                data = self.socket.recv(wire.READ_BYTES)
+            except BlockingIOError:
+                return words, True
+            except OSError:
+                data = b""
+            if not data:
+                return words, False
+            words += self._frames.feed(data)
+
+    def run(self, attempt: Attempt, home: wire.Home | None) -> None:
+        """Run an attempt."""
+        most_mb = attempt.task.memory_max_mb
+        self.attempt, self.forced, self.stack = attempt, False, None
+        if self.group is not None:
+            with contextlib.suppress(OSError):
+                self.group.limit(most_mb)
+                most_mb = None  # the system keeps it
+        self.send(wire.Run(attempt.job, home, most_mb))
+
+    # --------------------------------------------------------------------------------------- ending
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the cell and to everything in its group."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        """End it now, with everything that it has started."""
+        self.send_signal(signal.SIGKILL)
+        if self.group is not None:
+            self.group.kill()
+
+    def has_ended(self) -> bool:
+        """Say whether it is dead. It is not forgotten before `bury`, so that nobody else gets its number."""
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
+    def bury(self) -> int | None:
+        """Take leave of a cell that has ended; return its exit code, negative for a signal. None: nobody saw it."""
+        code: int | None = None
+        try:
+            _, status, used = os.wait4(self.pid, 0)
+            code = self._process.returncode = os.waitstatus_to_exitcode(status)
+            self.peak_mb = memory.peak_mb(used)
+        except ChildProcessError:
+            self._process.returncode = 0
+        if self.group is not None:
+            self.group.close()
+        self.socket.close()
+        os.close(self._dump)
+        if self.end is not None:
+            os.close(self.end)
+        return code
+
+    # ---------------------------------------------------------------------------------------- stacks
+
+    def ask_for_stack(self) -> None:
+        """Let it write down where it is. A handler in C does it: it works while a library holds Python's lock."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._dump, 0)
+            os.lseek(self._dump, 0, os.SEEK_SET)  # the cell writes at the same place in the file
+            os.kill(self.pid, signal.SIGUSR1)
+
+    def read_stack(self) -> str | None:
+        """Return what it has written, when asked or by itself when it crashed: the handler's thread, if it is there."""
+        with contextlib.suppress(OSError):
+            written = os.pread(self._dump, DUMP_MAX, 0).decode("utf-8", "replace")
+            threads = re.split(r"\n(?=(?:Current thread|Thread) 0x)", "\n" + written)
+            handlers = [text for text in threads if re.search(r"worker/executors\.py\", line \d+ in _run$", text, re.M)]
+            return clean("\n".join(handlers or threads).strip(), TRACE_MAX) or None
+        return None
+
+
+def _scratch() -> int:
+    """Return a file that has no name."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("holdfast-stack")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+NONSENSE = (msgspec.DecodeError, KeyError)

@@ -1,0 +1,279 @@
+"""Inside a cell: the process of one isolated attempt at a time. The same executors run it as in a worker.
+
+The main thread listens to the worker and passes progress on; the handler runs in a thread or on the event loop. When
+the worker dies the socket closes, and the cell ends with everything that it has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+from holdfast.app import App
+from holdfast.clock import Clock
+from holdfast.core.verdict import Failed, Outcome
+from holdfast.errors import Cancelled, HoldfastError, NoProgress, StoreUnsupported, TimeLimit, UsageError
+from holdfast.shield import shielded
+from holdfast.stores.protocol import Store, Transaction
+from holdfast.tasks import Task
+from holdfast.worker import memory, wire
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.context import Context
+from holdfast.worker.executors import Loop, Threads
+from holdfast.worker.settler import Settler
+
+MOVED_S = 0.1  # progress is passed on so often at most
+_PLAIN = (str, int, float, bool, type(None))
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+Find = Callable[[wire.Run], Task[..., Any]]
+
+
+class Line:
+    """The way to the worker; may be used by any thread."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        self._lock = threading.Lock()
+        self._frames = wire.Frames[wire.Order](wire.Order)
+        self._early: list[wire.Order] = []
+        os.register_at_fork(after_in_child=self._hang_up)
+
+    def send(self, word: wire.Word) -> None:
+        """Send it whole, whatever interrupts the handler meanwhile."""
+        data = wire.frame(word)
+        with shielded(), self._lock:
+            try:
+                self.socket.sendall(data)
+            except OSError:
+                if self.socket.fileno() >= 0:
+                    end()  # the worker is gone
+
+    def receive_setup(self) -> wire.Setup:
+        """Wait for the first order."""
+        while not (orders := self.receive()):
+            pass
+        setup, *self._early = orders
+        if not isinstance(setup, wire.Setup):
+            end()
+        return cast(wire.Setup, setup)
+
+    def receive(self) -> list[wire.Order]:
+        """Wait for orders; end with the worker."""
+        if self._early:
+            early, self._early = self._early, []
+            return early
+        try:
+            data = self.socket.recv(wire.READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            end()
+        return list(self._frames.feed(data))
+
+    def _hang_up(self) -> None:
+        """In a forked child: what it says is not the cell's word, and it must not keep the line open."""
+        self._lock = threading.Lock()
+        self.socket.close()
+
+
+def end() -> None:
+    """End this process and everything in its group."""
+    with contextlib.suppress(OSError):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def settle_in(dump: int) -> None:
+    """Let this process die with its worker, keep what it starts, and write its stack to `dump` when asked or crashed.
+
+    The stack is written by a handler in C: it works while a C library holds Python's lock.
+    """
+    faulthandler.enable(dump, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, dump, all_threads=True, chain=False)
+    if sys.platform == "linux":
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class Cell:
+    """See the module's docstring."""
+
+    def __init__(self, line: Line, find: Find, clock: Clock) -> None:
+        self._line = line
+        self._find = find
+        self._clock = clock
+        self._pid = os.getpid()
+        self._attempt: _Attempt | None = None
+        self._threads = Threads(clock, self._context, self._commit, self._report)
+        self._loop: Loop | None = None
+
+    def serve(self) -> None:
+        """Run what the worker orders, until it says to leave."""
+        poll = select.poll()
+        poll.register(self._line.socket.fileno(), select.POLLIN)
+        while True:
+            attempt = self._attempt
+            if not poll.poll(None if attempt is None else MOVED_S * 1000):
+                if attempt is not None and not attempt.reported:
+                    attempt.tell()
+                continue
+            for order in self._line.receive():
+                if isinstance(order, wire.Leave):
+                    return
+                self._obey(order)
+
+    def _obey(self, order: wire.Order) -> None:
+        match order:
+            case wire.Run():
+                self._run(order)
+            case wire.Stop():
+                attempt = self._attempt
+                if attempt is None:
+                    return  # it has ended by itself
+                why = wire.signal_of(order)
+                if isinstance(why, Cancelled):
+                    attempt.ask_to_stop()
+                if isinstance(why, TimeLimit | NoProgress):
+                    why.stack = attempt.stack()
+                attempt.stop(why)
+
+    def _run(self, order: wire.Run) -> None:
+        try:
+            task = self._find(order)
+        except HoldfastError as error:
+            outcome = Failed(str(error))
+            self._line.send(wire.ended(outcome, progress=None, note=None, rss_mb=memory.rss_mb(), spent=False))
+            return
+        attempt = self._attempt = _Attempt(order, task, self._clock, self._line)
+        if order.memory_max_mb is not None:
+            memory.limit_self(order.memory_max_mb)
+        if not task.is_async:
+            self._threads.start([attempt])
+            return
+        if self._loop is None:
+            self._loop = Loop(self._clock, self._context, self._commit, self._report)
+        self._loop.start([attempt])
+
+    def _context(self, attempt: Attempt) -> Context:
+        app = attempt.task.app
+        store = cast(Store, _Door(app))
+        return Context(attempt, store, self._clock, self._beat, app.logger.getChild("job"))
+
+    def _beat(self) -> None:
+        self._line.send(wire.Moved(beat=True))
+
+    def _commit(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
+        """As in a worker, on the cell's own handle of the store; the worker is told that it is settled."""
+        if attempt.transaction is None:
+            return outcome
+        app = attempt.task.app
+        settler = Settler(app.store, self._clock, lambda _: None, app.hooks, journal_all=app.journal == "full")
+        return settler.commit(attempt, outcome)
+
+    def _report(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        if os.getpid() != self._pid:
+            os._exit(1)  # the handler forked, and its child came back from it too: that is nobody's attempt
+        if cast(_Attempt, attempt).limited:
+            memory.limit_self(None)
+        word = wire.ended(
+            outcome, progress=attempt.progress, note=attempt.note, rss_mb=memory.rss_mb(), spent=_has_children()
+        )
+        self._attempt = None
+        self._line.send(word)
+
+
+class _Attempt(Attempt):
+    """An attempt that passes its progress on to the worker."""
+
+    __slots__ = ("_clock", "_line", "_told_at", "limited")
+
+    def __init__(self, order: wire.Run, task: Task[..., object], clock: Clock, line: Line) -> None:
+        super().__init__(order.job, task, clock.lease())
+        self.limited = order.memory_max_mb is not None
+        self._clock = clock
+        self._line = line
+        self._told_at = float("-inf")
+
+    def move(self, now: float, progress: float | None, note: str | None) -> None:
+        super().move(now, progress, note)
+        if now - self._told_at >= MOVED_S:
+            self.tell()
+
+    def tell(self) -> None:
+        """Pass on how far it is."""
+        self._told_at = self._clock.lease()
+        self.reported = True
+        self._line.send(wire.Moved(self.progress, self.note))
+
+
+class _Door:
+    """The store, as the context needs it: opened when the handler asks for a transaction, and not before."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    def transaction(self, *given: Any) -> contextlib.AbstractContextManager[Transaction]:
+        return self._app.store.transaction(*given)
+
+
+class Unshared:
+    """Stands for a store that lives in the worker's memory, where no other process can reach it."""
+
+    def __getattr__(self, verb: str) -> Any:
+        raise StoreUnsupported(
+            "memory:// lives in the memory of the worker, and an isolated task has a process of its own: it cannot "
+            "enqueue or look at jobs, or open a transaction; use sqlite:// or postgresql://"
+        )
+
+
+def adopt(app: App, url: str) -> App:
+    """Give an app that was found in this process the store of the worker."""
+    if url.partition("?")[0].rstrip("/") == "memory:":
+        app._store = cast(Store, Unshared())
+    elif app.url != url:
+        try:
+            app.url = url
+        except UsageError as error:
+            raise UsageError(f"the module of an isolated task uses the store while it is imported: {error}") from error
+    return app
+
+
+class Forward(logging.Handler):
+    """Passes log records on to the worker, which knows what becomes of them."""
+
+    def __init__(self, line: Line) -> None:
+        super().__init__()
+        self._line = line
+        self._format = logging.Formatter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            fields = {name: value for name, value in record.__dict__.items() if isinstance(value, _PLAIN)}
+            fields["msg"] = record.getMessage()
+            if record.exc_info:
+                fields["exc_text"] = self._format.formatException(record.exc_info)
+            self._line.send(wire.Logged(fields))
+        except Exception:
+            self.handleError(record)
+
+
+def _has_children() -> bool:
+    """Say whether a process is left that the handler started. As the one who inherits orphans, we know them all."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return True
+    except ChildProcessError:
+        return False

@@ -1,0 +1,409 @@
+"""Runs isolated attempts, sync and async, each in a cell: a process taken from a warm pool.
+
+    attempts ──▶ waiting ──▶ an idle cell ──▶ its outcome, or its death ──▶ report
+
+One thread does it all: it starts cells, hears what they say, sees them end, and keeps the time of those that must stop.
+A handler is asked first, then its process group is terminated, then killed. Whatever a handler does to its process,
+only its own attempt is lost; nothing that it has started outlives the cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from holdfast import errors
+from holdfast.clock import Clock
+from holdfast.core.verdict import Cancelled, Outcome, Released
+from holdfast.worker import memory, wire
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.cell import NONSENSE, Cell
+from holdfast.worker.endings import lost, stopped_by_force
+from holdfast.worker.executors import Report
+from holdfast.worker.homes import Homes
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.warden import Warden
+
+log = logging.getLogger("holdfast.worker")
+
+IDLE_S = 60.0  # a cell that has had nothing to do for so long is ended
+LEAVE_S = 1.0  # how long a cell that was told to leave may take
+DUMP_S = 0.1  # how long a cell has to write down its stack
+UNBORN_S = 0.5  # the first pause after a cell that ended before it was ready; it doubles
+UNBORN_MAX_S = 30.0
+LOOK_S = 0.05  # how often to look for ends where the system does not tell
+
+
+class Moments(NamedTuple):
+    """How long a handler has, to stop when asked and to end when its process group is terminated."""
+
+    ask_s: float
+    end_s: float
+
+
+def moments(why: errors.Interrupted | None, lease_s: float) -> Moments:
+    """Return them for one reason to stop. All of it fits into what is left of a lease that is about to end."""
+    match why:
+        case errors.Cancelled():
+            return Moments(2.0, 1.0)
+        case errors.TimeLimit() | errors.NoProgress():
+            return Moments(0.5, 0.5)
+        case _:
+            return Moments(min(0.5, lease_s / 30), min(0.5, lease_s / 30))
+
+
+class Hands(NamedTuple):
+    """What a pool does to the worker that it belongs to."""
+
+    report: Report
+    settled: Callable[[Attempt], None]  # an attempt settled itself, with its own transaction
+    beat_soon: Callable[[], None]
+    pause: Callable[[float], None]  # there are no processes to be had: claim nothing for so long
+
+
+class Pool:
+    """The third executor. `name` is the worker's, for the journal."""
+
+    def __init__(self, clock: Clock, homes: Homes, options: WorkerOptions, hands: Hands, name: str) -> None:
+        self._clock = clock
+        self._homes = homes
+        self._options = options
+        self._hands = hands
+        self._name = name
+        self._cells: list[Cell] = []
+        self._idle: list[Cell] = []  # the last one used is the warmest
+        self._waiting: deque[Attempt] = deque()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._woken = False
+        self._wake = self._bell = -1
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._unborn_s = UNBORN_S
+        self._next_birth_at = float("-inf")
+        self._kills: int | None = None
+
+    # ------------------------------------------------------------------------- for any other thread
+
+    def prepare(self) -> None:
+        """Warm up, if attempts are expected."""
+        if self._homes.expected:
+            self._do(lambda: None)
+
+    def start(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            self._do(lambda attempt=attempt: self._take(attempt))  # type: ignore[misc]
+
+    def interrupt(self, attempt: Attempt) -> None:
+        self._do(lambda: self._stop(attempt))
+
+    def kill(self, attempt: Attempt) -> None:
+        self._do(lambda: self._force(attempt))
+
+    def close(self) -> None:
+        """End every cell, and return when they have ended."""
+        with self._lock:
+            thread, self._closing = self._thread, True
+        if thread is not None:
+            self._do(self._send_all_away)
+            thread.join(LEAVE_S + 2.0)
+
+    def _do(self, act: Callable[[], None]) -> None:
+        self._inbox.append(act)
+        thread = self._thread
+        if thread is None:
+            thread = self._begin()
+        if not self._woken and thread is not threading.current_thread():
+            with self._lock:
+                if self._wake >= 0:
+                    self._woken = True
+                    os.write(self._wake, b".")
+
+    def _begin(self) -> threading.Thread:
+        with self._lock:
+            if self._thread is None:
+                self._bell, self._wake = os.pipe()
+                os.set_blocking(self._bell, False)
+                os.set_blocking(self._wake, False)
+                self._selector = selectors.DefaultSelector()
+                self._selector.register(self._bell, selectors.EVENT_READ)
+                self._kills = memory.kills_here()
+                self._thread = threading.Thread(target=self._serve, name="holdfast-pool", daemon=True)
+                self._thread.start()
+            return self._thread
+
+    # ------------------------------------------------------------------------------------ the thread
+
+    def _serve(self) -> None:
+        self._warden = Warden()
+        while not (self._closing and not self._cells and not self._inbox):
+            try:
+                self._turn()
+            except Exception:
+                log.exception("the pool stumbled; it goes on")
+        self._warden.close()
+        with self._lock:  # so that nobody writes to a descriptor that means something else by then
+            self._selector.close()
+            os.close(self._bell)
+            os.close(self._wake)
+            self._wake = -1
+
+    def _turn(self) -> None:
+        for key, events in self._selector.select(self._pause_s()):
+            cell: Cell | None = key.data
+            if cell is None:
+                self._woken = False
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._bell, 4096)
+            elif key.fileobj is not cell.socket:
+                self._bury(cell)
+            elif cell in self._cells:  # it may have been buried in this very turn
+                if events & selectors.EVENT_READ:
+                    self._hear(cell)
+                self._mind_output(cell)
+        now = self._clock.lease()
+        for cell in tuple(self._cells):
+            if cell.end is None and cell.has_ended():
+                self._bury(cell)
+            while cell.plan and cell.plan[0][0] <= now:
+                cell.plan.popleft()[1]()
+        while self._inbox:
+            self._inbox.popleft()()
+        self._hand_out()
+        self._tend(now)
+
+    def _pause_s(self) -> float | None:
+        if self._inbox:
+            return 0.0
+        now = self._clock.lease()
+        times = [cell.plan[0][0] for cell in self._cells if cell.plan]
+        if self._waiting and now < self._next_birth_at:
+            times.append(self._next_birth_at)
+        if len(self._idle) > self._spares:
+            times.append(self._idle[0].idle_since + IDLE_S)
+        if any(cell.end is None for cell in self._cells):
+            times.append(now + LOOK_S)
+        return max(0.0, min(times) - now) if times else None
+
+    # ------------------------------------------------------------------------------------- attempts
+
+    def _take(self, attempt: Attempt) -> None:
+        self._waiting.append(attempt)
+        attempt.enter_process(self)
+
+    def _hand_out(self) -> None:
+        while self._waiting and self._idle and not self._closing:
+            attempt = self._waiting.popleft()
+            now = self._clock.lease()
+            if attempt.window.must_stop(now):
+                self._give_back(attempt, "its lease was about to end before it began")
+                continue
+            cell = self._idle.pop()
+            attempt.start(now)
+            cell.run(attempt, self._homes.of(attempt.task))
+            self._mind_output(cell)
+
+    def _hear(self, cell: Cell) -> None:
+        try:
+            words, more = cell.receive()
+            for word in words:
+                self._understand(cell, word)
+        except NONSENSE as error:
+            cell.error, more = f"sent what nobody understands ({error})", False
+        if not more:  # a cell without a line is of no use
+            self._selector.unregister(cell.socket)
+            cell.kill()
+
+    def _understand(self, cell: Cell, word: wire.Word) -> None:
+        match word:
+            case wire.Ready():
+                cell.is_ready = True
+                self._unborn_s = UNBORN_S
+                self._rest(cell)
+            case wire.Unusable():
+                cell.error = word.error
+            case wire.Moved() if cell.attempt is not None:
+                cell.attempt.move(self._clock.lease(), word.progress, word.note)
+                if word.beat:
+                    self._hands.beat_soon()
+            case wire.Logged():
+                _log(word)
+            case wire.Ended() if cell.attempt is not None:
+                self._ended(cell, cell.attempt, word)
+
+    def _ended(self, cell: Cell, attempt: Attempt, word: wire.Ended) -> None:
+        outcome = wire.outcome_of(word)
+        cell.attempt = None
+        cell.plan.clear()
+        cell.jobs += 1
+        attempt.progress, attempt.note = word.progress, word.note
+        if word.spent or cell.forced:
+            self._retire(cell, kill=True)
+        elif cell.jobs >= self._options.recycle_jobs or word.rss_mb >= self._options.recycle_mb:
+            self._retire(cell)
+        else:
+            self._rest(cell)
+        if outcome is None:
+            self._hands.settled(attempt)
+        self._hands.report(attempt, outcome)
+
+    def _give_back(self, attempt: Attempt, cause: str) -> None:
+        self._hands.report(attempt, Released(started=False, cause=cause))
+
+    # ------------------------------------------------------------------------------ stopping a handler
+
+    def _cell_of(self, attempt: Attempt) -> Cell | None:
+        return next((cell for cell in self._cells if cell.attempt is attempt), None)
+
+    def _stop(self, attempt: Attempt) -> None:
+        """Ask; then terminate; then kill."""
+        why, cell = attempt.interrupt, self._cell_of(attempt)
+        if why is None:
+            return
+        if cell is None:
+            if attempt in self._waiting:
+                self._waiting.remove(attempt)
+                asked = isinstance(why, errors.Cancelled)
+                outcome: Outcome = Cancelled(str(why)) if asked else Released(started=False, cause=str(why))
+                self._hands.report(attempt, outcome)
+            return
+        cell.send(wire.Stop(type(why).__name__, str(why)))
+        self._mind_output(cell)
+        now, allowed = self._clock.lease(), moments(why, attempt.job.lease_s)
+        terminate_at = now + allowed.ask_s + DUMP_S
+        cell.plan.extend(
+            [
+                (now + allowed.ask_s, cell.ask_for_stack),
+                (terminate_at, lambda: self._terminate(cell)),
+                (terminate_at + allowed.end_s, cell.kill),
+            ]
+        )
+
+    def _terminate(self, cell: Cell) -> None:
+        cell.forced, cell.stack = True, cell.read_stack()
+        cell.send_signal(signal.SIGTERM)
+
+    def _force(self, attempt: Attempt) -> None:
+        cell = self._cell_of(attempt)
+        if cell is not None:
+            cell.forced = True
+            cell.kill()
+
+    # ----------------------------------------------------------------------------------------- cells
+
+    @property
+    def _spares(self) -> int:
+        return 1 if self._homes.expected and not self._closing else 0
+
+    def _tend(self, now: float) -> None:
+        """Start the cells that are wanted, a few at a time; end those that have been idle for long."""
+        unready = [cell for cell in self._cells if not cell.is_ready and not cell.is_leaving]
+        staying = [cell for cell in self._cells if not cell.is_leaving]
+        wanted = len(self._waiting) + self._spares - len(self._idle) - len(unready)
+        room = min(self._options.slots + self._spares - len(staying), (os.cpu_count() or 1) - len(unready))
+        if not self._closing and now >= self._next_birth_at:
+            for _ in range(min(wanted, room)):
+                if not self._bear():
+                    break
+        while len(self._idle) > self._spares and now - self._idle[0].idle_since >= IDLE_S:
+            self._retire(self._idle.pop(0))
+
+    def _bear(self) -> bool:
+        try:
+            cell = Cell(self._homes.setup(), grouped=self._homes.limited)
+        except OSError as error:  # no memory, no process, no descriptor to be had
+            self._miscarry(f"no process could be started: {error}")
+            return False
+        self._cells.append(cell)
+        self._warden.add(cell.pid)
+        self._selector.register(cell.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, cell)
+        if cell.end is not None:
+            self._selector.register(cell.end, selectors.EVENT_READ, cell)
+        return True
+
+    def _miscarry(self, why: str) -> None:
+        """Give back what waits, and do not try again at once: what kept one cell from starting will keep the next."""
+        pause_s, self._unborn_s = self._unborn_s, min(2 * self._unborn_s, UNBORN_MAX_S)
+        log.error("isolated jobs cannot be run: %s; trying again in %g s", why, pause_s)
+        self._next_birth_at = self._clock.lease() + pause_s
+        self._hands.pause(pause_s)
+        waiting, self._waiting = self._waiting, deque()
+        for attempt in waiting:
+            self._give_back(attempt, why)
+
+    def _rest(self, cell: Cell) -> None:
+        if self._closing:
+            self._retire(cell)
+            return
+        cell.idle_since = self._clock.lease()
+        self._idle.append(cell)
+
+    def _retire(self, cell: Cell, *, kill: bool = False) -> None:
+        cell.is_leaving = True
+        if kill:
+            cell.kill()
+            return
+        cell.send(wire.Leave())
+        self._mind_output(cell)
+        cell.plan.append((self._clock.lease() + LEAVE_S, cell.kill))
+
+    def _send_all_away(self) -> None:
+        for attempt in self._waiting:
+            self._give_back(attempt, "the worker stopped")
+        self._waiting.clear()
+        self._idle.clear()
+        for cell in self._cells:
+            self._retire(cell, kill=cell.attempt is not None or not cell.is_ready)
+
+    def _mind_output(self, cell: Cell) -> None:
+        """Wake up when the cell reads again, if something waits for that."""
+        if cell.socket in self._selector.get_map():
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if cell.flush() else 0)
+            if self._selector.get_key(cell.socket).events != wanted:
+                self._selector.modify(cell.socket, wanted, cell)
+
+    def _bury(self, cell: Cell) -> None:
+        """A cell has ended: hear its last words, end what it left, and settle its attempt."""
+        if cell not in self._cells:
+            return
+        if cell.socket in self._selector.get_map():
+            self._hear(cell)
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(cell.socket)
+        if cell.end is not None:
+            self._selector.unregister(cell.end)
+        cell.kill()
+        crashed = cell.read_stack()
+        killed_for_memory = self._was_killed_for_memory(cell)
+        self._warden.remove(cell.pid)
+        code = cell.bury()
+        self._cells.remove(cell)
+        if cell in self._idle:
+            self._idle.remove(cell)
+        attempt, cell.attempt = cell.attempt, None
+        if attempt is not None and cell.forced and attempt.interrupt is not None:
+            self._hands.report(attempt, stopped_by_force(attempt, attempt.interrupt, cell, code))
+        elif attempt is not None:
+            self._hands.report(attempt, lost(attempt, cell, code, self._name, crashed, killed_for_memory))
+        elif not cell.is_ready and not cell.is_leaving:
+            self._miscarry(cell.error or "a process ended before it was ready")
+
+    def _was_killed_for_memory(self, cell: Cell) -> bool:
+        if cell.group is not None and cell.group.kills():
+            return True
+        before, self._kills = self._kills, memory.kills_here()
+        return before is not None and self._kills is not None and self._kills > before
+
+
+def _log(word: wire.Logged) -> None:
+    record = logging.makeLogRecord(word.record)
+    logger = logging.getLogger(record.name)
+    if logger.isEnabledFor(record.levelno):
+        logger.handle(record)

@@ -1,0 +1,240 @@
+"""Handlers that misbehave, each in its own way, at the top of a module where a cell can find them."""
+
+import ctypes
+import functools
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from holdfast import Context
+from holdfast.errors import Snooze
+
+NOW = 0.01  # what a loop waits for is there soon
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+def leave_at_once() -> None:
+    os._exit(3)
+
+
+def kill_itself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hog() -> int:
+    hoard = []
+    while len(hoard) < 10_000:
+        hoard.append(bytearray(1 << 20))
+    return len(hoard)
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def hold_the_lock(seconds: float) -> str:
+    """Hold Python's lock in C: no other thread of this process gets a turn."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    return "let go"
+
+
+def hold_the_lock_for_long() -> None:
+    hold_the_lock(60)
+
+
+def read_from_silence() -> None:
+    ours, theirs = socket.socketpair()
+    ours.recv(1)
+    theirs.close()
+
+
+def ignore_everything() -> None:
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:
+            continue
+
+
+def ignore_the_end() -> None:
+    """Not even a polite signal ends it."""
+    ctypes.CDLL(None).signal(int(signal.SIGTERM), 1)  # SIG_IGN, without the main thread
+    ignore_everything()
+
+
+def recurse(depth: int = 0) -> int:
+    return recurse(depth + 1) + 1
+
+
+def recurse_in_c() -> None:
+    sys.setrecursionlimit(10**9)
+
+    def deeper(number: int) -> int:
+        return max([number], key=lambda each: deeper(each + 1))
+
+    deeper(0)
+
+
+def return_too_much() -> str:
+    return "x" * (1 << 24)
+
+
+def return_a_gibibyte() -> str:
+    return "x" * (1 << 30)
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+def raise_mute() -> None:
+    raise Mute
+
+
+class Stuffed(Exception):
+    """Holds what cannot be serialised, or copied, or compared."""
+
+
+def raise_stuffed() -> None:
+    raise Stuffed(threading.Lock(), lambda: None, sys.stdout, open(os.devnull))  # noqa: SIM115
+
+
+def leave_a_generator_open() -> Iterator[int]:
+    def numbers() -> Iterator[int]:
+        try:
+            yield 1
+        finally:
+            time.sleep(0)
+
+    left = numbers()
+    next(left)
+    return left
+
+
+def leave_by_exit() -> None:
+    sys.exit(7)
+
+
+def interrupt_by_keyboard() -> None:
+    raise KeyboardInterrupt
+
+
+def start_a_grandchild(pid_file: str, ending: str) -> str:
+    """Start a process that would outlive us, and end in one way or another."""
+    child = subprocess.Popen(["sleep", "600"])
+    Path(pid_file).write_text(str(child.pid))
+    if ending == "crash":
+        segfault()
+    if ending == "hang":
+        ignore_everything()
+    return ending
+
+
+def fork_and_return(pid_file: str) -> str:
+    """The forked child comes back from the handler as well."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        Path(pid_file).write_text(str(child))
+    return "parent" if child else "child"
+
+
+# --- Handlers that behave ---------------------------------------------------------------------------------
+
+
+def neighbour(ctx: Context, until: str) -> int:
+    """Say now and then that we live, until a file is there."""
+    while not Path(until).exists():
+        ctx.progress(note=str(os.getpid()))
+        time.sleep(NOW)
+    return os.getpid()
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+def tell(ctx: Context) -> dict[str, Any]:
+    """Say what the context says."""
+    ctx.log.warning("from %s", "inside")
+    ctx.heartbeat()
+    ctx.progress(0.5, note="half")
+    left = ctx.time_left()
+    return {
+        "id": ctx.job.id,
+        "attempt": ctx.attempt,
+        "fence": ctx.fence,
+        "cancelled": ctx.cancelled,
+        "time_left": left is not None and 0 < left <= 60,
+        "pid": os.getpid(),
+    }
+
+
+def snooze_once(ctx: Context) -> int:
+    if ctx.attempt == 1:
+        raise Snooze(0.01)
+    return ctx.attempt
+
+
+def pay(ctx: Context, ending: str) -> str:
+    """Write inside the transaction that ends with the attempt."""
+    with ctx.transaction() as db:
+        marks = "?, ?" if isinstance(db, sqlite3.Connection) else "%s, %s"
+        db.execute(f"INSERT INTO effect VALUES ({marks})", (ctx.job.id, ctx.fence))
+        if ending == "raise":
+            raise ValueError("no")
+        if ending == "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+    return "paid"
+
+
+def wait_to_be_stopped(ctx: Context) -> None:
+    ctx.progress(note=str(os.getpid()))
+    while True:
+        time.sleep(NOW)
+
+
+def stall(ctx: Context) -> None:
+    ctx.progress(0.25, note="so far")
+    while True:
+        time.sleep(NOW)
+
+
+def keep_memory(mb: int) -> int:
+    _kept.append(bytearray(b"x") * (mb << 20))
+    return os.getpid()
+
+
+_kept: list[bytearray] = []
+
+
+def awaited(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the same as an async function, which stands in this module under its own name."""
+
+    @functools.wraps(fn)
+    async def run(*arguments: Any, **named: Any) -> Any:
+        return fn(*arguments, **named)
+
+    run.__name__ = run.__qualname__ = f"a_{fn.__name__}"
+    globals()[run.__name__] = run
+    return run
+
+
+ASYNC = {
+    name: awaited(fn)
+    for name, fn in tuple(globals().items())
+    if callable(fn) and getattr(fn, "__module__", None) == __name__ and not isinstance(fn, type) and name != "awaited"
+}
