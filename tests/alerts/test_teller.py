@@ -244,13 +244,18 @@ def test_those_who_were_told_other_alerts_have_a_duty_of_their_own(store: Store,
 
 
 class Away:
-    """A store that is away while `away`."""
+    """A store that is away while `away`, or for the calls that are `failing`, after so many of them that work."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.away = False
+        self.failing: dict[str, int] = {}
 
     def __getattr__(self, name: str) -> Any:
+        if name in self.failing:
+            self.failing[name] -= 1
+            if self.failing[name] < 0:
+                raise StoreUnavailable("it is away")
         if self.away and name in ("acquire", "journal", "now"):
             raise StoreUnavailable("it is away")
         return getattr(self._store, name)
@@ -266,6 +271,19 @@ def test_an_outage_of_the_store_is_survived_and_nothing_is_left_out(store: Store
         until(lambda: bool(ear.heard))
         assert telling.flush()
     assert [message.status for message in ear.heard] == ["new"]
+
+
+def test_a_store_that_fails_in_the_middle_of_a_look_costs_no_message(store: Store, clock: FakeClock) -> None:
+    away = Away(store)
+    told = Told(away, clock, "held", "dead")  # type: ignore[arg-type]
+    told.look()
+    job_in(store, State.DEAD, task="mail")
+    hold(store)
+    away.failing = {"find": 1}  # the second time: when it asks what is still held
+    with pytest.raises(StoreUnavailable):
+        told.look()
+    away.failing = {}
+    assert sorted(told.look()) == [("dead", "new", "mail"), ("held", "new", "charge")]
 
 
 def test_what_the_end_itself_brought_is_told(store: Store, clock: FakeClock) -> None:

@@ -238,9 +238,13 @@ class Incidents:
         self.update([line for line in lines if line.at <= then], then, lambda _: True)
 
     def update(self, lines: Sequence[Line], now: float, is_held: Callable[[str], bool]) -> list[Message]:
-        """Return what is to be told now. `is_held` says whether a task still has held jobs."""
+        """Return what is to be told now. `is_held` says whether a task still has held jobs.
+
+        If that raises, nothing was changed, and nothing counts as told.
+        """
         messages = []
         found = find(lines, now, self._on, self._limits, self._open)
+        held = {task for kind, task in {*found, *self._open} if kind == "held" and is_held(task)}
         for key, finding in found.items():
             told = self._told[key[0]]
             fresh = [line for line in finding.lines if line.seq not in told]
@@ -254,7 +258,7 @@ class Incidents:
             told |= {line.seq for line in fresh}
             messages.append(_message(key, status, finding.text(fresh), incident, now, fresh, finding.numbers))
         for key, incident in list(self._open.items()):
-            if self._is_over(key, found.get(key), is_held):
+            if self._is_over(key, found.get(key), held):
                 del self._open[key]
                 text = f"over: {self._relief(key)}"
                 messages.append(_message(key, "over", text, incident, now, (), {"told": incident.told}))
@@ -263,13 +267,13 @@ class Incidents:
             seqs &= here
         return messages
 
-    def _is_over(self, key: Key, finding: Finding | None, is_held: Callable[[str], bool]) -> bool:
+    def _is_over(self, key: Key, finding: Finding | None, held: Collection[str]) -> bool:
         kind, task = key
         if kind != "held":
             return finding is None
         if finding is not None and any(line.seq not in self._told[kind] for line in finding.lines):
             return False  # more of it waits to be told
-        return not is_held(task)
+        return task not in held
 
     def _relief(self, key: Key) -> str:
         kind, task = key

@@ -112,9 +112,10 @@ class Teller:
     def _begin(self, lines: Sequence[Line]) -> None:
         self._incidents = [Incidents(alert.on, alert.limits) for alert in self._alerts]
         if self._stood_by_at is not None:
-            # Whoever had the duty then had renewed it within its time to live, and looked at most one interval before.
+            # Whoever had the duty then had renewed it within its time to live, and looked an interval or so before.
+            then = self._stood_by_at - TTL_S - 2 * self._interval_s
             for incidents in self._incidents:
-                incidents.assume(lines, self._stood_by_at - TTL_S - self._interval_s)
+                incidents.assume(lines, then)
 
     def _is_held(self, task: str) -> bool:
         return bool(self._store.find(Filter(states=(State.HELD,), task=task, limit=1)))
