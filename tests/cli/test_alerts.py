@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.alerts.rules import Limits
 from holdfast.alerts.webhook import sign
+from holdfast.cli.alerts import alerts_of
+from holdfast.cli.alerts import test as the_test
 from holdfast.clock import SystemClock, pause
 from holdfast.core.machine import State
 from holdfast.stores.protocol import Store
@@ -71,6 +74,17 @@ def test_a_test_goes_through_the_channels_of_an_app_and_opens_no_store(
     monkeypatch.delitem(sys.modules, "alerted")
 
 
+def test_limits_are_taken_from_options_and_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--alert-log", "--alert-limit", "crashes=3", "--alert-limit", "false_max=0.1"]
+    [alert] = alerts_of(the_test.make_context("test", words).params)
+    assert alert.limits == Limits(crashes=3, false_max=0.1)
+    monkeypatch.setenv("HOLDFAST_ALERT_LIMIT", "zombies_max=50 window_s=60 again_s=5")
+    monkeypatch.setenv("HOLDFAST_ALERT_ON", "held,dead")
+    [alert] = alerts_of(the_test.make_context("test", ["--alert-log"]).params)
+    assert alert.limits == Limits(zombies_max=50, window_s=60.0, again_s=5.0)
+    assert alert.on == ("held", "dead")
+
+
 def test_a_channel_that_takes_nothing_ends_with_1(run: Run, receiver: Receiver) -> None:
     refused = run("alerts", "test", "--alert-webhook", f"https://127.0.0.1:{receiver.port}/k3y?t=t0ken", code=1)
     assert "refused: its address is private" in refused.stdout
@@ -86,6 +100,10 @@ def test_a_channel_that_takes_nothing_ends_with_1(run: Run, receiver: Receiver) 
         ["alerts", "test", "--alert-private"],
         ["alerts", "test", "--alert-on", "held"],
         ["alerts", "test", "--alert-log", "--alert-on", "party"],
+        ["alerts", "test", "--alert-limit", "crashes=3"],
+        ["alerts", "test", "--alert-log", "--alert-limit", "party=3"],
+        ["alerts", "test", "--alert-log", "--alert-limit", "crashes=many"],
+        ["alerts", "test", "--alert-log", "--alert-limit", "again_s=5000"],
         ["alerts", "test", "--alert-command", "'"],
         ["alerts", "test", "--alert-command", " "],
         ["alerts", "test", "--alert-webhook", "http://example.org/"],

@@ -6,17 +6,17 @@ import logging
 import os
 import shlex
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
 from holdfast.alerts import Alert, declare
 from holdfast.alerts.messages import a_test
-from holdfast.alerts.rules import KINDS
+from holdfast.alerts.rules import KINDS, Given
 from holdfast.cli.base import LOG_FORMAT, Command, Group, settings
 from holdfast.cli.loading import load_app
 from holdfast.cli.screen import Column, show_json, show_table
-from holdfast.cli.types import Text, Words, json_option
+from holdfast.cli.types import ParamType, Text, Words, json_option
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
 
@@ -31,8 +31,23 @@ _COLUMNS = [
 ]
 
 
+class Limit(ParamType):
+    """A limit of an alert and its number, such as zombies_max=50."""
+
+    name = "name=number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        name, _, number = str(value).partition("=")
+        if name not in Given.__annotations__:
+            self.fail(f"{value!r} names none of {', '.join(Given.__annotations__)}", param, ctx)
+        try:
+            return name, float(number) if name.endswith(("_s", "false_max")) else int(number)
+        except ValueError:
+            self.fail(f"{value!r} has no number behind the =", param, ctx)
+
+
 def alert_options(command: F) -> F:
-    """Take alerts on the command line: `alert_log`, `alert_command`, `alert_webhook`, `alert_private`, `alert_on`."""
+    """Take an alert on the command line; see `alerts_of`."""
     for option in reversed(
         [
             click.option("--alert-log", is_flag=True, envvar="HOLDFAST_ALERT_LOG", help="Tell alerts in the log."),
@@ -63,6 +78,14 @@ def alert_options(command: F) -> F:
                 envvar="HOLDFAST_ALERT_ON",
                 help=f"Only these of: {', '.join(KINDS)}.",
             ),
+            click.option(
+                "--alert-limit",
+                type=Limit(),
+                multiple=True,
+                metavar="NAME=NUMBER",
+                envvar="HOLDFAST_ALERT_LIMIT",
+                help=f"From when on, or how often; may be repeated. One of: {', '.join(Given.__annotations__)}.",
+            ),
         ]
     ):
         command = option(command)
@@ -73,7 +96,7 @@ def alerts_of(given: dict[str, Any]) -> tuple[Alert, ...]:
     """Return the alert that these options declare, or none."""
     log, command, webhook = given["alert_log"], given["alert_command"], given["alert_webhook"]
     if not (log or command or webhook):
-        for name in ("alert_private", "alert_on"):
+        for name in ("alert_private", "alert_on", "alert_limit"):
             if given[name]:
                 raise UsageError(f"--{name.replace('_', '-')} needs --alert-log, --alert-command or --alert-webhook")
         return ()
@@ -91,6 +114,7 @@ def alerts_of(given: dict[str, Any]) -> tuple[Alert, ...]:
         secret=secret or None,
         private=given["alert_private"],
         on=given["alert_on"],
+        limits=cast("Given", dict(given["alert_limit"])),
     )
     return (told,)
 
