@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast.alerts import declare
-from holdfast.alerts.messages import BODY_MAX, JOBS_MAX, Message, hide_secrets, one_line
+from holdfast.alerts.messages import BODY_MAX, JOBS_MAX, Message, one_line
 from holdfast.alerts.rules import FALSE_WINDOWS, KINDS, Incidents, Limits, Line, find
+from holdfast.core.text import hide_secrets
 from holdfast.errors import UsageError
 
 NOW = 1_700_000_000.0

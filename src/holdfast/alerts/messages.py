@@ -7,11 +7,11 @@ somebody's exception said, so it is cut short and passwords in it are hidden.
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core.text import hide_secrets
 from holdfast.core.times import iso
 from holdfast.stores.urls import shown_url
 
@@ -20,12 +20,6 @@ JOBS_MAX = 10
 NAME_MAX = 200
 REASON_MAX = 300
 TEXT_MAX = 600
-
-_PASSWORD = re.compile(r"(://[^\s:/?#@]*:)[^\s@/]*@")
-_NAMED = re.compile(
-    r"(?i)([\w-]*(?:password|passwd|pwd|secret|token|api[_-]?key|access[_-]?key|authorization|cookie)[\w-]*"
-    r"[\"']?\s*[=:]\s*)(?:(?:bearer|basic)\s+)?(\"[^\"]*\"|'[^']*'|[^\s,;&]+)"
-)
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +73,6 @@ def one_line(text: str, most: int) -> str:
     text = "".join(char if char.isprintable() else " " for char in text)
     text = " ".join(text.split())
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def hide_secrets(text: str) -> str:
-    """Hide passwords in addresses, and what follows a name such as `token=` or `password:`."""
-    return _NAMED.sub(r"\1***", _PASSWORD.sub(r"\1***@", text))
 
 
 def counted(number: int, one: str) -> str:

@@ -1,8 +1,21 @@
-"""Text from the user's code, made fit for every store."""
+"""Text from the user's code, made fit for every store and for other eyes."""
 
 from __future__ import annotations
+
+import re
+
+_PASSWORD = re.compile(r"(://[^\s:/?#@]*:)[^\s@/]*@")
+_NAMED = re.compile(
+    r"(?i)((?:password|passwd|pwd|secret|token|api[_-]?key|access[_-]?key|authorization|cookie)[\w-]{0,40}"
+    r"[\"']?\s{0,9}[=:]\s{0,9})(?:(?:bearer|basic)\s{1,9})?(\"[^\"]*\"|'[^']*'|[^\s,;&]+)"
+)
 
 
 def clean(text: str, most: int) -> str:
     """Cut to the last `most` characters and replace what no store can hold: NUL and lone surrogates."""
     return text[-most:].replace("\0", "␀").encode("utf-8", "replace").decode("utf-8")
+
+
+def hide_secrets(text: str) -> str:
+    """Hide passwords in addresses, and what follows a name such as `token=` or `password:`. A net, not a proof."""
+    return _NAMED.sub(r"\1***", _PASSWORD.sub(r"\1***@", text))
