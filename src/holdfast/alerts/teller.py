@@ -56,7 +56,6 @@ class Teller:
         alerts: Sequence[Alert],
         *,
         name: str,
-        hooks: Hooks | None = None,
         interval_s: float = LOOK_S,
     ) -> None:
         self._store = store
@@ -64,7 +63,7 @@ class Teller:
         self._alerts = alerts
         self._interval_s = interval_s
         self._span_s = max((alert.limits.longest_s for alert in alerts), default=0.0)
-        self._post = Post(store, clock, f"alerts:{fingerprint(alerts)}", f"{name}:{new_id()}", TTL_S, hooks or Hooks())
+        self._post = Post(store, clock, f"alerts:{fingerprint(alerts)}", f"{name}:{new_id()}", TTL_S, Hooks())
         self._outboxes = {channel: Outbox(channel, clock, store.url) for alert in alerts for channel in alert.channels}
         self._term = 0
         self._stood_by_at: float | None = None  # when somebody else was seen to have the duty

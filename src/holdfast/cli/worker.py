@@ -117,7 +117,7 @@ def worker(
     )
     logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)
     _warn_of_strange_queues(found, app, options.queues)
-    with Teller(found.store, found.clock, found.alerts, name=name or socket.gethostname(), hooks=found.hooks):
+    with Teller(found.store, found.clock, found.alerts, name=name or socket.gethostname()):
         code = supervise(app, found, options)
     ctx.exit(code)
 
