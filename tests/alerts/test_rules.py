@@ -156,6 +156,12 @@ def test_a_poison_job_with_many_neighbours_is_told_as_that_job() -> None:
     assert "job poison (bad) was there each time; a single bad job, not the fleet" in message.text
 
 
+def test_one_job_that_is_lost_again_and_again_in_one_worker_is_told_as_that_job() -> None:
+    """As an isolated one is: its own process dies, and the worker lives on."""
+    message = rate(*(line("zombie", job_id="poison", death="w", fence=n) for n in range(30)))
+    assert message.numbers["concerns"] == "job"
+
+
 def test_one_worker_and_one_task_are_told_apart_from_the_fleet() -> None:
     one_worker = [line("zombie", death="w", worker="box/1", task=f"t{n}") for n in range(30)]
     assert rate(*one_worker).numbers["concerns"] == "worker"

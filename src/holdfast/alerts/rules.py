@@ -171,7 +171,7 @@ def _concern(zombies: Sequence[Line]) -> tuple[Literal["job", "task", "worker", 
     for line in zombies:
         deaths[line.death].add(line.job_id)
     there = set.intersection(*deaths.values())  # the jobs that were in every process that died
-    if len(deaths) > 1 and len(there) == 1:
+    if len(there) == 1 and (len(deaths) > 1 or _jobs(zombies) == 1):
         [job_id] = there
         task = next(line.task for line in zombies if line.job_id == job_id)
         return "job", f"job {job_id} ({task}) was there each time; a single bad job, not the fleet"
