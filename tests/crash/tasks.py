@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -96,6 +97,14 @@ def wait(ctx: Context) -> int:
         time.sleep(0.005)
     write("end", ctx)
     return ctx.fence
+
+
+@app.task(name="breed", retry=AGAIN)
+def breed(ctx: Context) -> int:
+    """Start a process of its own that would go on for long, then wait."""
+    child = subprocess.Popen(["sleep", "600"])
+    (FOLDER / "grandchild").write_text(str(child.pid))
+    return int(wait(ctx))
 
 
 @app.task(name="careful_wait", on_crash="hold")

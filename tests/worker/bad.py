@@ -1,5 +1,7 @@
 """Handlers that misbehave, each in its own way, at the top of a module where a cell can find them."""
 
+import asyncio
+import contextlib
 import ctypes
 import functools
 import os
@@ -71,6 +73,20 @@ def ignore_everything() -> None:
 def ignore_the_end() -> None:
     """Not even a polite signal ends it."""
     ctypes.CDLL(None).signal(int(signal.SIGTERM), 1)  # SIG_IGN, without the main thread
+    ignore_everything()
+
+
+async def swallow_cancellation(ctx: Context) -> None:
+    """An async handler that is polite to the event loop, and to nobody else."""
+    ctx.progress(note=str(os.getpid()))
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+
+def talk_nonsense() -> None:
+    """Write over the line to the worker."""
+    os.write(int(sys.argv[1]), b"\xff" * 100)
     ignore_everything()
 
 

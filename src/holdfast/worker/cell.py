@@ -60,7 +60,7 @@ class Cell:
         finally:
             theirs.close()
         self.pid = self._process.pid
-        self.end: int | None = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        self.end = _end_of(self.pid)
         self.group = memory.make_group(self.pid) if grouped else None
         self.socket.setblocking(False)
 
@@ -156,6 +156,13 @@ class Cell:
             handlers = [text for text in threads if re.search(r"worker/executors\.py\", line \d+ in _run$", text, re.M)]
             return clean("\n".join(handlers or threads).strip(), TRACE_MAX) or None
         return None
+
+
+def _end_of(pid: int) -> int | None:
+    """Return a descriptor that can be read when the process has ended; None where the system has none to give."""
+    with contextlib.suppress(OSError, AttributeError):
+        return os.pidfd_open(pid)
+    return None
 
 
 def _scratch() -> int:

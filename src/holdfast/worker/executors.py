@@ -135,13 +135,16 @@ class Loop:
         point("handler.before")
         task = asyncio.current_task()
         try:
-            if task is not None:
-                attempt.enter_loop(self._loop, task)
-            arguments, named = _arguments(attempt, self._make_context)
-            outcome = _success(attempt, await attempt.task.fn(*arguments, **named))
+            try:
+                if task is not None:
+                    attempt.enter_loop(self._loop, task)
+                arguments, named = _arguments(attempt, self._make_context)
+                value = await attempt.task.fn(*arguments, **named)
+            finally:
+                attempt.leave_loop()
+            outcome = _success(attempt, value)
         except BaseException as error:  # cancellation and sys.exit end the attempt, not the loop
             outcome = conclude(attempt, error)
-        attempt.leave_loop()
         point("handler.after")
         if attempt.transaction is not None:
             outcome = await self._commit_aside(attempt, outcome)

@@ -124,16 +124,23 @@ class Cell:
         """Run what the worker orders, until it says to leave."""
         poll = select.poll()
         poll.register(self._line.socket.fileno(), select.POLLIN)
-        while True:
-            attempt = self._attempt
-            if not poll.poll(None if attempt is None else MOVED_S * 1000):
-                if attempt is not None and not attempt.reported:
-                    attempt.tell()
-                continue
-            for order in self._line.receive():
-                if isinstance(order, wire.Leave):
-                    return
-                self._obey(order)
+        leaves = False
+        while not leaves:
+            with contextlib.suppress(MemoryError):  # the handler has all that there is, and will be told so
+                leaves = self._turn(poll)
+
+    def _turn(self, poll: select.poll) -> bool:
+        """Wait for orders and obey them, or pass progress on; return whether to leave."""
+        attempt = self._attempt
+        if not poll.poll(None if attempt is None else MOVED_S * 1000):
+            if attempt is not None and not attempt.reported:
+                attempt.tell()
+            return False
+        for order in self._line.receive():
+            if isinstance(order, wire.Leave):
+                return True
+            self._obey(order)
+        return False
 
     def _obey(self, order: wire.Order) -> None:
         match order:
@@ -148,6 +155,7 @@ class Cell:
                     attempt.ask_to_stop()
                 if isinstance(why, TimeLimit | NoProgress):
                     why.stack = attempt.stack()
+                    self._line.send(wire.Stacked(why.stack or ""))
                 attempt.stop(why)
 
     def _run(self, order: wire.Run) -> None:
@@ -158,14 +166,17 @@ class Cell:
             self._line.send(wire.ended(outcome, progress=None, note=None, rss_mb=memory.rss_mb(), spent=False))
             return
         attempt = self._attempt = _Attempt(order, task, self._clock, self._line)
-        if order.memory_max_mb is not None:
-            memory.limit_self(order.memory_max_mb)
+        try:
+            self._executor(task).start([attempt])
+        except RuntimeError as error:  # the system gives no more threads
+            self._report(attempt, Failed(f"its process had no room to begin: {error}"))
+
+    def _executor(self, task: Task[..., Any]) -> Threads | Loop:
         if not task.is_async:
-            self._threads.start([attempt])
-            return
+            return self._threads
         if self._loop is None:
             self._loop = Loop(self._clock, self._context, self._commit, self._report)
-        self._loop.start([attempt])
+        return self._loop
 
     def _context(self, attempt: Attempt) -> Context:
         app = attempt.task.app
@@ -186,8 +197,6 @@ class Cell:
     def _report(self, attempt: Attempt, outcome: Outcome | None) -> None:
         if os.getpid() != self._pid:
             os._exit(1)  # the handler forked, and its child came back from it too: that is nobody's attempt
-        if cast(_Attempt, attempt).limited:
-            memory.limit_self(None)
         word = wire.ended(
             outcome, progress=attempt.progress, note=attempt.note, rss_mb=memory.rss_mb(), spent=_has_children()
         )
@@ -196,16 +205,33 @@ class Cell:
 
 
 class _Attempt(Attempt):
-    """An attempt that passes its progress on to the worker."""
+    """An attempt that keeps to its memory, and passes its progress on to the worker."""
 
-    __slots__ = ("_clock", "_line", "_told_at", "limited")
+    __slots__ = ("_clock", "_line", "_told_at", "memory_max_mb")
 
     def __init__(self, order: wire.Run, task: Task[..., object], clock: Clock, line: Line) -> None:
         super().__init__(order.job, task, clock.lease())
-        self.limited = order.memory_max_mb is not None
+        self.memory_max_mb = order.memory_max_mb
         self._clock = clock
         self._line = line
         self._told_at = float("-inf")
+
+    def start(self, now: float) -> None:
+        super().start(now)
+        if self.memory_max_mb is not None:
+            memory.limit_self(self.memory_max_mb)
+
+    def leave_thread(self) -> None:
+        super().leave_thread()
+        self._unlimit()
+
+    def leave_loop(self) -> None:
+        super().leave_loop()
+        self._unlimit()
+
+    def _unlimit(self) -> None:
+        if self.memory_max_mb is not None:  # what it died of must be written down
+            memory.limit_self(None)
 
     def move(self, now: float, progress: float | None, note: str | None) -> None:
         super().move(now, progress, note)

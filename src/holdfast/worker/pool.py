@@ -148,6 +148,7 @@ class Pool:
                 self._turn()
             except Exception:
                 log.exception("the pool stumbled; it goes on")
+                self._clock.wait(threading.Event(), LOOK_S)
         self._warden.close()
         with self._lock:  # so that nobody writes to a descriptor that means something else by then
             self._selector.close()
@@ -172,6 +173,7 @@ class Pool:
         for cell in tuple(self._cells):
             if cell.end is None and cell.has_ended():
                 self._bury(cell)
+                continue
             while cell.plan and cell.plan[0][0] <= now:
                 cell.plan.popleft()[1]()
         while self._inbox:
@@ -233,6 +235,8 @@ class Pool:
                 cell.attempt.move(self._clock.lease(), word.progress, word.note)
                 if word.beat:
                     self._hands.beat_soon()
+            case wire.Stacked():
+                cell.stack = word.stack or None
             case wire.Logged():
                 _log(word)
             case wire.Ended() if cell.attempt is not None:
@@ -276,18 +280,16 @@ class Pool:
             return
         cell.send(wire.Stop(type(why).__name__, str(why)))
         self._mind_output(cell)
-        now, allowed = self._clock.lease(), moments(why, attempt.job.lease_s)
-        terminate_at = now + allowed.ask_s + DUMP_S
-        cell.plan.extend(
-            [
-                (now + allowed.ask_s, cell.ask_for_stack),
-                (terminate_at, lambda: self._terminate(cell)),
-                (terminate_at + allowed.end_s, cell.kill),
-            ]
-        )
+        allowed = moments(why, attempt.job.lease_s)
+        terminate_at = self._clock.lease() + allowed.ask_s
+        if isinstance(why, errors.TimeLimit | errors.NoProgress):
+            cell.plan.append((terminate_at, cell.ask_for_stack))
+            terminate_at += DUMP_S
+        cell.plan.append((terminate_at, lambda: self._terminate(cell)))
+        cell.plan.append((terminate_at + allowed.end_s, cell.kill))
 
     def _terminate(self, cell: Cell) -> None:
-        cell.forced, cell.stack = True, cell.read_stack()
+        cell.forced, cell.stack = True, cell.stack or cell.read_stack()
         cell.send_signal(signal.SIGTERM)
 
     def _force(self, attempt: Attempt) -> None:
@@ -360,7 +362,8 @@ class Pool:
         self._waiting.clear()
         self._idle.clear()
         for cell in self._cells:
-            self._retire(cell, kill=cell.attempt is not None or not cell.is_ready)
+            cell.forced = cell.attempt is not None
+            self._retire(cell, kill=cell.forced or not cell.is_ready)
 
     def _mind_output(self, cell: Cell) -> None:
         """Wake up when the cell reads again, if something waits for that."""
@@ -388,8 +391,9 @@ class Pool:
         if cell in self._idle:
             self._idle.remove(cell)
         attempt, cell.attempt = cell.attempt, None
-        if attempt is not None and cell.forced and attempt.interrupt is not None:
-            self._hands.report(attempt, stopped_by_force(attempt, attempt.interrupt, cell, code))
+        if attempt is not None and cell.forced:
+            why = attempt.interrupt or errors.Stopping("the worker stopped")
+            self._hands.report(attempt, stopped_by_force(attempt, why, cell, code))
         elif attempt is not None:
             self._hands.report(attempt, lost(attempt, cell, code, self._name, crashed, killed_for_memory))
         elif not cell.is_ready and not cell.is_leaving:

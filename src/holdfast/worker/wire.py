@@ -83,6 +83,12 @@ class Moved(msgspec.Struct, frozen=True, tag=True):
     beat: bool = False
 
 
+class Stacked(msgspec.Struct, frozen=True, tag=True):
+    """Where the handler was when it was asked to stop, for a journal that the cell may not live to fill."""
+
+    stack: str
+
+
 class Logged(msgspec.Struct, frozen=True, tag=True):
     """A record of the standard logging."""
 
@@ -101,7 +107,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 
 Order = Setup | Run | Stop | Leave
-Word = Ready | Unusable | Moved | Logged | Ended
+Word = Ready | Unusable | Moved | Stacked | Logged | Ended
 
 _OUTCOMES: dict[str, type[Outcome]] = {
     kind.__name__: kind for kind in (Succeeded, Failed, TimedOut, Stalled, Released, Snoozed, Parked, Cancelled)

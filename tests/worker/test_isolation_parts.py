@@ -1,0 +1,260 @@
+"""The parts of isolation: frames, memory, words, where a task is found."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import App, Retry
+from holdfast.core.verdict import Failed, Lost, Succeeded
+from holdfast.errors import Cancelled, LeaseLost, NoProgress, TimeLimit
+from holdfast.worker import memory, pool, wire
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.cell import Cell
+from holdfast.worker.endings import lost
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.runner import Runner
+from tests.factory import a_job, claim, enrol, settle
+from tests.worker import bad
+from tests.worker.house import House, until
+
+ONCE = Retry(attempts_max=1)
+
+
+# --- Frames -----------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_cut_into_frames_wherever_it_is_torn() -> None:
+    sent: list[wire.Word] = [wire.Ready(), wire.Moved(0.5, "é"), wire.Logged({"msg": "x" * 5000}), wire.Ready()]
+    stream = b"".join(map(wire.frame, sent))
+    for step in (1, 3, 7, len(stream)):
+        frames = wire.Frames[wire.Word](wire.Word)
+        got = [word for at in range(0, len(stream), step) for word in frames.feed(stream[at : at + step])]
+        assert got == sent
+
+
+@pytest.mark.parametrize("nonsense", [b"\xff" * 8, b"\0\0\0\1\xc1", wire.frame(wire.Leave())])
+def test_what_is_no_frame_is_refused(nonsense: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        list(wire.Frames[wire.Word](wire.Word).feed(nonsense))
+
+
+@pytest.mark.parametrize("outcome", [None, Succeeded('"x"'), Failed("no", {"traceback": "…"}, finished=True)])
+def test_an_outcome_travels(outcome: Any) -> None:
+    word = wire.ended(outcome, progress=0.5, note="n", rss_mb=1.0, spent=False)
+    [got] = wire.Frames[wire.Word](wire.Word).feed(wire.frame(word))
+    assert isinstance(got, wire.Ended)
+    assert wire.outcome_of(got) == outcome
+
+
+def test_a_cell_that_sends_nonsense_is_ended(file_house: House) -> None:
+    task = file_house.app.task(name="talks", isolate=True, crashes_max=1)(bad.talk_nonsense)
+    file_house.start()
+    row = file_house.until_state(task.enqueue().id, "dead")
+    assert (row.error or "").startswith("its process sent what nobody understands")
+
+
+# --- Memory -----------------------------------------------------------------------------------------------
+
+
+def tree(folder: Path, line: str, file: str, text: str) -> dict[str, Path]:
+    own, where = folder / "own", folder / file
+    own.write_text(line + "\n")
+    where.parent.mkdir(parents=True)
+    where.write_text(text)
+    return {"groups": folder, "own": own}
+
+
+def test_kills_for_want_of_memory_are_counted_in_either_version(tmp_path: Path) -> None:
+    (tmp_path / "2").mkdir()
+    new = tree(tmp_path / "2", "0::/a/b", "a/b/memory.events", "oom 7\noom_kill 3\n")
+    assert memory.kills_here(**new) == 3
+    (tmp_path / "1").mkdir()
+    old = tree(tmp_path / "1", "4:cpu,memory:/c", "memory/c/memory.oom_control", "under_oom 0\noom_kill 2\n")
+    assert memory.kills_here(**old) == 2
+    assert memory.kills_here(groups=tmp_path, own=tmp_path / "none") is None
+
+
+def test_no_group_is_made_where_the_tree_is_not_ours(tmp_path: Path) -> None:
+    where = tree(tmp_path, "0::/a/b", "a/cgroup.subtree_control", "memory\n")
+    assert memory.make_group(1, **where) is None
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["cgroup.subtree_control"]
+
+
+def test_a_group_limits_counts_and_kills(tmp_path: Path) -> None:
+    group = memory.Group(tmp_path)
+    (tmp_path / "memory.events").write_text("oom_kill 1\n")
+    group.limit(64)
+    assert (tmp_path / "memory.max").read_text() == str(64 << 20)
+    group.limit(None)
+    assert (tmp_path / "memory.max").read_text() == "max"
+    group.kill()
+    assert ((tmp_path / "cgroup.kill").read_text(), group.kills()) == ("1", 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "killed_for_memory", "error", "cause", "facts"),
+    [
+        (-9, False, None, "its process was killed by SIGKILL", {"signal": "SIGKILL"}),
+        (-9, True, None, "its process was killed by SIGKILL; out of memory at 1.9 GiB", {"signal": "SIGKILL"}),
+        (-11, True, None, "its process was killed by SIGSEGV", {"signal": "SIGSEGV"}),
+        (-99, False, None, "its process was killed by signal 99", {"signal": "signal 99"}),
+        (3, False, None, "its process exited with code 3", {"exit_code": 3}),
+        (None, False, None, "its process ended, and nobody saw how", {}),
+        (-9, False, "sent nonsense", "its process sent nonsense", {}),
+    ],
+)
+def test_the_cause_in_words(
+    code: int | None, killed_for_memory: bool, error: str | None, cause: str, facts: dict[str, Any]
+) -> None:
+    attempt: Any = SimpleNamespace(job=a_job(), progress=0.5, note=None)
+    cell: Any = SimpleNamespace(pid=7, error=error, peak_mb=1945.6)
+    outcome = lost(attempt, cell, code, "w", "File x, line 1", killed_for_memory)
+    assert isinstance(outcome, Lost)
+    assert (outcome.detector, outcome.cause, outcome.suspects) == ("exit", cause, 1)
+    known = outcome.autopsy
+    assert {name: known[name] for name in ("exit_code", "signal") if name in known} == facts
+    assert (known["pid"], known["progress"], known["stack"]) == (7, 0.5, "File x, line 1")
+
+
+# --- Stopping ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("why", [LeaseLost(""), None])
+@pytest.mark.parametrize("lease_s", [0.5, 1.0, 30.0, 3600.0])
+def test_a_handler_is_gone_before_its_lease_ends(why: Any, lease_s: float) -> None:
+    assert sum(pool.moments(why, lease_s)) <= min(1.0, lease_s * (59 / 60 - 5 / 6))
+
+
+@pytest.mark.parametrize("why", [Cancelled(""), TimeLimit(""), NoProgress("")])
+def test_every_moment_is_bounded(why: Any) -> None:
+    assert 0 < sum(pool.moments(why, 30.0)) <= 3.0
+
+
+def test_an_async_handler_that_swallows_its_cancellation_is_ended(shared_house: House) -> None:
+    house = shared_house
+    task = house.app.task(name="swallows", isolate=True, timeout_s=0.3, retry=ONCE)(bad.swallow_cancellation)
+    house.start()
+    job = task.enqueue()
+    house.until_state(job.id, "dead")
+    [event] = house.events(job.id, "timed_out")
+    assert event.detail["error"] == "ran longer than timeout_s=0.3"
+    assert event.detail["process"] == "was killed by SIGTERM"
+    assert "in swallow_cancellation" in event.detail["stack"]
+
+
+def test_one_that_waits_for_a_cell_is_given_back_when_the_worker_stops(
+    file_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cell, "is_ready", property(lambda _: False, lambda *_: None), raising=False)
+    monkeypatch.setattr(pool.Pool, "_rest", lambda *_: None)  # no cell is ever free
+    task = file_house.app.task(name="pid", isolate=True)(bad.pid)
+    runner = file_house.start(grace_period_s=0.0)
+    job = task.enqueue()
+    until(lambda: runner._pool._waiting, "it waits")
+    assert file_house.stop(runner) == 0
+    row = file_house.row(job.id)
+    assert (row.state, row.crashes, row.failures) == ("ready", 0, 0)
+    [event] = file_house.events(job.id, "released")
+    assert event.detail["started"] is False
+
+
+# --- Who, and from where ----------------------------------------------------------------------------------
+
+
+def test_one_of_several_suspects_runs_apart(file_house: House) -> None:
+    """Its task does not ask for it: it was in a process with others when that died."""
+    task = file_house.app.task(name="pid")(bad.pid)
+    suspect, innocent = task.enqueue(), None
+    worker = enrol(file_house.store)  # type: ignore[arg-type]
+    [job] = claim(file_house.store, worker, tasks=["pid"])  # type: ignore[arg-type]
+    settle(file_house.store, job, Lost("exit", "its process died", suspects=2))  # type: ignore[arg-type]
+    innocent = task.enqueue()
+    file_house.start()
+    assert suspect.result(20) != os.getpid()
+    assert innocent.result(20) == os.getpid()
+
+
+def test_an_app_that_the_cell_cannot_import_is_said_and_nothing_is_lost(
+    file_house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = file_house.app.task(name="pid", isolate=True)(bad.pid)
+    runner = Runner(file_house.app, WorkerOptions(name="w"), app_ref="no_such_module:app")
+    thread = threading.Thread(target=runner.run, daemon=True)
+    thread.start()
+    job = task.enqueue()
+    until(lambda: "released" in file_house.kinds(job.id), "it is given back")
+    runner.stop_now()
+    thread.join(20)
+    assert "isolated jobs cannot be run: there is no module 'no_such_module'" in caplog.text
+    assert (file_house.row(job.id).failures, file_house.row(job.id).crashes) == (0, 0)
+
+
+class Backwards:
+    def encode(self, value: Any) -> str:
+        return msgspec.json.encode(value).decode()[::-1]
+
+    def decode(self, text: str) -> Any:
+        return msgspec.json.decode(text[::-1])
+
+
+def test_an_app_with_a_codec_of_its_own_must_be_found_whole(tmp_path: Path) -> None:
+    house = House(App(f"sqlite:///{tmp_path}/jobs.db", codec=Backwards()))
+    task = house.app.task(name="pid", isolate=True, retry=ONCE)(bad.pid)
+    house.start()
+    row = house.until_state(task.enqueue().id, "dead")
+    house.close()
+    assert "the app with its codec is not at the top of the module" in (row.error or "")
+
+
+SHOP = """
+    import os
+    from holdfast import App
+
+    app = App("sqlite:///elsewhere.db")
+
+    @app.task(isolate=True)
+    def pid() -> int:
+        return os.getpid()
+"""
+PROGRAM = """
+    import os
+    import shop
+
+    shop.app.url = "sqlite:///jobs.db"
+    job = shop.pid.enqueue()
+    assert shop.app.tick(20).finished
+    assert job.result(0) != os.getpid()
+    assert not os.path.exists("elsewhere.db")
+"""
+
+
+def test_a_task_of_another_module_is_found_there(tmp_path: Path) -> None:
+    """The program is not guarded: it must not be loaded again for a task that stands elsewhere."""
+    (tmp_path / "shop.py").write_text(textwrap.dedent(SHOP))
+    (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
+    run = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+
+
+def test_an_attempt_elsewhere_is_interrupted_there() -> None:
+    done: list[str] = []
+    keeps: Any = SimpleNamespace(interrupt=lambda _: done.append("interrupt"), kill=lambda _: done.append("kill"))
+    attempt = Attempt(a_job(), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
+    assert not attempt.kill()
+    attempt.enter_process(keeps)
+    attempt.stop(Cancelled("now"))
+    attempt.stop(Cancelled("again"))
+    assert attempt.kill()
+    assert done == ["interrupt", "kill"]
+    late = Attempt(a_job(), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
+    late.stop(Cancelled("before it began"))
+    late.enter_process(keeps)
+    assert done == ["interrupt", "kill", "interrupt"]
