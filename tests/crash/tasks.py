@@ -107,6 +107,14 @@ def breed(ctx: Context) -> int:
     return int(wait(ctx))
 
 
+@app.task(name="hog", crashes_max=1)
+def hog() -> None:
+    """Take all the memory that there is."""
+    hoard = []
+    while True:
+        hoard.append(bytearray(b"x") * (8 << 20))
+
+
 @app.task(name="careful_wait", on_crash="hold")
 def careful_wait(ctx: Context) -> int:
     return int(wait(ctx))

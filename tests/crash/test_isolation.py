@@ -1,7 +1,12 @@
 """Cells of real workers, and kill -9: of a cell, of its worker, of everything. Nothing is lost; nothing stays."""
 
 import os
+import re
 import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from holdfast.core.machine import State
 from tests.crash.world import World, is_alive, on_every_store, until
@@ -55,6 +60,47 @@ def test_when_everything_is_killed_no_cell_is_left(world: World) -> None:
     world.worker("other").until_ready()
     world.go()
     assert world.until_state(job, "done").crashes == 1
+
+
+@pytest.fixture
+def narrow() -> Iterator[Path]:
+    """A memory cgroup with room for a worker and not for a hog; not every machine lets us make one."""
+    places = dict(reversed(line.split(":", 2)[1:]) for line in Path("/proc/self/cgroup").read_text().splitlines())
+    own = next((path for path, names in places.items() if "memory" in names.split(",")), None)
+    if own is None:
+        pytest.skip("there is no memory controller of version 1")
+    group = Path(f"/sys/fs/cgroup/memory{own}", f"holdfast-test-{os.getpid()}")
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(300 << 20))
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made: {error}")
+    yield group
+    until(lambda: not (group / "cgroup.procs").read_text(), "everybody has left")
+    group.rmdir()
+
+
+def test_a_kill_for_want_of_memory_is_told_from_any_other(world: World, narrow: Path) -> None:
+    enter = f"import os; open({str(narrow / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
+    run = (
+        "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_module('holdfast', run_name='__main__', alter_sys=True)"
+    )
+    command = ["-c", enter + run, "holdfast", "worker", "crash_tasks:app", "--name", "w", "--isolate", "--slots", "1"]
+    worker = world.run("w", command).until_ready()
+    children = worker.children()
+    try:
+        hog = world.tasks.hog.enqueue().id
+        world.until_state(hog, "dead")
+        [event] = world.events(hog, "zombie")
+        assert re.fullmatch(r"its process was killed by SIGKILL; out of memory at \d+ MiB", event.detail["cause"])
+        killed = world.tasks.wait.enqueue().id
+        os.kill(world.until_started(killed).pid, signal.SIGKILL)
+        world.until_started(killed, times=2)
+        [event] = world.events(killed, "zombie")
+        assert event.detail["cause"] == "its process was killed by SIGKILL"
+        assert worker.children() == children, "the worker itself was not touched"
+    finally:
+        worker.kill()
 
 
 @on_every_store

@@ -103,6 +103,7 @@ def settle_in(dump: int) -> None:
     if sys.platform == "linux":
         import ctypes
 
+        memory.offer_self()
         prctl = ctypes.CDLL(None).prctl
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -284,6 +285,10 @@ class Forward(logging.Handler):
         super().__init__()
         self._line = line
         self._format = logging.Formatter()
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        with shielded():  # an interrupt inside the handler's lock would leave it locked
+            return super().handle(record)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 MIB = 1 << 20
+OFFER = 300  # in thousandths of the memory that there is
 GROUPS = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 
@@ -119,6 +120,16 @@ def rss_mb() -> float:
 def peak_mb(used: resource.struct_rusage) -> float:
     """Return the most that a process ever held in memory."""
     return used.ru_maxrss / (MIB if sys.platform == "darwin" else 1024)
+
+
+def offer_self() -> None:
+    """Let the kernel, when memory is out, kill this process and what it starts sooner than a worker with many jobs.
+
+    While a large process is dying its memory is not free yet, and the kernel may want a second victim at once.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        path = Path("/proc/self/oom_score_adj")
+        path.write_text(str(min(1000, int(path.read_text()) + OFFER)))
 
 
 def limit_self(most_mb: int | None) -> None:

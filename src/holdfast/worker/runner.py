@@ -117,7 +117,8 @@ class Runner:
         self._keeper.start()
         self._settler.start()
         self._watch.start()
-        self._pool.prepare()
+        if not self._until_idle:
+            self._pool.prepare()
         if self._options.reaper:
             self._reaper_thread.start()
         log.info(
