@@ -258,3 +258,13 @@ def test_an_attempt_elsewhere_is_interrupted_there() -> None:
     late.stop(Cancelled("before it began"))
     late.enter_process(keeps)
     assert done == ["interrupt", "kill", "interrupt"]
+
+
+def test_a_system_that_does_not_tell_of_ends_is_asked(file_house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.worker.cell._end_of", lambda _: None)
+    bad_task = file_house.app.task(name="bad", isolate=True, crashes_max=1)(bad.leave_at_once)
+    fine = file_house.app.task(name="fine", isolate=True)(bad.pid)
+    file_house.start(slots=2)
+    row = file_house.until_state(bad_task.enqueue().id, "dead")
+    assert (row.error or "").startswith("its process exited with code 3")
+    assert fine.enqueue().result(20) != os.getpid()

@@ -42,6 +42,7 @@ class Cell:
         self.forced = False  # we ended it, because its attempt had to stop
         self.stack: str | None = None
         self.peak_mb: float | None = None
+        self._code: int | None = None
         self.socket, theirs = socket.socketpair()
         self._dump = _scratch()
         self._frames = wire.Frames[wire.Word](wire.Word)
@@ -115,29 +116,29 @@ class Cell:
         if self.group is not None:
             self.group.kill()
 
-    def has_ended(self) -> bool:
-        """Say whether it is dead. It is not forgotten before `bury`, so that nobody else gets its number."""
-        try:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:
-            return True
+    def has_ended(self, *, wait: bool = False) -> bool:
+        """Say whether it is dead, and keep what is known of its end. From then on somebody else may get its number."""
+        if self._process.returncode is None:
+            try:
+                pid, status, used = os.wait4(self.pid, 0 if wait else os.WNOHANG)
+            except ChildProcessError:  # code of the user's that waits for any process was first
+                self._process.returncode = 0
+                return True
+            if pid:
+                self._process.returncode = self._code = os.waitstatus_to_exitcode(status)
+                self.peak_mb = memory.peak_mb(used)
+        return self._process.returncode is not None
 
     def bury(self) -> int | None:
         """Take leave of a cell that has ended; return its exit code, negative for a signal. None: nobody saw it."""
-        code: int | None = None
-        try:
-            _, status, used = os.wait4(self.pid, 0)
-            code = self._process.returncode = os.waitstatus_to_exitcode(status)
-            self.peak_mb = memory.peak_mb(used)
-        except ChildProcessError:
-            self._process.returncode = 0
+        self.has_ended(wait=True)
         if self.group is not None:
             self.group.close()
         self.socket.close()
         os.close(self._dump)
         if self.end is not None:
             os.close(self.end)
-        return code
+        return self._code
 
     # ---------------------------------------------------------------------------------------- stacks
 

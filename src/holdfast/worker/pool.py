@@ -345,7 +345,7 @@ class Pool:
             self._retire(cell)
             return
         cell.idle_since = self._clock.lease()
-        self._idle.append(cell)
+        self._idle.insert(len(self._idle) if cell.jobs else 0, cell)  # one that is new is the coldest
 
     def _retire(self, cell: Cell, *, kill: bool = False) -> None:
         cell.is_leaving = True
