@@ -367,6 +367,26 @@ def test_a_task_of_the_main_program_is_found_by_loading_it_again(tmp_path: Path,
     assert run.returncode == 0, run.stderr
 
 
+UNGUARDED = """
+    from holdfast import App
+
+    app = App("sqlite:///jobs.db")
+
+    @app.task(isolate=True)
+    def lonely() -> None: ...
+
+    lonely.using(id="only").enqueue()
+    print("finished:", app.tick(2).finished)
+"""
+
+
+def test_a_program_that_starts_a_worker_wherever_it_is_loaded_does_not_multiply(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(textwrap.dedent(UNGUARDED))
+    run = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert run.stdout == "finished: False\n"
+    assert 'put that under if __name__ == "__main__"' in run.stderr
+
+
 def test_a_context_that_nobody_asked_for_opens_no_store(file_house: House, tmp_path: Path) -> None:
     """A cell has a handle of its own only when the handler wants a transaction or enqueues."""
     task = file_house.app.task(name="tell", isolate=True)(bad.tell)

@@ -18,7 +18,7 @@ from holdfast.app import App
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
 from holdfast.tasks import Task
-from holdfast.worker import inside, wire
+from holdfast.worker import homes, inside, wire
 
 
 def main() -> None:
@@ -50,6 +50,7 @@ class Tasks:
         self._found: dict[str, Task[..., Any]] = {}
         self._app: App | None = None
         sys.path[:] = setup.sys_path
+        homes.become_a_cell()
         if setup.app is not None:
             from holdfast.cli.loading import load_app
 

@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from holdfast.app import App
 
 
+_is_a_cell = False
+
+
+def become_a_cell() -> None:
+    """Say that this process is a cell: it must not start a worker, which would start cells, and so on."""
+    global _is_a_cell
+    _is_a_cell = True
+
+
 class Homes:
     """The tasks of one worker.
 
@@ -24,6 +33,11 @@ class Homes:
     """
 
     def __init__(self, app: App, ref: str | None, *, worker_wide: bool) -> None:
+        if _is_a_cell:
+            raise UsageError(
+                "no worker can be started in the process of an isolated task; if your program starts one while it is "
+                'loaded, put that under if __name__ == "__main__":'
+            )
         self._app = app
         self._ref = ref
         self._known: dict[str, wire.Home | None] = {}
