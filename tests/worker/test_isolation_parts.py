@@ -96,7 +96,10 @@ def test_a_group_limits_counts_and_kills(tmp_path: Path) -> None:
     group.limit(None)
     assert (tmp_path / "memory.max").read_text() == "max"
     group.kill()
-    assert ((tmp_path / "cgroup.kill").read_text(), group.kills()) == ("1", 1)
+    assert (tmp_path / "cgroup.kill").read_text() == "1"
+    assert group.kills() == 0, "that was in an earlier attempt"
+    (tmp_path / "memory.events").write_text("oom_kill 2\n")
+    assert group.kills() == 1
 
 
 @pytest.mark.parametrize(
@@ -268,3 +271,33 @@ def test_a_system_that_does_not_tell_of_ends_is_asked(file_house: House, monkeyp
     row = file_house.until_state(bad_task.enqueue().id, "dead")
     assert (row.error or "").startswith("its process exited with code 3")
     assert fine.enqueue().result(20) != os.getpid()
+
+
+def test_a_cell_that_is_never_ready_is_given_up(
+    file_house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pool, "BIRTH_MAX_S", 0.0)
+    task = file_house.app.task(name="pid", isolate=True)(bad.pid)
+    file_house.start()
+    job = task.enqueue()
+    until(lambda: "released" in file_house.kinds(job.id), "it is given back")
+    assert "isolated jobs cannot be run: a process was not ready after 0 s" in caplog.text
+    monkeypatch.undo()
+    assert job.result(20) != os.getpid()
+
+
+def test_without_threads_for_the_pool_jobs_are_given_back(file_house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    begin = pool.Pool._begin
+    task = file_house.app.task(name="pid", isolate=True)(bad.pid)
+    monkeypatch.setattr(pool.Pool, "prepare", lambda _: None)
+    monkeypatch.setattr(pool.Pool, "_begin", refuse)
+    runner = file_house.start()
+    job = task.enqueue()
+    until(lambda: "released" in file_house.kinds(job.id), "it is given back")
+    assert not file_house.row(job.id).failures
+    monkeypatch.setattr(pool.Pool, "_begin", begin)
+    assert job.result(20) != os.getpid()
+    assert runner.settled >= 2

@@ -24,9 +24,11 @@ class Group:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._kills = 0
 
     def limit(self, most_mb: int | None) -> None:
         """Let the next attempt use so much, all its processes together; None: as much as there is."""
+        self._kills += self.kills()
         (self.path / "memory.max").write_text("max" if most_mb is None else str(most_mb * MIB))
 
     def kill(self) -> None:
@@ -35,8 +37,8 @@ class Group:
             (self.path / "cgroup.kill").write_text("1")
 
     def kills(self) -> int:
-        """Count the processes in it that were killed for want of memory."""
-        return _count(self.path / "memory.events") or 0
+        """Count the processes in it that were killed for want of memory since the last attempt began."""
+        return (_count(self.path / "memory.events") or 0) - self._kills
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -55,6 +57,8 @@ def make_group(pid: int, *, groups: Path = GROUPS, own: Path = OWN) -> Group | N
     try:
         if "memory" not in (around / "cgroup.subtree_control").read_text().split():
             (around / "cgroup.subtree_control").write_text("+memory")
+        with contextlib.suppress(OSError):
+            path.rmdir()  # of a cell with this number whose worker was killed
         path.mkdir()
         (path / "memory.max").read_text()
         with contextlib.suppress(OSError):

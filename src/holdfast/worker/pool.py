@@ -36,6 +36,7 @@ log = logging.getLogger("holdfast.worker")
 IDLE_S = 60.0  # a cell that has had nothing to do for so long is ended
 LEAVE_S = 1.0  # how long a cell that was told to leave may take
 DUMP_S = 0.1  # how long a cell has to write down its stack
+BIRTH_MAX_S = 60.0  # how long a cell may take to load its tasks
 UNBORN_S = 0.5  # the first pause after a cell that ended before it was ready; it doubles
 UNBORN_MAX_S = 30.0
 LOOK_S = 0.05  # how often to look for ends where the system does not tell
@@ -98,6 +99,7 @@ class Pool:
             self._do(lambda: None)
 
     def start(self, attempts: Sequence[Attempt]) -> None:
+        """Run these. Raises `OSError` or `RuntimeError`, and takes none, when the system gives no thread."""
         for attempt in attempts:
             self._do(lambda attempt=attempt: self._take(attempt))  # type: ignore[misc]
 
@@ -116,10 +118,8 @@ class Pool:
             thread.join(LEAVE_S + 2.0)
 
     def _do(self, act: Callable[[], None]) -> None:
+        thread = self._thread or self._begin()
         self._inbox.append(act)
-        thread = self._thread
-        if thread is None:
-            thread = self._begin()
         if not self._woken and thread is not threading.current_thread():
             with self._lock:
                 if self._wake >= 0:
@@ -129,14 +129,16 @@ class Pool:
     def _begin(self) -> threading.Thread:
         with self._lock:
             if self._thread is None:
-                self._bell, self._wake = os.pipe()
-                os.set_blocking(self._bell, False)
-                os.set_blocking(self._wake, False)
-                self._selector = selectors.DefaultSelector()
-                self._selector.register(self._bell, selectors.EVENT_READ)
-                self._kills = memory.kills_here()
-                self._thread = threading.Thread(target=self._serve, name="holdfast-pool", daemon=True)
-                self._thread.start()
+                if self._wake < 0:
+                    self._bell, self._wake = os.pipe()
+                    os.set_blocking(self._bell, False)
+                    os.set_blocking(self._wake, False)
+                    self._selector = selectors.DefaultSelector()
+                    self._selector.register(self._bell, selectors.EVENT_READ)
+                    self._kills = memory.kills_here()
+                thread = threading.Thread(target=self._serve, name="holdfast-pool", daemon=True)
+                thread.start()
+                self._thread = thread
             return self._thread
 
     # ------------------------------------------------------------------------------------ the thread
@@ -227,6 +229,7 @@ class Pool:
         match word:
             case wire.Ready():
                 cell.is_ready = True
+                cell.plan.clear()
                 self._unborn_s = UNBORN_S
                 self._rest(cell)
             case wire.Unusable():
@@ -318,17 +321,23 @@ class Pool:
             self._retire(self._idle.pop(0))
 
     def _bear(self) -> bool:
+        born_at = self._clock.lease()
         try:
             cell = Cell(self._homes.setup(), grouped=self._homes.limited)
         except OSError as error:  # no memory, no process, no descriptor to be had
             self._miscarry(f"no process could be started: {error}")
             return False
+        cell.plan.append((born_at + BIRTH_MAX_S, lambda: self._give_up_on(cell)))
         self._cells.append(cell)
         self._warden.add(cell.pid)
         self._selector.register(cell.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, cell)
         if cell.end is not None:
             self._selector.register(cell.end, selectors.EVENT_READ, cell)
         return True
+
+    def _give_up_on(self, cell: Cell) -> None:
+        cell.error = f"a process was not ready after {BIRTH_MAX_S:g} s"
+        cell.kill()
 
     def _miscarry(self, why: str) -> None:
         """Give back what waits, and do not try again at once: what kept one cell from starting will keep the next."""

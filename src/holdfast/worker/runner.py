@@ -291,19 +291,23 @@ class Runner:
                 else:
                     (in_loop if attempt.task.is_async else in_threads).append(attempt)
         self._loop.start(in_loop)
-        self._pool.start(in_cells)
+        for attempt in in_cells:
+            self._start_one(self._pool, attempt)
         for attempt in in_threads:
-            try:
-                self._threads.start([attempt])
-            except RuntimeError as error:  # the system gives no more threads
-                log.error("job %s cannot be started (%s); it is given back", attempt.job.id, error)
-                self._hold_breath(BREATHLESS_S)
-                attempt.ended = True
-                self._settler.put(attempt, Released(started=False, cause=f"no thread could be started: {error}"))
-                with self._lock:
-                    self._running -= 1
+            self._start_one(self._threads, attempt)
         for attempt in too_late:
             self._settler.put(attempt, Released(started=False, cause="its lease was about to end before it began"))
+
+    def _start_one(self, executor: Threads | Pool, attempt: Attempt) -> None:
+        try:
+            executor.start([attempt])
+        except (RuntimeError, OSError) as error:  # the system gives no more threads
+            log.error("job %s cannot be started (%s); it is given back", attempt.job.id, error)
+            self._hold_breath(BREATHLESS_S)
+            attempt.ended = True
+            self._settler.put(attempt, Released(started=False, cause=f"no thread could be started: {error}"))
+            with self._lock:
+                self._running -= 1
 
     def _ended(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """Take the ending of an attempt, from whatever thread it ran in."""

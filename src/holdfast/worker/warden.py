@@ -18,18 +18,19 @@ class Warden:
     """The worker's side. If it cannot be had, cells still die with their worker."""
 
     def __init__(self) -> None:
-        theirs, self._orders = os.pipe()
-        try:
-            self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
-                [sys.executable, "-I", "-S", __file__, str(theirs)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs,),
-                start_new_session=True,
-            )
-        except OSError:
-            self._process = None
-        finally:
-            os.close(theirs)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._orders = -1
+        with contextlib.suppress(OSError):
+            theirs, self._orders = os.pipe()
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", __file__, str(theirs)],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs,),
+                    start_new_session=True,
+                )
+            finally:
+                os.close(theirs)
 
     def add(self, group: int) -> None:
         """Watch over a process group."""
@@ -40,13 +41,14 @@ class Warden:
         self._tell(f"-{group}\n")
 
     def close(self) -> None:
-        os.close(self._orders)
+        with contextlib.suppress(OSError):
+            os.close(self._orders)
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1.0)
 
     def _tell(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # a reader that is gone
+        with contextlib.suppress(OSError):  # a warden that is gone, or never was
             os.write(self._orders, line.encode())
 
 
