@@ -168,17 +168,13 @@ class Proxy(_Door):
         pair.close()
 
     def _asked(self, pair: _Pair, piece: bytes) -> bool:
-        for words in self._delay:
-            if words in piece:
-                self._delay.remove(words)
+        for statement in pair.heard(piece):
+            if (words := _taken(self._delay, statement)) is not None:
                 pair.keep_server = True
                 self._delayed.append((pair, piece))
-                raise OSError("somebody else will hear it, later")
-        for words in self._swallow:
-            if words in piece:
-                with contextlib.suppress(ValueError):  # two at once: one of them has it
-                    self._swallow.remove(words)
-                    pair.answer = bytearray()
+                raise OSError(f"somebody else will hear {words!r}, later")
+            if _taken(self._swallow, statement) is not None:
+                pair.answer = bytearray()
         return True
 
     def _answered(self, pair: _Pair, piece: bytes) -> bool:
@@ -192,6 +188,16 @@ class Proxy(_Door):
         return False
 
 
+def _taken(wanted: list[bytes], statement: bytes) -> bytes | None:
+    """Take the words out that the statement has; two sessions may come at once, and one of them has it."""
+    for words in list(wanted):
+        if words in statement:
+            with contextlib.suppress(ValueError):
+                wanted.remove(words)
+                return words
+    return None
+
+
 class _Pair:
     """One connection through the proxy."""
 
@@ -202,6 +208,29 @@ class _Pair:
         self.keep_server = False
         self.answer: bytearray | None = None  # what is swallowed
         self.answered = threading.Event()  # and all of it is here
+        self._asked = bytearray()
+        self._started = False
+        self._statements: dict[bytes, bytes] = {}  # prepared, by name
+
+    def heard(self, piece: bytes) -> Iterator[bytes]:
+        """Yield each statement that is to be run now, whether its text is here or was sent before."""
+        self._asked += piece
+        while not self._started and len(self._asked) >= 8:
+            length, code = struct.unpack_from("!II", self._asked)
+            del self._asked[:length]
+            self._started = code not in (SSL, GSS)
+        if not self._started:
+            return
+        for kind, message in list(_messages(self._asked)):
+            del self._asked[: len(message)]
+            if kind == b"P":
+                name, text, _ = message[5:].split(b"\0", 2)
+                self._statements[name] = text
+            elif kind == b"B":
+                _, name, _ = message[5:].split(b"\0", 2)
+                yield self._statements[name] + b"\0"
+            elif kind == b"Q":
+                yield message[5:]
 
     def close(self) -> None:
         for end in (self.client,) if self.keep_server else (self.client, self.server):

@@ -46,6 +46,7 @@ EXIT_FENCED = 76  # a handler would not stop before its lease ended
 REAP_S = 0.25  # how often to look for the dead
 UNSERVED_S = 60.0  # how often to say which tasks nobody here knows
 BREATHLESS_S = 1.0  # how long not to claim after a thread could not be started
+GULP = 500  # so many jobs are claimed ahead in one call at most
 BUFFERED_MAX_S = 1.0  # a job claimed ahead that has not begun by then is given back
 
 
@@ -182,7 +183,7 @@ class Runner:
         said_at = self._clock.lease() - UNSERVED_S + 5.0
         claim_id: str = new_id()
         asked_at: float | None = None  # when this claim was first sent: a lease counts from then
-        had_some = False  # the last claim: then there may be more, and asking first would cost a round trip
+        likely = False  # there was some the last time, or a hint of more: asking first would cost a round trip
         while not self._stopping.is_set():
             try:
                 limit, ahead = self._room_now()
@@ -193,11 +194,11 @@ class Runner:
                     self._give_back_stale_buffer()
                     continue
                 was_idle = self._is_idle()  # before looking what is due: the last ending may have made a job due again
-                if asked_at is not None or had_some or self._is_due():
+                if asked_at is not None or likely or self._is_due():
                     asked_at = self._clock.lease() if asked_at is None else asked_at
                     jobs = self._claim(claim_id, asked_at, limit, ahead)
                     claim_id, asked_at = new_id(), None  # only after an answer: a lost one is asked for again
-                    had_some = bool(jobs)
+                    likely = bool(jobs)
                     if jobs:
                         self._pace.add(self._settler.settled, self._clock.lease())
                         continue
@@ -207,7 +208,7 @@ class Runner:
                 self._trouble.over()
                 if self._until_idle and was_idle:
                     return
-                self._wait_for_work()
+                likely = self._wait_for_work()
             except WorkerGone:
                 self._was_declared_dead(self.worker_id)
                 claim_id, asked_at = new_id(), None
@@ -226,7 +227,8 @@ class Runner:
             return 0, 0
         self._ahead_target = target = self._pace.ahead(self._settler.settled, self._clock.lease())
         ahead = slots + target - max(taken, slots)
-        return max(0, slots - taken), ahead if 2 * ahead >= target else 0  # refill in gulps, not in sips
+        enough = ahead >= min(target / 2, GULP / 2)  # not in sips
+        return max(0, slots - taken), min(ahead, GULP) if enough else 0
 
     def _is_due(self) -> bool:
         due = self._store.due(self._queues, list(self._tasks))
@@ -247,9 +249,9 @@ class Runner:
         self._start_next()
         return jobs
 
-    def _wait_for_work(self) -> None:
+    def _wait_for_work(self) -> bool:
         timeout_s = 1.0 if self._due_in_s is None else min(1.0, max(0.001, self._due_in_s))
-        self._store.wait(min(timeout_s, 0.02) if self._until_idle else timeout_s)
+        return self._store.wait(min(timeout_s, 0.02) if self._until_idle else timeout_s)
 
     def _is_idle(self) -> bool:
         with self._lock:
@@ -321,7 +323,7 @@ class Runner:
             self._idle.set()
         if self._buffer:
             self._start_next()
-        if 2 * len(self._buffer) <= self._ahead_target:  # do not wake the claim loop for a sip
+        if len(self._buffer) <= max(self._ahead_target / 2, self._ahead_target - GULP / 2):  # not for a sip
             self._room.set()
 
     def _isolates(self, attempt: Attempt) -> bool:

@@ -93,7 +93,7 @@ def claim(
     for most, further, even in _plan(len(values["queues"]), limit, ahead, jobs):
         lanes = frontier.lanes(now)
         asked = {**values, "limit": most, "ahead": further, "even": even, "first": first, "lanes": lanes}
-        row = q.row(db.execute(q["claim"], asked, prepare=False))
+        row = q.row(db.execute(q["claim"], asked, prepare=True))
         enrolled, given, took_s, found, ends, lines = row
         if not enrolled:
             return None
@@ -154,7 +154,7 @@ def _settle(
     if plain:
         rows = sorted(codec.plain_ending(each) for each in plain)
         values = {"endings": codec.encode(rows).decode(), "many": len(plain), "wall": wall}
-        applied |= _applied(db.execute(q["settle_done"], values, prepare=False).fetchone(), plain, under)
+        applied |= _applied(db.execute(q["settle_done"], values, prepare=True).fetchone(), plain, under)
     if others:
         rows = sorted((codec.ending(each) for each in others), key=lambda row: str(row[0]))
         notes = [line for each in others for line in _lines(each)]
@@ -165,7 +165,7 @@ def _settle(
             "channel": q.channel,
             **duty_token(under),
         }
-        applied |= _applied(db.execute(q["settle"], values, prepare=False).fetchone(), others, under)
+        applied |= _applied(db.execute(q["settle"], values, prepare=True).fetchone(), others, under)
     left = [each for each in settlements if each.lease.job_id not in applied]
     why = dict(zip((each.lease.job_id for each in left), _refusals(q, db, left, wall), strict=True)) if left else {}
     return [why.get(each.lease.job_id, Answer.ACCEPTED) for each in settlements]

@@ -68,8 +68,7 @@ WITH clock AS MATERIALIZED (
         clock_timestamp() AS began
 ),
 enrolled AS MATERIALIZED (
-    SELECT id FROM {schema}.worker WHERE id = %(worker)s AND gone_at IS NULL AND claim_try <= %(try)s::bigint
-    FOR SHARE
+    SELECT id FROM {schema}.worker WHERE id = %(worker)s AND gone_at IS NULL
 ),
 given AS MATERIALIZED (
     SELECT id FROM {schema}.job
@@ -126,7 +125,7 @@ picked AS MATERIALIZED (
                     AND job.task = ANY (%(tasks)s::text[])
                     AND (%(limit)s::bigint > 0 OR job.on_crash = 'retry')
                 ORDER BY job.run_at, job.seq
-                LIMIT wanted.share
+                LIMIT %(limit)s::bigint + %(ahead)s::bigint
                 FOR UPDATE SKIP LOCKED
             ) AS ready
             LIMIT wanted.share
@@ -137,6 +136,13 @@ picked AS MATERIALIZED (
 looked AS MATERIALIZED (
     SELECT extract(epoch FROM clock_timestamp() - clock.began)::float8 AS seconds, all_of_them.jobs
     FROM clock, (SELECT count(*) AS jobs FROM picked) AS all_of_them
+),
+-- The worker as it is now, and stays until this ends; not as it was when this began. Only with something to take: a
+-- lock is a write.
+holder AS MATERIALIZED (
+    SELECT id FROM {schema}.worker
+    WHERE id = %(worker)s AND gone_at IS NULL AND claim_try <= %(try)s::bigint AND EXISTS (SELECT FROM picked)
+    FOR SHARE
 ),
 taken AS (
     UPDATE {schema}.job AS job SET
@@ -150,12 +156,12 @@ taken AS (
         started = picked.number <= %(limit)s::bigint,
         progress = NULL,
         note = NULL
-    FROM picked, clock
+    FROM picked, clock, holder
     WHERE job.ctid = picked.place AND (picked.number <= %(limit)s::bigint OR job.on_crash = 'retry')
     RETURNING {schema}.as_json(job) AS line, picked.number
 )
 SELECT
-    EXISTS (SELECT FROM enrolled),
+    CASE WHEN EXISTS (SELECT FROM picked) THEN EXISTS (SELECT FROM holder) ELSE EXISTS (SELECT FROM enrolled) END,
     EXISTS (SELECT FROM given),
     (SELECT seconds FROM looked),
     (SELECT jobs FROM looked),

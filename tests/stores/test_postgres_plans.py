@@ -1,0 +1,77 @@
+"""How PostgreSQL goes about the statements that run all the time: by an index, however many jobs there are."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from holdfast.stores.postgres.connection import Connections, Cursor
+from holdfast.stores.postgres.store import PostgresStore
+from tests.servers import PostgresServer
+
+JOBS = 30_000
+CLAIM = {"worker": "w", "claim_id": "c", "try": 0, "limit": 1, "ahead": 0, "even": True, "first": True}
+VALUES: dict[str, dict[str, Any]] = {
+    "claim": CLAIM | {"queues": ["default"], "tasks": ["t"], "lanes": None, "wall": None, "lease": None},
+    "due": {"queues": ["default"], "tasks": ["t"], "lanes": None},
+    "deadline": {},
+    "settle_done": {"endings": '[["j1", 1, "c", null]]', "many": 1, "wall": None},
+    "beat": {"worker": "w", "pulses": '[["j1", 1, "c", true, null, null]]', "rss_mb": 1.0, "wall": None, "lease": None},
+}
+
+
+@pytest.fixture(scope="module")
+def full(server: PostgresServer) -> Any:
+    """A store with many ready jobs and many finished ones, and a planner that knows it."""
+    store = PostgresStore(f"{server.url}?schema=plans")
+    store.migrate()
+    server.execute(FILL)
+    server.execute("ANALYZE plans.job")
+    yield store
+    store.close()
+    server.execute("DROP SCHEMA plans CASCADE")
+
+
+FILL = f"""
+        INSERT INTO plans.job (id, task, queue, payload, run_at, created_at, attempts_max, backoff_base_s,
+            backoff_cap_s, backoff_jitter, crashes_max, on_crash, lease_s, beat_s, state, ended_at)
+        SELECT 'j' || n, 't', 'default', '{{}}', n, n, 3, 1, 60, true, 3, 'retry', 30, 10,
+            CASE WHEN n % 2 = 0 THEN 'ready' ELSE 'done' END, CASE WHEN n % 2 = 1 THEN n END
+        FROM generate_series(1, {JOBS}) AS n
+"""
+
+
+@pytest.mark.parametrize("query", VALUES)
+def test_what_runs_all_the_time_reads_jobs_by_an_index(full: PostgresStore, query: str) -> None:
+    plan = full._db.run(partial(explained, full._db, query))
+    assert "Seq Scan on job" not in plan
+    assert "Index Scan" in plan
+
+
+def test_a_plan_from_when_there_was_nothing_is_not_kept(server: PostgresServer) -> None:
+    """Prepared on an empty table, asked again when it is full and nothing has told the planner."""
+    store = PostgresStore(f"{server.url}?schema=plans_anew")
+    store.migrate()
+    try:
+        with store._db._open_pool().connection() as db, db.cursor() as cursor:
+            for _ in range(10):
+                cursor.execute(store._db["claim"], VALUES["claim"], prepare=True)
+            server.execute(FILL.replace("plans.", "plans_anew."))
+            for _ in range(10):
+                cursor.execute(store._db["due"], VALUES["due"], prepare=True)
+                cursor.execute(store._db["claim"], VALUES["claim"], prepare=True)
+            assert cursor.execute("SELECT sum(generic_plans) FROM pg_prepared_statements").fetchone() == (0,)
+    finally:
+        store.close()
+        server.execute("DROP SCHEMA plans_anew CASCADE")
+
+
+def test_the_sessions_of_the_pool_are_set_up_like_that(full: PostgresStore) -> None:
+    shown = full._db.run(lambda db: [db.execute(f"SHOW {name}").fetchone() for name in ("plan_cache_mode", "jit")])
+    assert shown == [("force_custom_plan",), ("off",)]
+
+
+def explained(queries: Connections, query: str, db: Cursor) -> str:
+    with db.connection.transaction(force_rollback=True):
+        rows = db.execute(b"EXPLAIN " + queries[query], VALUES[query], prepare=False).fetchall()
+    return "\n".join(row[0] for row in rows)
