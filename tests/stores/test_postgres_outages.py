@@ -466,7 +466,7 @@ def test_a_worker_says_that_the_store_is_read_only_and_goes_on_when_it_is_not(
 def test_a_pool_that_is_exhausted_says_so_in_time_and_beats_recover(server: PostgresServer, schema: str) -> None:
     store = opened(server.url, schema, "&pool_max=2&wait_s=0.7")
     job = start(store)
-    pool = store._db._open_pool()
+    pool = store._often._open_pool()
     with pool.connection(), pool.connection():
         began = time.monotonic()
         with pytest.raises(StoreUnavailable, match="pool_max"):
@@ -474,6 +474,21 @@ def test_a_pool_that_is_exhausted_says_so_in_time_and_beats_recover(server: Post
         assert 0.6 < time.monotonic() - began < 2
     assert store.beat(job.worker or "", [Pulse(job.lease)]).lost == []
     assert (row(store, job.id).lease_until or 0) > (job.lease_until or 0)
+    store.close()
+
+
+def test_a_program_that_uses_up_all_connections_does_not_hold_up_its_worker(
+    server: PostgresServer, schema: str
+) -> None:
+    """What a worker asks for all the time has connections of its own."""
+    store = opened(server.url, schema, "&pool_max=2&wait_s=0.3")
+    job = start(store)
+    pool = store._db._open_pool()
+    with pool.connection(), pool.connection():
+        with pytest.raises(StoreUnavailable, match="pool_max"):
+            add(store)
+        assert store.beat(job.worker or "", [Pulse(job.lease)]).lost == []
+        assert settle(store, job, Succeeded("1")) is Answer.ACCEPTED
     store.close()
 
 

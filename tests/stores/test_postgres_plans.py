@@ -43,32 +43,36 @@ FILL = f"""
 
 @pytest.mark.parametrize("query", VALUES)
 def test_what_runs_all_the_time_reads_jobs_by_an_index(full: PostgresStore, query: str) -> None:
-    plan = full._db.run(partial(explained, full._db, query))
+    plan = full._often.run(partial(explained, full._often, query))
     assert "Seq Scan on job" not in plan
     assert "Index Scan" in plan
 
 
-def test_a_plan_from_when_there_was_nothing_is_not_kept(server: PostgresServer) -> None:
-    """Prepared on an empty table, asked again when it is full and nothing has told the planner."""
+def test_a_plan_from_when_there_was_nothing_serves_a_full_table(server: PostgresServer) -> None:
+    """Made once, on an empty table; asked for again when it is full and nothing has told the planner."""
     store = PostgresStore(f"{server.url}?schema=plans_anew")
     store.migrate()
     try:
-        with store._db._open_pool().connection() as db, db.cursor() as cursor:
-            for _ in range(10):
-                cursor.execute(store._db["claim"], VALUES["claim"], prepare=True)
+        with store._often._open_pool().connection() as db, db.cursor() as cursor:
+            for name in ("claim", "due"):
+                cursor.execute(store._often[name], VALUES[name], prepare=True)
             server.execute(FILL.replace("plans.", "plans_anew."))
-            for _ in range(10):
-                cursor.execute(store._db["due"], VALUES["due"], prepare=True)
-                cursor.execute(store._db["claim"], VALUES["claim"], prepare=True)
-            assert cursor.execute("SELECT sum(generic_plans) FROM pg_prepared_statements").fetchone() == (0,)
+            server.execute("INSERT INTO plans_anew.worker VALUES ('w', '', '', 1, '', NULL, '[]', 1, 1, '', 0, 0)")
+            with db.transaction():
+                for name in ("claim", "due"):
+                    cursor.execute(store._often[name], VALUES[name], prepare=True)
+                scans = "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relid = 'plans_anew.job'::regclass"
+                assert cursor.execute(scans).fetchone() == (0,)
+            made = "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements WHERE statement LIKE %s"
+            assert cursor.execute(made, ("%plans_anew%",)).fetchone() == (4, 0)
     finally:
         store.close()
         server.execute("DROP SCHEMA plans_anew CASCADE")
 
 
 def test_the_sessions_of_the_pool_are_set_up_like_that(full: PostgresStore) -> None:
-    shown = full._db.run(lambda db: [db.execute(f"SHOW {name}").fetchone() for name in ("plan_cache_mode", "jit")])
-    assert shown == [("force_custom_plan",), ("off",)]
+    shown = full._often.run(lambda db: [db.execute(f"SHOW {name}").fetchone() for name in ("plan_cache_mode", "jit")])
+    assert shown == [("force_generic_plan",), ("off",)]
 
 
 def explained(queries: Connections, query: str, db: Cursor) -> str:

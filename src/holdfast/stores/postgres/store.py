@@ -66,6 +66,7 @@ class PostgresStore:
         self._fake = clock if clock is not None and not isinstance(clock, SystemClock) else None
         self._clock: Clock = clock or SystemClock()
         self._db = Connections(options)
+        self._often = Connections(options, often=True)  # what a worker asks for all the time never waits for the rest
         self._callers = Callers(self._db)
         self._sessions = Sessions(self._db)
         self._ahead: tuple[float, float] | None = None  # the server's clock minus ours, and when that was measured
@@ -83,7 +84,7 @@ class PostgresStore:
             return Moment(self._fake.wall(), self._fake.lease())
         local = self._clock.lease()
         if self._ahead is None or local - self._ahead[1] > _CLOCK_S:
-            self._ahead = self._db.one("now")[0] - self._clock.lease(), local
+            self._ahead = self._often.one("now")[0] - self._clock.lease(), local
         server = self._clock.lease() + self._ahead[0]
         return Moment(server, server)
 
@@ -122,9 +123,9 @@ class PostgresStore:
                 values["try"] = self._claim_try
                 db.execute(self._db["claim_again"], values, prepare=False)
             self._unanswered.add(claim_id)
-            return batch.claim(self._db, db, self._frontier, now, values, limit, ahead)
+            return batch.claim(self._often, db, self._frontier, now, values, limit, ahead)
 
-        jobs = self._db.run(claim)
+        jobs = self._often.run(claim)
         self._unanswered.discard(claim_id)
         point("claim.after")
         if jobs is None:
@@ -134,7 +135,7 @@ class PostgresStore:
     def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
         rows = codec.encode([codec.pulse(pulse) for pulse in pulses]).decode()
         point("beat.before")
-        enrolled, stale, skipped, cancelled = self._db.one(
+        enrolled, stale, skipped, cancelled = self._often.one(
             "beat", {"worker": worker_id, "pulses": rows, "rss_mb": rss_mb, **self._instants()}
         )
         if not enrolled:
@@ -158,7 +159,7 @@ class PostgresStore:
         if not settlements:
             return []
         point("settle.before")
-        answers = self._db.run(lambda db: batch.settle(self._db, db, settlements, self._wall(), under))
+        answers = self._often.run(lambda db: batch.settle(self._often, db, settlements, self._wall(), under))
         self._batches += 1
         if self._batches % batch.FOLD_EVERY == 0:
             self._db.run(lambda db: db.execute(self._db["settle_fold"]))
@@ -178,18 +179,18 @@ class PostgresStore:
 
     def overdue(self, grace_s: float = 0.0, limit: int = 500, skip: int = 0) -> list[Job]:
         values: dict[str, Any] = {**self._instants(), "grace": grace_s, "limit": limit, "skip": skip}
-        while (page := self._db.one("overdue", values)[0]) != "[]":
+        while (page := self._often.one("overdue", values)[0]) != "[]":
             if jobs := codec.jobs_from(page):
                 return jobs
             values["skip"] += limit  # not one of them can be read; those behind them must not suffer
         return []
 
     def deadline(self) -> float | None:
-        earliest: float | None = self._db.one("deadline")[0]
+        earliest: float | None = self._often.one("deadline")[0]
         return earliest
 
     def vanished(self) -> list[Vanished]:
-        found = self._db.one("vanished", {"watch": self._lifeline.watches()})[0]
+        found = self._often.one("vanished", {"watch": self._lifeline.watches()})[0]
         return [
             Vanished(worker, "lock" if worker.gone_at is None else "gone") for worker, _ in codec.workers_from(found)
         ]
@@ -224,14 +225,14 @@ class PostgresStore:
 
     def retire(self, worker_id: str, cause: str, under: Duty | None = None) -> bool:
         values = {"worker": worker_id, "cause": cause, "wall": self._wall(), **batch.duty_token(under)}
-        allowed, marked = self._db.one("retire", values)
+        allowed, marked = self._often.one("retire", values)
         if not allowed:
             raise duty_lost(under)
         self._lifeline.drop(worker_id)
         return bool(marked)
 
     def acquire(self, name: str, holder: str, ttl_s: float) -> Duty | None:
-        row = self._db.one("acquire", {"name": name, "holder": holder, "ttl": ttl_s, **self._instants()})
+        row = self._often.one("acquire", {"name": name, "holder": holder, "ttl": ttl_s, **self._instants()})
         return Duty(name, holder, *row) if row is not None else None
 
     def resign(self, duty: Duty) -> bool:
@@ -314,7 +315,9 @@ class PostgresStore:
 
     def due(self, queues: Sequence[str], tasks: Sequence[str]) -> float | None:
         lanes = self._frontier.lanes(self._clock.lease())
-        earliest: float | None = self._db.one("due", {"queues": list(queues), "tasks": list(tasks), "lanes": lanes})[0]
+        earliest: float | None = self._often.one("due", {"queues": list(queues), "tasks": list(tasks), "lanes": lanes})[
+            0
+        ]
         return earliest
 
     def wait(self, timeout_s: float) -> bool:
@@ -355,6 +358,7 @@ class PostgresStore:
         self._lifeline.close()
         self._sessions.close()
         self._db.close()
+        self._often.close()
         self.wake()
 
     # ------------------------------------------------------------------------------------- parts
