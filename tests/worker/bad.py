@@ -148,9 +148,9 @@ def interrupt_by_keyboard() -> None:
     raise KeyboardInterrupt
 
 
-def start_a_grandchild(pid_file: str, ending: str) -> str:
+def start_a_grandchild(pid_file: str, ending: str, own_session: bool = False) -> str:
     """Start a process that would outlive us, and end in one way or another."""
-    child = subprocess.Popen(["sleep", "600"])
+    child = subprocess.Popen(["sleep", "600"], start_new_session=own_session)
     Path(pid_file).write_text(str(child.pid))
     if ending == "crash":
         segfault()

@@ -176,13 +176,18 @@ def test_a_worker_out_of_touch_ends_the_process_before_its_lease_ends(file_house
 # --- Processes --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ending", ["return", "crash", "hang"])
-def test_nothing_that_it_started_outlives_the_attempt(file_house: House, tmp_path: Path, ending: str) -> None:
+@pytest.mark.parametrize(
+    ("ending", "own_session"),
+    [("return", False), ("crash", False), ("hang", False), ("return", True), ("hang", True)],
+)
+def test_nothing_that_it_started_outlives_the_attempt(
+    file_house: House, tmp_path: Path, ending: str, own_session: bool
+) -> None:
     task = file_house.app.task(
         name="starts", isolate=True, timeout_s=0.3 if ending == "hang" else None, retry=ONCE, crashes_max=1
     )(bad.start_a_grandchild)
     file_house.start()
-    job = task.enqueue(str(tmp_path / "pid"), ending)
+    job = task.enqueue(str(tmp_path / "pid"), ending, own_session)
     file_house.until_state(job.id, "done" if ending == "return" else "dead")
     grandchild = int((tmp_path / "pid").read_text())
     until(lambda: not alive(grandchild), "the grandchild ends")

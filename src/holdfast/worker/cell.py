@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -43,6 +44,7 @@ class Cell:
         self.stack: str | None = None
         self.peak_mb: float | None = None
         self._code: int | None = None
+        self._strays: list[int] = []  # what it had started when it was told to end
         self.socket, theirs = socket.socketpair()
         self._dump = _scratch()
         self._frames = wire.Frames[wire.Word](wire.Word)
@@ -105,14 +107,21 @@ class Cell:
 
     # --------------------------------------------------------------------------------------- ending
 
-    def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal to the cell and to everything in its group."""
+    def terminate(self) -> None:
+        """Ask everything in its group to end."""
+        self._strays = _descendants(self.pid)
         with contextlib.suppress(OSError):
-            os.killpg(self.pid, number)
+            os.killpg(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """End it now, with everything that it has started."""
-        self.send_signal(signal.SIGKILL)
+        strays = self._strays + _descendants(self.pid)  # who has left its group is known only while it lives
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, signal.SIGKILL)
+        for pid in strays:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self._strays = []
         if self.group is not None:
             self.group.kill()
 
@@ -157,6 +166,16 @@ class Cell:
             handlers = [text for text in threads if re.search(r"worker/executors\.py\", line \d+ in _run$", text, re.M)]
             return clean("\n".join(handlers or threads).strip(), TRACE_MAX) or None
         return None
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return what a process has started, and what that has started; orphans among them are its own by then."""
+    found = [pid]
+    for each in found:
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{each}/task"):
+                found += map(int, Path(f"/proc/{each}/task/{thread}/children").read_text().split())
+    return found[1:]
 
 
 def _end_of(pid: int) -> int | None:

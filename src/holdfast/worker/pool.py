@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import selectors
-import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -293,7 +292,7 @@ class Pool:
 
     def _terminate(self, cell: Cell) -> None:
         cell.forced, cell.stack = True, cell.stack or cell.read_stack()
-        cell.send_signal(signal.SIGTERM)
+        cell.terminate()
 
     def _force(self, attempt: Attempt) -> None:
         cell = self._cell_of(attempt)
