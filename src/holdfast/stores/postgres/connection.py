@@ -143,6 +143,7 @@ class Connections:
     def __init__(self, options: Options, *, often: bool = False) -> None:
         self.options = options
         self._often = often  # the same few statements all the time: they are prepared, and planned once
+        self.twin: Connections | None = None  # another pool to the same server: what is cut here may be cut there
         self.channel = options.schema  # what NOTIFY is sent to
         names = {"schema": sql.Identifier(options.schema), "channel": sql.Identifier(self.channel)}
         self._sql = {name: self._written(text, names) for name, text in _QUERIES.items()}
@@ -269,6 +270,11 @@ class Connections:
     def _drop_the_dead(self, began: float) -> None:
         """Where one connection was cut the others may be too: let them all be made anew. Once for all whose work began
         before that."""
+        for pool in (self, self.twin):
+            if pool is not None:
+                pool._drain(began)
+
+    def _drain(self, began: float) -> None:
         with self._lock:
             if self._pool is not None and self._dropped_at < began:
                 self._dropped_at = _CLOCK.lease()

@@ -67,6 +67,7 @@ class PostgresStore:
         self._clock: Clock = clock or SystemClock()
         self._db = Connections(options)
         self._often = Connections(options, often=True)  # what a worker asks for all the time never waits for the rest
+        self._db.twin, self._often.twin = self._often, self._db
         self._callers = Callers(self._db)
         self._sessions = Sessions(self._db)
         self._ahead: tuple[float, float] | None = None  # the server's clock minus ours, and when that was measured
