@@ -896,6 +896,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ("alerts: lines that become visible late are left out", "alerts/teller.py", " - OVERLAP_S)", ")", ALERTS_TELLER),
     ("alerts: what a person did is told", "alerts/teller.py", " and event.actor is None", "", ALERTS_TELLER),
     (
+        "alerts: a channel that hangs holds up the others",
+        "alerts/teller.py",
+        "self._outboxes[channel].put(message)",
+        "channel.send(message, self._store.url)",
+        ALERTS_TELLER,
+    ),
+    (
         "alerts: any number of messages wait",
         "alerts/teller.py",
         "queue.Queue(WAITING_MAX)",
