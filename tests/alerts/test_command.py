@@ -56,6 +56,7 @@ def test_it_need_not_read_what_it_is_told() -> None:
 def test_its_environment_has_none_of_our_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_DB", STORE)
     monkeypatch.setenv("HOLDFAST_ALERT_SECRET", "s3cret-s3cret")
+    monkeypatch.setenv("HOLDFAST_SERVER_TOKEN", "t0ken")
     monkeypatch.setenv("PGPASSWORD", "hunter2")
     monkeypatch.setenv("HOOK_KEY", "s3cret-s3cret")
     monkeypatch.setenv("DATABASE_URL", STORE)
@@ -65,6 +66,7 @@ def test_its_environment_has_none_of_our_secrets(tmp_path: Path, monkeypatch: py
     text = (tmp_path / "env").read_text()
     assert "s3cret" not in text
     assert "hunter2" not in text
+    assert "t0ken" not in text
     assert json.loads(text)["PAGER_TOKEN"] == "the command's own"
 
 

@@ -374,6 +374,26 @@ def test_no_more_messages_wait_than_there_is_room_for(caplog: pytest.LogCaptureF
     assert len(ear.heard) == 1 + WAITING_MAX
 
 
+def test_a_channel_that_hangs_holds_up_neither_the_others_nor_the_next_look(store: Store, clock: FakeClock) -> None:
+    go_on = threading.Event()
+
+    class Hanging(Ear):
+        def send(self, message: Message, url: str) -> Sent:
+            go_on.wait(10)
+            return super().send(message, url)
+
+    slow, ear = Hanging(), Ear()
+    telling = Teller(store, clock, [Alert(KINDS, Limits(), (slow, ear))], name="a")
+    for task in ("first", "second"):
+        job_in(store, State.DEAD, task=task)
+        telling.look()
+    until(lambda: len(ear.heard) == 2)
+    assert slow.heard == []
+    go_on.set()
+    assert telling.flush()
+    assert [message.task for message in slow.heard] == ["first", "second"]
+
+
 def test_the_log_gets_one_line_each(caplog: pytest.LogCaptureFixture, store: Store, clock: FakeClock) -> None:
     caplog.set_level(logging.INFO, "holdfast.alerts")
     telling = Teller(store, clock, [alert(LogChannel())], name="a")
