@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -117,7 +118,10 @@ def worker(
     )
     logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)
     _warn_of_strange_queues(found, app, options.queues)
-    with Teller(found.store, found.clock, found.alerts, name=name or socket.gethostname()):
+    with ExitStack() as stack:
+        if found.alerts:
+            teller = Teller(found.store, found.clock, found.alerts, name=name or socket.gethostname())
+            stack.enter_context(teller)
         code = supervise(app, found, options)
     ctx.exit(code)
 
