@@ -308,6 +308,12 @@ def test_a_worker_marked_gone_gets_nothing(store: Store) -> None:
     assert row(store, job.id) == job
 
 
+def test_a_worker_that_nobody_knows_is_told_so_even_when_there_is_no_job(store: Store) -> None:
+    enrol(store)
+    with pytest.raises(WorkerGone):
+        store.claim("somebody else", "c-1", ["default"], ["t"], 1)
+
+
 def test_a_worker_marked_gone_does_not_get_its_own_claim_again(store: Store) -> None:
     worker = enrol(store)
     add(store)

@@ -1,11 +1,14 @@
 """What PostgreSQL alone has to guard: whose lock means something, who may be forgotten, where a claim begins."""
 
 import math
+import threading
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 
+from holdfast.core.records import Job
+from holdfast.errors import WorkerGone
 from holdfast.stores.postgres.frontier import SURE
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import FakeClock
@@ -53,6 +56,42 @@ def test_a_free_lock_means_something_only_on_the_run_of_the_server_that_it_was_t
         db.execute("UPDATE holdfast.worker SET server = 'another run'")
     assert looking.vanished() == []
     looking.retire(worker, "the test is over")
+
+
+# -------------------------------------------------------------------------------------------- claiming
+
+
+def test_a_worker_that_is_declared_dead_while_it_claims_gets_nothing(store: PostgresStore, postgres: str) -> None:
+    """When the claim began it was alive; when the job would have become its own it was not."""
+    worker, other = enrol(store), enrol(store)
+    add(store)
+    told: list[BaseException | list[Job]] = []
+
+    def take() -> None:
+        try:
+            told.append(claim(store, worker))
+        except WorkerGone as error:
+            told.append(error)
+
+    claiming = threading.Thread(target=take)
+    with psycopg.connect(postgres, autocommit=True) as looking, psycopg.connect(postgres) as reaper:
+        reaper.execute("UPDATE holdfast.worker SET gone_at = 1, gone_cause = 'killed' WHERE id = %s", (worker,))
+        claiming.start()
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = %s"
+        give_up_at = CLOCK.lease() + 10
+        while looking.execute(waiting, ("transactionid",)).fetchone() == (0,) and CLOCK.lease() < give_up_at:
+            pause(0.01)
+    claiming.join(10)
+    assert [type(each) for each in told] == [WorkerGone]
+    assert len(claim(store, other)) == 1, "it is there for somebody else"
+
+
+def test_a_claim_that_finds_nothing_writes_nothing(store: PostgresStore, postgres: str) -> None:
+    """Hints wake many workers for one job; those that come too late shall not make the server sync."""
+    worker = enrol(store)
+    with psycopg.connect(postgres, autocommit=True) as db:
+        assert claim(store, worker) == []
+        assert db.execute("SELECT xmax::text FROM holdfast.worker").fetchall() == [("0",)]
 
 
 # -------------------------------------------------------------------------------------------- forgetting
