@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast import App, Job, Retry
+from holdfast.worker import pool
 from tests.conftest import empty
 from tests.worker import bad
 from tests.worker.conftest import sqlite_url
@@ -65,7 +66,7 @@ class Case(NamedTuple):
 
 
 LOST, FAILED, TIMED_OUT = ["zombie", "dead"], ["failed", "dead"], ["timed_out", "dead"]
-LIMIT = {"timeout_s": 0.2}
+LIMIT = {"timeout_s": 0.1}
 
 CASES: dict[Callable[..., Any], Case] = {
     bad.segfault: Case(LOST, "its process was killed by SIGSEGV; crashed 1 times", stack="in segfault"),
@@ -73,12 +74,12 @@ CASES: dict[Callable[..., Any], Case] = {
     bad.kill_itself: Case(LOST, "its process was killed by SIGKILL; crashed 1 times", detail={"signal": "SIGKILL"}),
     bad.recurse_in_c: Case(LOST, "its process was killed by SIGSEGV", detail={"signal": "SIGSEGV"}),
     bad.hog: Case(FAILED, "MemoryError", {"memory_max_mb": 256}),
-    bad.spin: Case(TIMED_OUT, "ran longer than timeout_s=0.2", LIMIT, stack="in spin"),
-    bad.hold_the_lock_for_long: Case(TIMED_OUT, "ran longer than timeout_s=0.2", LIMIT, stack="in hold_the_lock"),
-    bad.read_from_silence: Case(TIMED_OUT, "ran longer than timeout_s=0.2", LIMIT, stack="in read_from_silence"),
-    bad.ignore_everything: Case(TIMED_OUT, "ran longer than timeout_s=0.2", LIMIT, stack="in ignore_everything"),
+    bad.spin: Case(TIMED_OUT, "ran longer than timeout_s=0.1", LIMIT, stack="in spin"),
+    bad.hold_the_lock_for_long: Case(TIMED_OUT, "ran longer than timeout_s=0.1", LIMIT, stack="in hold_the_lock"),
+    bad.read_from_silence: Case(TIMED_OUT, "ran longer than timeout_s=0.1", LIMIT, stack="in read_from_silence"),
+    bad.ignore_everything: Case(TIMED_OUT, "ran longer than timeout_s=0.1", LIMIT, stack="in ignore_everything"),
     bad.ignore_the_end: Case(
-        TIMED_OUT, "ran longer than timeout_s=0.2", LIMIT, {"process": "was killed by SIGKILL"}, "in ignore_everything"
+        TIMED_OUT, "ran longer than timeout_s=0.1", LIMIT, {"process": "was killed by SIGKILL"}, "in ignore_everything"
     ),
     bad.recurse: Case(FAILED, "RecursionError: maximum recursion depth exceeded"),
     bad.return_too_much: Case(FAILED, "the result could not be stored:"),
@@ -99,12 +100,15 @@ def street(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         empty(url)
     else:
         url = sqlite_url(folder)
+    patience = pytest.MonkeyPatch()
+    patience.setattr(pool, "moments", lambda why, lease_s: pool.Moments(0.15, 0.15))
     house = House(App(url, journal="full"))
     try:
         yield Street(house, folder)
     finally:
         trouble = house.store.check()
         house.close()
+        patience.undo()
     assert trouble == []
 
 

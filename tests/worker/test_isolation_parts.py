@@ -277,6 +277,7 @@ def test_a_cell_that_is_never_ready_is_given_up(
     file_house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(pool, "BIRTH_MAX_S", 0.0)
+    monkeypatch.setattr(pool, "UNBORN_S", 0.05)
     task = file_house.app.task(name="pid", isolate=True)(bad.pid)
     file_house.start()
     job = task.enqueue()
