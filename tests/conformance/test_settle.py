@@ -109,6 +109,16 @@ def test_a_success_without_a_result_leaves_none(store: Store) -> None:
     assert row(store, job.id).result is None
 
 
+def test_a_success_takes_a_suspects_crash_back(store: Store) -> None:
+    job = start(store)
+    settle(store, job, Lost("exit", "killed", suspects=2))
+    suspect = again(store, row(store, job.id))
+    assert (suspect.crashes, suspect.suspects) == (1, 2)
+    assert settle(store, suspect, Succeeded("1")) is ACCEPTED
+    done = row(store, job.id)
+    assert (done.state, done.crashes, done.suspects, done.zombies) == (State.DONE, 0, 0, 1)
+
+
 EVERYTHING = Verdict(
     move=Move.RETRY,
     state=State.READY,

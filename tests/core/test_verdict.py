@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from holdfast.core.machine import MOVES, Move, State
 from holdfast.core.records import Job, Note
 from holdfast.core.verdict import (
+    FORGIVEN_MAX,
     Cancelled,
     Failed,
     Lost,
@@ -382,6 +383,52 @@ def test_the_reason_in_a_held_or_dead_event_is_the_error_of_the_row() -> None:
     for case, _, verdict in cases():
         if verdict.state in (State.HELD, State.DEAD):
             assert verdict.notes[-1].detail["reason"] == verdict.error, case
+
+
+# ---------------------------------------------------------------------------------------------- suspects
+
+SUSPECT = a_job(crashes=1, zombies=1, suspects=5, attempts_max=3, crashes_max=2)
+ACQUITS = {"succeeded", "failed", "timed out", "stalled", "finished, not stored", "snoozed", "parked"}
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_a_suspect_that_ends_without_a_crash_gets_its_crash_taken_back(name: str) -> None:
+    verdict = judge(OUTCOMES[name], SUSPECT, NOW, chance=0.5)
+    if name in ACQUITS:
+        assert (verdict.crashes, verdict.suspects) == (-1, 0)
+    elif not isinstance(OUTCOMES[name], Lost):
+        assert (verdict.crashes, verdict.suspects) == (0, None), "that shows nothing"
+
+
+def test_a_crash_that_was_its_own_is_not_taken_back() -> None:
+    guilty = msgspec.structs.replace(SUSPECT, suspects=1)
+    assert judge(Succeeded(), guilty, NOW, chance=0.5).crashes == 0
+    assert judge(Failed("x"), guilty, NOW, chance=0.5).crashes == 0
+
+
+def test_what_is_taken_back_does_not_count_against_any_budget() -> None:
+    tired = msgspec.structs.replace(SUSPECT, failures=1)  # with its crash and one failure more: three of three
+    assert judge(Failed("x"), tired, NOW, chance=0.5).state is State.READY
+    assert judge(Failed("x"), msgspec.structs.replace(tired, suspects=1), NOW, chance=0.5).state is State.DEAD
+
+
+def test_a_suspect_that_is_lost_alone_is_guilty_and_one_that_is_lost_in_company_is_not() -> None:
+    alone, company = Lost("exit", "killed", suspects=1), Lost("exit", "killed", suspects=2)
+    assert judge(alone, SUSPECT, NOW, chance=0.5).state is State.DEAD
+    verdict = judge(company, SUSPECT, NOW, chance=0.5)
+    assert (verdict.state, verdict.crashes, verdict.zombies, verdict.suspects) == (State.READY, 0, 1, 2)
+
+
+def test_the_first_loss_in_company_is_carried_by_each() -> None:
+    assert judge(Lost("exit", "killed", suspects=2), a_job(), NOW, chance=0.5).crashes == 1
+
+
+def test_a_suspect_is_not_forgiven_for_ever() -> None:
+    company = Lost("exit", "killed", suspects=2)
+    often = msgspec.structs.replace(SUSPECT, zombies=FORGIVEN_MAX - 1)
+    assert judge(company, often, NOW, chance=0.5).state is State.READY
+    too_often = msgspec.structs.replace(SUSPECT, zombies=FORGIVEN_MAX)
+    assert judge(company, too_often, NOW, chance=0.5).state is State.DEAD
 
 
 # ---------------------------------------------------------------------------------------------- properties

@@ -99,6 +99,13 @@ def wait(ctx: Context) -> int:
     return ctx.fence
 
 
+@app.task(name="poison", retry=AGAIN)
+def poison(ctx: Context) -> None:
+    """Kill the process, with all who are in it, when the file `go` appears."""
+    wait(ctx)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @app.task(name="breed", retry=AGAIN)
 def breed(ctx: Context) -> int:
     """Start a process of its own that would go on for long, then wait."""

@@ -145,7 +145,7 @@ BROKEN = [
     ),
     Broken(
         "a crash costs nothing",
-        ((verdict, "judge", "crashes=0 if outcome.excused else 1", "crashes=0"),),
+        ((verdict, "_judge", "crashes=0 if _is_forgiven(outcome, job) else 1", "crashes=0"),),
         world="the last crash",
     ),
     Broken(
@@ -155,7 +155,7 @@ BROKEN = [
     ),
     Broken(
         "a started attempt that was to be held is released",
-        ((verdict, "judge", 'case Released(started=True) if job.on_crash != "retry":', "case Released() if False:"),),
+        ((verdict, "_judge", 'case Released(started=True) if job.on_crash != "retry":', "case Released() if False:"),),
         world="hold, approved",
     ),
     Broken(

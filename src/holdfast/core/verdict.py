@@ -173,8 +173,20 @@ def own_ending(verdict: Verdict) -> Note | None:
 def judge(outcome: Outcome, job: Job, now: float, *, chance: float) -> Verdict:
     """Decide what becomes of a running job whose attempt ended with `outcome`.
 
-    `now` is wall time; `chance`, from 0 up to 1, is the lot for the jitter.
+    `now` is wall time; `chance`, from 0 up to 1, is the lot for the jitter. A suspect, which was one of several jobs in
+    a process that died, is innocent when its attempt came to an end and its process did not: its crash is taken back.
     """
+    if job.suspects > 1 and isinstance(outcome, _ACQUITS):
+        innocent = msgspec.structs.replace(job, crashes=0, suspects=0)
+        verdict = _judge(outcome, innocent, now, chance)
+        return msgspec.structs.replace(verdict, crashes=-job.crashes, suspects=0)
+    return _judge(outcome, job, now, chance)
+
+
+_ACQUITS = (Succeeded, Failed, TimedOut, Stalled, Snoozed, Parked)
+
+
+def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
     if isinstance(outcome, Succeeded):
         if job.rolling_back:
             return _verdict(Move.ROLL_BACK, outcome, job, notes=(Note("rolled_back"),))
@@ -187,7 +199,7 @@ def judge(outcome: Outcome, job: Job, now: float, *, chance: float) -> Verdict:
         case Failed() | TimedOut() | Stalled():
             return _by_on_crash(outcome, job, now, chance, failures=1)
         case Lost():
-            return _by_on_crash(outcome, job, now, chance, crashes=0 if outcome.excused else 1)
+            return _by_on_crash(outcome, job, now, chance, crashes=0 if _is_forgiven(outcome, job) else 1)
         case Released(started=True) if job.on_crash != "retry":
             return _by_on_crash(outcome, job, now, chance)
         case Released():
@@ -198,6 +210,15 @@ def judge(outcome: Outcome, job: Job, now: float, *, chance: float) -> Verdict:
             return _verdict(Move.PARK, outcome, job)
         case _:  # pragma: no cover
             assert_never(outcome)
+
+
+def _is_forgiven(outcome: Lost, job: Job) -> bool:
+    """Say whether this loss says nothing about the job. A suspect runs in a process of its own: when it is lost with
+    others once more, their worker died, and not by its doing. But not for ever: that may not be so everywhere."""
+    return outcome.excused or (job.suspects > 1 and outcome.suspects > 1 and job.zombies < FORGIVEN_MAX)
+
+
+FORGIVEN_MAX = 10
 
 
 def _by_on_crash(

@@ -107,7 +107,8 @@ def pulse(beat: Pulse) -> list[Any]:
 def is_plain_success(settlement: Settlement) -> bool:
     """Say whether nothing but `done` and a result is to be written."""
     verdict = settlement.verdict
-    return verdict.state == "done" and not verdict.raises_fence and settlement.seen_lease_until is None
+    is_done = verdict.state == "done" and not verdict.raises_fence and verdict.suspects is None
+    return is_done and settlement.seen_lease_until is None
 
 
 def plain_ending(settlement: Settlement) -> list[Any]:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from holdfast.core.machine import ENDED, LIVE, Move, State
 from holdfast.core.policy import OnCrash
 from holdfast.core.records import BeatAnswer, Duty, Filter, Job, Lease, NewJob, Pulse, Worker
-from holdfast.core.verdict import Failed, Outcome, Released, Settlement, Stalled, TimedOut, Verdict
+from holdfast.core.verdict import Cancelled, Failed, Outcome, Released, Settlement, Stalled, TimedOut, Verdict
 from holdfast.errors import HoldfastError
 from holdfast.stores.protocol import Added, Answer, Store
 
@@ -30,6 +30,7 @@ Voice = Literal["attempt", "reaper"]  # who speaks: a worker about its own attem
 WRITES = ("add", "claim", "beat", "settle", "enroll", "retire", "acquire", "resign", "move")
 KEPT = ("entries", "rows", "gone", "dead", "excused", "duties", "decisions", "reported", "settled")
 ENDINGS = ["failed", "timed_out", "stalled", "zombie", "released", "snoozed"]
+FORGIVEN_MAX = 10  # losses of a suspect in company
 ROUNDING_S = 1e-5  # SQLite's JSON has fifteen digits
 
 
@@ -58,6 +59,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     by_itself: bool = False  # the newest attempt ended itself; nobody else did
     failures: int = 0
     crashes: int = 0
+    losses: int = 0
+    suspects: int = 0  # how many were in the process with it when it was lost last
     cancel_asked: bool = False
     started: bool = False  # since the last approval, and it has not come to an end of its own
 
@@ -246,8 +249,16 @@ class Book:
         elif short and entry.on_crash == "fail":
             self._expect(verdict.state is State.DEAD, "on_crash", "{} became {}, not dead", lease, verdict.state.value)
         failures = 0 if cancelled else int(isinstance(outcome, Failed | TimedOut | Stalled))
-        crashes = 0 if cancelled or outcome is not None else self._crashes(entry, verdict)
         self.sometimes[f"{'ended' if outcome is not None else 'lost'}: {verdict.state.value}"] += 1
+        if outcome is None:
+            crashes = 0 if cancelled else self._crashes(entry, verdict)
+            entry = replace(entry, losses=entry.losses + 1, suspects=verdict.suspects or 0)
+        elif entry.suspects > 1 and not isinstance(outcome, Released | Cancelled):
+            crashes = -entry.crashes  # it was not the one
+            entry = replace(entry, suspects=0)
+            self.sometimes["suspects that were innocent"] += 1
+        else:
+            crashes = 0
         return replace(
             entry, state=verdict.state, by_itself=outcome is not None,
             failures=entry.failures + failures, crashes=entry.crashes + crashes,
@@ -255,9 +266,12 @@ class Book:
         )  # fmt: skip
 
     def _crashes(self, entry: Entry, verdict: Verdict) -> int:
-        """A death that was seen counts; only what ran out may be excused, in a gap of the store's."""
+        """A death that was seen counts; only what ran out may be excused, in a gap of the store's. But a suspect is not
+        blamed once more for a death in company, unless that goes on and on."""
         detector = verdict.notes[0].detail.get("detector") if verdict.notes else None
         self.sometimes[f"found by {detector}"] += 1
+        if entry.suspects > 1 and (verdict.suspects or 0) > 1 and entry.losses < FORGIVEN_MAX:
+            return 0
         return verdict.crashes if detector == "expired" or entry.worker in self.excused else 1
 
     def _enroll(self, voice: Voice, answer: None, worker: Worker) -> set[str]:
