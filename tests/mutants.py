@@ -301,12 +301,15 @@ NEAREST = {
         "tests/crash/test_recovery.py",
     ),
     "worker/supervisor.py": ("tests/worker/test_supervisor.py", "tests/crash/test_recovery.py"),
+    "worker/pool.py": ("tests/worker/test_isolation_parts.py", "tests/worker/test_isolation.py"),
     "cli/child.py": ("tests/crash/test_signals.py",),
 }
 REAPER = ("tests/worker/test_reaper.py", "tests/test_daemon.py")
 
 POSTGRES = (CONFORMANCE, "tests/stores/test_postgres_guards.py")
 OUTAGES = ("tests/stores/test_postgres_outages.py",)
+ISOLATION = tuple(f"tests/worker/test_isolation{part}.py" for part in ("_parts", "", "_endings"))
+CELLS = ("tests/crash/test_isolation.py",)
 ALERTS_RULES = ("tests/alerts/test_rules.py",)
 ALERTS_TELLER = ("tests/alerts/test_teller.py",)
 ALERTS_WEBHOOK = ("tests/alerts/test_webhook.py",)
@@ -628,6 +631,98 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "pass  # what it carried",
         WORKER,
     ),
+    # --- isolation
+    ("isolation: nobody is", "core/isolation.py", "return declared or ", "return ", ISOLATION),
+    ("isolation: only the cell is killed", "worker/cell.py", "os.killpg(self.pid, signal.SIGKILL)", "pass", ISOLATION),
+    (
+        "isolation: who left the group stays",
+        "worker/cell.py",
+        "strays = self._strays + _descendants(self.pid)",
+        "strays: list[int] = []",
+        ISOLATION,
+    ),
+    ("isolation: no warden", "worker/pool.py", "self._warden.add(cell.pid)", "pass", CELLS),
+    ("isolation: the forked come back", "worker/inside.py", "if os.getpid() != self._pid:", "if False:", ISOLATION),
+    (
+        "isolation: every kill is for want of memory",
+        "worker/endings.py",
+        "if killed_for_memory and facts",
+        "if facts",
+        ISOLATION,
+    ),
+    (
+        "isolation: nobody is terminated",
+        "worker/pool.py",
+        "cell.plan.append((terminate_at, lambda: self._terminate(cell)))",
+        "pass",
+        ISOLATION,
+    ),
+    (
+        "isolation: nobody is killed in the end",
+        "worker/pool.py",
+        "cell.plan.append((terminate_at + allowed.end_s, cell.kill))",
+        "pass",
+        ISOLATION,
+    ),
+    (
+        "isolation: a cell is for ever",
+        "worker/pool.py",
+        "cell.jobs >= self._options.recycle_jobs or ",
+        "",
+        ISOLATION,
+    ),
+    (
+        "isolation: a cell may grow",
+        "worker/pool.py",
+        " or word.rss_mb >= self._options.recycle_mb",
+        "",
+        ISOLATION,
+    ),
+    (
+        "isolation: what it left may stay",
+        "worker/pool.py",
+        "if word.spent or cell.forced:",
+        "if cell.forced:",
+        ISOLATION,
+    ),
+    ("isolation: the idle stay", "worker/pool.py", "now - self._idle[0].idle_since >= IDLE_S", "False", ISOLATION),
+    (
+        "isolation: a lease that is about to end is begun",
+        "worker/pool.py",
+        "if attempt.window.must_stop(now):",
+        "if False:",
+        ISOLATION,
+    ),
+    (
+        "isolation: a held lock hides its place",
+        "worker/pool.py",
+        "cell.stack or cell.read_stack()",
+        "cell.stack",
+        ISOLATION,
+    ),
+    (
+        "isolation: a crash hides its place",
+        "worker/pool.py",
+        "crashed = cell.read_stack()",
+        "crashed = None",
+        ISOLATION,
+    ),
+    ("isolation: a settled one is kept", "worker/pool.py", "self._hands.settled(attempt)", "pass", ISOLATION),
+    (
+        "isolation: no limit of memory",
+        "worker/inside.py",
+        "memory.limit_self(self.memory_max_mb)",
+        "pass",
+        ISOLATION,
+    ),
+    (
+        "isolation: one that waits is forgotten",
+        "worker/pool.py",
+        "if attempt in self._waiting:",
+        "if False:",
+        ISOLATION,
+    ),
+    ("isolation: any codec will do", "cli/cell.py", "if self._setup.own_codec:", "if False:", ISOLATION),
     ("nobody fences itself", "worker/watch.py", "if attempt.window.must_stop(now):", "if False:", WORKER),
     (
         "the collector runs while frames are listed",
