@@ -99,6 +99,13 @@ def wait(ctx: Context) -> int:
     return ctx.fence
 
 
+@app.task(name="deaf", timeout_s=0.3, retry=Retry(attempts_max=1))
+def deaf(ctx: Context) -> None:
+    """Read from a pipe that nobody writes to: no interrupt gets through."""
+    write("start", ctx)
+    os.read(os.pipe()[0], 1)
+
+
 @app.task(name="poison", retry=AGAIN)
 def poison(ctx: Context) -> None:
     """Kill the process, with all who are in it, when the file `go` appears."""

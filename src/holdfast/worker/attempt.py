@@ -49,6 +49,7 @@ class Attempt:
         "claimed_at",
         "deadline",
         "ended",
+        "heard",
         "interrupt",
         "interrupted_at",
         "job",
@@ -72,12 +73,13 @@ class Attempt:
         self.window: TrustWindow = trust(sent_at, job.lease_s, job.beat_s)
         self.started_at: float | None = None
         self.deadline: float | None = None
-        self.ended = False  # the handler has returned; its outcome may still be on its way
+        self.ended = False  # the handler has returned, or was given up; its outcome may still be on its way
         self.moved_at = sent_at
         self.progress: float | None = None
         self.note: str | None = None
         self.interrupt: Interrupted | None = None  # why the handler was asked to stop
         self.interrupted_at = float("inf")  # lease clock
+        self.heard = False  # the event loop has passed that on
         self.transaction: Transaction | None = None
         self.opened: object = None  # what holds the transaction open: letting go of it would roll it back
         self.reported = True  # False while there is progress that no beat has carried yet
@@ -124,9 +126,33 @@ class Attempt:
                 interrupt(self._thread, type(why))
             elif self._async is not None:
                 loop, task = self._async
-                loop.call_soon_threadsafe(task.cancel)
+                loop.call_soon_threadsafe(self._cancel, task)
             elif self._elsewhere is not None:
                 self._elsewhere.interrupt(self)
+
+    def _cancel(self, task: asyncio.Task[None]) -> None:
+        self.heard = True
+        task.cancel()
+
+    def end(self) -> bool:
+        """Note that the handler has returned; False when it was given up before."""
+        with self._lock:
+            first, self.ended = not self.ended, True
+            return first
+
+    def abandon(self) -> bool:
+        """Give the handler up: it was asked to stop and goes on. False when there is nobody to give up: it has
+        returned, or it is in a process of its own, which can be ended."""
+        with self._lock:
+            if self.ended or (self._thread is None and self._async is None):
+                return False
+            self.ended = True
+            return True
+
+    @property
+    def is_deaf(self) -> bool:
+        """Say whether the handler, or another one, holds the event loop, so that no cancellation gets through."""
+        return self._async is not None and not self.heard
 
     def kill(self) -> bool:
         """End the handler's process, if it has one of its own; say whether it has."""

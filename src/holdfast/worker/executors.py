@@ -190,15 +190,16 @@ def conclude(attempt: Attempt, error: BaseException) -> Outcome:
     return Failed(describe(error), {"traceback": _trace(error)})
 
 
-def interrupted(attempt: Attempt, why: errors.Interrupted) -> Outcome:
+def interrupted(attempt: Attempt, why: errors.Interrupted, addition: str = "") -> Outcome:
     """Turn the signal that stopped a handler into an outcome."""
+    words = f"{why}; {addition}" if addition else str(why)
     match why:
         case errors.Cancelled():
-            return Cancelled(str(why) or "cancelled")
+            return Cancelled(words or "cancelled")
         case errors.TimeLimit():
-            return TimedOut(str(why), _stack_of(why))
+            return TimedOut(words, _stack_of(why))
         case errors.NoProgress():
-            return Stalled(str(why), _stack_of(why))
+            return Stalled(words, _stack_of(why))
         case _:
             return Released(started=True, cause=str(why) or type(why).__name__)
 

@@ -24,9 +24,10 @@ from holdfast.errors import HoldfastError, LeaseLost, Stopping, WorkerGone
 from holdfast.identity import chance, new_id
 from holdfast.reaper import SECOND_LOOK_S, Reaper
 from holdfast.stores.protocol import Store
+from holdfast.worker.abandoned import ABANDONED, Abandoned
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
-from holdfast.worker.executors import Loop, Threads
+from holdfast.worker.executors import Loop, Threads, interrupted
 from holdfast.worker.homes import Homes
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.options import WorkerOptions
@@ -90,7 +91,7 @@ class Runner:
         self._settler = Settler(
             self._store, self._clock, self._keeper.forget, app.hooks, journal_all=app.journal == "full"
         )
-        self._watch = Watch(self._clock, self._keeper.all, self._overran)
+        self._watch = Watch(self._clock, self._keeper.all, self._overran, self._abandon)
         self._threads = Threads(self._clock, self._context, self._settler.commit, self._ended)
         self._loop = Loop(self._clock, self._context, self._settler.commit, self._ended)
         self._homes = homes
@@ -101,6 +102,7 @@ class Runner:
         self._due_in_s: float | None = None
         self._ahead_target = 0
         self._breathless_until = float("-inf")
+        self._abandoned = Abandoned(options.slots, may_end=may_exit)
         self.worker_id = ""
         self.recovered = 0  # by the sweep before the first claim
 
@@ -313,9 +315,15 @@ class Runner:
 
     def _ended(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """Take the ending of an attempt, from whatever thread it ran in."""
-        attempt.ended = True
+        if not attempt.end():
+            if self._abandoned.back(attempt):
+                self._free_slot()
+            return
         if outcome is not None:
             self._settler.put(attempt, outcome)
+        self._free_slot()
+
+    def _free_slot(self) -> None:
         with self._lock:
             self._running -= 1
             last = self._running == 0
@@ -374,6 +382,16 @@ class Runner:
             self._keeper.forget(buffered)
             self._until_it_works(self._enroll)
 
+    def _abandon(self, attempt: Attempt) -> None:
+        """End an attempt whose handler was asked to stop and goes on."""
+        if attempt.interrupt is None or not attempt.abandon():
+            return
+        self._settler.put(attempt, interrupted(attempt, attempt.interrupt, ABANDONED))
+        if self._abandoned.add(attempt):
+            self._free_slot()
+        if self._abandoned.must_end:
+            self.stop()
+
     def _overran(self, attempt: Attempt) -> None:
         if attempt.kill():
             return
@@ -407,7 +425,7 @@ class Runner:
         if not self._idle.is_set() or not flushed:
             log.warning("a handler would not stop, or the store takes no endings; leaving it to the supervisor")
             return EXIT_STUCK
-        return 0
+        return EXIT_STUCK if self._abandoned.must_end else 0
 
     def _leave(self) -> None:
         self._pool.close()

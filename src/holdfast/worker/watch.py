@@ -1,8 +1,8 @@
 """The watch keeps time by the local clock alone and never touches the store.
 
 It stops a handler that runs past `timeout_s`, one that does not move for `stall_s`, and, when no beat got through,
-every handler whose lease is about to end (self-fencing). It works while the store hangs: that is why it is not the
-keeper.
+every handler whose lease is about to end (self-fencing). One that goes on all the same is given up after a moment. It
+works while the store hangs: that is why it is not the keeper.
 """
 
 from __future__ import annotations
@@ -12,22 +12,32 @@ import threading
 from collections.abc import Callable
 
 from holdfast.clock import Clock
-from holdfast.errors import Interrupted, LeaseLost, NoProgress, TimeLimit
+from holdfast.errors import Cancelled, Interrupted, LeaseLost, NoProgress, TimeLimit
 from holdfast.worker.attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")
 
 LOOK_S = 0.1
+ABANDON_S = 2.0  # how long a handler may take to stop before it is given up
+_ENDS_BY_FORCE = (TimeLimit, NoProgress, Cancelled)
 
 
 class Watch:
     """See the module's docstring. `overrun` is called with an attempt whose handler would not stop before its lease
-    ended: only the end of this process can stop it."""
+    ended: only the end of this process can stop it. `abandon` is called with one that would not stop in time for
+    another reason."""
 
-    def __init__(self, clock: Clock, attempts: Callable[[], list[Attempt]], overrun: Callable[[Attempt], None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        attempts: Callable[[], list[Attempt]],
+        overrun: Callable[[Attempt], None],
+        abandon: Callable[[Attempt], None],
+    ) -> None:
         self._clock = clock
         self._attempts = attempts
         self._overrun = overrun
+        self._abandon = abandon
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="holdfast-watch", daemon=True)
 
@@ -50,6 +60,10 @@ class Watch:
                 # A process that was frozen wakes up past the end: its handlers still get a moment to stop and report.
                 if attempt.window.is_over(now) and now - attempt.interrupted_at >= min(1.0, attempt.job.lease_s / 10):
                     self._overrun(attempt)
+            elif isinstance(attempt.interrupt, _ENDS_BY_FORCE):
+                attempt.interrupted_at = min(attempt.interrupted_at, now)
+                if now - attempt.interrupted_at >= ABANDON_S:
+                    self._abandon(attempt)
             elif attempt.deadline is not None and now >= attempt.deadline:
                 _stop(attempt, TimeLimit(f"ran longer than timeout_s={attempt.job.timeout_s:g}"))
             elif attempt.job.stall_s is not None and now - attempt.moved_at >= attempt.job.stall_s:
