@@ -17,8 +17,9 @@ from msgspec.structs import replace
 
 from holdfast.app import App
 from holdfast.cli.main import cli
+from holdfast.core.calls import call_of
 from holdfast.core.machine import State
-from holdfast.core.verdict import Succeeded
+from holdfast.core.verdict import Lost, Succeeded
 from holdfast.insight import database, diagnosis, file, tuning
 from holdfast.insight.findings import Finding
 from holdfast.insight.words import listed, size
@@ -423,6 +424,21 @@ def test_a_job_that_kills_its_workers(calm: Store, clock: FakeClock) -> None:
     finding = diagnose(calm, clock)["Jobs lose their worker again and again"]
     assert finding.evidence == f"over their life: {job.id} (poison, 4 times)"
     assert finding.fix == f"find out what kills it: holdfast jobs show {job.id}"
+
+
+def test_a_call_that_crashes_under_one_id_after_the_other(calm: Store, clock: FakeClock) -> None:
+    title, alone = "The same call crashes under new ids", Lost("exit", "it was killed by SIGSEGV", suspects=1)
+    for _ in range(2):
+        settle(calm, start(calm, task="poison", payload='{"n":7}', on_crash="fail"), alone)
+    assert title not in diagnose(calm, clock)
+    job = start(calm, task="poison", payload='{"n":7}', on_crash="fail")
+    settle(calm, job, alone)
+    clock.advance(5)
+    finding = diagnose(calm, clock)[title]
+    digest = call_of(job).digest
+    assert finding.severity == "warning"
+    assert finding.evidence == f"3 jobs of poison with arguments #{digest}; last seen 5.0 s ago"
+    assert str(finding.fix).startswith(f"see what kills them: holdfast jobs show {job.id}; ")
 
 
 @pytest.mark.parametrize(("seconds", "chosen"), [(0.5, 5), (5, 5), (29.9, 30), (31, 60), (90_000.4, 90_000)])

@@ -9,7 +9,10 @@ import pytest
 
 from holdfast import insight
 from holdfast.clock import SystemClock
+from holdfast.core.calls import call_of
 from holdfast.core.machine import State
+from holdfast.core.records import Job
+from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
@@ -17,9 +20,10 @@ from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run, lose
 from tests.factory import EXPIRED, again, claim, enrol, job_in, row, settle, stale_reports, start
 
+ALONE = Lost("exit", "its process was killed by SIGSEGV", suspects=1)
 VIEW = {
     *("since", "until", "zombies", "jobs", "tasks", "detectors", "decisions", "now"),
-    *("repeat_offenders", "false_positives"),
+    *("repeat_offenders", "groups", "false_positives"),
 }
 
 
@@ -129,6 +133,90 @@ def test_three_times_is_no_pattern_yet(run: Run, store: Store, clock: FakeClock)
         clock.advance(1)
         job = again(store, row(store, job.id))
     assert run.json("zombies")["repeat_offenders"] == []
+
+
+# ------------------------------------------------------------------------------- the same call, under new ids
+
+
+POISON: dict[str, Any] = {"task": "poison", "payload": '{"card": "4111-1111"}'}
+
+
+def crash(store: Store, outcome: Lost = ALONE, **given: Any) -> Job:
+    job = start(store, **POISON | {"crashes_max": 1} | given)
+    settle(store, job, outcome)
+    return row(store, job.id)
+
+
+def test_the_same_call_under_one_id_after_the_other(run: Run, store: Store, clock: FakeClock) -> None:
+    for _ in range(3):
+        crash(store)
+        clock.advance(1)
+    newest = crash(store, crashes_max=3, queue="apart")
+    clock.advance(1)
+    crash(store, payload='{"card": "5500-0000"}')
+    crash(store, task="other")
+    [group] = run.json("zombies")["groups"]
+    digest = call_of(newest).digest
+    assert group == {
+        "task": "poison",
+        "arguments": digest,
+        "jobs": 4,
+        "last_seen": iso(clock.wall() - 1),
+        "example": newest.id,
+        "now": {"dead": 3, "ready": 1},
+    }
+    shown = run("zombies")
+    seen = str(iso(clock.wall() - 1)).replace("T", " ")[:19]
+    assert re.search(rf"poison +#{digest} +4 +{seen} +3 dead, 1 ready +{newest.id}\n", shown.stdout)
+    assert "holdfast jobs show ID" in shown.stderr
+    assert "4111" not in shown.stdout + shown.stderr + run("zombies", "--json").stdout
+
+
+def test_two_of_the_same_call_are_no_pattern_yet(run: Run, store: Store) -> None:
+    crash(store)
+    often = start(store, **POISON, crashes_max=9, attempts_max=9, base_s=0.0, cap_s=0.0)
+    for _ in range(3):
+        settle(store, often, ALONE)
+        often = again(store, row(store, often.id))
+    assert run.json("zombies")["groups"] == []
+    assert "Under one id after the other" not in run("zombies").stdout
+
+
+def test_only_those_that_were_found_guilty_count(run: Run, store: Store) -> None:
+    for _ in range(2):
+        crash(store)
+    suspect = crash(store, Lost("exit", "it was killed", suspects=4), crashes_max=9, base_s=0.0, cap_s=0.0)
+    assert run.json("zombies")["groups"] == [], "any of the four may have done it"
+    settle(store, again(store, suspect), Failed("boom"))
+    assert run.json("zombies")["groups"] == [], "it was not this one"
+    once = crash(store, EXPIRED, crashes_max=9, base_s=0.0, cap_s=0.0, queue="q")
+    assert run.json("zombies")["groups"] == [], "once may be chance"
+    settle(store, again(store, once), EXPIRED)
+    assert run.json("zombies")["groups"][0]["jobs"] == 3
+    settle(store, again(store, row(store, once.id)), Succeeded())
+    assert run.json("zombies")["groups"] == [], "it can be done after all"
+
+
+def test_the_living_that_were_given_up_are_no_group(run: Run, store: Store) -> None:
+    zombies = [start(store, **POISON, on_crash="hold") for _ in range(3)]
+    for zombie in zombies:
+        settle(store, zombie, EXPIRED)
+    assert run.json("zombies")["groups"][0]["now"] == {"held": 3}
+    settle(store, zombies[0], Succeeded())
+    assert run.json("zombies")["groups"] == []
+
+
+def test_the_worst_group_comes_first_and_an_old_one_not_at_all(run: Run, store: Store, clock: FakeClock) -> None:
+    for _ in range(3):
+        crash(store, task="old")
+    clock.advance(60)
+    for task in ("bad", "worse", "worse", "bad", "worse", "bad", "worse"):
+        crash(store, task=task)
+    groups = run.json("zombies", "--since", "70s")["groups"]
+    assert [(group["task"], group["jobs"]) for group in groups] == [("worse", 4), ("bad", 3)]
+
+
+# --------------------------------------------------------------------------------------------- the living
 
 
 def test_a_zombie_that_reports_after_all_was_none(run: Run, store: Store) -> None:

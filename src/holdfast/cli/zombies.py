@@ -45,6 +45,14 @@ _REPEATS = [
     Column("STATE", lambda row: row["state"], keep=True),
     Column("LAST ERROR", lambda row: row["error"], rank=1, least=16),
 ]
+_GROUPS = [
+    Column("TASK", lambda row: row["task"], least=12),
+    Column("ARGUMENTS", lambda row: f"#{row['arguments']}", keep=True, rank=2),
+    Column("JOBS", lambda row: row["jobs"], right=True, keep=True),
+    Column("LAST SEEN", lambda row: row["last_seen"].replace("T", " ")[:19], keep=True, rank=1),
+    Column("NOW", lambda row: _listed(row["now"]), least=12),
+    Column("EXAMPLE", lambda row: row["example"], keep=True),
+]
 
 
 @click.command(
@@ -63,7 +71,8 @@ def zombies(since: float, as_json: bool) -> None:
     """Look back at the jobs that lost their worker.
 
     How many, of which tasks, found by what and how fast, what became of them, which jobs lose their worker again and
-    again, and how often the worker had not died after all. What is lost now is shown by `holdfast scan`.
+    again, which calls (the same task with the same arguments) crash under one id after the other, and how often the
+    worker had not died after all. What is lost now is shown by `holdfast scan`.
 
     The time from the last sign of life (a beat, or the claim) until a zombie was found is an upper bound for the time
     that recovery took: the worker died somewhere in between.
@@ -95,6 +104,11 @@ def _show(view: dict[str, Any], window: str) -> None:
         click.echo(bold("Again and again") + "  (more than 3 times over their life)")
         show_table(_REPEATS, view["repeat_offenders"])
         say("Such a job perhaps kills its workers: holdfast jobs show ID")
+    if view["groups"]:
+        click.echo()
+        click.echo(bold("Under one id after the other") + "  (the same task with the same arguments)")
+        show_table(_GROUPS, view["groups"])
+        say("Such a call perhaps kills whatever runs it: holdfast jobs show ID")
 
 
 def _about_false_ones(false: dict[str, Any], zombies: int) -> str:

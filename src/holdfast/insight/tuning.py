@@ -166,6 +166,7 @@ def _crashes(seen: Sample, look: Lookback, jobs_kept: int) -> Iterator[Finding]:
         often = listed([f"{victim.id} ({victim.task}, {victim.zombies} times)" for victim in look.repeats], 3)
         fix = f"find out what kills it: holdfast jobs show {look.repeats[0].id}"
         yield warning("Jobs lose their worker again and again", f"over their life: {often}", fix)
+    yield from _groups(look)
     lost = f"{counted(len(look.found), 'attempt')} in {brief(look.until - look.since)}"
     shares = {
         f"the newest {seen.jobs} done jobs": (seen.crashed, seen.jobs),
@@ -177,6 +178,18 @@ def _crashes(seen: Sample, look: Lookback, jobs_kept: int) -> Iterator[Finding]:
         yield warning("Workers die often", evidence, "see under which tasks and how: holdfast zombies")
     else:
         yield ok("Workers die rarely", f"{lost} lost their worker")
+
+
+def _groups(look: Lookback) -> Iterator[Finding]:
+    """Name the calls that crash under one id after the other."""
+    if not look.groups:
+        return
+    calls = [f"{len(each.victims)} jobs of {each.call.task} with arguments #{each.call.digest}" for each in look.groups]
+    last_seen = duration(look.until - max(each.last_seen for each in look.groups))
+    evidence = f"{listed(calls, 3)}; last seen {last_seen} ago"
+    example = look.groups[0].victims[0].id
+    fix = f"see what kills them: holdfast jobs show {example}; repair the task, or enqueue that no more"
+    yield warning("The same call crashes under new ids", evidence, fix)
 
 
 def nice(seconds: float) -> float:

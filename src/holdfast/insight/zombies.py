@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from holdfast.alerts.rules import FALSE_MAX
+from holdfast.core.calls import Call, call_of, is_guilty
 from holdfast.core.machine import Move
 from holdfast.core.records import Event, Filter
 from holdfast.core.times import iso
@@ -21,6 +22,7 @@ from holdfast.insight.views import reason
 from holdfast.stores.protocol import Store
 
 REPEATS_MAX = 3  # a job that was a zombie more often than this is perhaps what kills its workers
+GROUP_LEAST = 3  # so many jobs of the same call that crashed are no chance
 DECISIONS = (Move.RETRY, Move.HOLD, Move.BURY, Move.UNDO, Move.CANCEL)
 _EVENTS = 2000
 _JOBS = 200  # a row may be a few megabytes
@@ -32,6 +34,7 @@ class Found:
 
     job_id: str
     fence: int
+    at: float
     detector: str
     decision: str
     silent_s: float | None  # from the last sign of life until it was found
@@ -50,6 +53,16 @@ class Victim:
     error: str | None = None
     lease_s: float = 0.0
     beat_s: float = 0.0
+    call: Call | None = None  # only if its crashes count against that
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Jobs of the same call that crashed, the newest crash first."""
+
+    call: Call
+    victims: list[Victim]
+    last_seen: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +90,21 @@ class Lookback:
         often = [victim for victim in self.victims.values() if victim.zombies > REPEATS_MAX]
         return sorted(often, key=lambda victim: -victim.zombies)
 
+    @property
+    def groups(self) -> list[Group]:
+        """Return the calls that crash under one id after the other, the worst first."""
+        last_seen: dict[str, float] = {}  # of those that did not report after all
+        for each in self.found:
+            if (each.job_id, each.fence) not in self.late:
+                last_seen[each.job_id] = max(each.at, last_seen.get(each.job_id, each.at))
+        jobs: dict[Call, list[Victim]] = defaultdict(list)
+        for job_id in sorted(last_seen, key=lambda each: -last_seen[each]):
+            victim = self.victims[job_id]
+            if victim.call is not None:
+                jobs[victim.call].append(victim)
+        groups = [Group(call, each, last_seen[each[0].id]) for call, each in jobs.items() if len(each) >= GROUP_LEAST]
+        return sorted(groups, key=lambda group: -len(group.victims))
+
 
 def look_back(store: Store, since_s: float, tick: Callable[[int], None] = lambda _: None) -> Lookback:
     """Collect the zombies of the last `since_s` seconds. `tick` is told how many more events were read."""
@@ -99,6 +127,7 @@ def look_back(store: Store, since_s: float, tick: Callable[[int], None] = lambda
                 error=reason(job) if job.error else None,
                 lease_s=job.lease_s,
                 beat_s=job.beat_s,
+                call=call_of(job) if is_guilty(job) else None,
             )
     return Lookback(since, now.wall, found, victims, late)
 
@@ -119,6 +148,7 @@ def _found(event: Event) -> Found:
     return Found(
         job_id=event.job_id,
         fence=event.fence,
+        at=event.at,
         detector=detector,
         decision=str(detail.get("decision", "unknown")),
         silent_s=max(0.0, min(known)) if known else None,
@@ -161,6 +191,17 @@ def zombies_view(look: Lookback) -> dict[str, Any]:
                 "error": victim.error,
             }
             for victim in look.repeats
+        ],
+        "groups": [
+            {
+                "task": group.call.task,
+                "arguments": group.call.digest,
+                "jobs": len(group.victims),
+                "last_seen": iso(group.last_seen),
+                "example": group.victims[0].id,
+                "now": _states(group.victims),
+            }
+            for group in look.groups
         ],
         "false_positives": {
             "late_reports": len(look.false),
