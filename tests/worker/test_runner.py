@@ -399,3 +399,21 @@ def test_the_log_tells_of_every_attempt_that_did_not_succeed(house: House, caplo
     assert len(said) == 2
     assert "attempt 1 ended, now to be run again: ValueError: no luck" in said[0]
     assert "attempt 2 ended, now dead: ValueError: no luck" in said[1]
+
+
+def test_secrets_in_errors_stacks_and_notes_are_hidden(house: House) -> None:
+    """On every store and on every way from the user's code into the journal."""
+    address = "postgresql://ann:s3cret@db/x"
+
+    @house.app.task(retry=Retry(attempts_max=1))
+    def leaky(ctx: Context) -> None:
+        ctx.progress(note=f"connecting to {address}")
+        raise RuntimeError(f"{address} refused api_key=s3cret")
+
+    house.start()
+    job = leaky.enqueue()
+    row = house.until_state(job.id, "dead")
+    told = f"{row} {house.store.journal(job.id)}"
+    assert "s3cret" not in told
+    assert "RuntimeError: postgresql://ann:***@db/x refused api_key=***" in (row.error or "")
+    assert row.note in (None, "connecting to postgresql://ann:***@db/x")

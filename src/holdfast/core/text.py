@@ -12,8 +12,9 @@ _NAMED = re.compile(
 
 
 def clean(text: str, most: int) -> str:
-    """Cut to the last `most` characters and replace what no store can hold: NUL and lone surrogates."""
-    return text[-most:].replace("\0", "␀").encode("utf-8", "replace").decode("utf-8")
+    """Cut to the last `most` characters, hide secrets, and replace what no store can hold: NUL and lone surrogates."""
+    shown = hide_secrets(text[-2 * most :])[-most:]  # cut twice: half a secret would not be recognised
+    return shown.replace("\0", "␀").encode("utf-8", "replace").decode("utf-8")
 
 
 def hide_secrets(text: str) -> str:
