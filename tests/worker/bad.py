@@ -95,12 +95,15 @@ def recurse(depth: int = 0) -> int:
 
 
 def recurse_in_c() -> None:
-    sys.setrecursionlimit(10**9)
-
     def deeper(number: int) -> int:
         return max([number], key=lambda each: deeper(each + 1))
 
-    deeper(0)
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(10**9)
+    try:
+        deeper(0)
+    finally:
+        sys.setrecursionlimit(before)  # where Python 3.12 knows better, the cell lives on
 
 
 def return_too_much() -> str:
