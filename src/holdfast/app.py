@@ -117,6 +117,7 @@ class App:
         key: Key = None,
         isolate: bool = False,
         memory_max_mb: int | None = None,
+        hold_after: int | None = None,
     ) -> Declare: ...
     def task(
         self,
@@ -136,6 +137,7 @@ class App:
         key: Key = None,
         isolate: bool = False,
         memory_max_mb: int | None = None,
+        hold_after: int | None = None,
     ) -> Any:
         """Turn a function into a task: `@app.task`, or `@app.task(…)` with options.
 
@@ -144,14 +146,18 @@ class App:
         `crashes_max` crashes. lease_s: how long a worker may be silent. timeout_s: how long an attempt may run.
         stall_s: how long it may go without `ctx.progress()`. key: text, or a function of the arguments that returns
         text or None; while a live job has the key, an enqueue returns that job. isolate: each attempt runs in a process
-        of its own, which may crash; memory_max_mb: how much memory that process may use.
+        of its own, which may crash; memory_max_mb: how much memory that process may use. hold_after: when so many jobs
+        with the same arguments have crashed and were given up or held within a day, new ones are held. Of the task and
+        not of the app, because who takes no arguments, or is meant to come again, is better without.
         Raises `UsageError` for what can never work: a generator, a name that is taken, an argument that cannot travel.
         """
         policy = Policy(retry, crashes_max, on_crash, lease_s, beat_s, timeout_s, stall_s)
         options = Options(queue=queue, priority=priority, key=key, policy=policy)
 
         def declare(fn: Callable[..., Any]) -> Task[..., Any]:
-            return self._register(Task(self, fn, options, name, isolate=isolate, memory_max_mb=memory_max_mb))
+            return self._register(
+                Task(self, fn, options, name, isolate=isolate, memory_max_mb=memory_max_mb, hold_after=hold_after)
+            )
 
         return declare if fn is None else declare(fn)
 

@@ -190,6 +190,7 @@ class Task(Sender[P, R]):
         *,
         isolate: bool = False,
         memory_max_mb: int | None = None,
+        hold_after: int | None = None,
     ) -> None:
         fn = _checked_function(fn)
         self.app = app
@@ -200,6 +201,7 @@ class Task(Sender[P, R]):
         self.takes_context = self._signature.takes_context
         self.isolate = isolate
         self.memory_max_mb = _checked_memory(memory_max_mb, isolate)
+        self.hold_after = _checked_hold_after(hold_after)
         self.check_policy(options.policy)
         super().__init__(self, options)
         functools.update_wrapper(self, fn, updated=())
@@ -330,6 +332,14 @@ def _checked_function(fn: Any) -> Callable[..., Any]:
         raise UsageError(f"only functions can be tasks; {what}. Decorate a plain or async function")
     found: Callable[..., Any] = fn
     return found
+
+
+def _checked_hold_after(hold_after: object) -> int | None:
+    if hold_after is None:
+        return None
+    if not isinstance(hold_after, int) or isinstance(hold_after, bool) or hold_after < 1:
+        raise UsageError(f"hold_after={hold_after!r} must be a whole number of at least 1")
+    return hold_after
 
 
 def _checked_memory(memory_max_mb: object, isolate: object) -> int | None:

@@ -197,6 +197,18 @@ def test_only_those_that_were_found_guilty_count(run: Run, store: Store) -> None
     assert run.json("zombies")["groups"] == [], "it can be done after all"
 
 
+def test_jobs_that_were_lost_with_one_worker_died_one_death(run: Run, store: Store) -> None:
+    host = enrol(store)
+    jobs = [start(store, host, **POISON, on_crash="fail") for _ in range(5)]
+    for job in jobs:
+        settle(store, job, EXPIRED)
+    crash(store)
+    assert run.json("zombies")["groups"] == []
+    for _ in range(2):  # in processes of their own, under one worker that lives on
+        settle(store, start(store, host, **POISON, on_crash="fail"), Lost("exit", "x", {"isolated": True}, suspects=1))
+    assert run.json("zombies")["groups"][0]["jobs"] == 8
+
+
 def test_the_living_that_were_given_up_are_no_group(run: Run, store: Store) -> None:
     zombies = [start(store, **POISON, on_crash="hold") for _ in range(3)]
     for zombie in zombies:

@@ -19,6 +19,7 @@ from holdfast.core.verdict import (
     FORGIVEN_MAX,
     Cancelled,
     Failed,
+    HeldBack,
     Lost,
     Outcome,
     Parked,
@@ -49,6 +50,7 @@ OUTCOMES: dict[str, Outcome] = {
     "lost with many": Lost("vanished", "silence", spread_s=8.0),
     "released before it began": Released(False, "stopping"),
     "released after it began": Released(True, "stopping"),
+    "held back": HeldBack("others crashed"),
     "snoozed": Snoozed(60.0),
     "parked": Parked("signal"),
     "cancelled": Cancelled("asked to"),
@@ -66,6 +68,7 @@ WHILE_BUDGETS_LAST = {
     "lost with many": ("ready", "held", "dead", "ready"),
     "released before it began": ("ready", "ready", "ready", "ready"),
     "released after it began": ("ready", "held", "dead", "ready"),
+    "held back": ("held", "held", "held", "held"),
     "snoozed": ("ready", "ready", "ready", "ready"),
     "parked": ("waiting", "waiting", "waiting", "waiting"),
     "cancelled": ("cancelled", "cancelled", "cancelled", "cancelled"),
@@ -165,7 +168,7 @@ def test_every_combination_leads_where_the_design_says() -> None:
         wanted = wanted_state(name, on_crash, rolling_back, cancel, is_spent(name, *budget))
         assert verdict.state == wanted, (name, on_crash, rolling_back, cancel, budget)
         seen += 1
-    assert seen == 13 * 4 * 2 * 2 * len(BUDGETS)
+    assert seen == 14 * 4 * 2 * 2 * len(BUDGETS)
 
 
 def test_every_verdict_is_a_move_that_the_machine_has() -> None:
@@ -332,6 +335,13 @@ def test_a_job_whose_budget_is_spent_says_which_one_and_how_often() -> None:
     assert judge(OUTCOMES["failed"], failed, NOW, chance=0).error == wanted
 
 
+def test_a_job_that_is_held_back_costs_nothing_and_says_why() -> None:
+    for case, _, verdict in cases("held back", cancel_requested=False):
+        assert (verdict.failures, verdict.crashes, verdict.zombies, verdict.raises_fence) == (0, 0, 0, False), case
+        assert verdict.error == "others crashed; a person decides", case
+        assert verdict.notes[1] == Note("held", {"reason": verdict.error}), case
+
+
 EVENT = {
     "failed": "failed",
     "timed out": "timed_out",
@@ -342,6 +352,7 @@ EVENT = {
     "lost with many": "zombie",
     "released before it began": "released",
     "released after it began": "released",
+    "held back": "released",
     "snoozed": "snoozed",
 }
 EVENT_OF_STATE = {"held": "held", "dead": "dead", "cancelled": "cancelled", "rolled_back": "rolled_back"}
@@ -455,6 +466,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     failures,
     st.builds(Succeeded, st.none() | texts),
     st.builds(Released, st.booleans(), texts),
+    st.builds(HeldBack, texts),
     st.builds(Snoozed, st.floats(min_value=-1e9, max_value=1e9)),
     st.builds(Parked, texts),
     st.builds(Cancelled, texts),

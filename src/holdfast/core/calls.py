@@ -6,11 +6,14 @@ has a fresh budget, and only the call has a record: those of its jobs that were 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
 from holdfast.core.machine import State
-from holdfast.core.records import Job
+from holdfast.core.records import Event, Job
+
+LATELY_S = 86_400.0  # who fell before that does not count any more
 
 
 class Call(NamedTuple):
@@ -40,3 +43,29 @@ def is_guilty(job: Job) -> bool:
 def has_fallen(job: Job) -> bool:
     """Say whether the job has crashed and is dead or held: it is not run again unless a person wants it."""
     return job.crashes > 0 and job.state in (State.DEAD, State.HELD)
+
+
+def death_of(zombie: Event) -> str:
+    """Return what tells the death behind this event from others: jobs that were lost with one worker died one death."""
+    return zombie.job_id if zombie.detail.get("isolated") else zombie.worker or zombie.job_id
+
+
+def held_back(call: Call, fallen: Mapping[str, str], limit: int) -> str | None:
+    """Say why a new job of this call is to be held, and not started; None: it may be started.
+
+    `fallen`: its jobs that fell lately, the last one last, each with its death. They must have died `limit` deaths: a
+    host that goes down under many jobs of the same call is one.
+    """
+    deaths = len(set(fallen.values()))
+    if deaths < limit:
+        return None
+    last = [*fallen][-1]
+    return (
+        f"held back: {len(fallen)} jobs of {call.task} with the same arguments (#{call.digest}) have crashed within "
+        f"a day and were given up or held, the last of them {last}"
+    )
+
+
+def is_new(job: Job) -> bool:
+    """Say whether nothing was decided about the job yet: no attempt ended badly, and no person brought it back."""
+    return job.error is None

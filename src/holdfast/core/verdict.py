@@ -71,6 +71,12 @@ class Released(msgspec.Struct, frozen=True):
     cause: str
 
 
+class HeldBack(msgspec.Struct, frozen=True):
+    """The worker did not start it: others of the same task and arguments have crashed. See core/calls.py."""
+
+    cause: str
+
+
 class Snoozed(msgspec.Struct, frozen=True):
     """The handler asked to be run again later."""
 
@@ -89,7 +95,7 @@ class Cancelled(msgspec.Struct, frozen=True):
     cause: str = "cancelled"
 
 
-Outcome = Succeeded | Failed | TimedOut | Stalled | Lost | Released | Snoozed | Parked | Cancelled
+Outcome = Succeeded | Failed | TimedOut | Stalled | Lost | Released | HeldBack | Snoozed | Parked | Cancelled
 
 # ----------------------------------------------------------------------------------------- verdicts
 
@@ -157,6 +163,7 @@ ENDING_EVENT: dict[type, EventKind] = {
     Stalled: "stalled",
     Lost: "zombie",
     Released: "released",
+    HeldBack: "released",
     Snoozed: "snoozed",
 }
 
@@ -204,6 +211,8 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
             return _by_on_crash(outcome, job, now, chance)
         case Released():
             return _verdict(Move.RELEASE, outcome, job, run_at=now)
+        case HeldBack():
+            return _hold(outcome, job, f"{outcome.cause}; a person decides", failures=0, crashes=0)
         case Snoozed():
             return _verdict(Move.SNOOZE, outcome, job, run_at=now + max(0.0, outcome.delay_s))
         case Parked():
@@ -334,7 +343,7 @@ def _reason(outcome: Outcome) -> str:
     match outcome:
         case Failed() | TimedOut() | Stalled():
             return outcome.error
-        case Lost() | Released() | Parked() | Cancelled():
+        case Lost() | Released() | HeldBack() | Parked() | Cancelled():
             return outcome.cause
         case Snoozed():
             return f"snoozed for {outcome.delay_s:g} s"
@@ -350,6 +359,8 @@ def _detail(outcome: Outcome) -> dict[str, Any]:
             return {"error": outcome.error, **outcome.detail}
         case Released():
             return {"cause": outcome.cause, "started": outcome.started}
+        case HeldBack():
+            return {"cause": outcome.cause, "started": False}
         case Snoozed():
             return {"delay_s": outcome.delay_s}
         case _:

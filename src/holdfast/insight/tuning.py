@@ -188,7 +188,7 @@ def _groups(look: Lookback) -> Iterator[Finding]:
     last_seen = duration(look.until - max(each.last_seen for each in look.groups))
     evidence = f"{listed(calls, 3)}; last seen {last_seen} ago"
     example = look.groups[0].victims[0].id
-    fix = f"see what kills them: holdfast jobs show {example}; repair the task, or enqueue that no more"
+    fix = f"see what kills them: holdfast jobs show {example}; repair the task; hold_after=3 holds new ones"
     yield warning("The same call crashes under new ids", evidence, fix)
 
 

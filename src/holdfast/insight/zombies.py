@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from holdfast.alerts.rules import FALSE_MAX
-from holdfast.core.calls import Call, call_of, is_guilty
+from holdfast.core.calls import Call, call_of, death_of, is_guilty
 from holdfast.core.machine import Move
 from holdfast.core.records import Event, Filter
 from holdfast.core.times import iso
@@ -22,7 +22,7 @@ from holdfast.insight.views import reason
 from holdfast.stores.protocol import Store
 
 REPEATS_MAX = 3  # a job that was a zombie more often than this is perhaps what kills its workers
-GROUP_LEAST = 3  # so many jobs of the same call that crashed are no chance
+GROUP_LEAST = 3  # so many jobs of the same call that crashed, each by a death of its own, are no chance
 DECISIONS = (Move.RETRY, Move.HOLD, Move.BURY, Move.UNDO, Move.CANCEL)
 _EVENTS = 2000
 _JOBS = 200  # a row may be a few megabytes
@@ -35,6 +35,7 @@ class Found:
     job_id: str
     fence: int
     at: float
+    death: str  # the same for all that were lost with one worker
     detector: str
     decision: str
     silent_s: float | None  # from the last sign of life until it was found
@@ -93,16 +94,21 @@ class Lookback:
     @property
     def groups(self) -> list[Group]:
         """Return the calls that crash under one id after the other, the worst first."""
-        last_seen: dict[str, float] = {}  # of those that did not report after all
-        for each in self.found:
-            if (each.job_id, each.fence) not in self.late:
-                last_seen[each.job_id] = max(each.at, last_seen.get(each.job_id, each.at))
-        jobs: dict[Call, list[Victim]] = defaultdict(list)
+        crashes = [each for each in self.found if (each.job_id, each.fence) not in self.late]
+        last_seen: dict[str, float] = {}
+        deaths: dict[str, set[str]] = defaultdict(set)
+        for each in sorted(crashes, key=lambda each: each.at):
+            last_seen[each.job_id] = each.at
+            deaths[each.job_id].add(each.death)
+        calls: dict[Call, list[Victim]] = defaultdict(list)
         for job_id in sorted(last_seen, key=lambda each: -last_seen[each]):
-            victim = self.victims[job_id]
-            if victim.call is not None:
-                jobs[victim.call].append(victim)
-        groups = [Group(call, each, last_seen[each[0].id]) for call, each in jobs.items() if len(each) >= GROUP_LEAST]
+            if (call := self.victims[job_id].call) is not None:
+                calls[call].append(self.victims[job_id])
+        groups = [
+            Group(call, jobs, last_seen[jobs[0].id])
+            for call, jobs in calls.items()
+            if min(len(jobs), len(set().union(*(deaths[job.id] for job in jobs)))) >= GROUP_LEAST
+        ]
         return sorted(groups, key=lambda group: -len(group.victims))
 
 
@@ -149,6 +155,7 @@ def _found(event: Event) -> Found:
         job_id=event.job_id,
         fence=event.fence,
         at=event.at,
+        death=death_of(event),
         detector=detector,
         decision=str(detail.get("decision", "unknown")),
         silent_s=max(0.0, min(known)) if known else None,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from holdfast.clock import Clock, pause
 from holdfast.core.isolation import isolates
 from holdfast.core.records import Job, Worker
-from holdfast.core.verdict import Cancelled, Outcome, Released
+from holdfast.core.verdict import Outcome, Released
 from holdfast.errors import HoldfastError, LeaseLost, Stopping, WorkerGone
 from holdfast.identity import chance, new_id
 from holdfast.reaper import SECOND_LOOK_S, Reaper
@@ -27,6 +27,7 @@ from holdfast.stores.protocol import Store
 from holdfast.worker.abandoned import ABANDONED, Abandoned
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
+from holdfast.worker.entrance import Entrance
 from holdfast.worker.executors import Loop, Threads, interrupted
 from holdfast.worker.homes import Homes
 from holdfast.worker.keeper import Keeper
@@ -91,6 +92,7 @@ class Runner:
         self._settler = Settler(
             self._store, self._clock, self._keeper.forget, app.hooks, journal_all=app.journal == "full"
         )
+        self._entrance = Entrance(self._store, self._clock, self._tasks, self._settler.put)
         self._watch = Watch(self._clock, self._keeper.all, self._overran, self._abandon)
         self._threads = Threads(self._clock, self._context, self._settler.commit, self._ended)
         self._loop = Loop(self._clock, self._context, self._settler.commit, self._ended)
@@ -238,16 +240,14 @@ class Runner:
         return self._due_in_s is not None and self._due_in_s <= 0
 
     def _claim(self, claim_id: str, sent_at: float, limit: int, ahead: int) -> list[Job]:
-        first = self._queues.pop(0)
-        self._queues.append(first)  # the next claim begins with another queue
+        self._entrance.look()
+        self._queues.append(self._queues.pop(0))  # the next claim begins with another queue
         jobs = self._store.claim(self.worker_id, claim_id, self._queues, list(self._tasks), limit, ahead)
         attempts = [Attempt(job, self._tasks[job.task], sent_at) for job in jobs]
         self._keeper.keep(attempts)
-        for attempt in attempts:
-            if attempt.job.cancel_requested:
-                self._settler.put(attempt, Cancelled("cancelled before it started"))
+        admitted = self._entrance.admit(attempts)
         with self._lock:
-            self._buffer.extend(attempt for attempt in attempts if not attempt.job.cancel_requested)
+            self._buffer.extend(admitted)
         self._start_next()
         return jobs
 
