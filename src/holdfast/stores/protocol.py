@@ -69,6 +69,7 @@ class Store(Protocol):
 
     url: str
     believe_s: float  # how long a liveness lock must be seen free before that is a death
+    hints_of_work: bool  # a hint says that a job became ready, and not only that something changed: claim at once
 
     def now(self) -> Moment:
         """Return the instant on the store's own clocks."""

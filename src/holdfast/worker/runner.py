@@ -212,7 +212,7 @@ class Runner:
                 self._trouble.over()
                 if self._until_idle and was_idle:
                     return
-                likely = self._wait_for_work()
+                likely = self._wait_for_work() and self._store.hints_of_work
             except WorkerGone:
                 self._was_declared_dead(self.worker_id)
                 claim_id, asked_at = new_id(), None

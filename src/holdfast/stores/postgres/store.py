@@ -58,6 +58,7 @@ class PostgresStore:
     """One schema of a database, many machines. See `stores/protocol.py: Store` for every promise."""
 
     believe_s = BELIEVE_S
+    hints_of_work = True
 
     def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True) -> None:
         options = Options.parse(url)
