@@ -151,7 +151,9 @@ def test_the_same_call_under_one_id_after_the_other(run: Run, store: Store, cloc
     for _ in range(3):
         crash(store)
         clock.advance(1)
-    newest = crash(store, crashes_max=3, queue="apart")
+    newest = crash(store, crashes_max=3, queue="apart", base_s=0.0, cap_s=0.0)
+    clock.advance(1)
+    settle(store, again(store, newest), ALONE)
     clock.advance(1)
     crash(store, payload='{"card": "5500-0000"}')
     crash(store, task="other")
@@ -222,8 +224,9 @@ def test_the_worst_group_comes_first_and_an_old_one_not_at_all(run: Run, store: 
     for _ in range(3):
         crash(store, task="old")
     clock.advance(60)
-    for task in ("bad", "worse", "worse", "bad", "worse", "bad", "worse"):
+    for task in ("worse", "bad", "worse", "bad", "worse", "worse", "bad"):
         crash(store, task=task)
+        clock.advance(0.1)
     groups = run.json("zombies", "--since", "70s")["groups"]
     assert [(group["task"], group["jobs"]) for group in groups] == [("worse", 4), ("bad", 3)]
 

@@ -79,6 +79,27 @@ def test_a_person_decides(house: House) -> None:
     assert house.row(second.id).state == "held", "nobody has answered for it"
 
 
+def test_one_that_is_cancelled_before_its_claim_is_known_is_not_started(house: House) -> None:
+    ran: list[int] = []
+
+    @house.app.task
+    def note(number: int) -> None:
+        ran.append(number)
+
+    def lose_the_answer(jobs: list[Row]) -> None:
+        """The same claim is asked for again, and answered with the job as it is by then."""
+        for each in jobs:
+            if not each.cancel_requested:
+                house.app.cancel(each.id)
+                raise StoreUnavailable("the answer was lost")
+
+    job = note.enqueue(7)
+    with house.store.after("claim", lose_the_answer):
+        house.start()
+        assert house.until_state(job.id, "cancelled").error == "cancelled before it started"
+    assert ran == []
+
+
 def test_one_that_is_asked_to_stop_is_cancelled_and_not_held(house: House) -> None:
     task = declare(house)
     for _ in range(2):
@@ -129,6 +150,39 @@ def test_jobs_that_were_lost_with_one_worker_died_one_death(house: House, worker
         fall(house, task, outcome=WITH_OTHERS, worker=hosts[number % workers])
     house.start()
     house.until_state(task.enqueue(7).id, state)
+
+
+def test_who_died_of_failures_after_a_crash_does_not_count(house: House) -> None:
+    task = declare(house, crashes_max=3, retry=Retry(attempts_max=2, base_s=0.0, cap_s=0.0))
+    for _ in range(2):
+        crashed = fall(house, task)
+        settle(house.store, again(house.store, crashed), Failed("boom"))  # type: ignore[arg-type]
+        assert (house.row(crashed.id).state, house.row(crashed.id).crashes) == ("dead", 1)
+    house.start()
+    assert task.enqueue(7).result(20) == 14
+
+
+def test_one_that_a_person_says_has_happened_does_not_count(house: House) -> None:
+    task = declare(house, on_crash="hold")
+    fallen = [fall(house, task) for _ in range(2)]
+    house.start()
+    house.until_state(task.enqueue(7).id, "held")
+    house.app.resolve(fallen[1].id, "done", by="ann")
+    assert task.enqueue(7).result(20) == 14
+
+
+def test_who_falls_again_is_the_last_whatever_an_older_attempt_reports(house: House) -> None:
+    task = declare(house, on_crash="hold")
+    frozen = again(house.store, house.row(task.enqueue(7).id))  # type: ignore[arg-type]
+    settle(house.store, frozen, WITH_OTHERS)  # type: ignore[arg-type]
+    fall(house, task)
+    house.app.resolve(frozen.id, "retry", by="ann")
+    settle(house.store, again(house.store, house.row(frozen.id)), ALONE)  # type: ignore[arg-type]
+    settle(house.store, frozen, Succeeded())  # type: ignore[arg-type]
+    assert house.kinds(frozen.id)[-1] == "stale_report"
+    house.start()
+    held = house.until_state(task.enqueue(7).id, "held")
+    assert f"the last of them {frozen.id};" in str(held.error)
 
 
 def test_one_that_reported_after_all_had_not_crashed(house: House) -> None:
