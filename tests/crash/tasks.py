@@ -108,8 +108,10 @@ def deaf(ctx: Context) -> None:
 
 @app.task(name="poison", retry=AGAIN)
 def poison(ctx: Context) -> None:
-    """Kill the process, with all who are in it, when the file `go` appears."""
-    wait(ctx)
+    """Kill the process, with all who are in it, when the file `strike` appears."""
+    write("start", ctx)
+    while not (FOLDER / "strike").exists():
+        time.sleep(0.005)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -13,6 +13,8 @@ def test_one_poison_job_among_many_is_dead_and_no_innocent_has_a_crash_on_its_re
     jobs = [world.tasks.wait.enqueue().id for _ in range(INNOCENT)]
     until(lambda: len({entry.job for entry in world.ledger()}) == INNOCENT + 1, "all are in one process")
     assert len({entry.pid for entry in world.ledger()}) == 1
+    (world.folder / "strike").touch()
+    until(lambda: world.row(poison).zombies, "it takes them along")
     world.go()
     dead = world.until_state(poison, "dead")
     assert (dead.crashes, dead.zombies, dead.crashes_max) == (3, 3, 3)
