@@ -310,6 +310,7 @@ POSTGRES = (CONFORMANCE, "tests/stores/test_postgres_guards.py")
 OUTAGES = ("tests/stores/test_postgres_outages.py",)
 ISOLATION = tuple(f"tests/worker/test_isolation{part}.py" for part in ("_parts", "", "_endings"))
 CELLS = ("tests/crash/test_isolation.py",)
+ENTRANCE = ("tests/worker/test_entrance.py",)
 ALERTS_RULES = ("tests/alerts/test_rules.py",)
 ALERTS_TELLER = ("tests/alerts/test_teller.py",)
 ALERTS_WEBHOOK = ("tests/alerts/test_webhook.py",)
@@ -788,6 +789,52 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "if attempt.window.must_stop(now):\n                    too_late",
         "if False:\n                    too_late",
         WORKER,
+    ),
+    (
+        "entrance: a cancelled job is started",
+        "worker/entrance.py",
+        "if attempt.job.cancel_requested:",
+        "if False:",
+        ENTRANCE,
+    ),
+    (
+        "entrance: a call that keeps crashing is started",
+        "worker/entrance.py",
+        "elif self._held_back and (why",
+        "elif False and (why",
+        ENTRANCE,
+    ),
+    ("entrance: who was approved is held back again", "worker/entrance.py", " and is_new(job) else", " else", ENTRANCE),
+    (
+        "entrance: what cannot be read stops the claims",
+        "worker/entrance.py",
+        "except HoldfastError",
+        "except ZeroDivisionError",
+        ENTRANCE,
+    ),
+    ("entrance: it reads before every claim", "worker/entrance.py", " < REFRESH_S", " < 0", ENTRANCE),
+    (
+        "entrance: who died of failures counts",
+        "worker/entrance.py",
+        ' and event.detail.get("decision") in ("bury", "hold")',
+        "",
+        ENTRANCE,
+    ),
+    (
+        "entrance: who lived counts",
+        "worker/entrance.py",
+        "                del zombies[event.job_id]",
+        "                pass",
+        ENTRANCE,
+    ),
+    ("entrance: who was brought back counts", "worker/entrance.py", '"revived", ', "", ENTRANCE),
+    ("entrance: who was done counts", "worker/entrance.py", " and has_fallen(job)", "", ENTRANCE),
+    (
+        "entrance: one death counts for each of its jobs",
+        "core/calls.py",
+        "len(set(fallen.values()))",
+        "len(fallen)",
+        ENTRANCE,
     ),
     (
         "the supervisor leaves what a dead child held",
