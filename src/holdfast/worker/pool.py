@@ -161,9 +161,9 @@ class Pool:
         for key, events in self._selector.select(self._pause_s()):
             cell: Cell | None = key.data
             if cell is None:
-                self._woken = False
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._bell, 4096)
+                self._woken = False  # only now: up without a byte in the pipe, it would keep everybody from ringing
             elif key.fileobj is not cell.socket:
                 self._bury(cell)
             elif cell in self._cells:  # it may have been buried in this very turn
