@@ -47,9 +47,9 @@ class House:
         until(lambda: runner.worker_id, "the worker enrols")
         return runner
 
-    def launch(self, *, name: str = "w", **options: Any) -> Runner:
+    def launch(self, *, name: str = "w", app_ref: str | None = None, **options: Any) -> Runner:
         """Start a worker and return it at once."""
-        runner = Runner(self.app, WorkerOptions(name=name, **options))
+        runner = Runner(self.app, WorkerOptions(name=name, **options), app_ref=app_ref)
         codes: list[int] = []
         thread = threading.Thread(target=lambda: codes.append(runner.run()), name=f"test-{name}", daemon=True)
         self._workers[runner] = (thread, codes)

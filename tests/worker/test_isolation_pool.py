@@ -3,13 +3,18 @@
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from holdfast import App
+from holdfast import App, Retry
+from holdfast.worker.executors import ERROR_MAX
 from holdfast.worker.homes import Homes
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.pool import Hands, Pool
+from tests.worker.house import House, until
+
+ONCE = Retry(attempts_max=1)
 
 
 @pytest.fixture
@@ -44,3 +49,34 @@ def test_a_pool_that_many_threads_call_hears_every_one(pool: Pool) -> None:
     finally:
         sys.setswitchinterval(interval)
     assert unheard == []
+
+
+# --- Words ------------------------------------------------------------------------------------------------
+
+
+LEAKY = """raise OSError(20 * ("no answer from postgresql://me:hunter2@db/shop\\0 " + 900 * "x"))\n"""
+
+
+@pytest.mark.parametrize("app_ref", [None, "leaky:app"])
+def test_a_module_that_cannot_be_imported_gives_no_secret_away(
+    file_house: House,
+    app_ref: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def late() -> None: ...
+
+    (tmp_path / "leaky.py").write_text(LEAKY)
+    monkeypatch.syspath_prepend(tmp_path)
+    late.__module__, late.__qualname__ = "leaky", "late"
+    task = file_house.app.task(isolate=True, retry=ONCE)(late)
+    file_house.start(app_ref=app_ref)
+    job = task.enqueue()
+    [event, *_] = until(lambda: file_house.events(job.id, "failed", "released"), "it is said")
+    said = event.detail.get("error") or event.detail["cause"]
+    assert "postgresql://me:***@db/shop" in said
+    assert len(said) <= ERROR_MAX
+    for text in (said, caplog.text):
+        assert "hunter2" not in text
+        assert "\0" not in text

@@ -5,13 +5,17 @@ import sqlite3
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from holdfast import Context, JobDead, Retry
-from holdfast.core.verdict import Settlement
+from holdfast import App, Context, JobDead, Retry
+from holdfast.core.verdict import Failed, Settlement, Succeeded
 from holdfast.errors import StoreError, StoreFull, StoreUnavailable
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.settler import Settler
+from tests.factory import a_job
 from tests.worker.house import House, on_every_store, until
 from tests.worker.meddler import once
 
@@ -237,3 +241,16 @@ def damage(path: Path, job_id: str, change: str) -> None:
         connection.execute("PRAGMA ignore_check_constraints = ON")
         connection.execute(f"UPDATE holdfast_job SET {change} WHERE id = ?", (job_id,))
     connection.close()
+
+
+@pytest.mark.parametrize("kind", [OSError, StoreError])
+def test_a_commit_that_fails_gives_no_secret_away(kind: type[Exception]) -> None:
+    def settle(_: Settlement) -> None:
+        raise kind("no answer from postgresql://me:hunter2@db/shop\0")
+
+    app = App("memory://")
+    attempt = Attempt(a_job(), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
+    attempt.transaction = SimpleNamespace(settle=settle, rollback=lambda: None)  # type: ignore[assignment]
+    outcome = Settler(app.store, app.clock, lambda _: None, app.hooks).commit(attempt, Succeeded("1"))
+    assert isinstance(outcome, Failed)
+    assert outcome.error.removeprefix("OSError: ") == "no answer from postgresql://me:***@db/shop␀"

@@ -19,6 +19,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
 from holdfast.tasks import Task
 from holdfast.worker import homes, inside, wire
+from holdfast.worker.executors import describe
 
 
 def main() -> None:
@@ -59,7 +60,7 @@ class Tasks:
             try:
                 multiprocessing.spawn.prepare(dict(setup.main))
             except (Exception, SystemExit) as error:
-                raise UsageError(f"the worker's own program could not be loaded: {_said(error)}") from error
+                raise UsageError(f"the worker's own program could not be loaded: {describe(error)}") from error
 
     def find(self, order: wire.Run) -> Task[..., Any]:
         """Return the task of this attempt. Raises `UsageError` when this process does not have it."""
@@ -78,7 +79,7 @@ class Tasks:
         try:
             module = importlib.import_module("__mp_main__" if home.module == "__main__" else home.module)
         except (Exception, SystemExit) as error:
-            raise UsageError(_missing(name, f"module {home.module!r} cannot be imported: {_said(error)}")) from error
+            raise UsageError(_missing(name, f"module {home.module!r} cannot be imported: {describe(error)}")) from error
         for value in vars(module).values():
             if isinstance(value, Task) and value.name == name:
                 inside.adopt(value.app, self._setup.url)
@@ -105,10 +106,6 @@ def _missing(name: str, why: str) -> str:
         f"task {name} cannot be found in a process of its own: {why}; declare it at the top of a module, or start the "
         "worker with `holdfast worker module:app`"
     )
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":

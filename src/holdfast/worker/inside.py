@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from holdfast.app import App
 from holdfast.clock import Clock
+from holdfast.core.text import clean
 from holdfast.core.verdict import Failed, Outcome
 from holdfast.errors import Cancelled, HoldfastError, NoProgress, StoreUnsupported, TimeLimit, UsageError
 from holdfast.shield import shielded
@@ -28,7 +29,7 @@ from holdfast.tasks import Task
 from holdfast.worker import memory, wire
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
-from holdfast.worker.executors import Loop, Threads
+from holdfast.worker.executors import ERROR_MAX, Loop, Threads
 from holdfast.worker.settler import Settler
 
 MOVED_S = 0.1  # progress is passed on so often at most
@@ -163,7 +164,7 @@ class Cell:
         try:
             task = self._find(order)
         except HoldfastError as error:
-            outcome = Failed(str(error))
+            outcome = Failed(clean(str(error), ERROR_MAX))
             self._line.send(wire.ended(outcome, progress=None, note=None, rss_mb=memory.rss_mb(), spent=False))
             return
         attempt = self._attempt = _Attempt(order, task, self._clock, self._line)

@@ -20,12 +20,13 @@ from typing import NamedTuple
 
 from holdfast import errors
 from holdfast.clock import Clock
+from holdfast.core.text import clean
 from holdfast.core.verdict import Cancelled, Outcome, Released
 from holdfast.worker import memory, wire
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.cell import NONSENSE, Cell
 from holdfast.worker.endings import lost, stopped_by_force
-from holdfast.worker.executors import Report
+from holdfast.worker.executors import ERROR_MAX, Report
 from holdfast.worker.homes import Homes
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.warden import Warden
@@ -219,7 +220,7 @@ class Pool:
             for word in words:
                 self._understand(cell, word)
         except NONSENSE as error:
-            cell.error, more = f"sent what nobody understands ({error})", False
+            cell.error, more = f"sent what nobody understands ({clean(str(error), ERROR_MAX)})", False
         if not more:  # a cell without a line is of no use
             self._selector.unregister(cell.socket)
             cell.kill()
@@ -232,7 +233,7 @@ class Pool:
                 self._unborn_s = UNBORN_S
                 self._rest(cell)
             case wire.Unusable():
-                cell.error = word.error
+                cell.error = clean(word.error, ERROR_MAX)
             case wire.Moved() if cell.attempt is not None:
                 cell.attempt.move(self._clock.lease(), word.progress, word.note)
                 if word.beat:

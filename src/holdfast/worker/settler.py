@@ -16,6 +16,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.core.machine import State
 from holdfast.core.records import Job, Note
+from holdfast.core.text import clean
 from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Outcome, Settlement, Succeeded, Verdict, judge
 from holdfast.core.verdict import settlement as addressed
@@ -24,6 +25,7 @@ from holdfast.hooks import Hooks
 from holdfast.identity import chance
 from holdfast.stores.protocol import Answer, Store
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.executors import ERROR_MAX, describe
 from holdfast.worker.trouble import Trouble
 
 log = logging.getLogger("holdfast.worker")
@@ -93,7 +95,7 @@ class Settler:
             answer = transaction.settle(self._judge(attempt, outcome, self._store.now().wall))
         except Exception as error:
             # Nothing was committed, or the answer to the commit was lost: then the report is answered with ALREADY.
-            why = str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+            why = clean(str(error), ERROR_MAX) if isinstance(error, HoldfastError) else describe(error)
             return Failed(why, finished=True)
         finally:
             transaction.rollback()
@@ -188,5 +190,5 @@ class Settler:
         if isinstance(outcome, Failed) and outcome.error.startswith(UNWRITABLE):
             self._forget([attempt])  # not even that: its lease runs out
             return
-        why = f"{UNWRITABLE}: {type(error).__name__}: {error}"
+        why = f"{UNWRITABLE}: {describe(error)}"
         self._settle_for_good([(attempt, Failed(why, finished=isinstance(outcome, Succeeded)))])
