@@ -62,7 +62,8 @@ class Bed(Protocol):
         ...
 
     def expire_all(self, at: float) -> None:
-        """Let every lease end at one instant of the lease clock."""
+        """Let every lease end at one instant of the lease clock, each as if it were the only one of its worker: jobs
+        that were in one process run again in processes of their own, which is measured elsewhere."""
         ...
 
     def holds(self, worker: str) -> bool:
@@ -127,10 +128,12 @@ class SqliteBed:
             jobs += len(rows)
 
     def expire_all(self, at: float) -> None:
-        self._db.execute("UPDATE holdfast_job SET lease_until = ? WHERE state = 'running'", (at,))
+        self._db.execute(
+            "UPDATE holdfast_job SET lease_until = ?, worker = worker || id WHERE state = 'running'", (at,)
+        )
 
     def holds(self, worker: str) -> bool:
-        held = "SELECT 1 FROM holdfast_job WHERE state = 'running' AND worker = ? LIMIT 1"
+        held = "SELECT 1 FROM holdfast_job WHERE state = 'running' AND worker LIKE ? || '%' LIMIT 1"
         return self._db.execute(held, (worker,)).fetchone() is not None
 
     def close(self) -> None:
@@ -188,10 +191,10 @@ class PostgresBed:
             jobs += len(rows)
 
     def expire_all(self, at: float) -> None:
-        self._db.execute("UPDATE job SET lease_until = %s WHERE state = 'running'", (at,))
+        self._db.execute("UPDATE job SET lease_until = %s, worker = worker || id WHERE state = 'running'", (at,))
 
     def holds(self, worker: str) -> bool:
-        held = "SELECT 1 FROM job WHERE state = 'running' AND worker = %s LIMIT 1"
+        held = "SELECT 1 FROM job WHERE state = 'running' AND worker LIKE %s || '%%' LIMIT 1"
         return self._db.execute(held, (worker,)).fetchone() is not None
 
     def close(self) -> None:

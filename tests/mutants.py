@@ -502,8 +502,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a plain success ignores what a reaper saw",
         "stores/codec.py",
-        "not verdict.raises_fence and settlement.seen_lease_until is None",
-        "True",
+        "    return is_done and settlement.seen_lease_until is None",
+        "    return is_done",
         STORE,
     ),
     (

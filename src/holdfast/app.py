@@ -80,7 +80,7 @@ class App:
         self.hooks = Hooks()
         self.alerts: tuple[Alert, ...] = ()
         self.tasks: dict[str, Task[..., Any]] = {}
-        self._url = url or os.environ.get("HOLDFAST_DB") or DEFAULT_URL
+        self._url = url if url is not None else os.environ.get("HOLDFAST_DB") or DEFAULT_URL
         check_url(self._url)
         self._migrate = migrate
         self._store: Store | None = None
@@ -255,9 +255,10 @@ class App:
             return
         schema = store.schema()
         if schema.found != schema.wanted:
+            command = "migrate" if schema.found else "init"
             raise SchemaMismatch(
                 f"the store's schema is version {schema.found}, this program wants {schema.wanted}; "
-                "run `holdfast db migrate`, or make the App without migrate=False"
+                f"run `holdfast db {command}`, or make the App without migrate=False"
             )
 
     def close(self) -> None:

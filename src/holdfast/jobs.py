@@ -89,10 +89,12 @@ class Job(Generic[R_co]):
         clock = self._app.clock
         give_up_at = self._give_up_at(timeout)
         never = threading.Event()
+        look_s = _LOOK_MIN_S
         while not self._has_ended():
             before = clock.lease()
             left = self._time_left(give_up_at, timeout)
-            self._app.store.wait(min(left, _LOOK_MAX_S))
+            self._app.store.wait(min(left, look_s))
+            look_s = min(look_s * 1.5, _LOOK_MAX_S)
             waited = clock.lease() - before
             if waited < _LOOK_MIN_S:
                 clock.wait(never, _LOOK_MIN_S - waited)

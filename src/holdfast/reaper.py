@@ -239,7 +239,8 @@ class Reaper:
             now = self._store.now().lease
             seen |= {_key(job): self._overdue.setdefault(_key(job), now) for job in page}
             ripe = [job for job in page if job.id not in done and self._is_ripe(job, now)]
-            judged = self._judge_all(ripe, Death("expired", "its lease ran out", None, _spread(len(ripe))))
+            death = Death("expired", "its lease ran out", None, _spread(len(ripe)))
+            judged = [each for jobs in _by_worker(ripe) for each in self._judge_all(jobs, death, suspects=len(jobs))]
             if fix:
                 judged = self._settle(judged, seen_lease=True)
             zombies += judged
@@ -378,6 +379,14 @@ def _death(epitaph: Epitaph, worker: Worker, spread_s: float) -> Death:
 
 def _key(job: Job) -> OverdueKey:
     return job.id, job.fence, job.lease_until or 0.0
+
+
+def _by_worker(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Put those together that were in one process: one of them may have held it up."""
+    together: dict[str | None, list[Job]] = {}
+    for job in jobs:
+        together.setdefault(job.worker, []).append(job)
+    return list(together.values())
 
 
 def _spread(jobs: int) -> float:

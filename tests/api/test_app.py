@@ -480,6 +480,7 @@ def test_the_url_may_be_set_until_the_store_is_used() -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
+        ("", "does not say what kind of store it is"),  # a setting that is empty is no wish for the default
         ("carrier-pigeon://ann:s3cret@coop", "begins with 'carrier-pigeon:', which no store does; write sqlite:///"),
         (
             "jobs.db",

@@ -195,7 +195,7 @@ def test_only_a_loss_raises_the_fence_because_only_then_the_attempt_may_still_re
 def test_only_a_loss_tells_how_many_were_suspects() -> None:
     for case, _, verdict in cases():
         outcome = OUTCOMES[case[0]]
-        wanted = outcome.suspects if isinstance(outcome, Lost) else None
+        wanted = outcome.suspects if isinstance(outcome, Lost) and not outcome.excused else None
         assert verdict.suspects == wanted, case
 
 
@@ -427,7 +427,22 @@ def test_a_suspect_that_is_lost_alone_is_guilty_and_one_that_is_lost_in_company_
     alone, company = Lost("exit", "killed", suspects=1), Lost("exit", "killed", suspects=2)
     assert judge(alone, SUSPECT, NOW, chance=0.5).state is State.DEAD
     verdict = judge(company, SUSPECT, NOW, chance=0.5)
-    assert (verdict.state, verdict.crashes, verdict.zombies, verdict.suspects) == (State.READY, 0, 1, 2)
+    assert (verdict.state, verdict.crashes, verdict.zombies, verdict.suspects) == (State.READY, 0, 1, None)
+    nobody_else = judge(Lost("vanished", "killed"), SUSPECT, NOW, chance=0.5)  # the only one of a worker that died
+    assert (nobody_else.state, nobody_else.crashes, nobody_else.suspects) == (State.READY, 0, None)
+
+
+def test_one_that_died_alone_stays_guilty_whatever_happens_to_its_worker() -> None:
+    guilty = msgspec.structs.replace(SUSPECT, suspects=1)
+    verdict = judge(Lost("exit", "killed", suspects=4), guilty, NOW, chance=0.5)
+    assert (verdict.crashes, verdict.suspects) == (0, None)
+
+
+def test_what_was_excused_makes_nobody_a_suspect() -> None:
+    """Or the next crash in company would be forgiven, and nobody would ever be blamed for it."""
+    assert judge(Lost("exit", "cut off", suspects=4, excused=True), a_job(), NOW, chance=0.5).suspects is None
+    innocent = a_job(suspects=4, zombies=1)
+    assert judge(Lost("exit", "killed", suspects=4), innocent, NOW, chance=0.5).crashes == 1
 
 
 def test_the_first_loss_in_company_is_carried_by_each() -> None:

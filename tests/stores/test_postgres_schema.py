@@ -18,6 +18,7 @@ from holdfast.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from holdfast.stores.postgres.connection import Options
 from holdfast.stores.postgres.store import PostgresStore
 from tests.factory import a_worker, add, enrol, make_job, start
 from tests.servers import PostgresServer
@@ -149,10 +150,35 @@ def test_a_schema_that_is_not_a_plain_name_is_refused(name: str) -> None:
         PostgresStore(f"postgresql://h/d?schema={name}")
 
 
-@pytest.mark.parametrize("option", ["pool_max=1", "pool_max=many", "wait_s=0", "wait_s=nan", "nonsense=1"])
-def test_an_option_that_means_nothing_is_refused(option: str) -> None:
-    with pytest.raises(BadURL):
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("pool_max=1", "pool_max is a whole number of at least 2"),
+        ("pool_max=many", "pool_max is a whole number of at least 2"),
+        ("wait_s=0", "wait_s is a number of seconds"),
+        ("wait_s=nan", "wait_s is a number of seconds"),
+        ("wait_s=soon", "wait_s is a number of seconds"),
+        ("nonsense=1", "there is no option 'nonsense'$"),
+        ("shema=jobs", "there is no option 'shema'; perhaps 'schema'"),
+    ],
+)
+def test_an_option_that_means_nothing_is_refused(option: str, words: str) -> None:
+    with pytest.raises(BadURL, match=words):
         PostgresStore(f"postgresql://h/d?{option}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql:///jobs", "postgresql://", "postgresql:///?service=prod", "postgres:///d?host=/run/x&sslmode=require"],
+)
+def test_what_libpq_finds_by_itself_may_be_left_out(url: str) -> None:
+    assert Options.parse(url).conninfo == url.replace("postgres:", "postgresql:")
+
+
+def test_a_password_with_a_letter_that_ends_it_is_refused_and_not_shown() -> None:
+    with pytest.raises(BadURL, match="write %XX for special characters") as refused:
+        PostgresStore("postgresql://ann:s3@cret@h/d")
+    assert "cret" not in str(refused.value)
 
 
 def test_without_create_an_empty_database_stays_empty(server: PostgresServer, schema: str) -> None:

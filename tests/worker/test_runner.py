@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import Context, JobDead, Retry, Snooze
 from holdfast.errors import HoldfastError
-from tests.worker.house import House, until
+from tests.worker.house import House, on_every_store, until
 
 AT_ONCE = Retry(attempts_max=2, base_s=0.0, cap_s=0.0)
 
@@ -128,6 +128,21 @@ def test_a_job_is_started_only_when_it_is_due(house: House) -> None:
     job = now.using(run_after=0.4).enqueue()
     assert job.result(20) >= enqueued_at + 0.4
     assert house.row(job.id).attempt == 1
+
+
+@on_every_store
+def test_a_job_is_started_as_soon_as_it_is_due_and_not_at_the_next_poll(house: House) -> None:
+    @house.app.task
+    def now() -> float:
+        return time.time()
+
+    house.start()
+    assert now.enqueue().result(20)
+    late = []
+    for _ in range(3):
+        due_at = time.time() + 0.1
+        late.append(now.using(run_after=0.1).enqueue().result(20) - due_at)
+    assert min(late) < 0.7  # the poll comes every second
 
 
 def test_with_a_full_journal_claims_and_the_success_are_written_down(house: House) -> None:

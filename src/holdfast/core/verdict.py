@@ -222,9 +222,11 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
 
 
 def _is_forgiven(outcome: Lost, job: Job) -> bool:
-    """Say whether this loss says nothing about the job. A suspect runs in a process of its own: when it is lost with
-    others once more, their worker died, and not by its doing. But not for ever: that may not be so everywhere."""
-    return outcome.excused or (job.suspects > 1 and outcome.suspects > 1 and job.zombies < FORGIVEN_MAX)
+    """Say whether this loss says nothing about the job. A suspect, and one that died alone, run in a process of their
+    own: if that had died, this would be known (one suspect). So their worker died, and not by their doing. But not for
+    ever: a worker that cannot give them such a process may run them among others."""
+    in_its_cell = job.crashes > 0 and job.suspects > 0 and outcome.suspects != 1
+    return outcome.excused or (in_its_cell and job.zombies < FORGIVEN_MAX)
 
 
 FORGIVEN_MAX = 10
@@ -324,7 +326,7 @@ def _verdict(
         failures=failures,
         crashes=crashes,
         zombies=1 if lost else 0,
-        suspects=outcome.suspects if isinstance(outcome, Lost) else None,
+        suspects=outcome.suspects if isinstance(outcome, Lost) and not _is_forgiven(outcome, job) else None,
         rolling_back=rolling_back,
         raises_fence=lost,
         notes=first + notes,

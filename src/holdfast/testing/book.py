@@ -252,7 +252,8 @@ class Book:
         self.sometimes[f"{'ended' if outcome is not None else 'lost'}: {verdict.state.value}"] += 1
         if outcome is None:
             crashes = 0 if cancelled else self._crashes(entry, verdict)
-            entry = replace(entry, losses=entry.losses + 1, suspects=verdict.suspects or 0)
+            suspects = entry.suspects if verdict.suspects is None else verdict.suspects
+            entry = replace(entry, losses=entry.losses + 1, suspects=suspects)
         elif entry.suspects > 1 and not isinstance(outcome, Released | Cancelled):
             crashes = -entry.crashes  # it was not the one
             entry = replace(entry, suspects=0)
@@ -270,7 +271,8 @@ class Book:
         blamed once more for a death in company, unless that goes on and on."""
         detector = verdict.notes[0].detail.get("detector") if verdict.notes else None
         self.sometimes[f"found by {detector}"] += 1
-        if entry.suspects > 1 and (verdict.suspects or 0) > 1 and entry.losses < FORGIVEN_MAX:
+        known = entry.crashes > 0 and entry.suspects > 0  # it runs apart since then
+        if known and verdict.suspects is None and entry.losses < FORGIVEN_MAX:
             return 0
         return verdict.crashes if detector == "expired" or entry.worker in self.excused else 1
 

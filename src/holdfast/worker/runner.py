@@ -202,9 +202,10 @@ class Runner:
                     asked_at = self._clock.lease() if asked_at is None else asked_at
                     jobs = self._claim(claim_id, asked_at, limit, ahead)
                     claim_id, asked_at = new_id(), None  # only after an answer: a lost one is asked for again
-                    likely = bool(jobs)
+                    guessed, likely = likely, bool(jobs)
                     if jobs:
                         self._pace.add(self._settler.settled, self._clock.lease())
+                    if jobs or guessed:  # wrongly: then look when the next one is due
                         continue
                 if self._clock.lease() - said_at >= UNSERVED_S:
                     said_at = self._clock.lease()
@@ -329,7 +330,7 @@ class Runner:
             last = self._running == 0
         if last:
             self._idle.set()
-        if self._buffer:
+        if self._buffer and not self._abandoned.must_end:  # else it is given back
             self._start_next()
         if len(self._buffer) <= max(self._ahead_target / 2, self._ahead_target - GULP / 2):  # not for a sip
             self._room.set()
@@ -412,7 +413,7 @@ class Runner:
         for attempt in buffered:
             self._settler.put(attempt, Released(started=False, cause="the worker stopped"))
         if running and not self._stop_now.is_set():
-            log.info("stopping: %d jobs may go on for %g s", running, self._options.grace_period_s)
+            log.info("stopping: running jobs (%d) may go on for %g s", running, self._options.grace_period_s)
         give_up_at = self._clock.lease() + self._options.grace_period_s
         while not self._idle.is_set() and not self._stop_now.is_set() and self._clock.lease() < give_up_at:
             self._clock.wait(self._idle, 0.05)

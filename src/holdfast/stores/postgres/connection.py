@@ -6,6 +6,7 @@ is never left waiting inside a transaction for it.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import re
@@ -15,10 +16,10 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import psycopg
-from psycopg import errors, sql
+from psycopg import errors, pq, sql
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from holdfast.clock import SystemClock
@@ -41,6 +42,7 @@ ANSWER_S = 60.0  # a statement that has no answer by then is given up, and its c
 _SLICE_S = 0.5  # how long the pool may be at it before somebody asks why
 _POOL = "holdfast"
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 C = TypeVar("C", bound=psycopg.Connection[Any])
 Connection = psycopg.Connection[Any]
 Cursor = psycopg.Cursor[Any]
@@ -78,22 +80,39 @@ class Options:
         own = {name: value for name, value in parse_qsl(parts.query, keep_blank_values=True) if name in _OWN}
         # The others are passed on as they were written: libpq decodes them itself, and knows no + for a space.
         rest = "&".join(each for each in parts.query.split("&") if each.partition("=")[0] not in _OWN)
-        conninfo = urlunsplit(("postgresql", parts.netloc, parts.path, rest, ""))
+        conninfo = f"postgresql://{parts.netloc}{parts.path}" + (f"?{rest}" if rest else "")
         schema = own.get("schema", "holdfast")
         if not _NAME.fullmatch(schema) or schema.startswith("pg_"):
             raise BadURL(f"{shown!r}: schema={schema!r} is not a plain name; use small letters, digits and _")
+        known = {each.keyword.decode() for each in pq.Conninfo.get_defaults()} | {*_OWN}
+        for name in dict(parse_qsl(rest, keep_blank_values=True)):
+            if name not in known:
+                raise BadURL(f"{shown!r}: there is no option {name!r}{_perhaps(name, known)}")
         try:
-            pool_max, wait_s = int(own.get("pool_max", 10)), float(own.get("wait_s", 10.0))
             ports = str(psycopg.conninfo.conninfo_to_dict(conninfo).get("port", ""))
-        except ValueError as error:
-            raise BadURL(f"{shown!r}: {_one_line(error)}") from None
         except psycopg.ProgrammingError:  # its words quote what it could not read, which may be the password
             raise unreadable from None
-        if not re.fullmatch(r"[0-9,]*", ports):  # as libpq reads a password with a slash in it
+        # As libpq reads a password with a slash in it, and one with an @.
+        if not re.fullmatch(r"[0-9,]*", ports) or parts.netloc.count("@") > 1:
             raise unreadable
-        if pool_max < 2 or not 0 < wait_s < 3600:
-            raise BadURL(f"{shown!r}: pool_max is at least 2, and wait_s a number of seconds")
+        pool_max, wait_s = _number(own, "pool_max", int, 10), _number(own, "wait_s", float, 10.0)
+        if pool_max is None or pool_max < 2:
+            raise BadURL(f"{shown!r}: pool_max is a whole number of at least 2")
+        if wait_s is None or not 0 < wait_s < 3600:
+            raise BadURL(f"{shown!r}: wait_s is a number of seconds, more than 0 and less than 3600")
         return cls(conninfo, shown, schema, pool_max, wait_s)
+
+
+def _number(own: dict[str, str], name: str, kind: Callable[[str], N], usual: N) -> N | None:
+    try:
+        return kind(own[name]) if name in own else usual
+    except ValueError:
+        return None
+
+
+def _perhaps(name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f"; perhaps {near[0]!r}" if near else ""
 
 
 class Session(psycopg.Connection[Any]):

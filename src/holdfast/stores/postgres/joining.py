@@ -68,8 +68,8 @@ class Callers:
             )
         else:
             raise UsageError(
-                f"connection={given!r} leads to no connection of psycopg 3, which this store needs: pass one of "
-                "psycopg's own, or one of SQLAlchemy's (postgresql+psycopg) or Django's that uses psycopg"
+                f"connection={type(given).__name__} leads to no connection of psycopg 3, which this store needs: pass "
+                "one of psycopg's own, or one of SQLAlchemy's (postgresql+psycopg) or Django's that uses psycopg"
             )
         if connection.closed:
             raise UsageError("the connection is closed; pass one that is open")
