@@ -60,6 +60,11 @@ def test_how_many_of_which_tasks_and_what_became_of_them(run: Run, store: Store,
     assert re.search(r"send +mail +2 +2 +2 expired +1 (done|ready), 1 (done|ready)", shown)
 
 
+def test_one_attempt_lost_its_worker(run: Run, store: Store) -> None:
+    crash(store)
+    assert "1 attempt of 1 job lost its worker." in run("zombies").stdout
+
+
 def test_how_they_were_found_and_how_fast(run: Run, store: Store, clock: FakeClock) -> None:
     boot = SystemClock().boot_id
     for silent_s in (1.0, 2.0, 9.0):

@@ -65,7 +65,7 @@ def test_a_running_job_may_finish_within_the_grace_period(
     job = task.enqueue()
     handler.begun.wait(20)
     runner.stop()
-    until(lambda: "stopping: 1 jobs may go on for 20 s" in caplog.text, "a claim that was on its way has ended")
+    until(lambda: "stopping: running jobs (1) may go on for 20 s" in caplog.text, "a claim on its way has ended")
     late = task.enqueue()
     handler.go_on.set()
     assert house.join(runner) == 0

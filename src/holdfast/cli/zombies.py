@@ -90,7 +90,7 @@ def _show(view: dict[str, Any], window: str) -> None:
         acknowledge(f"No zombies in the last {window}.")
         return
     lost, jobs = insight.counted(view["zombies"], "attempt"), insight.counted(view["jobs"], "job")
-    click.echo(f"In the last {window}, {lost} of {jobs} lost their worker.")
+    click.echo(f"In the last {window}, {lost} of {jobs} lost {'its' if view['zombies'] == 1 else 'their'} worker.")
     click.echo()
     show_table(_TASKS, view["tasks"])
     click.echo()

@@ -177,7 +177,7 @@ def _crashes(seen: Sample, look: Lookback, jobs_kept: int) -> Iterator[Finding]:
         evidence = f"{lost}; {lossy} of {whole} ({lossy / jobs:.0%}) had lost a worker"
         yield warning("Workers die often", evidence, "see under which tasks and how: holdfast zombies")
     else:
-        yield ok("Workers die rarely", f"{lost} lost their worker")
+        yield ok("Workers die rarely", f"{lost} lost {'its' if len(look.found) == 1 else 'their'} worker")
 
 
 def _groups(look: Lookback) -> Iterator[Finding]:

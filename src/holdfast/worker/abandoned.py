@@ -36,7 +36,7 @@ class Abandoned:
                 return False
             if too_many and not self.must_end:
                 self.must_end = True
-                log.critical("%d handlers would not stop; this process ends its other jobs and leaves", self._number)
+                log.critical("handlers would not stop (%d); this process ends its other jobs and leaves", self._number)
             return True
 
     def back(self, attempt: Attempt) -> bool:
