@@ -82,6 +82,16 @@ def test_a_store_that_fails_between_the_mark_and_the_settling(
     assert {name: event.detail[name] for name in ("exit_code", "signal") if name in event.detail} == facts
 
 
+def test_codes_of_our_own_have_words(parent: Parent, caplog: pytest.LogCaptureFixture) -> None:
+    job = parent.runs()
+    parent.supervisor._bury(1, PID, EXIT_FENCED)
+    [event] = parent.store.journal(job.id)
+    words = "ended itself because the store was out of reach: it exited with code 76"
+    assert event.detail["cause"].endswith(f"its process {words}")
+    assert f"{words}; 1 of its jobs were settled" in caplog.text
+    assert module._how_it_ended(EXIT_STUCK).startswith("ended with handlers that would not stop, or a store")
+
+
 @pytest.mark.parametrize(("code", "kind"), [(EXIT_FENCED, "zombie"), (EXIT_STUCK, "released")])
 def test_a_peer_that_comes_in_between_settles_in_the_same_manner(parent: Parent, code: int, kind: str) -> None:
     job = parent.runs()

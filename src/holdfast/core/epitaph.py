@@ -1,8 +1,8 @@
 """What stands on the row of a worker that is gone, so that everybody settles its jobs in the same manner.
 
-exit: its process was killed by SIGKILL              somebody saw it die
-excused: exit: its process exited with code 76       and nobody is to blame
-released: the worker stopped                         its jobs are given back
+exit: its process was killed by SIGKILL                         somebody saw it die
+excused: exit: its process ended itself because the store …     and nobody is to blame
+released: the worker stopped                                    its jobs are given back
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Supervisor:
         enrolled = self._bury(number, child.pid, code)
         if code == EXIT_UNUSABLE and not enrolled:
             return "could not load the app, for the reason that it gave"
-        return how_it_ended(code)
+        return _how_it_ended(code)
 
     def _spawn(self, number: int) -> subprocess.Popen[bytes]:
         settings = {
@@ -189,11 +189,11 @@ class Supervisor:
     def _settle_leases(self, reaper: Reaper, worker: Worker, code: int, released: bool) -> None:
         if released:
             given_back = reaper.release_worker(worker, "the worker stopped")
-            log.info("%d jobs of %s had to stop with it; each was settled as it declared", given_back, worker.name)
+            log.info("of the jobs of %s, %d had to stop with it, settled as declared", worker.name, given_back)
             return
-        excused = code == EXIT_FENCED  # it ended itself because the store was out of reach
-        report = reaper.recover_worker(worker, "exit", f"its process {how_it_ended(code)}", excused=excused)
-        log.warning("%s %s; %d of its jobs were settled", worker.name, how_it_ended(code), report.recovered)
+        how = _how_it_ended(code)
+        report = reaper.recover_worker(worker, "exit", f"its process {how}", excused=code == EXIT_FENCED)
+        log.warning("%s %s; %d of its jobs were settled", worker.name, how, report.recovered)
 
     # ------------------------------------------------------------------------------------ all of them
 
@@ -207,3 +207,12 @@ class Supervisor:
         for child in list(self._children.values()):
             with contextlib.suppress(OSError):
                 child.kill()
+
+
+def _how_it_ended(code: int) -> str:
+    """Say how a child ended. Its own codes get words: people meet them in the journal, in alerts and in the log."""
+    words = {
+        EXIT_STUCK: "ended with handlers that would not stop, or a store that took no endings: it ",
+        EXIT_FENCED: "ended itself because the store was out of reach: it ",
+    }
+    return words.get(code, "") + how_it_ended(code)  # the code stays at the end, where an epitaph is read
