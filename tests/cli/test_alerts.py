@@ -58,6 +58,11 @@ def test_a_test_goes_through_each_channel_of_the_options(
     assert headers["Holdfast-Signature"] == "v1=" + sign(SECRET, headers["Holdfast-Timestamp"], body)
 
 
+def test_plain_http_is_refused_with_the_option_that_allows_it(run: Run) -> None:
+    told = run("alerts", "test", "--alert-webhook", "http://127.0.0.1/", code=2).stderr
+    assert "begins with https://; plain http only with private=True (--alert-private)" in told
+
+
 def test_a_test_goes_through_the_channels_of_an_app_and_opens_no_store(
     run: Run, folder: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +134,7 @@ def test_the_reaper_tells_by_its_own_options_and_keeps_secrets_to_itself(tmp_pat
         try:
             until(lambda: len(receiver.requests) == 1 and told.exists(), "both were told")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
             process.wait()
@@ -175,7 +180,7 @@ def test_a_worker_tells_of_the_job_that_died_with_its_process(tmp_path: Path, re
     try:
         until(lambda: bool(receiver.requests), "the job was told as held")
         worker.send_signal(signal.SIGTERM)
-        log, _ = worker.communicate(timeout=30)
+        log, _ = worker.communicate(timeout=60)
     finally:
         worker.kill()
         worker.wait()

@@ -69,6 +69,12 @@ def test_one_job_with_its_history(run: Run, store: Store) -> None:
     assert zombie["detail"]["decision"] == "hold"
 
 
+def test_a_long_label_does_not_touch_its_value(run: Run, store: Store) -> None:
+    job = start(store)
+    run("jobs", "cancel", job.id)
+    assert "\n      cancel requested yes\n" in run("jobs", "show", job.id).stdout
+
+
 def test_a_lease_is_shown_by_the_clock_on_the_wall(run: Run, store: Store, clock: FakeClock) -> None:
     job = start(store, lease_s=300.0)
     shown = run.json("jobs", "show", job.id)["lease_until"]

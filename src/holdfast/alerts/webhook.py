@@ -56,7 +56,8 @@ class Webhook:
         except ValueError:
             raise UsageError("the webhook's address is no URL; write https://host/path") from None
         if parts.scheme != "https" and not (private and parts.scheme == "http"):
-            raise UsageError("a webhook's address begins with https://; plain http only with private=True")
+            wanted = "a webhook's address begins with https://"
+            raise UsageError(f"{wanted}; plain http only with private=True (--alert-private)")
         if not parts.hostname:
             raise UsageError("the webhook's address names no host; write https://host/path")
         if secret is not None and len(secret) < 8:

@@ -152,7 +152,7 @@ def _show(label: str, value: str, indent: str) -> None:
     if not rest and is_terminal():
         room = max(20, width() - len(indent) - _LABEL)
         first, *rest = textwrap.wrap(first, room, break_on_hyphens=False) or [""]
-    click.echo(f"{indent}{dim(clean(label).ljust(_LABEL))}{first}")
+    click.echo(f"{indent}{dim(clean(label).ljust(_LABEL - 1))} {first}")
     for line in rest:
         click.echo(f"{indent}{' ' * _LABEL}{line}")
 
