@@ -140,6 +140,11 @@ class Root(Group):
         except KeyboardInterrupt:
             complain("interrupted")
             ctx.exit(Exit.INTERRUPTED)
+        except BrokenPipeError:  # `… | head` has seen enough
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for stream in (1, 2):
+                os.dup2(nowhere, stream)  # for what is still to be flushed
+            ctx.exit(Exit.UNREAD)
 
 
 # ------------------------------------------------------------------------------------------- options

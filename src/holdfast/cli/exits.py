@@ -1,7 +1,7 @@
 """What an ending is called: the one place that turns errors into exit codes.
 
 0 ok · 1 failed · 2 usage or import error · 3 store unreachable, missing, lost, read-only or full
-4 schema stale or newer · 5 not found · 6 refused (fence, state) · 7 unhealthy · 130 interrupted
+4 schema stale or newer · 5 not found · 6 refused (fence, state) · 7 unhealthy · 130 interrupted · 141 nobody reads on
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class Exit(IntEnum):
     REFUSED = 6
     UNHEALTHY = 7
     INTERRUPTED = 130
+    UNREAD = 141  # as if SIGPIPE had ended it; not 0, because a verdict or an act may be among what was not said
 
 
 # The first that fits; so the narrow ones stand before the broad ones.
