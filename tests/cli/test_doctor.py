@@ -75,7 +75,7 @@ def test_an_empty_store_is_well(run: Run, calm: Store, url: str) -> None:
 def test_quiet_shows_only_what_is_not_ok(run: Run, calm: Store) -> None:
     lose(calm)
     shown = run("doctor", "-q", code=7)
-    assert "Zombies wait for a reaper" in shown.stdout
+    assert "Zombies wait for a reaper: 1 job lost its worker: " in shown.stdout
     assert (shown.stdout.count(" ok "), shown.stderr) == (0, "")
 
 
@@ -113,7 +113,8 @@ def test_a_schema_that_does_not_fit(run: Run, folder: Path, store: Store) -> Non
     sqlite3.connect(folder / "other.db").close()
     (folder / "other.db").touch()
     [finding] = run.json("doctor", "--db", "sqlite:///other.db", code=7)["findings"]
-    assert (finding["title"], finding["fix"]) == ("There is no store here", "holdfast db init")
+    assert (finding["title"], finding["fix"]) == ("There is no store here", "make one: holdfast db init")
+    assert finding["evidence"].endswith("/other.db has no tables of Holdfast")
 
 
 def test_a_store_that_takes_no_writes(run: Run, calm: Store, folder: Path) -> None:
@@ -122,6 +123,7 @@ def test_a_store_that_takes_no_writes(run: Run, calm: Store, folder: Path) -> No
         view = run.json("doctor", "--db", "sqlite:///jobs.db?busy_s=0.1", code=7)
     assert view["findings"][0]["title"] == "The store takes no writes"
     assert "locked by another writer" in view["findings"][0]["evidence"]
+    assert "fuser" in view["findings"][0]["fix"]
 
 
 def test_a_store_that_breaks_in_the_middle_still_shows_what_was_found(

@@ -13,7 +13,10 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
+from holdfast.errors import StoreUnavailable
 from holdfast.insight.database import of_the_database
+from holdfast.insight.diagnosis import diagnose
+from holdfast.insight.medium import to_take_writes
 from holdfast.stores.postgres.condition import Condition
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import FakeClock
@@ -74,6 +77,46 @@ def test_an_old_transaction_of_somebody_else_is_seen(store: PostgresStore, postg
         age = store.condition().oldest_transaction_s
     assert age is not None
     assert age > 0
+
+
+@pytest.fixture
+def reader(store: PostgresStore, postgres: str) -> Iterator[PostgresStore]:
+    """The same store, as a role that may read our tables, and no more."""
+    with psycopg.connect(postgres, autocommit=True) as db:
+        db.execute("CREATE ROLE reader; GRANT USAGE ON SCHEMA holdfast TO reader")
+        db.execute("GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO reader")
+        opened = PostgresStore(f"{postgres}{'&' if '?' in postgres else '?'}options=-c%20role%3Dreader")
+        yield opened
+        opened.close()
+        db.execute("DROP OWNED BY reader; DROP ROLE reader")
+
+
+def test_an_ordinary_role_counts_all_sessions_and_says_what_it_cannot_see(
+    reader: PostgresStore, postgres: str, good: Condition
+) -> None:
+    with psycopg.connect(postgres) as somebody:
+        somebody.execute("SELECT 1")
+        found = reader.condition()
+        somebody.execute("GRANT pg_read_all_stats TO reader")
+        somebody.commit()
+        granted = reader.condition()
+    assert found.connections >= found.hidden_sessions > 1
+    assert (good.hidden_sessions, granted.hidden_sessions) == (0, 0)
+    [finding] = [each for each in of_the_database(reader, found) if each.title == "Transactions of others are hidden"]
+    assert finding.severity == "ok", "most users are ordinary ones: nothing is wrong"
+    assert "GRANT pg_read_all_stats" in finding.evidence
+
+
+def test_a_role_that_may_not_write_is_told_which_rights_it_needs(reader: PostgresStore, clock: FakeClock) -> None:
+    [finding] = [each for each in diagnose(reader, clock) if each.title == "The store takes no writes"]
+    assert "may not do that" in finding.evidence
+    assert finding.fix is not None
+    assert "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES" in finding.fix
+    assert "fuser" not in finding.fix
+
+
+def test_another_writer_that_holds_everything_up_is_found_in_the_server(store: PostgresStore) -> None:
+    assert "pg_blocking_pids()" in to_take_writes(store, StoreUnavailable("no answer in time"))
 
 
 def test_a_job_without_its_worker_is_damage(store: PostgresStore, good: Condition, postgres: str) -> None:

@@ -66,6 +66,10 @@ def _cleaning(found: Condition) -> Iterator[Finding]:
         evidence = f"a transaction has been open for {brief(age)}: nothing that died since can be cleared away"
         fix = "find it in pg_stat_activity by xact_start, and end it with pg_terminate_backend(pid)"
         yield warning("An old transaction keeps dead rows", evidence, fix)
+    if found.hidden_sessions:
+        whose = counted(found.hidden_sessions, "session of another user", "sessions of other users")
+        grant = "to see it: GRANT pg_read_all_stats TO …"
+        yield ok("Transactions of others are hidden", f"how old that of {whose} is cannot be seen; {grant}")
     if not found.autovacuum:
         evidence = f"autovacuum is off; about {found.dead_rows:,} rows of jobs are dead"
         yield problem("Nobody cleans up", evidence, "set autovacuum = on in postgresql.conf")

@@ -17,7 +17,7 @@ from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Filter, Job, Worker
 from holdfast.errors import StoreError
 from holdfast.insight.findings import Finding, ok, problem, warning
-from holdfast.insight.medium import of_the_medium
+from holdfast.insight.medium import of_the_medium, to_take_writes
 from holdfast.insight.tuning import of_settings
 from holdfast.insight.views import queue_views, totals, worker_state
 from holdfast.insight.words import counted, duration, listed
@@ -57,19 +57,20 @@ def diagnose(store: Store, clock: Clock, app: App | None = None) -> Iterator[Fin
 
 
 def _schema(store: Store, found: int, wanted: int) -> Finding:
-    evidence = f"{shown_url(store.url)} has version {found}; this program needs {wanted}"
+    where = shown_url(store.url)
+    if not found:
+        return problem("There is no store here", f"{where} has no tables of Holdfast", "make one: holdfast db init")
+    evidence = f"{where} has version {found}; this program needs {wanted}"
     if found > wanted:
         return problem("The schema is newer than this program", evidence, "upgrade Holdfast")
-    fix = "holdfast db migrate" if found else "holdfast db init"
-    return problem("The schema is old" if found else "There is no store here", evidence, fix)
+    return problem("The schema is old", evidence, "holdfast db migrate")
 
 
 def _writes(store: Store) -> Finding:
     try:
         store.ping()
     except StoreError as error:
-        fix = "let the process that holds the write lock go on, or end it; fuser names those that have the file open"
-        return problem("The store takes no writes", str(error), fix)
+        return problem("The store takes no writes", str(error), to_take_writes(store, error))
     return ok("The store takes writes", shown_url(store.url))
 
 
@@ -143,7 +144,8 @@ def _zombies(store: Store, clock: Clock) -> Finding:
     found = reap(store, clock, fix=False).zombies
     if not found:
         return ok("No zombies", "every running job has a living worker")
-    evidence = f"{counted(len(found), 'job')} lost their worker: {listed([zombie.job.id for zombie in found], 3)}"
+    number = counted(len(found), "job lost its worker", "jobs lost their worker")
+    evidence = f"{number}: {listed([zombie.job.id for zombie in found], 3)}"
     return problem(
         "Zombies wait for a reaper", evidence, "holdfast scan --fix; a worker or holdfast reaper does it by itself"
     )

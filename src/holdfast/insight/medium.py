@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.errors import StoreError, StoreReadOnly
 from holdfast.insight.database import of_the_database
 from holdfast.insight.file import of_the_file
 from holdfast.insight.findings import Finding, warning
@@ -23,3 +24,13 @@ def of_the_medium(store: Store) -> Iterator[Finding]:
         yield from of_the_database(store, found)
     else:
         yield warning("Nothing is kept", f"{store.url} lives in one process and ends with it", "use sqlite:///jobs.db")
+
+
+def to_take_writes(store: Store, error: StoreError) -> str:
+    """Say what makes this kind of store take writes again."""
+    if not store.url.startswith("postgres"):
+        return "let the process that holds the write lock go on, or end it; fuser names those that have the file open"
+    if isinstance(error, StoreReadOnly):
+        rights = "GRANT USAGE ON SCHEMA …; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA …"
+        return f"if this user lacks the rights: {rights}; if it is a standby: give the address of the primary"
+    return "if a session holds a lock, pg_blocking_pids() names it: let it go on, or end it"

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the server and of our schema in it. None: this user is not allowed to know."""
+    """The state of the server and of our schema in it."""
 
     version: str
     database: str
@@ -18,7 +18,8 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     takes_writes: bool
     connections: int  # of all programs
     connections_max: int
-    oldest_transaction_s: float | None
+    oldest_transaction_s: float | None  # of those that this user may see; None: there is none
+    hidden_sessions: int  # in our database, whose transactions this user may not see
     table_bytes: int  # of the jobs, with their indexes
     live_rows: int  # by the server's own estimate
     dead_rows: int

@@ -771,7 +771,8 @@ SELECT coalesce(json_agg(json_build_array(id, worker) ORDER BY seq), '[]')::text
 ) AS orphan;
 
 -- name: condition
--- In the order of condition.py: Condition. What other sessions do is hidden from most users: then NULL.
+-- In the order of condition.py: Condition. Of other users' sessions only few columns are shown to a user without
+-- pg_read_all_stats: that they are there, and in which database; the rest, such as xact_start, is NULL.
 SELECT json_build_object(
     'version', current_setting('server_version'),
     'database', current_database(),
@@ -781,11 +782,14 @@ SELECT json_build_object(
     'synchronous_commit', current_setting('synchronous_commit'),
     'autovacuum', current_setting('autovacuum')::boolean,
     'takes_writes', NOT pg_is_in_recovery() AND NOT current_setting('transaction_read_only')::boolean,
-    'connections', (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+    'connections', (SELECT count(*) FROM pg_stat_activity WHERE datid IS NOT NULL),
     'connections_max', current_setting('max_connections')::integer,
     'oldest_transaction_s', (
         SELECT max(extract(epoch FROM clock_timestamp() - xact_start))::float8 FROM pg_stat_activity
         WHERE datname = current_database() AND pid <> pg_backend_pid()
+    ),
+    'hidden_sessions', (
+        SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type IS NULL
     ),
     'table_bytes', pg_total_relation_size(jobs.relid),
     'live_rows', jobs.n_live_tup,
