@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +18,6 @@ from holdfast.worker import memory, pool, wire
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.cell import Cell
 from holdfast.worker.endings import lost
-from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import Runner
 from tests.factory import a_job, claim, enrol, settle
 from tests.worker import bad
 from tests.worker.house import House, until
@@ -189,14 +186,10 @@ def test_an_app_that_the_cell_cannot_import_is_said_and_nothing_is_lost(
     file_house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = file_house.app.task(name="pid", isolate=True)(bad.pid)
-    runner = Runner(file_house.app, WorkerOptions(name="w"), app_ref="no_such_module:app")
-    thread = threading.Thread(target=runner.run, daemon=True)
-    thread.start()
     job = task.enqueue()
-    until(lambda: "released" in file_house.kinds(job.id), "it is given back")
-    runner.stop_now()
-    thread.join(20)
-    assert "isolated jobs cannot be run: there is no module 'no_such_module'" in caplog.text
+    file_house.start(app_ref="no_such_module:app")
+    words = "isolated jobs cannot be run: there is no module 'no_such_module'"
+    until(lambda: words in caplog.text, "it is said")
     assert (file_house.row(job.id).failures, file_house.row(job.id).crashes) == (0, 0)
 
 
@@ -278,6 +271,7 @@ def test_a_cell_that_is_never_ready_is_given_up(
 ) -> None:
     monkeypatch.setattr(pool, "BIRTH_MAX_S", 0.0)
     monkeypatch.setattr(pool, "UNBORN_S", 0.05)
+    monkeypatch.setattr(pool.Pool, "prepare", lambda _: None)  # the job is there before the first cell
     task = file_house.app.task(name="pid", isolate=True)(bad.pid)
     file_house.start()
     job = task.enqueue()

@@ -1,5 +1,6 @@
 """The pool of cells: it hears everybody who calls, and what keeps it from starting a cell keeps nobody else."""
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -8,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from holdfast import App, Retry
+from holdfast.core.verdict import Lost
 from holdfast.worker.executors import ERROR_MAX
 from holdfast.worker.homes import Homes
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.pool import Hands, Pool
+from tests.factory import claim, enrol, settle
+from tests.worker import bad
 from tests.worker.house import House, until
 
 ONCE = Retry(attempts_max=1)
@@ -80,3 +84,47 @@ def test_a_module_that_cannot_be_imported_gives_no_secret_away(
     for text in (said, caplog.text):
         assert "hunter2" not in text
         assert "\0" not in text
+
+
+# --- Cells that cannot be started -------------------------------------------------------------------------
+
+
+UNUSABLE = "isolated jobs cannot be run: there is no module 'no_such_module'"
+
+
+def test_a_cell_that_cannot_be_started_does_not_keep_jobs_in_process(
+    file_house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("holdfast.worker.pool.UNBORN_S", 30.0)
+    apart, near = file_house.app.task(name="apart", isolate=True)(bad.pid), file_house.app.task(name="near")(bad.pid)
+    waiting = [apart.enqueue() for _ in range(4)]
+    file_house.start(slots=2, app_ref="no_such_module:app")
+    until(lambda: UNUSABLE in caplog.text, "it is said")
+    assert [near.enqueue().result(10) for _ in range(5)] == [os.getpid()] * 5
+    assert {file_house.row(job.id).failures for job in waiting} == {0}
+
+
+def test_cells_that_cannot_be_started_do_not_fill_the_journal(
+    file_house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("holdfast.worker.pool.UNBORN_S", 0.02)
+    monkeypatch.setattr(Pool, "prepare", lambda _: None)  # the job is there before the first cell
+    job = file_house.app.task(name="apart", isolate=True)(bad.pid).enqueue()
+    file_house.start(app_ref="no_such_module:app")
+    until(lambda: caplog.text.count(UNUSABLE) >= 5, "it is tried again")
+    assert file_house.kinds(job.id) == ["released"]
+
+
+def test_a_suspect_that_gets_no_process_fails_the_second_time(
+    file_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task is not isolated, so it is claimed each time: its budget must end that."""
+    monkeypatch.setattr("holdfast.worker.pool.UNBORN_S", 0.02)
+    job = file_house.app.task(name="pid")(bad.pid).enqueue()
+    worker = enrol(file_house.store)  # type: ignore[arg-type]
+    [row] = claim(file_house.store, worker, tasks=["pid"])  # type: ignore[arg-type]
+    settle(file_house.store, row, Lost("exit", "its process died", suspects=2))  # type: ignore[arg-type]
+    file_house.start(app_ref="no_such_module:app")
+    [failed] = until(lambda: file_house.events(job.id, "failed"), "its attempt fails")
+    assert failed.detail["error"].startswith("no process of its own could be started: there is no module")
+    assert file_house.kinds(job.id) == ["zombie", "released", "failed"]

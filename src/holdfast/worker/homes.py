@@ -30,9 +30,11 @@ class Homes:
 
     `ref` is the `module:name` that the worker was started with: a cell imports the same. A worker that was built in
     code has none; then a cell imports the module in which the task's function stands.
+
+    A worker that is `patient` claims no jobs of isolated tasks while no cell can be started: others may have them.
     """
 
-    def __init__(self, app: App, ref: str | None, *, worker_wide: bool) -> None:
+    def __init__(self, app: App, ref: str | None, *, worker_wide: bool, patient: bool = True) -> None:
         if _is_a_cell:
             raise UsageError(
                 "no worker can be started in the process of an isolated task; if your program starts one while it is "
@@ -40,8 +42,12 @@ class Homes:
             )
         self._app = app
         self._ref = ref
+        self._patient = patient
         self._known: dict[str, wire.Home | None] = {}
         declared = [task for task in app.tasks.values() if task.isolate or worker_wide]
+        self._names = list(app.tasks)
+        self._declared = {task.name for task in declared}
+        self.closed = False  # no cell can be started, and none is free; written by the pool
         self.expected = bool(declared)  # isolated attempts will come
         self.limited = any(task.memory_max_mb is not None for task in declared)
         for task in declared:
@@ -51,6 +57,16 @@ class Homes:
                     "inside a function or at a prompt; declare it at the top of a module, or start the worker with "
                     "`holdfast worker module:app`"
                 )
+
+    def claimable(self) -> list[str]:
+        """Return the tasks whose jobs can be run now."""
+        if self.closed and self._patient:
+            return [name for name in self._names if name not in self._declared]
+        return self._names
+
+    def expects(self, task: Task[..., Any]) -> bool:
+        """Say whether all attempts of the task are isolated, so that it is not claimable while no cell can be."""
+        return task.name in self._declared
 
     def knows(self, task: Task[..., Any]) -> bool:
         """Say whether another process can find the task."""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from holdfast import errors
 from holdfast.clock import Clock
 from holdfast.core.text import clean
-from holdfast.core.verdict import Cancelled, Outcome, Released
+from holdfast.core.verdict import Cancelled, Failed, Outcome, Released
 from holdfast.worker import memory, wire
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.cell import NONSENSE, Cell
@@ -39,6 +39,7 @@ DUMP_S = 0.1  # how long a cell has to write down its stack
 BIRTH_MAX_S = 60.0  # how long a cell may take to load its tasks
 UNBORN_S = 0.5  # the first pause after a cell that ended before it was ready; it doubles
 UNBORN_MAX_S = 30.0
+BREATH_S = 1.0  # how long the whole worker claims nothing when the system gave no process
 LOOK_S = 0.05  # how often to look for ends where the system does not tell
 
 
@@ -66,7 +67,7 @@ class Hands(NamedTuple):
     report: Report
     settled: Callable[[Attempt], None]  # an attempt settled itself, with its own transaction
     beat_soon: Callable[[], None]
-    pause: Callable[[float], None]  # there are no processes to be had: claim nothing for so long
+    pause: Callable[[float], None]  # the system gives no process: claim nothing for so long
 
 
 class Pool:
@@ -188,7 +189,7 @@ class Pool:
             return 0.0
         now = self._clock.lease()
         times = [cell.plan[0][0] for cell in self._cells if cell.plan]
-        if self._waiting and now < self._next_birth_at:
+        if (self._waiting or self._homes.closed) and now < self._next_birth_at:
             times.append(self._next_birth_at)
         if len(self._idle) > self._spares:
             times.append(self._idle[0].idle_since + IDLE_S)
@@ -325,6 +326,7 @@ class Pool:
         try:
             cell = Cell(self._homes.setup(), grouped=self._homes.limited)
         except OSError as error:  # no memory, no process, no descriptor to be had
+            self._hands.pause(BREATH_S)
             self._miscarry(f"no process could be started: {error}")
             return False
         cell.plan.append((born_at + BIRTH_MAX_S, lambda: self._give_up_on(cell)))
@@ -340,19 +342,28 @@ class Pool:
         cell.kill()
 
     def _miscarry(self, why: str) -> None:
-        """Give back what waits, and do not try again at once: what kept one cell from starting will keep the next."""
+        """Do not try again at once: what kept one cell from starting will keep the next.
+
+        What waits is given back at no cost, and until a cell is free the worker claims only what needs none: so jobs in
+        its own process keep their pace, and the journal of the others does not grow. A job that is isolated only
+        because it has crashed is claimed all the same; the second time, its attempt ends as a failure.
+        """
+        again, self._homes.closed = self._homes.closed, True
         pause_s, self._unborn_s = self._unborn_s, min(2 * self._unborn_s, UNBORN_MAX_S)
         log.error("isolated jobs cannot be run: %s; trying again in %g s", why, pause_s)
         self._next_birth_at = self._clock.lease() + pause_s
-        self._hands.pause(pause_s)
         waiting, self._waiting = self._waiting, deque()
         for attempt in waiting:
-            self._give_back(attempt, why)
+            if again and not self._homes.expects(attempt.task):
+                self._hands.report(attempt, Failed(f"no process of its own could be started: {why}"))
+            else:
+                self._give_back(attempt, why)
 
     def _rest(self, cell: Cell) -> None:
         if self._closing:
             self._retire(cell)
             return
+        self._homes.closed = False
         cell.idle_since = self._clock.lease()
         self._idle.insert(len(self._idle) if cell.jobs else 0, cell)  # one that is new is the coldest
 

@@ -66,7 +66,7 @@ class Runner:
         may_exit: bool = False,
         until_idle: bool = False,
     ) -> None:
-        homes = Homes(app, app_ref, worker_wide=options.isolate)  # raises before anything is started
+        homes = Homes(app, app_ref, worker_wide=options.isolate, patient=not until_idle)  # raises before any start
         self._app = app
         self._options = options
         self._store: Store = app.store
@@ -236,14 +236,14 @@ class Runner:
         return max(0, slots - taken), min(ahead, GULP) if enough else 0
 
     def _is_due(self) -> bool:
-        due = self._store.due(self._queues, list(self._tasks))
+        due = self._store.due(self._queues, self._homes.claimable())
         self._due_in_s = None if due is None else due - self._store.now().wall
         return self._due_in_s is not None and self._due_in_s <= 0
 
     def _claim(self, claim_id: str, sent_at: float, limit: int, ahead: int) -> list[Job]:
         self._entrance.look()
         self._queues.append(self._queues.pop(0))  # the next claim begins with another queue
-        jobs = self._store.claim(self.worker_id, claim_id, self._queues, list(self._tasks), limit, ahead)
+        jobs = self._store.claim(self.worker_id, claim_id, self._queues, self._homes.claimable(), limit, ahead)
         attempts = [Attempt(job, self._tasks[job.task], sent_at) for job in jobs]
         self._keeper.keep(attempts)
         admitted = self._entrance.admit(attempts)
