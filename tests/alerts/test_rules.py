@@ -22,8 +22,8 @@ _numbers = itertools.count(1)
 def line(kind: str, at: float = NOW, **given: Any) -> Line:
     number = next(_numbers)
     named: dict[str, Any] = {"job_id": f"job-{number}", "fence": 1, "task": "t", "reason": "it broke"}
-    named |= {"death": f"w-{number}", "worker": f"box/{number}", "host": "h"}
-    return Line(seq=number, at=at, kind=kind, **named | given)
+    named |= {"death": f"w-{number}", "worker": f"box/{number}", "host": "h"} | given
+    return Line(seq=number, at=at, kind=kind, **{"worker_id": named["death"]} | named)
 
 
 def told(messages: list[Message]) -> list[tuple[str, str, int]]:
@@ -158,7 +158,7 @@ def test_a_poison_job_with_many_neighbours_is_told_as_that_job() -> None:
 
 def test_one_job_that_is_lost_again_and_again_in_one_worker_is_told_as_that_job() -> None:
     """As an isolated one is: its own process dies, and the worker lives on."""
-    message = rate(*(line("zombie", job_id="poison", death="w", fence=n) for n in range(30)))
+    message = rate(*(line("zombie", job_id="poison", death="poison", worker_id="w", fence=n) for n in range(30)))
     assert message.numbers["concerns"] == "job"
 
 
@@ -167,6 +167,16 @@ def test_one_worker_and_one_task_are_told_apart_from_the_fleet() -> None:
     assert rate(*one_worker).numbers["concerns"] == "worker"
     assert "all of them of box/1" in rate(*one_worker).text
     assert rate(*(line("zombie", task="bad") for _ in range(30))).numbers["concerns"] == "task"
+    assert rate(*(line("zombie", task="bad", death="w") for _ in range(30))).numbers["concerns"] == "worker"
+
+
+def test_deaths_of_their_own_in_one_worker_are_told_as_the_task_and_as_the_worker_if_there_are_several() -> None:
+    """As isolated ones are: the process of each died, and the worker lives on."""
+    same = rate(*(line("zombie", task="bad", worker_id="w") for _ in range(21)))
+    assert (same.numbers["concerns"], same.numbers["workers"]) == ("task", 1)
+    several = rate(*(line("zombie", task=f"t{n % 2}", worker_id="w", worker="box/1") for n in range(21)))
+    assert (several.numbers["concerns"], several.numbers["workers"]) == ("worker", 1)
+    assert "all of them of box/1" in several.text
 
 
 def test_as_many_as_the_limit_are_not_too_many_and_old_ones_do_not_count() -> None:

@@ -74,7 +74,8 @@ class Line:
     fence: int
     task: str
     queue: str | None = None
-    death: str = ""  # the id of the worker that was lost
+    death: str = ""  # what it shares with the jobs that were lost together with it, and with no other
+    worker_id: str = ""
     worker: str = ""  # its name
     host: str = ""
     reason: str = ""
@@ -156,7 +157,7 @@ def _zombie_rate(zombies: Sequence[Line], limits: Limits, known: Collection[Key]
         "window_s": limits.window_s,
         "jobs": _jobs(zombies),
         "tasks": len({line.task for line in zombies}),
-        "workers": len({line.death for line in zombies}),
+        "workers": len({line.worker_id for line in zombies}),
         "hosts": len({line.host for line in zombies}),
         "concerns": concerns,
     }
@@ -175,10 +176,10 @@ def _concern(zombies: Sequence[Line]) -> tuple[Literal["job", "task", "worker", 
         [job_id] = there
         task = next(line.task for line in zombies if line.job_id == job_id)
         return "job", f"job {job_id} ({task}) was there each time; a single bad job, not the fleet"
-    if len(deaths) == 1:
-        return "worker", f"all of them of {zombies[0].worker}; a single worker, not the fleet"
-    if len({line.task for line in zombies}) == 1:
+    if len(deaths) > 1 and len({line.task for line in zombies}) == 1:
         return "task", f"all of them of {zombies[0].task}; perhaps that task kills its workers"
+    if len({line.worker_id for line in zombies}) == 1:
+        return "worker", f"all of them of {zombies[0].worker}; a single worker, not the fleet"
     return "fleet", "no single job, task or worker is behind it; look at the hosts, a deploy, memory"
 
 
@@ -197,7 +198,7 @@ def _false_positives(lines: Sequence[Line], limits: Limits) -> dict[Key, Finding
         "rate_max": limits.false_max,
         "window_s": limits.longest_s,
         "tasks": len({line.task for line in false}),
-        "workers": len({line.death for line in false}),
+        "workers": len({line.worker_id for line in false}),
     }
     text = (
         f"{len(false)} of {counted(len(zombies), 'zombie')} ({rate:.0%}) in {span(limits.longest_s)} were none: they "

@@ -21,6 +21,7 @@ from holdfast.alerts.channels import Channel
 from holdfast.alerts.messages import Message
 from holdfast.alerts.rules import Incidents, Line
 from holdfast.clock import Clock
+from holdfast.core.calls import death_of
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Filter
 from holdfast.duties import Post
@@ -187,7 +188,8 @@ class Book:
                     fence=event.fence,
                     task=job.task if job is not None else "(deleted)",
                     queue=job.queue if job is not None else None,
-                    death=event.worker or "",
+                    death=death_of(event),
+                    worker_id=event.worker or "",
                     worker=_text(event.detail, "worker"),
                     host=_text(event.detail, "host"),
                     reason=_text(event.detail, "reason", "cause"),
