@@ -1036,6 +1036,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ALERTS_TELLER,
     ),
     ("alerts: lines that become visible late are left out", "alerts/teller.py", " - OVERLAP_S)", ")", ALERTS_TELLER),
+    (
+        "alerts: isolated jobs die with their worker",
+        "alerts/teller.py",
+        "death=death_of(event)",
+        'death=event.worker or ""',
+        ALERTS_TELLER,
+    ),
     ("alerts: what a person did is told", "alerts/teller.py", " and event.actor is None", "", ALERTS_TELLER),
     (
         "alerts: a channel that hangs holds up the others",

@@ -1,34 +1,29 @@
-"""Who tells: one of many, from the journal, each incident once; and nothing that it does holds up recovery."""
+"""Who tells: one of many, from the journal, each incident once; and no channel holds up another."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import App, daemon
+from holdfast import App
 from holdfast.alerts import Alert, teller
 from holdfast.alerts.channels import Channel, LogChannel, Sent
 from holdfast.alerts.messages import Message, a_test
 from holdfast.alerts.rules import KINDS, AlertKind, Given, Limits
 from holdfast.alerts.teller import LOOK_S, TRIES, TTL_S, WAITING_MAX, Outbox, Teller
-from holdfast.alerts.webhook import Webhook
-from holdfast.clock import SystemClock, pause
+from holdfast.clock import SystemClock
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.errors import StoreUnavailable
-from holdfast.hooks import Hooks
 from holdfast.insight import look_back, zombies_view
 from holdfast.stores.protocol import Answer, Store
-from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
-from tests.alerts.receiver import receiving
-from tests.factory import EXPIRED, again, enrol, job_in, make_job, row, settle, start
+from tests.alerts.waiting import FOR_EVER_S, PATIENCE_S, until
+from tests.factory import EXPIRED, again, enrol, job_in, row, settle, start
 
 SECRET = "s3cret-s3cret"
 
@@ -67,7 +62,7 @@ class Told:
         """Look once; return what was told: kind, status and task."""
         already = len(self.ear.heard)
         self._teller.look()
-        assert self._teller.flush()
+        assert self._teller.flush(PATIENCE_S)
         return [(message.kind, message.status, message.task) for message in self.ear.heard[already:]]
 
 
@@ -176,6 +171,18 @@ def test_a_storm_is_told_once_as_a_problem_of_the_fleet_and_then_that_it_is_over
     assert look_all(clock, told, s=600) == [("zombie_rate", "over", None)]
 
 
+def test_isolated_jobs_that_die_under_one_worker_are_told_as_their_task(store: Store, clock: FakeClock) -> None:
+    told = Told(store, clock, "zombie_rate")
+    worker = enrol(store)
+    found = {"worker": "box/1", "host": "h", "isolated": True}
+    for _ in range(21):
+        job = start(store, worker, task="bad", on_crash="fail")
+        settle(store, job, Lost("exit", "its process was killed by SIGSEGV", found, suspects=1))
+    assert told.look() == [("zombie_rate", "new", None)]
+    numbers = told.ear.heard[0].numbers
+    assert (numbers["concerns"], numbers["workers"]) == ("task", 1)
+
+
 def test_very_many_lines_are_read_in_pages_and_no_more_are_kept_than_fit(
     clock: FakeClock, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +256,7 @@ class Away:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.away = False
+        self.refused = 0  # calls, while it was away
         self.failing: dict[str, int] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -257,6 +265,7 @@ class Away:
             if self.failing[name] < 0:
                 raise StoreUnavailable("it is away")
         if self.away and name in ("acquire", "journal", "now"):
+            self.refused += 1
             raise StoreUnavailable("it is away")
         return getattr(self._store, name)
 
@@ -265,11 +274,11 @@ def test_an_outage_of_the_store_is_survived_and_nothing_is_left_out(store: Store
     clock, away, ear = FakeClock(), Away(store), Ear()
     with Teller(away, clock, [alert(ear, "held")], name="a") as telling:  # type: ignore[arg-type]
         away.away = True
-        pause(0.05)
+        until(lambda: away.refused > 0)
         hold(store)
         away.away = False
         until(lambda: bool(ear.heard))
-        assert telling.flush()
+        assert telling.flush(PATIENCE_S)
     assert [message.status for message in ear.heard] == ["new"]
 
 
@@ -286,19 +295,20 @@ def test_a_store_that_fails_in_the_middle_of_a_look_costs_no_message(store: Stor
     assert sorted(told.look()) == [("dead", "new", "mail"), ("held", "new", "charge")]
 
 
-def test_what_the_end_itself_brought_is_told(store: Store, clock: FakeClock) -> None:
+def test_what_the_end_itself_brought_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teller, "LEAVE_S", PATIENCE_S)
+    looked = threading.Event()
+
+    class Clock(SystemClock):
+        def wait(self, event: threading.Event, timeout_s: float) -> bool:
+            looked.set()
+            return super().wait(event, timeout_s)
+
     ear = Ear()
-    with Teller(store, SystemClock(), [alert(ear, "held")], name="a"):
-        pause(0.3)
+    with Teller(store, Clock(), [alert(ear, "held")], name="a", interval_s=FOR_EVER_S):
+        assert looked.wait(PATIENCE_S)
         hold(store)  # between two looks
     assert [message.kind for message in ear.heard] == ["held"]
-
-
-def until(condition: Callable[[], bool], s: float = 10.0) -> None:
-    give_up_at = SystemClock().lease() + s
-    while not condition():
-        assert SystemClock().lease() < give_up_at, f"it did not happen in {s:g} s"
-        pause(0.005)
 
 
 # --------------------------------------------------------------------------------------------- channels
@@ -308,7 +318,7 @@ def test_a_failing_channel_is_tried_a_few_times_with_longer_and_longer_pauses() 
     clock, ear = FakeClock(), Ear(*[Sent(False, "no", again=True)] * 99)
     outbox = Outbox(ear, clock, "memory://")
     outbox.put(a_test(0.0))
-    assert outbox.flush(5)
+    assert outbox.flush(PATIENCE_S)
     assert len(ear.heard) == TRIES
     assert clock.lease() == 1000 + 1 + 4 + 16
 
@@ -317,7 +327,7 @@ def test_what_cannot_get_better_is_not_tried_again() -> None:
     ear = Ear(Sent(False, "answered 404"), Sent(True, "fine"))
     outbox = Outbox(ear, FakeClock(), "memory://")
     outbox.put(a_test(0.0))
-    assert outbox.flush(5)
+    assert outbox.flush(PATIENCE_S)
     assert len(ear.heard) == 1
 
 
@@ -330,7 +340,7 @@ def test_a_failure_is_logged_once_per_incident(caplog: pytest.LogCaptureFixture)
     outbox = Outbox(ear, FakeClock(), "memory://")
     for each in [message("new"), message("more"), message("more"), message("over"), message("new", "other")]:
         outbox.put(each)
-    assert outbox.flush(5)
+    assert outbox.flush(PATIENCE_S)
     assert [record.getMessage() for record in caplog.records] == [
         "ear: the alert on dead (new) is not told: answered 404"
     ] * 2
@@ -347,7 +357,7 @@ def test_a_channel_that_raises_stops_nothing_and_shows_nothing(caplog: pytest.Lo
     outbox = Outbox(ear, FakeClock(), "memory://")
     outbox.put(message("new", "a"))
     outbox.put(message("new", "b"))
-    assert outbox.flush(5)
+    assert outbox.flush(PATIENCE_S)
     assert len(ear.heard) == 2
     assert "RuntimeError" in caplog.text
     assert SECRET not in caplog.text
@@ -359,18 +369,18 @@ def test_no_more_messages_wait_than_there_is_room_for(caplog: pytest.LogCaptureF
     class Slow(Ear):
         def send(self, message: Message, url: str) -> Sent:
             stuck.set()
-            go_on.wait(10)
+            go_on.wait(FOR_EVER_S)
             return super().send(message, url)
 
     ear = Slow()
     outbox = Outbox(ear, SystemClock(), "memory://")
     outbox.put(message("new", "0"))
-    assert stuck.wait(5)
+    assert stuck.wait(PATIENCE_S)
     for number in range(WAITING_MAX + 50):
         outbox.put(message("new", str(number + 1)))
     assert caplog.text.count("100 messages wait for it already") == 50
     go_on.set()
-    assert outbox.flush(5)
+    assert outbox.flush(PATIENCE_S)
     assert len(ear.heard) == 1 + WAITING_MAX
 
 
@@ -379,7 +389,7 @@ def test_a_channel_that_hangs_holds_up_neither_the_others_nor_the_next_look(stor
 
     class Hanging(Ear):
         def send(self, message: Message, url: str) -> Sent:
-            go_on.wait(10)
+            go_on.wait(FOR_EVER_S)
             return super().send(message, url)
 
     slow, ear = Hanging(), Ear()
@@ -390,7 +400,7 @@ def test_a_channel_that_hangs_holds_up_neither_the_others_nor_the_next_look(stor
     until(lambda: len(ear.heard) == 2)
     assert slow.heard == []
     go_on.set()
-    assert telling.flush()
+    assert telling.flush(PATIENCE_S)
     assert [message.task for message in slow.heard] == ["first", "second"]
 
 
@@ -399,59 +409,10 @@ def test_the_log_gets_one_line_each(caplog: pytest.LogCaptureFixture, store: Sto
     telling = Teller(store, clock, [alert(LogChannel())], name="a")
     settle(store, start(store, task="t", attempts_max=1), Failed("no\nluck token=hunter2"))
     telling.look()
-    assert telling.flush()
+    assert telling.flush(PATIENCE_S)
     [line] = [each.getMessage() for each in caplog.records if "alert" in each.getMessage()]
     assert line.startswith("alert: dead: job ")
     assert "no luck token=***" in line
-
-
-# --------------------------------------------------------------------------------------------- recovery
-
-
-def test_a_server_that_hangs_delays_no_recovery(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A real reaper over a real file, with a real clock, beside a webhook that never answers."""
-    store, clock = SqliteStore(f"sqlite:///{tmp_path}/jobs.db?synchronous=normal"), SystemClock()
-    store.migrate()
-    hang = threading.Event()
-    stop = threading.Event()
-    with receiving(before=lambda: hang.wait(20)) as receiver:
-        hook = Webhook(f"{receiver.url}?t=t0ken", secret=SECRET, private=True)
-        telling = Teller(store, clock, [alert(hook, "held")], name="a", interval_s=0.05)
-        reaper = threading.Thread(target=daemon.serve, args=(store, clock, stop), kwargs=NAMED)
-        try:
-            with telling:
-                hold_now(store, "first")
-                until(lambda: len(receiver.requests) == 1)  # and from now on it hangs
-                reaper.start()
-                store.enroll(worker := store_worker(clock))
-                store.add([make_job(id="lost", lease_s=0.2)])
-                store.claim(worker.id, "c", ["default"], ["t"], 1)
-                began_at = clock.lease()
-                until(lambda: row(store, "lost").state is State.READY)
-                took_s = clock.lease() - began_at
-                hang.set()
-        finally:
-            stop.set()
-            hang.set()
-            reaper.join(10)
-            store.retire(worker.id, "the test is over")
-            store.close()
-    assert took_s < 0.2 + 1.0  # P8: lease and a second
-    assert not [secret for secret in (SECRET, "t0ken") if secret in caplog.text]
-
-
-NAMED = {"hooks": Hooks(), "name": "r", "interval_s": 0.1}
-
-
-def store_worker(clock: SystemClock) -> Any:
-    from tests.factory import a_worker
-
-    return a_worker(boot_id=clock.boot_id)
-
-
-def hold_now(store: Store, task: str) -> None:
-    job = start(store, enrol(store, boot_id=SystemClock().boot_id), task=task, on_crash="hold")
-    settle(store, job, EXPIRED)
 
 
 def test_an_app_declares_its_alerts_and_shows_no_secret() -> None:
