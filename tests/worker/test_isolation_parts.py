@@ -244,11 +244,11 @@ def test_an_attempt_elsewhere_is_interrupted_there() -> None:
     done: list[str] = []
     keeps: Any = SimpleNamespace(interrupt=lambda _: done.append("interrupt"), kill=lambda _: done.append("kill"))
     attempt = Attempt(a_job(), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
-    assert not attempt.kill()
+    assert not attempt.kill(0.0)
     attempt.enter_process(keeps)
     attempt.stop(Cancelled("now"))
     attempt.stop(Cancelled("again"))
-    assert attempt.kill()
+    assert attempt.kill(100.0)
     assert done == ["interrupt", "kill"]
     late = Attempt(a_job(), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
     late.stop(Cancelled("before it began"))

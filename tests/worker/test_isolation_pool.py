@@ -5,16 +5,19 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from holdfast import App, Retry
 from holdfast.core.verdict import Lost
+from holdfast.worker.attempt import Attempt
 from holdfast.worker.executors import ERROR_MAX
 from holdfast.worker.homes import Homes
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.pool import Hands, Pool
-from tests.factory import claim, enrol, settle
+from holdfast.worker.runner import EXIT_FENCED, Runner
+from tests.factory import a_job, claim, enrol, settle
 from tests.worker import bad
 from tests.worker.house import House, until
 
@@ -128,3 +131,30 @@ def test_a_suspect_that_gets_no_process_fails_the_second_time(
     [failed] = until(lambda: file_house.events(job.id, "failed"), "its attempt fails")
     assert failed.detail["error"].startswith("no process of its own could be started: there is no module")
     assert file_house.kinds(job.id) == ["zombie", "released", "failed"]
+
+
+# --- A pool that does nothing -----------------------------------------------------------------------------
+
+
+class Left(Exception):
+    """Stands for the end of this process."""
+
+
+def test_a_worker_whose_pool_ends_no_process_ends_itself(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(code: int) -> None:
+        raise Left(code)
+
+    now = [1000.0]
+    monkeypatch.setattr(house.app.clock, "lease", lambda: now[0])
+    runner = Runner(house.app, WorkerOptions(), may_exit=True)
+    attempt = Attempt(a_job(), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
+    killed: list[float] = []
+    attempt.enter_process(SimpleNamespace(interrupt=None, kill=lambda _: killed.append(now[0])))  # type: ignore[arg-type]
+    monkeypatch.setattr("holdfast.worker.runner.os._exit", leave)
+    monkeypatch.setattr("holdfast.worker.runner.threading.Timer", lambda *_: SimpleNamespace(start=lambda: None))
+    for now[0] in (1000.0, 1000.9):
+        runner._overran(attempt)
+    now[0] = 1001.0
+    with pytest.raises(Left, match=str(EXIT_FENCED)):
+        runner._overran(attempt)
+    assert killed == [1000.0, 1000.9, 1001.0]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from holdfast.stores.protocol import Transaction
     from holdfast.tasks import Task
 
+KILL_S = 1.0  # how long the end of a process may take
+
 
 class Keeps(Protocol):
     """Who runs a handler in another process, and can reach it there."""
@@ -53,6 +55,7 @@ class Attempt:
         "interrupt",
         "interrupted_at",
         "job",
+        "killed_at",
         "lease",
         "moved_at",
         "note",
@@ -79,6 +82,7 @@ class Attempt:
         self.note: str | None = None
         self.interrupt: Interrupted | None = None  # why the handler was asked to stop
         self.interrupted_at = float("inf")  # lease clock
+        self.killed_at = float("inf")  # lease clock
         self.heard = False  # the event loop has passed that on
         self.transaction: Transaction | None = None
         self.opened: object = None  # what holds the transaction open: letting go of it would roll it back
@@ -154,11 +158,13 @@ class Attempt:
         """Say whether the handler, or another one, holds the event loop, so that no cancellation gets through."""
         return self._async is not None and not self.heard
 
-    def kill(self) -> bool:
-        """End the handler's process, if it has one of its own; say whether it has."""
-        if self._elsewhere is not None:
-            self._elsewhere.kill(self)
-        return self._elsewhere is not None
+    def kill(self, now: float) -> bool:
+        """End the handler's process, if it has one of its own; False when it has none, or has outlived that."""
+        if self._elsewhere is None:
+            return False
+        self.killed_at = min(self.killed_at, now)
+        self._elsewhere.kill(self)
+        return now - self.killed_at < KILL_S
 
     def enter_thread(self) -> None:
         """Say that the handler runs in this thread from now on."""

@@ -394,7 +394,7 @@ class Runner:
             self.stop()
 
     def _overran(self, attempt: Attempt) -> None:
-        if attempt.kill():
+        if attempt.kill(self._clock.lease()):
             return
         if self._may_exit:
             threading.Timer(0.2, os._exit, (EXIT_FENCED,)).start()  # should the log be what holds the handler up
