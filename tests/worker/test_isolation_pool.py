@@ -158,3 +158,20 @@ def test_a_worker_whose_pool_ends_no_process_ends_itself(house: House, monkeypat
     with pytest.raises(Left, match=str(EXIT_FENCED)):
         runner._overran(attempt)
     assert killed == [1000.0, 1000.9, 1001.0]
+
+
+# --- What is said of the dead -----------------------------------------------------------------------------
+
+
+def test_the_stack_of_an_earlier_attempt_is_in_nobody_elses_autopsy(file_house: House) -> None:
+    first = file_house.app.task(name="first", isolate=True)(bad.pid)
+    second = file_house.app.task(name="second", isolate=True, crashes_max=1)(bad.leave_at_once)
+    runner = file_house.start(slots=1)
+    pid = first.enqueue().result(20)
+    [cell] = [cell for cell in runner._pool._cells if cell.pid == pid]
+    os.write(cell._dump, b"Thread 0x1 in the_first_one")  # it was asked, and stopped by itself after all
+    job = second.enqueue()
+    file_house.until_state(job.id, "dead")
+    [event] = file_house.events(job.id, "zombie")
+    assert event.detail["pid"] == pid
+    assert "stack" not in event.detail

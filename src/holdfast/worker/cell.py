@@ -99,6 +99,7 @@ class Cell:
         """Run an attempt."""
         most_mb = attempt.task.memory_max_mb
         self.attempt, self.forced, self.stack = attempt, False, None
+        self._empty_dump()  # an earlier attempt may have left its stack there
         if self.group is not None:
             with contextlib.suppress(OSError):
                 self.group.limit(most_mb)
@@ -153,10 +154,14 @@ class Cell:
 
     def ask_for_stack(self) -> None:
         """Let it write down where it is. A handler in C does it: it works while a library holds Python's lock."""
+        self._empty_dump()
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGUSR1)
+
+    def _empty_dump(self) -> None:
         with contextlib.suppress(OSError):
             os.ftruncate(self._dump, 0)
             os.lseek(self._dump, 0, os.SEEK_SET)  # the cell writes at the same place in the file
-            os.kill(self.pid, signal.SIGUSR1)
 
     def read_stack(self) -> str | None:
         """Return what it has written, when asked or by itself when it crashed: the handler's thread, if it is there."""
