@@ -175,3 +175,19 @@ def test_the_stack_of_an_earlier_attempt_is_in_nobody_elses_autopsy(file_house: 
     [event] = file_house.events(job.id, "zombie")
     assert event.detail["pid"] == pid
     assert "stack" not in event.detail
+
+
+def test_a_kill_for_want_of_memory_before_it_began_is_not_its_own(
+    file_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = [0]
+    monkeypatch.setattr("holdfast.worker.memory.kills_here", lambda: kills[0])
+    fine = file_house.app.task(name="fine", isolate=True)(bad.pid)
+    task = file_house.app.task(name="killed", isolate=True, crashes_max=1)(bad.kill_itself)
+    file_house.start(slots=1)
+    fine.enqueue().result(20)
+    kills[0] = 1  # a process that the worker started otherwise
+    job = task.enqueue()
+    file_house.until_state(job.id, "dead")
+    [event] = file_house.events(job.id, "zombie")
+    assert event.detail["cause"] == "its process was killed by SIGKILL"

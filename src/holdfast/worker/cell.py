@@ -43,6 +43,7 @@ class Cell:
         self.forced = False  # we ended it, because its attempt had to stop
         self.stack: str | None = None
         self.peak_mb: float | None = None
+        self.kills_before: int | None = None  # for want of memory, in the worker's cgroup, when its attempt began
         self._code: int | None = None
         self._strays: list[int] = []  # what it had started when it was told to end
         self.socket, theirs = socket.socketpair()

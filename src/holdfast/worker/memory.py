@@ -8,6 +8,7 @@ an rlimit bounds the cell's own data; an allocation beyond it fails, which Pytho
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 import sys
@@ -81,13 +82,18 @@ def _is_delegated(folder: Path) -> bool:
 
 def kills_here(*, groups: Path = GROUPS, own: Path = OWN) -> int | None:
     """Count the processes in our own cgroup that were killed for want of memory; None: nobody counts."""
+    counts = [count for file in _counters(groups, own) if (count := _count(file)) is not None]
+    return sum(counts) if counts else None
+
+
+@functools.cache  # every attempt asks
+def _counters(groups: Path, own: Path) -> list[Path]:
     files = []
     if (place := _place(own, "")) is not None:
         files.append(groups / place.lstrip("/") / "memory.events")
     if (place := _place(own, "memory")) is not None:
         files.append(groups / "memory" / place.lstrip("/") / "memory.oom_control")
-    counts = [count for file in files if (count := _count(file)) is not None]
-    return sum(counts) if counts else None
+    return [file for file in files if file.exists()]
 
 
 def _place(own: Path, controller: str) -> str | None:

@@ -90,7 +90,7 @@ class Pool:
         self._closing = False
         self._unborn_s = UNBORN_S
         self._next_birth_at = float("-inf")
-        self._kills: int | None = None
+        self._kills = 0  # for want of memory, when the last cell was buried
 
     # ------------------------------------------------------------------------- for any other thread
 
@@ -136,7 +136,6 @@ class Pool:
                     os.set_blocking(self._wake, False)
                     self._selector = selectors.DefaultSelector()
                     self._selector.register(self._bell, selectors.EVENT_READ)
-                    self._kills = memory.kills_here()
                 thread = threading.Thread(target=self._serve, name="holdfast-pool", daemon=True)
                 thread.start()
                 self._thread = thread
@@ -212,6 +211,7 @@ class Pool:
                 continue
             cell = self._idle.pop()
             attempt.start(now)
+            cell.kills_before = memory.kills_here()
             cell.run(attempt, self._homes.of(attempt.task))
             self._mind_output(cell)
 
@@ -422,8 +422,11 @@ class Pool:
     def _was_killed_for_memory(self, cell: Cell) -> bool:
         if cell.group is not None and cell.group.kills():
             return True
-        before, self._kills = self._kills, memory.kills_here()
-        return before is not None and self._kills is not None and self._kills > before
+        kills = memory.kills_here()
+        if kills is None or cell.kills_before is None:
+            return False
+        before, self._kills = max(cell.kills_before, self._kills), kills  # one kill is not told of two cells
+        return kills > before
 
 
 def _log(word: wire.Logged) -> None:
