@@ -3,14 +3,18 @@
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from holdfast import App, Retry
+from holdfast.core.lease import TrustWindow
 from holdfast.core.verdict import Lost
+from holdfast.errors import LeaseLost
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.executors import ERROR_MAX
 from holdfast.worker.homes import Homes
@@ -191,3 +195,26 @@ def test_a_kill_for_want_of_memory_before_it_began_is_not_its_own(
     file_house.until_state(job.id, "dead")
     [event] = file_house.events(job.id, "zombie")
     assert event.detail["cause"] == "its process was killed by SIGKILL"
+
+
+# --- A lease that is about to end -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("left_s", "done"), [(2.0, ["ask"]), (0.5, ["kill"]), (-9.0, ["kill"])])
+def test_a_handler_that_has_no_time_to_be_asked_is_ended_at_once(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, left_s: float, done: list[str]
+) -> None:
+    now = pool._clock.lease()
+    attempt = Attempt(a_job(lease_s=30.0), SimpleNamespace(), now)  # type: ignore[arg-type]
+    attempt.window = TrustWindow(now, now, now + left_s)
+    attempt.interrupt = LeaseLost("no beat got through")
+    seen: list[str] = []
+    cell: Any = SimpleNamespace(
+        attempt=attempt, send=lambda _: seen.append("ask"), kill=lambda: seen.append("kill"), plan=deque(), forced=False
+    )
+    monkeypatch.setattr(pool, "_mind_output", lambda _: None)
+    pool._cells = [cell]
+    pool._stop(attempt)
+    pool._cells = []
+    assert seen == done
+    assert cell.forced == ("kill" in done)

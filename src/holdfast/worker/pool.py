@@ -271,7 +271,7 @@ class Pool:
         return next((cell for cell in self._cells if cell.attempt is attempt), None)
 
     def _stop(self, attempt: Attempt) -> None:
-        """Ask; then terminate; then kill."""
+        """Ask; then terminate; then kill. If the lease would end meanwhile, kill at once."""
         why, cell = attempt.interrupt, self._cell_of(attempt)
         if why is None:
             return
@@ -282,10 +282,13 @@ class Pool:
                 outcome: Outcome = Cancelled(str(why)) if asked else Released(started=False, cause=str(why))
                 self._hands.report(attempt, outcome)
             return
+        allowed, now = moments(why, attempt.job.lease_s), self._clock.lease()
+        if isinstance(why, errors.LeaseLost) and attempt.window.is_over(now + sum(allowed)):
+            self._force(attempt)
+            return
         cell.send(wire.Stop(type(why).__name__, str(why)))
         self._mind_output(cell)
-        allowed = moments(why, attempt.job.lease_s)
-        terminate_at = self._clock.lease() + allowed.ask_s
+        terminate_at = now + allowed.ask_s
         if isinstance(why, errors.TimeLimit | errors.NoProgress):
             cell.plan.append((terminate_at, cell.ask_for_stack))
             terminate_at += DUMP_S
