@@ -16,10 +16,11 @@ from holdfast.core.lease import TrustWindow
 from holdfast.core.verdict import Lost
 from holdfast.errors import LeaseLost
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.cell import Cell
 from holdfast.worker.executors import ERROR_MAX
 from holdfast.worker.homes import Homes
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.pool import Hands, Pool
+from holdfast.worker.pool import Hands, Moments, Pool
 from holdfast.worker.runner import EXIT_FENCED, Runner
 from tests.factory import a_job, claim, enrol, settle
 from tests.worker import bad
@@ -195,6 +196,31 @@ def test_a_kill_for_want_of_memory_before_it_began_is_not_its_own(
     file_house.until_state(job.id, "dead")
     [event] = file_house.events(job.id, "zombie")
     assert event.detail["cause"] == "its process was killed by SIGKILL"
+
+
+def test_a_stack_that_is_written_late_is_waited_for(file_house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine so busy that the signal takes its time."""
+    monkeypatch.setattr("holdfast.worker.pool.moments", lambda *_: Moments(0.1, 0.1))
+    ask = Cell.ask_for_stack
+    monkeypatch.setattr(Cell, "ask_for_stack", lambda cell: threading.Timer(0.4, ask, [cell]).start())
+    task = file_house.app.task(name="deaf", isolate=True, timeout_s=0.1, retry=ONCE)(bad.hold_the_lock_for_long)
+    file_house.start()
+    job = task.enqueue()
+    file_house.until_state(job.id, "dead")
+    [event] = file_house.events(job.id, "timed_out")
+    assert "in hold_the_lock" in event.detail["stack"]
+
+
+def test_a_stack_that_is_never_written_is_not_waited_for_long(
+    file_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.pool.moments", lambda *_: Moments(0.1, 0.1))
+    monkeypatch.setattr("holdfast.worker.pool.DUMP_S", 0.01)
+    monkeypatch.setattr(Cell, "ask_for_stack", lambda _: None)
+    task = file_house.app.task(name="deaf", isolate=True, timeout_s=0.1, retry=ONCE)(bad.hold_the_lock_for_long)
+    file_house.start()
+    job = task.enqueue()
+    assert file_house.until_state(job.id, "dead").error is not None
 
 
 # --- A lease that is about to end -------------------------------------------------------------------------
