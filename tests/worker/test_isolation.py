@@ -159,8 +159,11 @@ def test_a_worker_that_stops_gives_back_what_will_not_stop(shared_house: House) 
 
 
 def test_a_worker_out_of_touch_ends_the_process_before_its_lease_ends(file_house: House) -> None:
-    """Self-fencing: nobody else may run it while our handler does; the worker itself goes on."""
-    task = file_house.app.task(name="ignores", isolate=True, lease_s=1.5)(bad.ignore_everything)
+    """Self-fencing: nobody else may run it while our handler does; the worker itself goes on.
+
+    It takes a lease, which is long so that a busy machine has a moment between the asking and the end.
+    """
+    task = file_house.app.task(name="ignores", isolate=True, lease_s=6.0)(bad.ignore_everything)
     near = file_house.app.task(name="near")(bad.pid)
     runner = file_house.start()
     job = task.enqueue()
