@@ -144,10 +144,11 @@ def _false_deaths(starts: list[Entry], events: list[Event], book: Book) -> Itera
     for sooner, later in itertools.pairwise(starts):
         if sooner.fence in failed:
             continue
-        if sooner.pid not in book.killed:
+        killed_at = book.killed.get(sooner.pid, book.killed.get(sooner.parent))
+        if killed_at is None:
             yield f"P9: attempt {sooner.fence} was taken over although nobody killed its process {sooner.pid}"
-        elif later.at < book.killed[sooner.pid]:
-            yield f"P9: attempt {later.fence} was started {book.killed[sooner.pid] - later.at:.3f} s before the kill"
+        elif later.at < killed_at:
+            yield f"P9: attempt {later.fence} was started {killed_at - later.at:.3f} s before the kill"
     for event in events:
         if event.kind == "zombie" and event.detail.get("pid") not in book.killed:
             yield f"P9: a false zombie, of process {event.detail.get('pid')} that nobody killed"

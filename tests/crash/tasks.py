@@ -30,6 +30,7 @@ def write(event: str, ctx: Context) -> None:
         "fence": ctx.fence,
         "attempt": ctx.attempt,
         "pid": os.getpid(),
+        "parent": os.getppid(),
         "at": time.clock_gettime(time.CLOCK_BOOTTIME),
         "wall": time.time(),
     }

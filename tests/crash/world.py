@@ -60,6 +60,7 @@ class Entry:
     fence: int
     attempt: int
     pid: int
+    parent: int  # of a cell: its worker, with which it dies
     at: float  # CLOCK_BOOTTIME
     wall: float
 
