@@ -308,7 +308,7 @@ REAPER = ("tests/worker/test_reaper.py", "tests/test_daemon.py")
 
 POSTGRES = (CONFORMANCE, "tests/stores/test_postgres_guards.py")
 OUTAGES = ("tests/stores/test_postgres_outages.py",)
-ISOLATION = tuple(f"tests/worker/test_isolation{part}.py" for part in ("_parts", "", "_endings"))
+ISOLATION = tuple(f"tests/worker/test_isolation{part}.py" for part in ("_pool", "_parts", "", "_endings"))
 CELLS = ("tests/crash/test_isolation.py",)
 ENTRANCE = ("tests/worker/test_entrance.py",)
 ALERTS_RULES = ("tests/alerts/test_rules.py",)
@@ -721,6 +721,48 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "worker/pool.py",
         "if attempt in self._waiting:",
         "if False:",
+        ISOLATION,
+    ),
+    (
+        "isolation: jobs that need a cell are claimed without one",
+        "worker/homes.py",
+        "if self.closed and self._patient:",
+        "if False:",
+        ISOLATION,
+    ),
+    (
+        "isolation: a pool that hangs is believed",
+        "worker/attempt.py",
+        "return now - self.killed_at < KILL_S",
+        "return True",
+        ISOLATION,
+    ),
+    (
+        "isolation: asked past the end of the lease",
+        "worker/pool.py",
+        "if isinstance(why, errors.LeaseLost) and attempt.window",
+        "if False and attempt.window",
+        ISOLATION,
+    ),
+    (
+        "isolation: an earlier stack stays",
+        "worker/cell.py",
+        "self._empty_dump()  # an earlier attempt",
+        "pass  # an earlier attempt",
+        ISOLATION,
+    ),
+    (
+        "isolation: a kill before it began is its own",
+        "worker/pool.py",
+        "max(cell.kills_before, self._kills), kills",
+        "self._kills, kills",
+        ISOLATION,
+    ),
+    (
+        "isolation: what a module raises is told whole",
+        "worker/pool.py",
+        "cell.error = clean(word.error, ERROR_MAX)",
+        "cell.error = word.error",
         ISOLATION,
     ),
     ("isolation: any codec will do", "cli/cell.py", "if self._setup.own_codec:", "if False:", ISOLATION),

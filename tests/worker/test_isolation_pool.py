@@ -81,6 +81,7 @@ def test_a_module_that_cannot_be_imported_gives_no_secret_away(
 
     (tmp_path / "leaky.py").write_text(LEAKY)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(Pool, "prepare", lambda _: None)  # the job is there before the first cell
     late.__module__, late.__qualname__ = "leaky", "late"
     task = file_house.app.task(isolate=True, retry=ONCE)(late)
     file_house.start(app_ref=app_ref)
