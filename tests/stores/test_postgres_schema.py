@@ -20,7 +20,8 @@ from holdfast.errors import (
 )
 from holdfast.stores.postgres.connection import Options
 from holdfast.stores.postgres.store import PostgresStore
-from tests.factory import a_worker, add, enrol, make_job, start
+from holdfast.stores.protocol import Schema
+from tests.factory import a_worker, add, claim, enrol, make_job, start
 from tests.servers import PostgresServer
 from tests.worker.house import House
 
@@ -29,6 +30,7 @@ Houses = Callable[..., House]
 MIGRATE = """
 import os, sys
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.protocol import Schema
 gate, opener = os.pipe()
 children = []
 for _ in range(10):
@@ -127,6 +129,22 @@ def test_a_user_who_may_only_read_is_told_so(server: PostgresServer, schema: str
 
 
 # ----------------------------------------------------------------------------------- another schema
+
+
+def test_a_store_of_the_first_version_is_brought_up_to_date_with_what_is_in_it(
+    server: PostgresServer, schema: str
+) -> None:
+    old = PostgresStore(f"{server.url}?schema={schema}")
+    old.migrate()
+    server.execute(
+        f"ALTER TABLE {schema}.worker DROP COLUMN claim_try; UPDATE {schema}.meta SET value = '1' WHERE name = 'schema'"
+    )
+    worker, job = enrol(old), add(old)
+    new = PostgresStore(f"{server.url}?schema={schema}")
+    assert new.migrate() == Schema(found=1, wanted=2)
+    assert [each.id for each in claim(new, worker)] == [job.id]
+    new.close()
+    old.close()
 
 
 def test_a_newer_schema_is_refused_with_exit_code_4(server: PostgresServer, schema: str) -> None:

@@ -28,7 +28,7 @@ from holdfast.duties import Post
 from holdfast.errors import HoldfastError
 from holdfast.hooks import Hooks
 from holdfast.identity import chance, new_id
-from holdfast.stores.protocol import Store
+from holdfast.stores.protocol import Store, rows_of
 from holdfast.worker.trouble import Trouble
 
 log = logging.getLogger("holdfast.alerts")
@@ -42,7 +42,7 @@ PAUSE_S = 1.0  # before the second try; then four times as long each
 LEAVE_S = 5.0  # how long the end waits for the store, and for the channels
 EVENTS = 2_000
 LINES_MAX = 20_000  # of a worse storm only the newest lines are counted
-JOBS = 200  # a row may be a few megabytes
+JOBS = 200
 REASON_MAX = 1_000  # characters that are kept of what somebody's exception said
 KINDS = ("zombie", "stale_report", "held", "dead")
 
@@ -170,11 +170,7 @@ class Book:
 
     def _told_of(self, events: Sequence[Event]) -> list[Line]:
         ids = list(dict.fromkeys(event.job_id for event in events))
-        jobs = {
-            job.id: job
-            for start in range(0, len(ids), JOBS)
-            for job in self._store.find(Filter(ids=tuple(ids[start : start + JOBS]), limit=JOBS))
-        }
+        jobs = {job.id: job for job in rows_of(self._store, ids, JOBS)}
         crashes = {job.id: job.crashes for job in jobs.values()}
         lines = []
         for event in events:

@@ -16,16 +16,16 @@ from typing import Any
 from holdfast.alerts.rules import FALSE_MAX
 from holdfast.core.calls import Call, call_of, death_of, is_guilty
 from holdfast.core.machine import Move
-from holdfast.core.records import Event, Filter
+from holdfast.core.records import Event
 from holdfast.core.times import iso
 from holdfast.insight.views import reason
-from holdfast.stores.protocol import Store
+from holdfast.stores.protocol import Store, rows_of
 
 REPEATS_MAX = 3  # a job that was a zombie more often than this is perhaps what kills its workers
 GROUP_LEAST = 3  # so many jobs of the same call that crashed, each by a death of its own, are no chance
 DECISIONS = (Move.RETRY, Move.HOLD, Move.BURY, Move.UNDO, Move.CANCEL)
 _EVENTS = 2000
-_JOBS = 200  # a row may be a few megabytes
+_JOBS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +126,14 @@ def look_back(store: Store, since_s: float, tick: Callable[[int], None] = lambda
             late.add((event.job_id, event.fence))
     ids = list(dict.fromkeys(each.job_id for each in found))
     victims = {job_id: Victim(job_id) for job_id in ids}
-    for start in range(0, len(ids), _JOBS):
-        for job in store.find(Filter(ids=tuple(ids[start : start + _JOBS]), limit=_JOBS)):
-            victims[job.id] = Victim(
-                *(job.id, job.task, job.queue, job.shown_state(now.wall), job.zombies),
-                error=reason(job) if job.error else None,
-                lease_s=job.lease_s,
-                beat_s=job.beat_s,
-                call=call_of(job) if is_guilty(job) else None,
-            )
+    for job in rows_of(store, ids, _JOBS):
+        victims[job.id] = Victim(
+            *(job.id, job.task, job.queue, job.shown_state(now.wall), job.zombies),
+            error=reason(job) if job.error else None,
+            lease_s=job.lease_s,
+            beat_s=job.beat_s,
+            call=call_of(job) if is_guilty(job) else None,
+        )
     return Lookback(since, now.wall, found, victims, late)
 
 

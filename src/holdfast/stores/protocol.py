@@ -7,7 +7,7 @@ answer, change nothing, and leave one `stale_report` event per (job, fence). Tex
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -45,6 +45,12 @@ def duty_lost(duty: Duty | None) -> DutyLost:
     """Say, in every store with the same words, that an act came under an old term."""
     name, term = (duty.name, duty.term) if duty is not None else ("", 0)
     return DutyLost(f"the duty {name!r} of term {term} has passed to somebody else")
+
+
+def rows_of(store: Store, ids: Sequence[str], at_once: int) -> Iterator[Job]:
+    """Yield these jobs, as far as there are any, so many for each question: a row may be a few megabytes."""
+    for start in range(0, len(ids), at_once):
+        yield from store.find(Filter(ids=tuple(ids[start : start + at_once]), limit=at_once))
 
 
 class Transaction(Protocol):

@@ -14,10 +14,10 @@ from typing import Any
 
 from holdfast.clock import Clock
 from holdfast.core.calls import LATELY_S, Call, call_of, death_of, has_fallen, held_back, is_new
-from holdfast.core.records import Event, Filter, Job
+from holdfast.core.records import Event, Job
 from holdfast.core.verdict import Cancelled, HeldBack, Outcome
 from holdfast.errors import HoldfastError
-from holdfast.stores.protocol import Store
+from holdfast.stores.protocol import Store, rows_of
 from holdfast.tasks import Task
 from holdfast.worker.attempt import Attempt
 
@@ -25,7 +25,7 @@ log = logging.getLogger("holdfast.worker")
 
 REFRESH_S = 5.0  # so late may holding back begin, and end
 _EVENTS = 2000  # the newest
-_JOBS = 20  # a row may be a few megabytes
+_JOBS = 20
 
 
 class Entrance:
@@ -104,8 +104,6 @@ class Entrance:
     def _learn(self, newest: Mapping[str, int]) -> None:
         """Read the rows of these jobs: which have fallen, and with what call. A person may have answered for some."""
         self._known |= {job_id: (seq, None) for job_id, seq in newest.items()}
-        ids = list(newest)
-        for start in range(0, len(ids), _JOBS):
-            for job in self._store.find(Filter(ids=tuple(ids[start : start + _JOBS]), limit=_JOBS)):
-                if job.task in self._limits and has_fallen(job):
-                    self._known[job.id] = (newest[job.id], call_of(job))
+        for job in rows_of(self._store, list(newest), _JOBS):
+            if job.task in self._limits and has_fallen(job):
+                self._known[job.id] = (newest[job.id], call_of(job))

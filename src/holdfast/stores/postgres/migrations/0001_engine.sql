@@ -150,7 +150,6 @@ CREATE TABLE {schema}.worker (
     rss_mb       float8,
     gone_at      float8,
     gone_cause   text,
-    claim_try    bigint           NOT NULL DEFAULT 0,  -- a claim that was sent before this one comes too late
     server       text                                  -- the run of it that its liveness lock was taken on; NULL: has none
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
