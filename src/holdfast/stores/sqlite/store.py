@@ -42,13 +42,13 @@ from holdfast.stores.protocol import Added, Answer, Schema
 from holdfast.stores.sql import load_migrations
 from holdfast.stores.sqlite import batch, condition, liveness
 from holdfast.stores.sqlite.batch import Q
+from holdfast.stores.sqlite.bell import Bell
 from holdfast.stores.sqlite.condition import Condition
 from holdfast.stores.sqlite.connection import Connections, Options
 from holdfast.stores.sqlite.transaction import SqliteTransaction
 
 _PACKAGE = "holdfast.stores.sqlite"
 _MIGRATIONS = load_migrations(_PACKAGE)
-_TICK_S = 0.005  # how often `wait` looks for commits of other processes
 
 
 class SqliteStore:
@@ -61,7 +61,7 @@ class SqliteStore:
         self.url = url
         self._clock = clock or SystemClock()
         self._db = Connections(Options.parse(url), self._clock, create=create)
-        self._woken = threading.Event()
+        self._bell = Bell(self._db.options.path)
         self._wakes = 0
         self._seen = threading.local()  # what each waiting thread saw last
         self._foreign: dict[str, tuple[int, float]] = {}  # workers of another boot: beats when first seen, and when
@@ -319,18 +319,11 @@ class SqliteStore:
         return earliest
 
     def wait(self, timeout_s: float) -> bool:
-        give_up_at = self._clock.lease() + timeout_s
-        while not self._has_changed():
-            left = give_up_at - self._clock.lease()
-            if left <= 0:
-                return False
-            self._clock.wait(self._woken, min(_TICK_S, left))
-            self._woken.clear()  # a hint: what counts is the number of wakes
-        return True
+        return self._bell.wait_for(self._has_changed, timeout_s, self._clock)
 
     def wake(self) -> None:
         self._wakes += 1
-        self._woken.set()
+        self._bell.set()
 
     def ping(self) -> None:
         with self._db.writing():
