@@ -332,7 +332,7 @@ class Runner:
             self._idle.set()
         if self._buffer and not self._abandoned.must_end:  # else it is given back
             self._start_next()
-        if len(self._buffer) <= max(self._ahead_target / 2, self._ahead_target - GULP / 2):  # not for a sip
+        if len(self._buffer) <= max(self._ahead_target / 2, self._ahead_target - GULP / 2) and not self._room.is_set():
             self._room.set()
 
     def _isolates(self, attempt: Attempt) -> bool:
