@@ -18,8 +18,8 @@ from holdfast.core.machine import State
 from holdfast.core.records import Filter
 from holdfast.errors import Cancelled, HoldfastError, LeaseLost
 from holdfast.stores.protocol import Store
+from holdfast.trouble import Trouble
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.trouble import Trouble
 
 log = logging.getLogger("holdfast.worker")
 

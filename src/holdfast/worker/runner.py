@@ -24,6 +24,7 @@ from holdfast.errors import HoldfastError, LeaseLost, Stopping, WorkerGone
 from holdfast.identity import chance, new_id
 from holdfast.reaper import SECOND_LOOK_S, Reaper
 from holdfast.stores.protocol import Store
+from holdfast.trouble import Trouble
 from holdfast.worker.abandoned import ABANDONED, Abandoned
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
@@ -35,7 +36,6 @@ from holdfast.worker.options import WorkerOptions
 from holdfast.worker.pace import Pace
 from holdfast.worker.pool import Hands, Pool
 from holdfast.worker.settler import Settler
-from holdfast.worker.trouble import Trouble
 from holdfast.worker.watch import Watch
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from holdfast.errors import HoldfastError, is_passing
 from holdfast.hooks import Hooks
 from holdfast.identity import chance
 from holdfast.stores.protocol import Answer, Store
+from holdfast.trouble import Trouble
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.executors import ERROR_MAX, describe
-from holdfast.worker.trouble import Trouble
 
 log = logging.getLogger("holdfast.worker")
 
