@@ -514,6 +514,27 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         STORE,
     ),
     (
+        "an old term may prune",
+        "stores/sqlite/store.py",
+        "            batch.check_duty(db, under)\n            return batch.remove",
+        "            return batch.remove",
+        STORE,
+    ),
+    (
+        "an old term may prune in memory",
+        "stores/memory.py",
+        "            self._check_duty(under)\n            jobs = ",
+        "            jobs = ",
+        STORE,
+    ),
+    (
+        "an old term may prune on postgres and is told nothing",
+        "stores/postgres/store.py",
+        "        if not allowed:\n            raise duty_lost(under)\n        return int(deleted)",
+        "        return int(deleted)",
+        POSTGRES,
+    ),
+    (
         "a refused settlement commits the task's writes",
         "stores/sqlite/transaction.py",
         "if answer is Answer.ACCEPTED:",

@@ -226,8 +226,9 @@ class MemoryStore:
             (self._paused.add if paused else self._paused.discard)(queue)
             self.wake()
 
-    def purge(self, states: Sequence[State], before: float, limit: int = 1000) -> int:
+    def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         with self._lock:
+            self._check_duty(under)
             jobs = [job for job in self._jobs.values() if job.state in states]
             ended = sorted((job.ended_at, job.id) for job in jobs if job.ended_at is not None)
             old = [job_id for ended_at, job_id in ended if ended_at < before][:limit]

@@ -556,9 +556,17 @@ WITH kept AS (
 SELECT pg_notify(%(channel)s, '');
 
 -- name: purge
-WITH old AS MATERIALIZED (
+WITH duty AS MATERIALIZED (
+    SELECT name FROM {schema}.duty
+    WHERE name = %(duty)s AND holder = %(holder)s AND term = %(term)s
+    FOR SHARE
+),
+allowed AS MATERIALIZED (
+    SELECT %(duty)s::text IS NULL OR EXISTS (SELECT FROM duty) AS yes
+),
+old AS MATERIALIZED (
     SELECT ctid AS spot, id FROM {schema}.job
-    WHERE ended_at < %(before)s AND state = ANY (%(states)s::text[])
+    WHERE ended_at < %(before)s AND state = ANY (%(states)s::text[]) AND (SELECT yes FROM allowed)
     ORDER BY ended_at
     LIMIT %(limit)s::bigint
     FOR UPDATE SKIP LOCKED
@@ -575,7 +583,7 @@ steps AS (
 tallied AS (
     INSERT INTO {schema}.tally (queue, state, jobs) SELECT queue, state, -count(*) FROM gone GROUP BY queue, state
 )
-SELECT count(*) FROM gone;
+SELECT (SELECT yes FROM allowed), (SELECT count(*) FROM gone);
 
 -- name: delete
 WITH gone AS (

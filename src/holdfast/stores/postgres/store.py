@@ -260,9 +260,12 @@ class PostgresStore:
         self._db.one("pause", {"queue": queue, "paused": paused, "channel": self._db.channel})
         self.wake()
 
-    def purge(self, states: Sequence[State], before: float, limit: int = 1000) -> int:
+    def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         values = {"states": [state.value for state in states], "before": before, "limit": limit}
-        return int(self._db.one("purge", values)[0])
+        allowed, deleted = self._db.one("purge", {**values, **batch.duty_token(under)})
+        if not allowed:
+            raise duty_lost(under)
+        return int(deleted)
 
     def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
         values = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence}

@@ -238,15 +238,16 @@ class SqliteStore:
         with self._db.writing() as db:
             db.execute(Q["pause"], {"queue": queue, "paused": paused})
 
-    def purge(self, states: Sequence[State], before: float, limit: int = 1000) -> int:
+    def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         values = {"states": codec.encode(states).decode(), "before": before, "limit": limit}
         with self._db.writing() as db:
-            return self._remove(db, db.execute(Q["purge"], values).fetchone()[0])
+            batch.check_duty(db, under)
+            return batch.remove(db, db.execute(Q["purge"], values).fetchone()[0])
 
     def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
         values = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence}
         with self._db.writing() as db:
-            return self._remove(db, db.execute(Q["delete"], values).fetchone()[0]) == 1
+            return batch.remove(db, db.execute(Q["delete"], values).fetchone()[0]) == 1
 
     # ---------------------------------------------------------------------------------- the read side
 
@@ -368,14 +369,6 @@ class SqliteStore:
 
     def _lanes(self, db: sqlite3.Connection, queues: Sequence[str]) -> list[list[Any]]:
         return codec.rows_from(db.execute(Q["claim_lanes"], {"queues": codec.encode(queues).decode()}).fetchone()[0])
-
-    def _remove(self, db: sqlite3.Connection, found: str) -> int:
-        rows = codec.rows_from(found)
-        for query in ("purge_journal", "purge_steps", "purge_jobs"):
-            db.execute(Q[query], {"jobs": found})
-        ended = [(queue, State(state)) for _, _, queue, state in rows if State(state) in ENDED]
-        batch.write_tallies(db, Counter({key: -count for key, count in Counter(ended).items()}))
-        return len(rows)
 
     def _is_of_a_dead_boot(self, worker: Worker) -> bool:
         """Boot ids have no order. A worker of another boot is dead when it stays silent for a beat while we look, or
