@@ -311,6 +311,9 @@ OUTAGES = ("tests/stores/test_postgres_outages.py",)
 ISOLATION = tuple(f"tests/worker/test_isolation{part}.py" for part in ("_pool", "_parts", "", "_endings"))
 CELLS = ("tests/crash/test_isolation.py",)
 ENTRANCE = ("tests/worker/test_entrance.py",)
+PRUNER = ("tests/test_pruner.py",)
+RETENTION = ("tests/core/test_retention.py",)
+PRUNING = ("tests/crash/test_pruning.py",)
 ALERTS_RULES = ("tests/alerts/test_rules.py",)
 ALERTS_TELLER = ("tests/alerts/test_teller.py",)
 ALERTS_WEBHOOK = ("tests/alerts/test_webhook.py",)
@@ -1069,6 +1072,42 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         'return _PASSWORD.sub(r"\\1***@", text)',
         ALERTS_RULES,
     ),
+    ("pruner: a batch carries no term", "pruner.py", "BATCH, under=duty)", "BATCH)", PRUNER),
+    (
+        "pruner: the duty is not renewed in a long pass",
+        "pruner.py",
+        "(duty := self._post.duty()) is not None:",
+        "(duty := self._post._duty) is not None:",
+        PRUNER,
+    ),
+    ("pruner: it does not rest", "pruner.py", "self._rest(self._clock.lease() - began)", "pass", PRUNER),
+    ("pruner: it rests no longer on a slow store", "pruner.py", "max(REST_MIN_S, REST * took_s)", "REST_MIN_S", PRUNER),
+    ("pruner: a stop waits for all batches", "pruner.py", "while not self._stopping.is_set() and (", "while (", PRUNER),
+    ("pruner: the duty is not given back", "pruner.py", "        self._post.resign()\n", "", PRUNER),
+    (
+        "pruner: an outage ends it",
+        "pruner.py",
+        "            except HoldfastError as error:\n                pause_s = trouble.met(error)\n",
+        "            except HoldfastError:\n                return\n",
+        PRUNER,
+    ),
+    (
+        "pruner: what is refused is not told",
+        "pruner.py",
+        "            self._post.refused()\n",
+        "            pass\n",
+        PRUNER,
+    ),
+    ("retention: any state may be named", "core/retention.py", "if name not in ENDED:", "if False:", RETENTION),
+    (
+        "retention: any length will do",
+        "core/retention.py",
+        "if not SHORTEST_S <= age_s",
+        "if False and not age_s",
+        RETENTION,
+    ),
+    ("retention: a worker does not prune", "cli/worker.py", "        if found.keep:\n", "        if False:\n", PRUNING),
+    ("retention: the daemon keeps what it was given", "cli/reaper.py", "name=who), pruner:", "name=who):", PRUNING),
     ("alerts: a message may be of any size", "alerts/messages.py", "> BODY_MAX and", "> 10**9 and", ALERTS_RULES),
     (
         "alerts: every worker tells",

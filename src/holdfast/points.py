@@ -21,6 +21,7 @@ POINTS = (
     "beat.before",
     "reap.retired",
     "reap.middle",
+    "prune.before",
     "migrate.middle",
 )
 
