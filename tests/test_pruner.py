@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -125,11 +126,16 @@ def test_a_stop_ends_it_after_the_batch_that_is_under_way(
 ) -> None:
     monkeypatch.setattr(pruner, "BATCH", 2)
     old_jobs(store, clock, 5)
-    first = a_pruner(store, clock)
-    sleeper = Meddling(store, lambda: first.__exit__())
-    first._store = sleeper
-    first.__enter__()
-    until(lambda: not first._thread.is_alive())
+    deleting, stop = threading.Event(), threading.Event()
+
+    def pausing() -> None:
+        deleting.set()
+        assert stop.wait(10)
+
+    with a_pruner(Meddling(store, pausing), clock) as one:
+        assert deleting.wait(10)
+        one._stopping.set()  # the block's end would wait for the batch
+        stop.set()
     assert left(store) == 3
 
 

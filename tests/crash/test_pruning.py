@@ -31,9 +31,21 @@ def left(world: World) -> list[str]:
     return sorted(job.id for job in world.store.find(Filter()))
 
 
-def reaper(world: World, name: str, *flags: str, point: str | None = None) -> Process:
+def reaper(world: World, name: str, *flags: str) -> Process:
     command = ["-m", "holdfast", "--db", world.url, "reaper", "--name", name, "--interval", "50ms", *flags]
-    return world.run(name, command, {"HOLDFAST_POINT": point} if point else {})
+    return world.run(name, command)
+
+
+def lone_pruner(world: World, name: str, point: str) -> Process:
+    """A program that does nothing else: on SQLite a daemon might be stopped while its reaper writes (DESIGN 14)."""
+    code = (
+        "import logging, threading; logging.basicConfig(level='INFO')\n"
+        "from holdfast import App; from holdfast.pruner import Pruner\n"
+        f"app = App({world.url!r}, keep={{'done': '7d', 'cancelled': '7d'}})\n"
+        f"with Pruner(app.store, app.clock, app.keep, hooks=app.hooks, name={name!r}, interval_s=0.5):\n"
+        "    threading.Event().wait()\n"
+    )
+    return world.run(name, ["-c", code], {"HOLDFAST_POINT": point})
 
 
 @on_every_store
@@ -64,7 +76,7 @@ def test_a_stopped_holder_that_goes_on_after_another_took_over_deletes_nothing(w
     """It has checked its duty and is stopped before its batch. Who takes over keeps jobs longer, so that only the one
     that was stopped could delete them."""
     jobs = sorted(old_jobs(world, State.DONE, State.DONE, State.CANCELLED))
-    first = reaper(world, "first", "--keep", "7d", point="prune.before=stop")
+    first = lone_pruner(world, "first", "prune.before=stop")
     until(lambda: is_stopped(first.pid), "the first one is about to delete")
     second = reaper(world, "second", "--keep", "1000d")
     until(lambda: second.said("took the duty 'pruner', term 2"), "the second one took over")

@@ -565,11 +565,18 @@ allowed AS MATERIALIZED (
     SELECT %(duty)s::text IS NULL OR EXISTS (SELECT FROM duty) AS yes
 ),
 old AS MATERIALIZED (
-    SELECT ctid AS spot, id FROM {schema}.job
-    WHERE ended_at < %(before)s AND state = ANY (%(states)s::text[]) AND (SELECT yes FROM allowed)
-    ORDER BY ended_at
+    SELECT found.spot, found.id
+    FROM allowed, unnest(%(states)s::text[]) WITH ORDINALITY AS wanted (state, place)
+    CROSS JOIN LATERAL (
+        SELECT job.ctid AS spot, job.id, job.ended_at FROM {schema}.job AS job
+        WHERE job.state = wanted.state AND job.ended_at < %(before)s
+        ORDER BY job.ended_at
+        LIMIT %(limit)s::bigint
+        FOR UPDATE SKIP LOCKED
+    ) AS found
+    WHERE allowed.yes
+    ORDER BY wanted.place, found.ended_at
     LIMIT %(limit)s::bigint
-    FOR UPDATE SKIP LOCKED
 ),
 gone AS (
     DELETE FROM {schema}.job AS job USING old WHERE job.ctid = old.spot RETURNING job.id, job.queue, job.state

@@ -301,7 +301,7 @@ ON CONFLICT (name) DO UPDATE SET paused = excluded.paused;
 -- name: purge
 SELECT json_group_array(json_array(seq, id, queue, state)) FROM (
     SELECT seq, id, queue, state FROM holdfast_job
-    WHERE ended_at < :before AND state IN (SELECT value FROM json_each(:states))
+    WHERE state = :state AND ended_at < :before
     ORDER BY ended_at
     LIMIT :limit
 );

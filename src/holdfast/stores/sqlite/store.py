@@ -239,10 +239,13 @@ class SqliteStore:
             db.execute(Q["pause"], {"queue": queue, "paused": paused})
 
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
-        values = {"states": codec.encode(states).decode(), "before": before, "limit": limit}
         with self._db.writing() as db:
             batch.check_duty(db, under)
-            return batch.remove(db, db.execute(Q["purge"], values).fetchone()[0])
+            deleted = 0
+            for state in states:
+                values = {"state": state.value, "before": before, "limit": limit - deleted}
+                deleted += batch.remove(db, db.execute(Q["purge"], values).fetchone()[0])
+        return deleted
 
     def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
         values = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence}
