@@ -205,7 +205,8 @@ class Store(Protocol):
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         """Delete up to `limit` jobs that ended in these states before that wall time, with their history.
 
-        One state after the other, in each of them the oldest first. `under` is checked as in `settle`: an old term deletes nothing.
+        One state after the other, in each of them the oldest first. `under` is checked as in `settle`: an old term
+        deletes nothing.
         """
         ...
 
