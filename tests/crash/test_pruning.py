@@ -93,6 +93,7 @@ def test_a_stopped_holder_that_goes_on_after_another_took_over_deletes_nothing(w
 @pytest.mark.slow  # a duty has to run out
 @on_every_store
 def test_another_prunes_after_the_holder_was_killed(world: World) -> None:
+    world.store.ping()  # it is made
     victim = reaper(world, "victim", "--keep", "7d", "--keep-dead", "60d")
     until(lambda: victim.said("took the duty 'pruner', term 1"), "it has the duty")
     heir = reaper(world, "heir", "--keep", "7d", "--keep-dead", "60d")
