@@ -519,15 +519,16 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "an old term may prune",
         "stores/sqlite/store.py",
-        "            batch.check_duty(db, under)\n            return batch.remove",
-        "            return batch.remove",
+        "            batch.check_duty(db, under)\n            deleted = 0",
+        "            deleted = 0",
         STORE,
     ),
+    ("a purge of two states may delete twice as many", "stores/sqlite/store.py", "limit - deleted", "limit", STORE),
     (
         "an old term may prune in memory",
         "stores/memory.py",
-        "            self._check_duty(under)\n            jobs = ",
-        "            jobs = ",
+        "            self._check_duty(under)\n            old: ",
+        "            old: ",
         STORE,
     ),
     (
