@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 
 import pytest
 
@@ -9,10 +10,12 @@ from holdfast.core.machine import State
 from holdfast.core.records import Filter
 from holdfast.stores import open_store
 from holdfast.testing import FakeClock
-from tests.crash.world import Process, World, is_stopped, now, on_every_store, until
+from tests.crash.world import Process, World, is_stopped, now, on_every_store
+from tests.crash.world import until as patiently
 from tests.factory import job_in
 
 AGO_S = 100 * 86_400.0
+until = partial(patiently, timeout_s=40.0)  # less than a mutant is given: what it leaves running is ended with the test
 
 
 def old_jobs(world: World, *states: State) -> list[str]:
