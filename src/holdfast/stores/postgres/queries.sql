@@ -614,16 +614,53 @@ SELECT count(*) FROM gone;
 SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' FROM {schema}.job AS job WHERE id = %(id)s;
 
 -- name: find
--- Planned anew for each call, so that what is not asked for costs nothing and each state finds its own index.
-SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY seq DESC), '') || ']' FROM (
-    SELECT {schema}.as_json(job) AS line, job.seq FROM {schema}.job AS job
-    WHERE (%(state)s::text IS NULL OR job.state = %(state)s)
-        AND (%(states)s::text[] IS NULL OR job.state = ANY (%(states)s::text[]))
+-- The newest of each state, then the newest of these: no state is looked for among the others. Planned anew for each
+-- call, so that what is not asked for costs nothing. Those that are ready, and those that have ended, may be millions:
+-- each kind has an index for its queues, which the planner takes only if it is told the kind.
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq DESC), '') || ']' FROM (
+    (
+        SELECT job, job.seq FROM {schema}.job AS job
+        WHERE %(ready)s AND job.state = 'ready'
+            AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
+            AND (%(task)s::text IS NULL OR job.task = %(task)s)
+            AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
+        ORDER BY job.seq DESC
+        LIMIT %(limit)s::bigint
+    )
+    UNION ALL
+    SELECT newest.* FROM unnest(%(others)s::text[]) AS wanted (state) CROSS JOIN LATERAL (
+        SELECT job, job.seq FROM {schema}.job AS job
+        WHERE job.state IN ('running', 'waiting', 'held') AND job.state = wanted.state
+            AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
+            AND (%(task)s::text IS NULL OR job.task = %(task)s)
+            AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
+        ORDER BY job.seq DESC
+        LIMIT %(limit)s::bigint
+    ) AS newest
+    UNION ALL
+    SELECT newest.* FROM unnest(%(ended)s::text[]) AS wanted (state) CROSS JOIN LATERAL (
+        SELECT job, job.seq FROM {schema}.job AS job
+        WHERE job.ended_at IS NOT NULL AND job.state = wanted.state
+            AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
+            AND (%(task)s::text IS NULL OR job.task = %(task)s)
+            AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
+        ORDER BY job.seq DESC
+        LIMIT %(limit)s::bigint
+    ) AS newest
+    ORDER BY seq DESC
+    LIMIT %(limit)s::bigint
+) AS found;
+
+-- name: find_these
+-- Those of a worker, with a key, or with these ids: few, each found by its own index.
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq DESC), '') || ']' FROM (
+    SELECT job, job.seq FROM {schema}.job AS job
+    WHERE job.state = ANY (%(states)s::text[])
         AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
         AND (%(task)s::text IS NULL OR job.task = %(task)s)
+        AND (%(cancel_requested)s::boolean IS NULL OR job.cancel_requested = %(cancel_requested)s)
         AND (%(worker)s::text IS NULL OR (job.state = 'running' AND job.worker = %(worker)s))
         AND (%(key)s::text IS NULL OR job.key = %(key)s)
-        AND (%(cancel_requested)s::boolean IS NULL OR job.cancel_requested = %(cancel_requested)s)
         AND (%(ids)s::text[] IS NULL OR job.id = ANY (%(ids)s::text[]))
         AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
     ORDER BY job.seq DESC

@@ -13,7 +13,7 @@ import msgspec
 from psycopg import errors
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.core.machine import State
+from holdfast.core.machine import ENDED, State
 from holdfast.core.records import (
     BeatAnswer,
     Duty,
@@ -280,12 +280,13 @@ class PostgresStore:
         return found[0] if found else None
 
     def find(self, where: Filter) -> list[Job]:
-        names = ("queue", "task", "key", "before", "limit", "worker", "cancel_requested")
-        values: dict[str, Any] = {name: getattr(where, name) for name in names}
-        one = where.states[0].value if len(where.states) == 1 else None  # then its index is read in order
-        values |= {"state": one, "states": None if one else [state.value for state in where.states] or None}
+        states = [state.value for state in where.states or State]
+        values: dict[str, Any] = {**msgspec.structs.asdict(where), "states": states, "ready": State.READY in states}
+        values["ended"] = [state for state in states if state in ENDED]
+        values["others"] = [state for state in states if state not in ENDED and state != State.READY]
         values["ids"] = list(where.ids) if where.ids is not None else None
-        return codec.jobs_from(self._db.one("find", values)[0])
+        few = (where.ids, where.worker, where.key, where.cancel_requested) != (None, None, None, None)
+        return codec.jobs_from(self._db.one("find_these" if few else "find", values)[0])
 
     def counts(self) -> dict[str, dict[State, int]]:
         result: dict[str, dict[State, int]] = {}
