@@ -136,10 +136,11 @@ def test_a_store_of_the_first_version_is_brought_up_to_date_with_what_is_in_it(
 ) -> None:
     old = PostgresStore(f"{server.url}?schema={schema}")
     old.migrate()
-    server.execute(
-        f"ALTER TABLE {schema}.worker DROP COLUMN claim_try; UPDATE {schema}.meta SET value = '1' WHERE name = 'schema'"
-    )
     worker, job = enrol(old), add(old)
+    server.execute(
+        f"ALTER TABLE {schema}.worker DROP COLUMN claim_try; ALTER TABLE {schema}.job DROP COLUMN log;"
+        f"UPDATE {schema}.meta SET value = '1' WHERE name = 'schema'"
+    )
     new = PostgresStore(f"{server.url}?schema={schema}")
     assert new.migrate() == Schema(found=1, wanted=3)
     assert [each.id for each in claim(new, worker)] == [job.id]

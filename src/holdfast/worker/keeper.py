@@ -24,7 +24,7 @@ from holdfast.worker.attempt import Attempt
 log = logging.getLogger("holdfast.worker")
 
 LOOK_S = 0.5  # how soon a request to stop reaches a handler
-PROGRESS_S = 1.0  # how soon progress reaches the store
+PROGRESS_S = 1.0  # how soon progress and new log lines reach the store
 
 
 class Keeper:
@@ -96,7 +96,7 @@ class Keeper:
         attempts = self._newest()
         due = [attempt for attempt in attempts if attempt.window.must_renew(now)]
         if now - self._progress_at >= PROGRESS_S:
-            due += [attempt for attempt in attempts if not attempt.reported and attempt not in due]
+            due += [attempt for attempt in attempts if attempt not in due and attempt.has_news(now)]
             self._progress_at = now
         if not due and now - self._beat_at < self._beat_s:
             return
@@ -106,7 +106,7 @@ class Keeper:
             answer = self._store.beat(worker_id, [attempt.pulse() for attempt in due], rss_mb=_rss_mb())
         except Exception:
             for attempt in due:
-                attempt.reported = False  # what it carried may not have arrived
+                attempt.unheard()
             raise
         self._beat_at = sent_at
         if answer.gone:
@@ -117,7 +117,7 @@ class Keeper:
             if attempt.job.id in lost:
                 attempt.stop(LeaseLost("the store says that another attempt has taken over"))
             elif attempt.job.id in skipped:
-                attempt.reported = False  # it is asked for again at the next look
+                attempt.unheard()  # it is asked for again at the next look
             else:
                 attempt.window = trust(sent_at, attempt.job.lease_s, attempt.job.beat_s)
         self._cancel(answer.cancelled)
