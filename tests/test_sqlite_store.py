@@ -249,6 +249,22 @@ def test_a_newer_schema_is_refused_and_left_alone(path: Path, store: SqliteStore
     assert path.read_bytes() == before
 
 
+def test_a_file_of_an_earlier_version_is_brought_up_to_date_with_what_is_in_it(path: Path, store: SqliteStore) -> None:
+    worker, job = enrol(store), add(store)
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP VIEW holdfast_row")
+        connection.execute("ALTER TABLE holdfast_job DROP COLUMN log")
+        connection.execute("CREATE VIEW holdfast_row AS SELECT *, json_array(id) AS row FROM holdfast_job")
+    connection.close()
+    set_schema(path, 2)
+    new = SqliteStore(f"sqlite:///{path}")
+    found = new.migrate()
+    assert (found.found, new.schema().found) == (2, new.schema().wanted)
+    assert [each.id for each in claim(new, worker)] == [job.id]
+    assert new.get(job.id) is not None
+    new.close()
+
+
 def test_an_older_schema_is_refused_by_those_who_migrate_themselves(path: Path, store: SqliteStore) -> None:
     for version, command in ((1, "db migrate"), (0, "db init")):
         set_schema(path, version)

@@ -14,6 +14,7 @@ import pytest
 from holdfast import App, Retry
 from holdfast.core.lease import TrustWindow
 from holdfast.core.records import Moment
+from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.errors import Cancelled, LeaseLost, NoProgress, TimeLimit
 from holdfast.worker import memory, pool, wire
@@ -126,6 +127,8 @@ def test_the_cause_in_words(
     known = outcome.autopsy
     assert {name: known[name] for name in ("exit_code", "signal") if name in known} == facts
     assert (known["pid"], known["progress"], known["stack"]) == (7, 0.5, "File x, line 1")
+    assert (known["last_beat"], known["seconds_since_beat"]) == (iso(998.0), 0.0)
+    assert (known["lease_until"], known["seconds_overdue"]) == (iso(998.0 + attempt.job.lease_s), 0.0)
 
 
 # --- Stopping ---------------------------------------------------------------------------------------------

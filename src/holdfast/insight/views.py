@@ -95,6 +95,7 @@ def job_records(
         older = 0
         yield {
             **job_view(job, now, names),
+            "log": lines_of(job.log),
             "key": job.key,
             "priority": job.priority,
             "arguments": parsed(job.payload),
