@@ -15,8 +15,9 @@ from holdfast.core.autopsy import lines_of
 from holdfast.core.records import Pulse
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from holdfast.worker import lines
+from holdfast.worker import lines, wire
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.keeper import TALKERS_MAX
 from holdfast.worker.lines import LINE_MAX, LINES_MAX, LOG_MAX, Lines, listening
 from tests.factory import a_job
 from tests.worker import bad
@@ -128,7 +129,7 @@ def test_a_record_that_cannot_be_written_is_kept_as_a_note(heard: logging.LogRec
     kept = Lines()
     kept.hear(heard)
     [line] = kept.all()
-    assert re.fullmatch(r"\(a record of shop that cannot be written: \w+Error\)", line)
+    assert re.fullmatch(r"\(a record that cannot be written: \w+Error\)", line)
 
 
 # ------------------------------------------------------------------------------------------ whose they are
@@ -211,9 +212,28 @@ def test_two_workers_in_one_process_hear_once_and_leave_nothing_behind() -> None
         attempt.enter_thread()
         LOGGER.info("once")
         attempt.leave_thread()
+        LOGGER.info("nobody's")
     assert root.handlers == before
     assert attempt.lines is not None
     assert said(attempt.lines.all()) == ["INFO tests.lines: once"]
+
+
+def test_a_record_from_a_cell_is_its_attempts_own_or_nobodys() -> None:
+    """A thread that an earlier attempt has left in the cell may still talk."""
+    attempt = attempt_of()
+    for key in (attempt.key, None, ("another", attempt.key[1]), (attempt.key[0], attempt.key[1] + 1)):
+        word = wire.Logged({"name": "tests.lines", "levelno": logging.INFO, "levelname": "INFO", "msg": f"{key}"}, key)
+        lines.pass_on(word, attempt)
+        lines.pass_on(word, None)
+    assert attempt.lines is not None
+    assert said(attempt.lines.all()) == [f"INFO tests.lines: {attempt.key}"]
+
+
+def test_a_cell_sends_what_the_workers_levels_leave_out_in_vain() -> None:
+    attempt = attempt_of()
+    fields = {"name": "tests.lines", "levelno": logging.DEBUG, "levelname": "DEBUG", "msg": "too low"}
+    lines.pass_on(wire.Logged(fields, attempt.key), attempt)
+    assert attempt.lines is None
 
 
 def test_where_nobody_set_up_logging_warnings_are_still_shown(capfd: pytest.CaptureFixture[str]) -> None:
@@ -268,6 +288,29 @@ def test_a_job_that_is_no_longer_short_tells_its_lines_once_a_second(desk: Desk)
     assert desk.beat() == [], "a job that is silent costs no beat"
 
 
+def test_a_beat_stays_short_and_everybody_gets_a_turn(desk: Desk) -> None:
+    desk.beat()
+    attempts = [desk.keep(lease_s=600.0) for _ in range(TALKERS_MAX + 7)]
+    told: list[str] = []
+    for _ in range(2):
+        for attempt in attempts:
+            attempt.hear(record("talks on and on"))
+        desk.clock.advance(1.1)
+        [pulses] = desk.beat()
+        assert len(pulses) == TALKERS_MAX
+        assert all(pulse.log for pulse in pulses)
+        told += [pulse.lease.job_id for pulse in pulses]
+    assert set(told) == {attempt.job.id for attempt in attempts}
+
+
+def test_lines_are_taken_once_but_all_is_read_again_and_again() -> None:
+    kept = Lines()
+    kept.hear(record("one"))
+    assert kept.take() == "\n".join(kept.all())
+    assert kept.take() is None
+    assert kept.all() == kept.all() != []
+
+
 @pytest.mark.parametrize("trouble", ["failed", "skipped"])
 def test_lines_that_may_not_have_arrived_are_sent_again(desk: Desk, trouble: str) -> None:
     attempt = desk.keep(lease_s=30.0)
@@ -277,7 +320,7 @@ def test_lines_that_may_not_have_arrived_are_sent_again(desk: Desk, trouble: str
         with desk.store.down("beat"), pytest.raises(Exception, match="took it away"):
             desk.beat()
     else:
-        attempt.pulse()
+        attempt.pulse(talks=True)
         attempt.unheard()
     desk.clock.advance(1.1)
     [[pulse]] = desk.beat()

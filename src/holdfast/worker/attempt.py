@@ -114,10 +114,10 @@ class Attempt:
         self.note = note if note is not None else self.note
         self.reported = False
 
-    def pulse(self) -> Pulse:
-        """Return what the next beat says about this attempt."""
+    def pulse(self, *, talks: bool = False) -> Pulse:
+        """Return what the next beat says about this attempt; if it `talks`, what it has logged as well."""
         self.reported = True
-        news = None if self.lines is None else self.lines.take()
+        news = self.lines.take() if talks and self.lines is not None else None
         return Pulse(self.lease, self.started_at is not None, self.progress, self.note, news)
 
     def unheard(self) -> None:
@@ -126,16 +126,11 @@ class Attempt:
         if self.lines is not None:
             self.lines.fresh = True
 
-    def has_news(self, now: float) -> bool:
-        """Say whether there is progress, or a line of one that is no longer short, that no beat has carried yet."""
-        if not self.reported:
-            return True
-        return (
-            self.lines is not None
-            and self.lines.fresh
-            and self.started_at is not None
-            and now - self.started_at >= SHORT_S
-        )
+    def has_lines(self, now: float) -> bool:
+        """Say whether it has logged what no beat has carried yet, and is not short: then a beat of its own is due."""
+        if self.lines is None or not self.lines.fresh or self.started_at is None:
+            return False
+        return self.window.must_renew(now) or now - self.started_at >= SHORT_S
 
     def hear(self, record: logging.LogRecord) -> None:
         """Keep what the handler has logged."""

@@ -44,16 +44,16 @@ class Lines:
     __slots__ = ("_ring", "fresh")
 
     def __init__(self) -> None:
-        self._ring: deque[str] = deque(maxlen=LINES_MAX)
+        self._ring: deque[_Line] = deque(maxlen=LINES_MAX)
         self.fresh = False  # there are some that no beat has carried yet
 
     def hear(self, record: logging.LogRecord) -> None:
-        """Keep a record as text: what it is made of may change, or be large. It is made fit to be shown when it is."""
+        """Keep a record as text: what it is made of may change, or be large."""
         try:
             line = _written(record)
         except Exception as error:
-            line = f"(a record of {record.name} that cannot be written: {type(error).__name__})"
-        self._ring.append(line[: 2 * LINE_MAX])
+            line = f"(a record that cannot be written: {type(error).__name__})"
+        self._ring.append(_Line(line[: 2 * LINE_MAX]))
         self.fresh = True
 
     def take(self) -> str | None:
@@ -67,13 +67,28 @@ class Lines:
         """Return them, oldest first, without secrets; if they are too long, the newest of them."""
         shown: list[str] = []
         room = LOG_MAX
-        for raw in reversed(self._ring.copy()):
-            line = one_line(raw, LINE_MAX)
-            room -= len(line.encode()) + 1
+        for line in reversed(self._ring.copy()):
+            text = line.shown()
+            room -= len(text.encode()) + 1
             if room < 0:
                 break
-            shown.insert(0, line)
+            shown.insert(0, text)
         return shown
+
+
+class _Line:
+    """One line; made fit to be shown at most once, and only if somebody asks: that costs more than to keep it."""
+
+    __slots__ = ("_is_shown", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._is_shown = False
+
+    def shown(self) -> str:
+        if not self._is_shown:
+            self._text, self._is_shown = one_line(self._text, LINE_MAX), True
+        return self._text
 
 
 def _written(record: logging.LogRecord) -> str:
