@@ -654,8 +654,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "progress of a failed beat is forgotten",
         "worker/keeper.py",
-        "attempt.reported = False  # what it carried",
-        "pass  # what it carried",
+        "                attempt.unheard()\n            raise",
+        "                pass\n            raise",
         WORKER,
     ),
     # --- isolation
