@@ -294,7 +294,7 @@ class Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            trace = self._format.formatException(record.exc_info) if record.exc_info else None
+            trace = self._format.formatException(record.exc_info) if record.exc_info else record.exc_text
             self._send(record, record.getMessage(), trace)
         except Exception as error:
             self.handleError(record)
