@@ -142,7 +142,7 @@ def test_a_store_of_the_first_version_is_brought_up_to_date_with_what_is_in_it(
         f"UPDATE {schema}.meta SET value = '1' WHERE name = 'schema'"
     )
     new = PostgresStore(f"{server.url}?schema={schema}")
-    assert new.migrate() == Schema(found=1, wanted=3)
+    assert new.migrate() == Schema(found=1, wanted=4)
     assert [each.id for each in claim(new, worker)] == [job.id]
     new.close()
     old.close()
