@@ -314,6 +314,7 @@ ENTRANCE = ("tests/worker/test_entrance.py",)
 PRUNER = ("tests/test_pruner.py",)
 RETENTION = ("tests/core/test_retention.py",)
 PRUNING = ("tests/crash/test_pruning.py",)
+LINES = ("tests/worker/test_lines.py",)
 ALERTS_RULES = ("tests/alerts/test_rules.py",)
 ALERTS_TELLER = ("tests/alerts/test_teller.py",)
 ALERTS_WEBHOOK = ("tests/alerts/test_webhook.py",)
@@ -653,8 +654,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "progress of a failed beat is forgotten",
         "worker/keeper.py",
-        "attempt.reported = False  # what it carried",
-        "pass  # what it carried",
+        "                attempt.unheard()\n            raise",
+        "                pass\n            raise",
         WORKER,
     ),
     # --- isolation
@@ -1265,6 +1266,120 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         'if b"now" in words or not words:',
         'if b"now" in words:',
         CRASH,
+    ),
+    (
+        "the log of an attempt stays on the row",
+        "stores/sqlite/queries.sql",
+        "    ended_at = iif(ending.ended, :wall, NULL),\n    log = NULL\n",
+        "    ended_at = iif(ending.ended, :wall, NULL)\n",
+        STORE,
+    ),
+    (
+        "the log of an attempt stays on the row after a success",
+        "stores/sqlite/queries.sql",
+        "    ended_at = :wall,\n    log = NULL\n",
+        "    ended_at = :wall\n",
+        STORE,
+    ),
+    (
+        "postgres: the log of an attempt stays on the row",
+        "stores/postgres/queries.sql",
+        "        ended_at = CASE WHEN ending.ended THEN clock.wall END,\n        log = NULL\n",
+        "        ended_at = CASE WHEN ending.ended THEN clock.wall END\n",
+        POSTGRES,
+    ),
+    (
+        "postgres: the log of an attempt stays on the row after a success",
+        "stores/postgres/queries.sql",
+        "        ended_at = clock.wall,\n        log = NULL\n",
+        "        ended_at = clock.wall\n",
+        POSTGRES,
+    ),
+    (
+        "a thread that goes on logs for the attempt before",
+        "worker/attempt.py",
+        "                    whose.set(None)\n                return",
+        "                return",
+        LINES,
+    ),
+    (
+        "a record of another attempt of the cell is taken",
+        "worker/lines.py",
+        "attempt is not None and word.attempt == attempt.key",
+        "attempt is not None",
+        LINES,
+    ),
+    (
+        "a record that cannot be written breaks the job",
+        "worker/lines.py",
+        "        except Exception as error:\n            line =",
+        "        except ImportError as error:\n            line =",
+        LINES,
+    ),
+    (
+        "lines are as long as they like",
+        "worker/lines.py",
+        "            if room < 0:\n",
+        "            if False:\n",
+        LINES,
+    ),
+    (
+        "secrets are in the lines",
+        "core/text.py",
+        '"⏎".join(hide_secrets(text[: 2 * most]).splitlines())',
+        '"⏎".join(text[: 2 * most].splitlines())',
+        LINES,
+    ),
+    (
+        "half a secret is not recognised",
+        "core/text.py",
+        "hide_secrets(text[: 2 * most])",
+        "hide_secrets(text[:most])",
+        LINES,
+    ),
+    (
+        "the first worker to stop makes the others deaf",
+        "worker/lines.py",
+        "                if not _places[place]:\n",
+        "                if True:\n",
+        LINES,
+    ),
+    (
+        "nobody sees warnings where logging is not set up",
+        "worker/lines.py",
+        "record.levelno >= last.level and self._is_alone(record)",
+        "False",
+        LINES,
+    ),
+    (
+        "the same lines go with every beat",
+        "worker/lines.py",
+        "        if not self.fresh:\n            return None\n",
+        "",
+        LINES,
+    ),
+    (
+        "what a beat lost is not told again",
+        "worker/attempt.py",
+        "            self.lines.fresh = True\n",
+        "            pass\n",
+        LINES,
+    ),
+    ("a short job that logs costs a beat", "worker/attempt.py", "now - self.started_at >= SHORT_S", "True", LINES),
+    ("a beat carries the lines of everybody", "worker/keeper.py", "[:TALKERS_MAX]", "", LINES),
+    (
+        "who talks most is heard alone",
+        "worker/keeper.py",
+        "key=lambda attempt: attempt.window.sent_at",
+        "key=lambda attempt: attempt.key",
+        LINES,
+    ),
+    (
+        "lines are told as often as the keeper looks",
+        "worker/keeper.py",
+        "        talkers = _talkers(attempts, now)\n",
+        "        talkers = _talkers(attempts, now)\n        due |= talkers\n",
+        LINES,
     ),
 ]
 

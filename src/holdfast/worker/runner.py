@@ -32,6 +32,7 @@ from holdfast.worker.entrance import Entrance
 from holdfast.worker.executors import Loop, Threads, interrupted
 from holdfast.worker.homes import Homes
 from holdfast.worker.keeper import Keeper
+from holdfast.worker.lines import listening
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.pace import Pace
 from holdfast.worker.pool import Hands, Pool
@@ -131,8 +132,9 @@ class Runner:
             *(self.name, self._options.slots, ", ".join(self._queues), len(self._tasks)),
         )
         try:
-            self._claim_until_stopped()
-            return self._drain()
+            with listening(self._app.logger.getChild("job")):
+                self._claim_until_stopped()
+                return self._drain()
         finally:
             self._leave()
 
@@ -148,6 +150,8 @@ class Runner:
         self.stop()
 
     def _enroll(self) -> None:
+        from holdfast import __version__
+
         worker = Worker(
             id=new_id(),
             name=self.name,
@@ -158,7 +162,7 @@ class Runner:
             queues=self._queues,
             slots=self._options.slots,
             beat_s=self._beat_s,
-            version=_version(),
+            version=__version__,
         )
         self._store.enroll(worker)
         self.worker_id = self._keeper.worker_id = worker.id
@@ -442,9 +446,3 @@ class Runner:
                 log.warning("could not sign off: %s", error)
         self._app.hooks.flush()
         log.info("worker %s has stopped", self.name)
-
-
-def _version() -> str:
-    from holdfast import __version__
-
-    return __version__

@@ -200,12 +200,13 @@ enrolled AS (
 ),
 pulse AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id,
-        (value ->> 3)::boolean AS started, (value ->> 4)::float8 AS progress, value ->> 5 AS note, place
+        (value ->> 3)::boolean AS started, (value ->> 4)::float8 AS progress, value ->> 5 AS note, value ->> 6 AS log,
+        place
     FROM json_array_elements(%(pulses)s::json) WITH ORDINALITY AS each (value, place)
     WHERE EXISTS (SELECT FROM enrolled)
 ),
 mine AS MATERIALIZED (
-    SELECT job.ctid AS spot, pulse.started, pulse.progress, pulse.note, pulse.place
+    SELECT job.ctid AS spot, pulse.started, pulse.progress, pulse.note, pulse.log, pulse.place
     FROM pulse, {schema}.job AS job
     WHERE job.id = pulse.id
         AND job.fence = pulse.fence
@@ -219,7 +220,8 @@ renewed AS (
         lease_until = greatest(job.lease_until, clock.lease + job.lease_s),
         started = job.started OR mine.started,
         progress = coalesce(mine.progress, job.progress),
-        note = coalesce(mine.note, job.note)
+        note = coalesce(mine.note, job.note),
+        log = coalesce(mine.log, job.log)
     FROM mine, clock
     WHERE job.ctid = mine.spot
     RETURNING mine.place
@@ -286,7 +288,8 @@ applied AS (
         worker = NULL,
         lease_until = NULL,
         started = false,
-        ended_at = CASE WHEN ending.ended THEN clock.wall END
+        ended_at = CASE WHEN ending.ended THEN clock.wall END,
+        log = NULL
     FROM ending, clock, allowed
     WHERE job.id = ending.id
         AND job.fence = ending.fence
@@ -332,7 +335,8 @@ applied AS (
         worker = NULL,
         lease_until = NULL,
         started = false,
-        ended_at = clock.wall
+        ended_at = clock.wall,
+        log = NULL
     FROM ending, clock
     WHERE job.id = ending.id
         AND job.fence = ending.fence
