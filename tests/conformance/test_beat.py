@@ -122,6 +122,22 @@ def test_progress_and_note_are_kept_until_new_ones_come(store: Store) -> None:
     assert (row(store, job.id).progress, row(store, job.id).note) == (0.0, "")
 
 
+def test_a_beat_tells_when_the_handler_moved_last(store: Store, clock: FakeClock) -> None:
+    job = start(store)
+    assert job.worker is not None
+    assert job.moved_at is None
+    clock.advance(10)
+    store.beat(job.worker, [Pulse(job.lease, still_s=4.0)])
+    moved_at = clock.wall() - 4.0
+    assert row(store, job.id).moved_at == moved_at
+    clock.advance(10)
+    store.beat(job.worker, [Pulse(job.lease)])
+    assert row(store, job.id).moved_at == moved_at
+    settle(store, job, Released(started=True, cause="the worker stopped"))
+    [again] = claim(store, job.worker)
+    assert (again.id, again.moved_at) == (job.id, None), "the next attempt has not moved yet"
+
+
 def test_a_job_taken_ahead_counts_as_started_from_the_first_beat_that_says_so(store: Store) -> None:
     add(store)
     worker = enrol(store)

@@ -13,15 +13,6 @@ from holdfast.cli.loading import opened_store
 from holdfast.cli.screen import Column, bold, paragraph, show_json, show_table
 from holdfast.cli.types import Duration, json_option
 
-# What was decided, as a person would say it.
-_DECIDED = {
-    "retry": "run again",
-    "hold": "held",
-    "bury": "given up",
-    "undo": "sent to roll back",
-    "cancel": "cancelled",
-}
-
 _TASKS = [
     Column("TASK", lambda row: row["task"] or "(deleted)", least=12),
     Column("QUEUE", lambda row: row["queue"], rank=3),
@@ -96,7 +87,7 @@ def _show(view: dict[str, Any], window: str) -> None:
     click.echo()
     show_table(_DETECTORS, view["detectors"])
     click.echo()
-    decided = {_DECIDED.get(word, word): number for word, number in view["decisions"].items()}
+    decided = {insight.DECIDED.get(word, word): number for word, number in view["decisions"].items()}
     paragraph(f"Decided: {_listed(decided)}. By now: {_listed(view['now'])}.")
     paragraph(_about_false_ones(view["false_positives"], view["zombies"]))
     if view["repeat_offenders"]:

@@ -104,6 +104,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     progress: float | None
     note: str | None
     ended_at: float | None
+    moved_at: float | None = None  # wall time of the last progress of the current attempt that a beat told of
 
     @property
     def lease(self) -> Lease:
@@ -171,6 +172,7 @@ class Pulse(msgspec.Struct, frozen=True):
     started: bool = True
     progress: float | None = None
     note: str | None = None
+    still_s: float | None = None  # how long ago the handler said last that it moves; None: it has not
 
 
 class BeatAnswer(msgspec.Struct, frozen=True):

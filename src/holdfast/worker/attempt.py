@@ -109,10 +109,12 @@ class Attempt:
         self.note = note if note is not None else self.note
         self.reported = False
 
-    def pulse(self) -> Pulse:
+    def pulse(self, now: float) -> Pulse:
         """Return what the next beat says about this attempt."""
         self.reported = True
-        return Pulse(self.lease, self.started_at is not None, self.progress, self.note)
+        has_moved = self.started_at is not None and self.moved_at > self.started_at
+        still_s = max(0.0, now - self.moved_at) if has_moved else None
+        return Pulse(self.lease, self.started_at is not None, self.progress, self.note, still_s)
 
     def ask_to_stop(self) -> None:
         """Note that somebody asked for the job to stop: every ending but success is a cancellation from now on."""

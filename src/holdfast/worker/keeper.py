@@ -103,7 +103,7 @@ class Keeper:
         worker_id = self.worker_id
         sent_at = self._clock.lease()
         try:
-            answer = self._store.beat(worker_id, [attempt.pulse() for attempt in due], rss_mb=_rss_mb())
+            answer = self._store.beat(worker_id, [attempt.pulse(sent_at) for attempt in due], rss_mb=_rss_mb())
         except Exception:
             for attempt in due:
                 attempt.reported = False  # what it carried may not have arrived

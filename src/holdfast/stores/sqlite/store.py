@@ -115,7 +115,9 @@ class SqliteStore:
             if db.execute(Q["beat_worker"], worker).rowcount == 0:
                 return BeatAnswer(gone=True)
             lost: list[str] = []
-            if pulses and db.execute(Q["beat"], {**rows, "lease": self._clock.lease()}).rowcount < len(pulses):
+            if pulses and db.execute(Q["beat"], {**rows, **worker, "lease": self._clock.lease()}).rowcount < len(
+                pulses
+            ):
                 stale = codec.rows_from(db.execute(Q["beat_lost"], rows).fetchone()[0])
                 lost = [job_id for job_id, *_ in stale]
                 notes = [
