@@ -14,6 +14,7 @@ from tests.factory import (
     EXPIRED,
     STALE,
     add,
+    again,
     claim,
     enrol,
     job_in,
@@ -134,8 +135,7 @@ def test_a_beat_tells_when_the_handler_moved_last(store: Store, clock: FakeClock
     store.beat(job.worker, [Pulse(job.lease)])
     assert row(store, job.id).moved_at == moved_at
     settle(store, job, Released(started=True, cause="the worker stopped"))
-    [again] = claim(store, job.worker)
-    assert (again.id, again.moved_at) == (job.id, None), "the next attempt has not moved yet"
+    assert again(store, row(store, job.id), job.worker).moved_at is None, "the next attempt has not moved yet"
 
 
 def test_a_job_taken_ahead_counts_as_started_from_the_first_beat_that_says_so(store: Store) -> None:

@@ -90,6 +90,8 @@ def _show(view: dict[str, Any], window: str) -> None:
     decided = {insight.DECIDED.get(word, word): number for word, number in view["decisions"].items()}
     paragraph(f"Decided: {_listed(decided)}. By now: {_listed(view['now'])}.")
     paragraph(_about_false_ones(view["false_positives"], view["zombies"]))
+    for storm in view["storms"]:
+        paragraph(_about_a_storm(storm))
     if view["repeat_offenders"]:
         click.echo()
         click.echo(bold("Again and again") + "  (more than 3 times over their life)")
@@ -100,6 +102,12 @@ def _show(view: dict[str, Any], window: str) -> None:
         click.echo(bold("Under one id after the other") + "  (the same task with the same arguments)")
         show_table(_GROUPS, view["groups"])
         say("Such a call perhaps kills whatever runs it: holdfast jobs show ID")
+
+
+def _about_a_storm(storm: dict[str, Any]) -> str:
+    began, ended = (storm[name].replace("T", " ")[:19] for name in ("since", "until"))
+    lost = f"{insight.counted(storm['zombies'], 'attempt')} of {insight.counted(storm['jobs'], 'job')}"
+    return f"Storm: from {began} to {ended}, {lost} lost their worker; {storm['cause']}."
 
 
 def _about_false_ones(false: dict[str, Any], zombies: int) -> str:
