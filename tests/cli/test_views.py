@@ -53,7 +53,7 @@ def test_one_job_with_its_history(run: Run, store: Store) -> None:
     worker = enrol(store, name="w1", boot_id=SystemClock().boot_id)
     job = start(store, worker, on_crash="hold")
     running = run.json("jobs", "show", job.id)
-    assert set(running) == JOB | {"events", "steps"}
+    assert set(running) == JOB | {"health", "events", "endings", "steps"}
     assert running["state"] == "running"
     assert running["worker"] == "w1"
     assert (running["attempt"], running["fence"]) == (1, 1)

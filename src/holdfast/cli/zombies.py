@@ -61,9 +61,10 @@ _GROUPS = [
 def zombies(since: float, as_json: bool) -> None:
     """Look back at the jobs that lost their worker.
 
-    How many, of which tasks, found by what and how fast, what became of them, which jobs lose their worker again and
-    again, which calls (the same task with the same arguments) crash under one id after the other, and how often the
-    worker had not died after all. What is lost now is shown by `holdfast scan`.
+    How many, of which tasks, found by what and how fast, what became of them, when very many did and what was behind
+    it, which jobs lose their worker again and again, which calls (the same task with the same arguments) crash under
+    one id after the other, and how often the worker had not died after all. What is lost now is shown by
+    `holdfast scan`.
 
     The time from the last sign of life (a beat, or the claim) until a zombie was found is an upper bound for the time
     that recovery took: the worker died somewhere in between.
