@@ -394,8 +394,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "rows: a lease may get shorter",
         "core/rows.py",
-        "max(lease_end(job), lease_now + job.lease_s)",
-        "lease_now + job.lease_s",
+        "max(lease_end(job), now.lease + job.lease_s)",
+        "now.lease + job.lease_s",
         STORE,
     ),
     (
