@@ -249,6 +249,19 @@ def test_a_newer_schema_is_refused_and_left_alone(path: Path, store: SqliteStore
     assert path.read_bytes() == before
 
 
+def test_an_older_file_is_brought_up_to_date_with_what_is_in_it(path: Path, store: SqliteStore) -> None:
+    worker, job = enrol(store), add(store)
+    with sqlite3.connect(path) as db:
+        db.executescript(
+            "DROP VIEW holdfast_row; ALTER TABLE holdfast_job DROP COLUMN moved_at;"
+            "CREATE VIEW holdfast_row AS SELECT * FROM holdfast_job;"
+        )
+    db.close()
+    set_schema(path, 2)
+    assert store.migrate().found == 2
+    assert [(each.id, each.moved_at) for each in claim(store, worker)] == [(job.id, None)]
+
+
 def test_an_older_schema_is_refused_by_those_who_migrate_themselves(path: Path, store: SqliteStore) -> None:
     for version, command in ((1, "db migrate"), (0, "db init")):
         set_schema(path, version)
