@@ -316,7 +316,7 @@ def test_the_sentence_knows_what_stands_in_the_way(store: Store, clock: FakeCloc
     running = start(store, lease_s=30.0)
     assert "Its lease ends in 30 s" in insight.explain(store, running).sentence
     late = insight.why(running, Moment(clock.wall() + 45.0, clock.lease() + 45.0))
-    assert "Its lease ran out 15 s ago" in late.sentence
+    assert "its lease ran out 15 s ago" in late.sentence
     assert late.answers == (("recover it now", "holdfast scan --fix"),)
 
 
