@@ -257,8 +257,8 @@ def test_an_older_file_is_brought_up_to_date_with_what_is_in_it(path: Path, stor
             "CREATE VIEW holdfast_row AS SELECT * FROM holdfast_job;"
         )
     db.close()
-    set_schema(path, 2)
-    assert store.migrate().found == 2
+    set_schema(path, 3)
+    assert store.migrate().found == 3
     assert [(each.id, each.moved_at) for each in claim(store, worker)] == [(job.id, None)]
 
 
