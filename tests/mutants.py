@@ -314,6 +314,7 @@ ENTRANCE = ("tests/worker/test_entrance.py",)
 PRUNER = ("tests/test_pruner.py",)
 RETENTION = ("tests/core/test_retention.py",)
 PRUNING = ("tests/crash/test_pruning.py",)
+SUPERVISOR = ("tests/worker/test_supervisor.py",)
 HEALTH = ("tests/insight/test_health.py",)
 STORMS = ("tests/cli/test_zombies.py",)
 MISBEHAVING = ("tests/crash/test_misbehaving.py",)
@@ -925,16 +926,16 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "worker/supervisor.py",
         "young = 0 if self._clock.lease() - born_at > YOUNG_S else young + 1\n",
         "young = 0\n",
-        WORKER,
+        SUPERVISOR,
     ),
     (
         "a child that has lived for long is started as slowly as before",
         "worker/supervisor.py",
         "young = 0 if self._clock.lease() - born_at > YOUNG_S else young + 1\n",
         "young += 1\n",
-        WORKER,
+        SUPERVISOR,
     ),
-    ("the pause before a restart has no limit", "worker/supervisor.py", ", RESTART_MAX_S)", ", 1e9)", WORKER),
+    ("the pause before a restart has no limit", "worker/supervisor.py", ", RESTART_MAX_S)", ", 1e9)", SUPERVISOR),
     (
         "a handler is said to move at every beat",
         "worker/attempt.py",

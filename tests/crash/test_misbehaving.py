@@ -131,10 +131,12 @@ def test_a_lock_held_for_several_leases_is_a_death_and_its_late_result_is_refuse
         job = street.enqueue("hold_the_lock", HELD_S)
         until(lambda job=job: street.row(job).state in ("dead", "done"), "it is settled")  # type: ignore[misc]
         row = street.row(job)
-        if row.state == "dead":
+        if (row.state, row.attempt) == ("dead", 1):
             break
-        # Another thread was inside a write to the file, so nobody could judge either: it costs nothing (DESIGN 14).
-        assert (street.world.kind, row.attempt, row.zombies) == ("sqlite", 1, 0)
+        # Another thread was inside a write to the file: nobody could renew or judge, so that costs nothing (DESIGN 14),
+        # and the attempt goes on, or the next one is the one that counts.
+        assert (street.world.kind, row.failures) == ("sqlite", 0)
+        assert row.crashes == (1 if row.state == "dead" else 0), street.world.kinds(job.id)
     assert (row.attempt, row.failures, row.crashes, row.zombies) == (1, 0, 1, 1)
     assert row.error == "worker w/1 was lost: its lease ran out; crashed 1 times (crashes_max=1)"
     until(lambda: street.world.events(job.id, "stale_report"), "it comes back, and is refused")
