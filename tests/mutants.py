@@ -315,6 +315,10 @@ PRUNER = ("tests/test_pruner.py",)
 RETENTION = ("tests/core/test_retention.py",)
 PRUNING = ("tests/crash/test_pruning.py",)
 LINES = ("tests/worker/test_lines.py",)
+SUPERVISOR = ("tests/worker/test_supervisor.py",)
+HEALTH = ("tests/insight/test_health.py",)
+STORMS = ("tests/cli/test_zombies.py",)
+MISBEHAVING = ("tests/crash/test_misbehaving.py",)
 ALERTS_RULES = ("tests/alerts/test_rules.py",)
 ALERTS_TELLER = ("tests/alerts/test_teller.py",)
 ALERTS_WEBHOOK = ("tests/alerts/test_webhook.py",)
@@ -392,8 +396,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "rows: a lease may get shorter",
         "core/rows.py",
-        "max(lease_end(job), lease_now + job.lease_s)",
-        "lease_now + job.lease_s",
+        "max(lease_end(job), now.lease + job.lease_s)",
+        "now.lease + job.lease_s",
         STORE,
     ),
     (
@@ -917,6 +921,98 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "self._store.workers(gone=True)",
         "self._store.workers()",
         WORKER,
+    ),
+    (
+        "a child that dies again and again is started as fast as ever",
+        "worker/supervisor.py",
+        "young = 0 if self._clock.lease() - born_at > YOUNG_S else young + 1\n",
+        "young = 0\n",
+        SUPERVISOR,
+    ),
+    (
+        "a child that has lived for long is started as slowly as before",
+        "worker/supervisor.py",
+        "young = 0 if self._clock.lease() - born_at > YOUNG_S else young + 1\n",
+        "young += 1\n",
+        SUPERVISOR,
+    ),
+    ("the pause before a restart has no limit", "worker/supervisor.py", ", RESTART_MAX_S)", ", 1e9)", SUPERVISOR),
+    (
+        "a handler is said to move at every beat",
+        "worker/attempt.py",
+        "self.started_at is not None and self.moved_at > self.started_at\n",
+        "True\n",
+        ("tests/worker/test_keeper.py",),
+    ),
+    (
+        "memory: the next attempt has moved already",
+        "core/rows.py",
+        "progress=None, note=None, moved_at=None,\n    )  # fmt: skip\n\n\ndef owns",
+        "progress=None, note=None,\n    )  # fmt: skip\n\n\ndef owns",
+        STORE,
+    ),
+    ("health: nobody is dead", "insight/health.py", "if left_s < 0:", "if False:", HEALTH),
+    (
+        "health: a worker that is gone is not dead",
+        "insight/health.py",
+        "worker.gone_at is not None:\n        cause",
+        "False:\n        cause",
+        HEALTH,
+    ),
+    ("health: silence is no sign", "insight/health.py", 'worker_state(worker, now) == "silent"', "False", HEALTH),
+    (
+        "health: a worker that beats for others is dead",
+        "insight/health.py",
+        "silent_s is not None and silent_s <= -left_s",
+        "False",
+        HEALTH,
+    ),
+    (
+        "health: who waits for a slot hangs",
+        "insight/health.py",
+        "def _hung(job: Job, now: Moment) -> Health | None:\n    if not job.started or ",
+        "def _hung(job: Job, now: Moment) -> Health | None:\n    if ",
+        HEALTH,
+    ),
+    (
+        "health: who never told of progress hangs",
+        "insight/health.py",
+        "job.stall_s is None and job.moved_at is not None and still_s > max(STILL_S, job.moved_at - job.claimed_at)",
+        "job.stall_s is None and still_s > STILL_S",
+        HEALTH,
+    ),
+    (
+        "health: a minute is always too long",
+        "insight/health.py",
+        "max(STILL_S, job.moved_at - job.claimed_at):",
+        "STILL_S:",
+        HEALTH,
+    ),
+    ("health: few jobs say what is usual", "insight/health.py", "len(took) >= _SAMPLE_LEAST", "took", HEALTH),
+    ("health: other tasks say what is usual", "insight/health.py", " if job.task == task]", "]", HEALTH),
+    (
+        "health: short is slow",
+        "insight/health.py",
+        "max(SLOW_LEAST_S, usual_s * SLOW_TIMES)",
+        "usual_s * SLOW_TIMES",
+        HEALTH,
+    ),
+    (
+        "health: who came back was dead",
+        "insight/health.py",
+        '"zombie" if event.fence in late',
+        '"zombie" if False',
+        HEALTH,
+    ),
+    ("storms: any number is one", "insight/storms.py", "if place - first < limits.zombies_max:", "if False:", STORMS),
+    ("storms: a day is a window", "insight/storms.py", ">= limits.window_s", ">= 86_400", STORMS),
+    ("storms: all of them are one", "insight/storms.py", "if storm and first >= taken:", "if False:", STORMS),
+    (
+        "one that holds the event loop is left there",
+        "worker/abandoned.py",
+        " or attempt.is_deaf",
+        "",
+        MISBEHAVING,
     ),
     (
         "an excuse is not left for whoever comes first",

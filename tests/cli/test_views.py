@@ -53,7 +53,7 @@ def test_one_job_with_its_history(run: Run, store: Store) -> None:
     worker = enrol(store, name="w1", boot_id=SystemClock().boot_id)
     job = start(store, worker, on_crash="hold")
     running = run.json("jobs", "show", job.id)
-    assert set(running) == JOB | {"log", "events", "steps"}
+    assert set(running) == JOB | {"health", "log", "events", "endings", "steps"}
     assert running["log"] is None
     store.beat(worker, [Pulse(job.lease, log="one\ntwo")])
     assert run.json("jobs", "show", job.id)["log"] == ["one", "two"]
@@ -320,7 +320,7 @@ def test_the_sentence_knows_what_stands_in_the_way(store: Store, clock: FakeCloc
     running = start(store, lease_s=30.0)
     assert "Its lease ends in 30 s" in insight.explain(store, running).sentence
     late = insight.why(running, Moment(clock.wall() + 45.0, clock.lease() + 45.0))
-    assert "Its lease ran out 15 s ago" in late.sentence
+    assert "its lease ran out 15 s ago" in late.sentence
     assert late.answers == (("recover it now", "holdfast scan --fix"),)
 
 

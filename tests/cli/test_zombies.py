@@ -23,7 +23,7 @@ from tests.factory import EXPIRED, again, claim, enrol, job_in, row, settle, sta
 ALONE = Lost("exit", "its process was killed by SIGSEGV", suspects=1)
 VIEW = {
     *("since", "until", "zombies", "jobs", "tasks", "detectors", "decisions", "now"),
-    *("repeat_offenders", "groups", "false_positives"),
+    *("storms", "repeat_offenders", "groups", "false_positives"),
 }
 
 
@@ -299,3 +299,42 @@ def test_words_of_job_data_cannot_write_to_the_terminal(run: Run, store: Store) 
     settle(store, start(store, task="a\x1b[31mb"), EXPIRED)
     assert "\x1b" not in run("zombies").stdout
     assert "a\\x1b[31mb" in run("zombies").stdout
+
+
+# ----------------------------------------------------------------------------------------------- storms
+
+
+def die(store: Store, clock: FakeClock, number: int, pause_s: float, **given: Any) -> None:
+    """So many attempts lose their worker, each by a death of its own."""
+    for _ in range(number):
+        worker = enrol(store, name="box/1", boot_id=SystemClock().boot_id)
+        settle(
+            store, start(store, worker, on_crash="fail", **given), Lost("exit", "it was killed", {"worker": "box/1"})
+        )
+        clock.advance(pause_s)
+
+
+@pytest.mark.parametrize(("number", "pause_s", "is_one"), [(20, 0.1, False), (21, 0.1, True), (25, 30.0, False)])
+def test_a_storm_is_more_deaths_in_a_window_than_chance_explains(
+    run: Run, store: Store, clock: FakeClock, number: int, pause_s: float, is_one: bool
+) -> None:
+    clock.set_wall(clock.wall() - 3600)
+    die(store, clock, number, pause_s)
+    found = run.json("zombies")["storms"]
+    assert [(storm["zombies"], storm["concerns"]) for storm in found] == ([(number, "fleet")] if is_one else [])
+    shown = run("zombies").stdout
+    assert ("Storm: from " in shown) is is_one
+    assert ("no single job, task or worker is behind it" in " ".join(shown.split())) is is_one
+
+
+def test_a_storm_of_one_task_is_told_from_one_of_the_fleet_and_two_are_two(
+    run: Run, store: Store, clock: FakeClock
+) -> None:
+    clock.set_wall(clock.wall() - 7200)
+    die(store, clock, 30, 10.0, task="send")
+    clock.advance(1200)
+    die(store, clock, 21, 0.1)
+    first, second = run.json("zombies")["storms"]
+    assert (first["concerns"], first["zombies"], first["tasks"]) == ("task", 30, 1)
+    assert (second["concerns"], second["zombies"], second["workers"]) == ("fleet", 21, 21)
+    assert first["until"] < second["since"]

@@ -14,6 +14,7 @@ from tests.factory import (
     EXPIRED,
     STALE,
     add,
+    again,
     claim,
     enrol,
     job_in,
@@ -139,6 +140,21 @@ def test_each_job_has_its_own_log(store: Store) -> None:
     jobs = [start(store, worker) for _ in range(3)]
     store.beat(worker, [Pulse(jobs[0].lease, log="of the first"), Pulse(jobs[1].lease), Pulse(jobs[2].lease, log="z")])
     assert [row(store, job.id).log for job in jobs] == ["of the first", None, "z"]
+
+
+def test_a_beat_tells_when_the_handler_moved_last(store: Store, clock: FakeClock) -> None:
+    job = start(store)
+    assert job.worker is not None
+    assert job.moved_at is None
+    clock.advance(10)
+    store.beat(job.worker, [Pulse(job.lease, still_s=4.0)])
+    moved_at = clock.wall() - 4.0
+    assert row(store, job.id).moved_at == moved_at
+    clock.advance(10)
+    store.beat(job.worker, [Pulse(job.lease)])
+    assert row(store, job.id).moved_at == moved_at
+    settle(store, job, Released(started=True, cause="the worker stopped"))
+    assert again(store, row(store, job.id), job.worker).moved_at is None, "the next attempt has not moved yet"
 
 
 def test_a_job_taken_ahead_counts_as_started_from_the_first_beat_that_says_so(store: Store) -> None:

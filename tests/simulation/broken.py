@@ -112,7 +112,7 @@ BROKEN = [
     ),
     Broken(
         "a beat shortens",
-        ((rows, "renewed", "max(lease_end(job), lease_now + job.lease_s)", "lease_now + job.beat_s"),),
+        ((rows, "renewed", "max(lease_end(job), now.lease + job.lease_s)", "now.lease + job.beat_s"),),
     ),
     Broken(
         "a beat extends a lease that has settled itself",

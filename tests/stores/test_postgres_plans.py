@@ -18,7 +18,13 @@ VALUES: dict[str, dict[str, Any]] = {
     "due": {"queues": ["default"], "tasks": ["t"], "lanes": None},
     "deadline": {},
     "settle_done": {"endings": '[["j1", 1, "c", null]]', "many": 1, "wall": None},
-    "beat": {"worker": "w", "pulses": '[["j1", 1, "c", true, null, null]]', "rss_mb": 1.0, "wall": None, "lease": None},
+    "beat": {
+        "worker": "w",
+        "pulses": '[["j1", 1, "c", true, null, null, null]]',
+        "rss_mb": 1.0,
+        "wall": None,
+        "lease": None,
+    },
 }
 
 

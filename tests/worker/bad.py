@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,11 @@ def ignore_everything() -> None:
             time.sleep(60)
         except BaseException:
             continue
+
+
+def ignore_everything_aloud(ctx: Context) -> None:
+    ctx.progress(note=str(os.getpid()))
+    ignore_everything()
 
 
 def ignore_the_end() -> None:
@@ -158,6 +163,18 @@ def leave_a_generator_open() -> Iterator[int]:
     return left
 
 
+async def leave_an_async_generator_open() -> AsyncIterator[int]:
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0)
+
+    left = numbers()
+    await anext(left)
+    return left
+
+
 def leave_by_exit() -> None:
     sys.exit(7)
 
@@ -194,6 +211,14 @@ def neighbour(ctx: Context, until: str) -> int:
     while not Path(until).exists():
         ctx.progress(note=str(os.getpid()))
         time.sleep(NOW)
+    return os.getpid()
+
+
+async def polite_neighbour(ctx: Context, until: str) -> int:
+    """The same on the event loop."""
+    while not Path(until).exists():
+        ctx.progress(note=str(os.getpid()))
+        await asyncio.sleep(NOW)
     return os.getpid()
 
 

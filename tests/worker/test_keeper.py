@@ -173,6 +173,20 @@ def test_progress_goes_with_the_next_beat_within_a_second(desk: Desk) -> None:
     assert desk.beat() == [], "nothing new to tell"
 
 
+def test_every_beat_says_how_long_the_handler_has_been_still(desk: Desk) -> None:
+    attempt = desk.keep(lease_s=600.0)
+    attempt.start(desk.clock.lease())
+    desk.clock.advance(250.0)
+    [[pulse]] = desk.beat()
+    assert (pulse.still_s, desk.row(attempt).moved_at) == (None, None), "it has not said that it moves"
+    attempt.move(desk.clock.lease(), None, None)
+    moved_at = desk.clock.wall()
+    for seconds in (1.0, 251.0):
+        desk.clock.advance(seconds - (desk.clock.wall() - moved_at))
+        [[pulse]] = desk.beat()
+        assert (pulse.still_s, desk.row(attempt).moved_at) == (seconds, moved_at)
+
+
 def test_progress_that_did_not_get_through_is_told_again(desk: Desk) -> None:
     attempt = desk.keep(lease_s=600.0)
     desk.beat()

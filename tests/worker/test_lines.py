@@ -321,7 +321,7 @@ def test_lines_that_may_not_have_arrived_are_sent_again(desk: Desk, trouble: str
         with desk.store.down("beat"), pytest.raises(Exception, match="took it away"):
             desk.beat()
     else:
-        attempt.pulse(talks=True)
+        attempt.pulse(desk.clock.lease(), talks=True)
         attempt.unheard()
     desk.clock.advance(1.1)
     [[pulse]] = desk.beat()

@@ -244,6 +244,25 @@ def test_a_storm_comes_back_spread_over_a_few_seconds(
         assert len(set(delays)) > STORM / 2
 
 
+def test_a_storm_that_comes_back_lets_fresh_jobs_in(store: Store, clock: FakeClock) -> None:
+    """15.15: who is spread over five seconds does not stand before a job that comes after the first."""
+    number = 4 * STORM
+    turns = iter(range(number))
+    reaper = Reaper(store, clock, lots=lambda: next(turns) / number)
+    jobs = many(store, number, worker := enrol(store))
+    [known] = [each for each in store.workers() if each.id == worker]
+    reaper.recover_worker(known, "exit", "it was killed")
+    clock.advance(1.0)
+    fresh = make_job()
+    store.add([fresh])
+    before = claim(store, limit=number)
+    assert before[-1].id == fresh.id, "it is the last of those that are due"
+    assert len(before) - 1 == number / STORM_SPREAD_S + 1, "a fifth of them, and the one that is due just now"
+    clock.advance(STORM_SPREAD_S)
+    after = claim(store, limit=number)
+    assert {job.id for job in (*before, *after)} == {fresh.id, *(job.id for job in jobs)}
+
+
 @pytest.fixture
 def file_store(clock: FakeClock, tmp_path: Path) -> Iterator[Store]:
     opened = open_store("sqlite", clock, tmp_path)

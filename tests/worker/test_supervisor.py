@@ -17,10 +17,11 @@ from holdfast.core.machine import State
 from holdfast.core.records import Job
 from holdfast.errors import StoreUnavailable
 from holdfast.reaper import Reaper
+from holdfast.testing import FakeClock
 from holdfast.worker import supervisor as module
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import EXIT_FENCED, EXIT_STUCK
-from holdfast.worker.supervisor import Supervisor
+from holdfast.worker.supervisor import RESTART_MAX_S, YOUNG_S, Supervisor, restart_pause
 from tests.factory import enrol, row, start
 from tests.worker.house import until
 from tests.worker.meddler import Meddler, once
@@ -170,6 +171,39 @@ def test_a_child_that_ends_before_it_has_its_orders_is_started_again(
     assert not watch.is_alive()
     assert "ended before it was told what to do (Broken pipe)" in caplog.text
     assert "exited with code 3; starting it again" in caplog.text
+
+
+def test_a_child_that_dies_again_and_again_is_started_more_and_more_slowly(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until it has lived for a while."""
+    lives = [0.0, YOUNG_S, 1.0, 1.0, YOUNG_S + 0.1, 1.0]
+    clock, pauses = FakeClock(), []
+
+    def live_and_die(_: int) -> str:
+        clock.advance(lives[len(pauses)])
+        return "exited with code 3"
+
+    def wait(stopping: threading.Event, pause_s: float) -> bool:
+        pauses.append(pause_s)
+        if len(pauses) == len(lives):
+            stopping.set()
+        return stopping.is_set()
+
+    monkeypatch.setattr(parent.supervisor, "_clock", clock)
+    monkeypatch.setattr(clock, "wait", wait)
+    monkeypatch.setattr(parent.supervisor, "_live_and_die", live_and_die)
+    parent.supervisor._monitor(1)
+    assert pauses == [0.2, 0.4, 0.8, 1.6, 0.1, 0.2]
+    said = [record.message for record in caplog.records]
+    assert said[0] == "child w/1 exited with code 3; starting it again in 0.2 s"
+    assert said[2].endswith("starting it again in 0.8 s (a crash loop: it died young 3 times in a row)")
+    assert ["crash loop" in line for line in said] == [False, False, True, True, False, False]
+
+
+def test_the_pause_before_a_restart_has_a_limit() -> None:
+    assert restart_pause(0) == 0.1
+    assert {restart_pause(young) for young in (9, 100, 10**6)} == {RESTART_MAX_S}
 
 
 def test_a_mistake_of_ours_does_not_end_the_watch(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:

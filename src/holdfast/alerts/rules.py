@@ -150,7 +150,7 @@ def _zombie_rate(zombies: Sequence[Line], limits: Limits, known: Collection[Key]
     most = limits.zombies_max // 2 if key in known else limits.zombies_max  # over only when it is clearly over
     if len(zombies) <= most:
         return {}
-    concerns, cause = _concern(zombies)
+    concerns, cause = concern(zombies)
     numbers: dict[str, Any] = {
         "zombies": len(zombies),
         "zombies_max": limits.zombies_max,
@@ -166,7 +166,7 @@ def _zombie_rate(zombies: Sequence[Line], limits: Limits, known: Collection[Key]
     return {key: Finding(zombies, lambda _: f"{lost}: {cause}", numbers)}
 
 
-def _concern(zombies: Sequence[Line]) -> tuple[Literal["job", "task", "worker", "fleet"], str]:
+def concern(zombies: Sequence[Line]) -> tuple[Literal["job", "task", "worker", "fleet"], str]:
     """Tell a single bad job, or a single worker, from a problem of the whole fleet."""
     deaths: dict[str, set[str]] = defaultdict(set)
     for line in zombies:

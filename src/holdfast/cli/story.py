@@ -61,8 +61,9 @@ def tell(job: Job, why: insight.Why, events: Sequence[Event], now: Moment, names
     if events:
         click.echo()
         click.echo(bold("Journal") + dim("  (oldest first, UTC)"))
+        was = {ending.seq: ending for ending in insight.endings(events)}
         for event in events:
-            _tell_event(event, names)
+            _tell_event(event, names, was.get(event.seq))
 
 
 def _facts(job: Job, now: Moment, names: insight.Names) -> Iterator[tuple[str, str]]:
@@ -97,7 +98,7 @@ def _facts(job: Job, now: Moment, names: insight.Names) -> Iterator[tuple[str, s
         yield ("last error" if job.state == "done" else "error"), job.error
 
 
-def _tell_event(event: Event, names: insight.Names) -> None:
+def _tell_event(event: Event, names: insight.Names, was: insight.Ending | None) -> None:
     who = [f"fence {event.fence}"]
     if event.worker:
         who.append(f"worker {names.get(event.worker, event.worker)}")
@@ -105,6 +106,9 @@ def _tell_event(event: Event, names: insight.Names) -> None:
         who.append(f"by {event.actor}")
     head = f"{dim(moment(event.at, millis=True))}  {styled(clean(event.kind), _colour(event.kind))}"
     click.echo(f"  {head}  {dim(clean(', '.join(who)))}")
+    if was is not None:
+        for line in textwrap.wrap(clean(was.sentence), width() - 6, break_on_hyphens=False):
+            click.echo(f"      {line}")
     for label, value in _details(event):
         _show(label, value, "      ")
 

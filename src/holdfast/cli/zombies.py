@@ -13,15 +13,6 @@ from holdfast.cli.loading import opened_store
 from holdfast.cli.screen import Column, bold, paragraph, show_json, show_table
 from holdfast.cli.types import Duration, json_option
 
-# What was decided, as a person would say it.
-_DECIDED = {
-    "retry": "run again",
-    "hold": "held",
-    "bury": "given up",
-    "undo": "sent to roll back",
-    "cancel": "cancelled",
-}
-
 _TASKS = [
     Column("TASK", lambda row: row["task"] or "(deleted)", least=12),
     Column("QUEUE", lambda row: row["queue"], rank=3),
@@ -70,9 +61,10 @@ _GROUPS = [
 def zombies(since: float, as_json: bool) -> None:
     """Look back at the jobs that lost their worker.
 
-    How many, of which tasks, found by what and how fast, what became of them, which jobs lose their worker again and
-    again, which calls (the same task with the same arguments) crash under one id after the other, and how often the
-    worker had not died after all. What is lost now is shown by `holdfast scan`.
+    How many, of which tasks, found by what and how fast, what became of them, when very many did and what was behind
+    it, which jobs lose their worker again and again, which calls (the same task with the same arguments) crash under
+    one id after the other, and how often the worker had not died after all. What is lost now is shown by
+    `holdfast scan`.
 
     The time from the last sign of life (a beat, or the claim) until a zombie was found is an upper bound for the time
     that recovery took: the worker died somewhere in between.
@@ -96,9 +88,11 @@ def _show(view: dict[str, Any], window: str) -> None:
     click.echo()
     show_table(_DETECTORS, view["detectors"])
     click.echo()
-    decided = {_DECIDED.get(word, word): number for word, number in view["decisions"].items()}
+    decided = {insight.DECIDED.get(word, word): number for word, number in view["decisions"].items()}
     paragraph(f"Decided: {_listed(decided)}. By now: {_listed(view['now'])}.")
     paragraph(_about_false_ones(view["false_positives"], view["zombies"]))
+    for storm in view["storms"]:
+        paragraph(_about_a_storm(storm))
     if view["repeat_offenders"]:
         click.echo()
         click.echo(bold("Again and again") + "  (more than 3 times over their life)")
@@ -109,6 +103,12 @@ def _show(view: dict[str, Any], window: str) -> None:
         click.echo(bold("Under one id after the other") + "  (the same task with the same arguments)")
         show_table(_GROUPS, view["groups"])
         say("Such a call perhaps kills whatever runs it: holdfast jobs show ID")
+
+
+def _about_a_storm(storm: dict[str, Any]) -> str:
+    began, ended = (storm[name].replace("T", " ")[:19] for name in ("since", "until"))
+    lost = f"{insight.counted(storm['zombies'], 'attempt')} of {insight.counted(storm['jobs'], 'job')}"
+    return f"Storm: from {began} to {ended}, {lost} lost their worker; {storm['cause']}."
 
 
 def _about_false_ones(false: dict[str, Any], zombies: int) -> str:

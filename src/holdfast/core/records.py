@@ -104,7 +104,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     progress: float | None
     note: str | None
     ended_at: float | None
-    log: str | None  # the last lines that the running attempt has logged, as of its last beat; nobody else has any
+    log: str | None = (
+        None  # the last lines that the running attempt has logged, as of its last beat; nobody else has any
+    )
+    moved_at: float | None = None  # wall time of the last progress of the current attempt that a beat told of
 
     @property
     def lease(self) -> Lease:
@@ -173,6 +176,7 @@ class Pulse(msgspec.Struct, frozen=True):
     progress: float | None = None
     note: str | None = None
     log: str | None = None  # all the last lines; None: there are no new ones
+    still_s: float | None = None  # how long ago the handler said last that it moves; None: it has not
 
 
 class BeatAnswer(msgspec.Struct, frozen=True):

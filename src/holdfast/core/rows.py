@@ -26,7 +26,7 @@ def first_row(new: NewJob, wall: float) -> Job:
         backoff_jitter=retry.jitter, crashes_max=policy.crashes_max, on_crash=policy.on_crash,
         lease_s=policy.lease_s, beat_s=policy.beat_every_s,
         timeout_s=policy.timeout_s, stall_s=policy.stall_s, error=None, result=None,
-        progress=None, note=None, ended_at=None, log=None,
+        progress=None, note=None, ended_at=None, log=None, moved_at=None,
     )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def leased(job: Job, worker_id: str, claim_id: str, now: Moment, started: bool) 
     return replace(
         job, state=State.RUNNING, worker=worker_id, claim_id=claim_id, started=started,
         fence=job.fence + 1, attempt=job.attempt + 1,
-        lease_until=now.lease + job.lease_s, claimed_at=now.wall, progress=None, note=None,
+        lease_until=now.lease + job.lease_s, claimed_at=now.wall, progress=None, note=None, moved_at=None,
     )  # fmt: skip
 
 
@@ -64,15 +64,16 @@ def beaten(worker: Worker, wall: float, rss_mb: float | None) -> Worker:
     return replace(worker, beat_at=wall, beats=worker.beats + 1, rss_mb=rss_mb)
 
 
-def renewed(job: Job, pulse: Pulse, lease_now: float) -> Job:
+def renewed(job: Job, pulse: Pulse, now: Moment) -> Job:
     """Return the job after a beat of its current attempt; a lease never gets shorter."""
     return replace(
         job,
-        lease_until=max(lease_end(job), lease_now + job.lease_s),
+        lease_until=max(lease_end(job), now.lease + job.lease_s),
         started=job.started or pulse.started,
         progress=pulse.progress if pulse.progress is not None else job.progress,
         note=pulse.note if pulse.note is not None else job.note,
         log=pulse.log if pulse.log is not None else job.log,
+        moved_at=now.wall - pulse.still_s if pulse.still_s is not None else job.moved_at,
     )
 
 

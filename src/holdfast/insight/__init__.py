@@ -5,6 +5,7 @@ The command line and the server show the same plain data, so a field means the s
 
 from __future__ import annotations
 
+from holdfast.insight.health import Ending, Health, endings, health, worker_state
 from holdfast.insight.views import (
     SHOWN_STATES,
     Names,
@@ -25,16 +26,18 @@ from holdfast.insight.views import (
     totals,
     why,
     worker_names,
-    worker_state,
     worker_view,
     zombie_view,
 )
-from holdfast.insight.words import ago, brief, counted, duration, near
+from holdfast.insight.words import DECIDED, ago, brief, counted, duration, near
 from holdfast.insight.zombies import look_back, zombies_view
 from holdfast.stores.urls import shown_url
 
 __all__ = [
+    "DECIDED",
     "SHOWN_STATES",
+    "Ending",
+    "Health",
     "Names",
     "Why",
     "ago",
@@ -42,9 +45,11 @@ __all__ = [
     "brief",
     "counted",
     "duration",
+    "endings",
     "event_view",
     "explain",
     "find_jobs",
+    "health",
     "in_short",
     "job_records",
     "job_story",

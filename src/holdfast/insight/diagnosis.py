@@ -17,9 +17,10 @@ from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Filter, Job, Worker
 from holdfast.errors import StoreError
 from holdfast.insight.findings import Finding, ok, problem, warning
+from holdfast.insight.health import worker_state
 from holdfast.insight.medium import of_the_medium, to_take_writes
 from holdfast.insight.tuning import of_settings
-from holdfast.insight.views import queue_views, totals, worker_state
+from holdfast.insight.views import queue_views, totals
 from holdfast.insight.words import counted, duration, listed
 from holdfast.insight.zombies import look_back
 from holdfast.reaper import reap

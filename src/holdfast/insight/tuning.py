@@ -15,7 +15,8 @@ from holdfast.core.machine import State
 from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import Filter, Job
 from holdfast.insight.findings import Finding, ok, warning
-from holdfast.insight.views import all_jobs, totals, worker_state
+from holdfast.insight.health import worker_state
+from holdfast.insight.views import all_jobs, totals
 from holdfast.insight.words import brief, counted, duration, listed
 from holdfast.insight.zombies import REPEATS_MAX, Found, Lookback
 from holdfast.stores.protocol import Store

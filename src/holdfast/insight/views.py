@@ -19,12 +19,12 @@ from holdfast.core.machine import Move, State
 from holdfast.core.records import Event, Filter, Job, Moment, Worker
 from holdfast.core.times import iso
 from holdfast.errors import StoreError
+from holdfast.insight.health import Health, ending_view, endings, health, usual, worker_state
 from holdfast.insight.words import ago, counted, duration, near
 from holdfast.reaper import Report, Zombie
 from holdfast.stores.protocol import Store
 
 SHOWN_STATES = (*(state.value for state in State), "scheduled", "retrying")
-SILENT_BEATS = 3  # a worker that missed so many beats is shown as silent
 _PAGE = 1000
 _SAMPLE = 200  # jobs, where a guess is all that is wanted
 _EVENTS = 100_000  # of one job
@@ -56,11 +56,13 @@ def job_view(job: Job, now: Moment, names: Names | None = None) -> dict[str, Any
 
 def job_story(store: Store, job: Job) -> dict[str, Any]:
     """Show a job with its whole history, as `jobs show` does."""
-    names = worker_names(store)
+    names, events, state = worker_names(store), store.journal(job.id), health_of(store, job)
     return {
         **job_view(job, store.now(), names),
+        "health": None if state is None else {"word": state.word, "sentence": state.sentence},
         "log": lines_of(job.log),
-        "events": [event_view(event, names) for event in store.journal(job.id)],
+        "events": [event_view(event, names) for event in events],
+        "endings": [ending_view(ending) for ending in endings(events)],
         "steps": [],  # filled for workflows
     }
 
@@ -218,7 +220,18 @@ def explain(store: Store, job: Job) -> Why:
     paused = job.state is State.READY and job.queue in store.paused()
     answers = store.journal(job.id, kinds=("resolved",), limit=_EVENTS) if job.state is State.DONE else []
     answer = answers[-1] if answers else None
-    return why(job, now, {worker.id: worker.name for worker in workers}, paused=paused, served=served, answer=answer)
+    names = {worker.id: worker.name for worker in workers}
+    state = health_of(store, job, workers)
+    return why(job, now, names, paused=paused, served=served, answer=answer, state=state)
+
+
+def health_of(store: Store, job: Job, workers: Sequence[Worker] | None = None) -> Health | None:
+    """Say what is the matter with a running job, with what the store knows of its worker and of its task."""
+    if job.state is not State.RUNNING:
+        return None
+    workers = store.workers(gone=True) if workers is None else workers
+    holder = next((worker for worker in workers if worker.id == job.worker), None)
+    return health(job, holder, store.now(), usual(store, job.task))
 
 
 def why(
@@ -229,14 +242,16 @@ def why(
     paused: bool = False,
     served: bool = True,
     answer: Event | None = None,
+    state: Health | None = None,
 ) -> Why:
-    """The same, from facts at hand. `paused`, `served`: what is known of the job's queue. `answer`: a person's last."""
+    """The same, from facts at hand. `paused`, `served`: what is known of the job's queue. `answer`: a person's last.
+    `state`: what is the matter with it, if it runs and more is known than its row says."""
     seen = f"{job.id} --fence {job.fence}"  # so that the act counts only for what the reader of the sentence saw
     match job.state:
         case State.READY:
             return _why_ready(job, now, paused=paused, served=served)
         case State.RUNNING:
-            return _why_running(job, now, _name(job.worker, names))
+            return _why_running(job, now, _name(job.worker, names), state or health(job, None, now))
         case State.WAITING:
             return Why("It waits for a signal, a timer or other jobs, and holds no slot meanwhile.")
         case State.HELD:
@@ -283,17 +298,13 @@ def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool) -> Why:
     return Why(head + tail, tuple(answers))
 
 
-def _why_running(job: Job, now: Moment, worker: str | None) -> Why:
+def _why_running(job: Job, now: Moment, worker: str | None, state: Health) -> Why:
     began = f" for {duration(now.wall - job.claimed_at)}" if job.claimed_at is not None else ""
     text = f"Worker {worker} has held it{began}, attempt {job.attempt}"
     text += ". " if job.started else ", and has not begun it yet. "
     if job.cancel_requested:
         text += "It was asked to stop. "
-    left = (job.lease_until or now.lease) - now.lease
-    if left >= 0:
-        return Why(f"{text}Its lease ends in {duration(left)} unless the worker renews it.")
-    text += f"Its lease ran out {duration(-left)} ago: the worker is dead or cut off. A reaper recovers it."
-    return Why(text, (("recover it now", "holdfast scan --fix"),))
+    return Why(text + state.sentence, (("recover it now", "holdfast scan --fix"),) if state.word == "dead" else ())
 
 
 def reason(job: Job) -> str:
@@ -354,13 +365,6 @@ def worker_view(worker: Worker, now: Moment) -> dict[str, Any]:
         "gone_at": iso(worker.gone_at),
         "gone_cause": worker.gone_cause,
     }
-
-
-def worker_state(worker: Worker, now: Moment) -> str:
-    """Return `alive`, `silent` (it missed several beats; the reaper decides what that means) or `gone`."""
-    if worker.gone_at is not None:
-        return "gone"
-    return "silent" if now.wall - worker.beat_at > SILENT_BEATS * worker.beat_s else "alive"
 
 
 def worker_names(store: Store) -> dict[str, str]:

@@ -7,6 +7,15 @@ from difflib import get_close_matches
 
 from holdfast.core.records import Moment
 
+# What was decided about an attempt that was lost, as a person would say it.
+DECIDED = {
+    "retry": "run again",
+    "hold": "held",
+    "bury": "given up",
+    "undo": "sent to roll back",
+    "cancel": "cancelled",
+}
+
 
 def ago(wall: float | None, now: Moment) -> str:
     return "some time ago" if wall is None else f"{duration(now.wall - wall)} ago"

@@ -13,11 +13,12 @@ from datetime import datetime
 from statistics import median
 from typing import Any
 
-from holdfast.alerts.rules import FALSE_MAX
+from holdfast.alerts.rules import FALSE_MAX, Line
 from holdfast.core.calls import Call, call_of, death_of, is_guilty
 from holdfast.core.machine import Move
 from holdfast.core.records import Event
 from holdfast.core.times import iso
+from holdfast.insight.storms import storm_view, storms
 from holdfast.insight.views import reason
 from holdfast.stores.protocol import Store, rows_of
 
@@ -40,6 +41,8 @@ class Found:
     decision: str
     silent_s: float | None  # from the last sign of life until it was found
     overdue_s: float | None  # from the end of its lease; only if that is how it was found
+    worker_id: str = ""
+    worker: str = ""  # its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,25 @@ class Lookback:
     @property
     def false_rate(self) -> float:
         return len(self.false) / len(self.found) if self.found else 0.0
+
+    @property
+    def storms(self) -> list[list[Line]]:
+        """Return the times in which very many lost their worker, oldest first."""
+        lines = [
+            Line(
+                seq=0,
+                at=each.at,
+                kind="zombie",
+                job_id=each.job_id,
+                fence=each.fence,
+                task=self.victims[each.job_id].task or "(deleted)",
+                death=each.death,
+                worker_id=each.worker_id,
+                worker=each.worker,
+            )
+            for each in self.found
+        ]
+        return list(storms(lines))
 
     @property
     def repeats(self) -> list[Victim]:
@@ -159,6 +181,8 @@ def _found(event: Event) -> Found:
         decision=str(detail.get("decision", "unknown")),
         silent_s=max(0.0, min(known)) if known else None,
         overdue_s=_number(detail.get("seconds_overdue")) if detector == "expired" else None,
+        worker_id=event.worker or "",
+        worker=str(detail.get("worker") or event.worker),
     )
 
 
@@ -187,6 +211,7 @@ def zombies_view(look: Lookback) -> dict[str, Any]:
         "detectors": _by_detector(look.found),
         "decisions": _decisions(look.found),
         "now": _states(look.victims.values()),
+        "storms": [storm_view(storm) for storm in look.storms],
         "repeat_offenders": [
             {
                 "id": victim.id,

@@ -116,7 +116,7 @@ class MemoryStore:
                     lost.append(pulse.lease.job_id)
                     self._report_stale(pulse.lease, worker_id)
                 elif job.state is State.RUNNING:
-                    self._put(rows.renewed(job, pulse, now.lease))
+                    self._put(rows.renewed(job, pulse, now))
             asked = [job.id for job in self._held_by(worker_id) if job.cancel_requested]
             return BeatAnswer(lost=lost, cancelled=asked)
 

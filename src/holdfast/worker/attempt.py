@@ -114,11 +114,13 @@ class Attempt:
         self.note = note if note is not None else self.note
         self.reported = False
 
-    def pulse(self, *, talks: bool = False) -> Pulse:
+    def pulse(self, now: float, *, talks: bool = False) -> Pulse:
         """Return what the next beat says about this attempt; if it `talks`, what it has logged as well."""
         self.reported = True
         news = self.lines.take() if talks and self.lines is not None else None
-        return Pulse(self.lease, self.started_at is not None, self.progress, self.note, news)
+        has_moved = self.started_at is not None and self.moved_at > self.started_at
+        still_s = max(0.0, now - self.moved_at) if has_moved else None
+        return Pulse(self.lease, self.started_at is not None, self.progress, self.note, news, still_s)
 
     def unheard(self) -> None:
         """Note that what the last pulse said may not have arrived."""

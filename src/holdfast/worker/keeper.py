@@ -105,7 +105,7 @@ class Keeper:
         worker_id = self.worker_id
         sent_at = self._clock.lease()
         try:
-            pulses = [attempt.pulse(talks=attempt in talkers) for attempt in attempts if attempt in due]
+            pulses = [attempt.pulse(sent_at, talks=attempt in talkers) for attempt in attempts if attempt in due]
             answer = self._store.beat(worker_id, pulses, rss_mb=_rss_mb())
         except Exception:
             for attempt in due:

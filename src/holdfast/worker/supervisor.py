@@ -40,7 +40,9 @@ log = logging.getLogger("holdfast.supervisor")
 
 CHILD = "holdfast.cli.child"
 YOUNG_S = 10.0  # a child that dies before this age is restarted more slowly
+RESTART_S = 0.1  # after a long life; twice as much after each death of a young child
 RESTART_MAX_S = 30.0
+LOOP_LEAST = 3  # young deaths in a row that are called a crash loop
 STOP_MARGIN_S = 15.0  # beyond the grace period; then a child is killed, and a store that fails is given up
 EXIT_UNUSABLE = 2  # of a child that cannot load the app; see cli/child.py
 
@@ -97,7 +99,7 @@ class Supervisor:
     # ------------------------------------------------------------------------------------ one child
 
     def _monitor(self, number: int) -> None:
-        pause_s = 0.1
+        young = 0  # how many died young in a row
         while not self._stopping.is_set():
             born_at = self._clock.lease()
             try:
@@ -109,8 +111,10 @@ class Supervisor:
                 what = f"was lost sight of ({error})"
             if self._stopping.is_set():
                 return
-            pause_s = 0.1 if self._clock.lease() - born_at > YOUNG_S else min(pause_s * 2, RESTART_MAX_S)
-            log.warning("child %s/%d %s; starting it again in %.1f s", self._name, number, what, pause_s)
+            young = 0 if self._clock.lease() - born_at > YOUNG_S else young + 1
+            pause_s = restart_pause(young)
+            loop = f" (a crash loop: it died young {young} times in a row)" if young >= LOOP_LEAST else ""
+            log.warning("child %s/%d %s; starting it again in %.1f s%s", self._name, number, what, pause_s, loop)
             self._clock.wait(self._stopping, pause_s)
 
     def _live_and_die(self, number: int) -> str:
@@ -207,6 +211,11 @@ class Supervisor:
         for child in list(self._children.values()):
             with contextlib.suppress(OSError):
                 child.kill()
+
+
+def restart_pause(young: int) -> float:
+    """Return how long to wait before a child is started again, when so many in a row have died young."""
+    return min(RESTART_S * 2.0 ** min(young, 64), RESTART_MAX_S)
 
 
 def _how_it_ended(code: int) -> str:

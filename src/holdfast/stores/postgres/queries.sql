@@ -155,7 +155,8 @@ taken AS (
         claimed_at = clock.wall,
         started = picked.number <= %(limit)s::bigint,
         progress = NULL,
-        note = NULL
+        note = NULL,
+        moved_at = NULL
     FROM picked, clock, holder
     WHERE job.ctid = picked.place AND (picked.number <= %(limit)s::bigint OR job.on_crash = 'retry')
     RETURNING {schema}.as_json(job) AS line, picked.number
@@ -201,12 +202,12 @@ enrolled AS (
 pulse AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id,
         (value ->> 3)::boolean AS started, (value ->> 4)::float8 AS progress, value ->> 5 AS note, value ->> 6 AS log,
-        place
+        (value ->> 7)::float8 AS still_s, place
     FROM json_array_elements(%(pulses)s::json) WITH ORDINALITY AS each (value, place)
     WHERE EXISTS (SELECT FROM enrolled)
 ),
 mine AS MATERIALIZED (
-    SELECT job.ctid AS spot, pulse.started, pulse.progress, pulse.note, pulse.log, pulse.place
+    SELECT job.ctid AS spot, pulse.started, pulse.progress, pulse.note, pulse.log, pulse.still_s, pulse.place
     FROM pulse, {schema}.job AS job
     WHERE job.id = pulse.id
         AND job.fence = pulse.fence
@@ -221,7 +222,8 @@ renewed AS (
         started = job.started OR mine.started,
         progress = coalesce(mine.progress, job.progress),
         note = coalesce(mine.note, job.note),
-        log = coalesce(mine.log, job.log)
+        log = coalesce(mine.log, job.log),
+        moved_at = coalesce(clock.wall - mine.still_s, job.moved_at)
     FROM mine, clock
     WHERE job.ctid = mine.spot
     RETURNING mine.place

@@ -74,7 +74,8 @@ UPDATE holdfast_job SET
     claimed_at = :wall,
     started = :started,
     progress = NULL,
-    note = NULL
+    note = NULL,
+    moved_at = NULL
 WHERE seq IN (
     SELECT seq FROM holdfast_job
     WHERE state = 'ready' AND queue = :queue AND priority = :priority AND run_at <= :wall
@@ -103,10 +104,11 @@ UPDATE holdfast_job AS job SET
     started = max(job.started, pulse.started),
     progress = coalesce(pulse.progress, job.progress),
     note = coalesce(pulse.note, job.note),
-    log = coalesce(pulse.log, job.log)
+    log = coalesce(pulse.log, job.log),
+    moved_at = coalesce(:wall - pulse.still_s, job.moved_at)
 FROM (
-    SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id,
-        value ->> 3 AS started, value ->> 4 AS progress, value ->> 5 AS note, value ->> 6 AS log
+    SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id, value ->> 3 AS started,
+        value ->> 4 AS progress, value ->> 5 AS note, value ->> 6 AS log, value ->> 7 AS still_s
     FROM json_each(:pulses)
 ) AS pulse
 WHERE job.id = pulse.id

@@ -108,15 +108,15 @@ class SqliteStore:
         return codec.jobs_from(taken)
 
     def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
-        rows = {"pulses": codec.encode([codec.pulse(pulse) for pulse in pulses]).decode()}
-        worker = {"worker": worker_id, "wall": self._clock.wall(), "rss_mb": rss_mb}
+        rows = codec.encode([codec.pulse(pulse) for pulse in pulses]).decode()
+        said = {"worker": worker_id, "pulses": rows, "wall": self._clock.wall(), "rss_mb": rss_mb}
         point("beat.before")
         with self._db.writing() as db:
-            if db.execute(Q["beat_worker"], worker).rowcount == 0:
+            if db.execute(Q["beat_worker"], said).rowcount == 0:
                 return BeatAnswer(gone=True)
             lost: list[str] = []
-            if pulses and db.execute(Q["beat"], {**rows, "lease": self._clock.lease()}).rowcount < len(pulses):
-                stale = codec.rows_from(db.execute(Q["beat_lost"], rows).fetchone()[0])
+            if pulses and db.execute(Q["beat"], {**said, "lease": self._clock.lease()}).rowcount < len(pulses):
+                stale = codec.rows_from(db.execute(Q["beat_lost"], said).fetchone()[0])
                 lost = [job_id for job_id, *_ in stale]
                 notes = [
                     line
@@ -125,7 +125,7 @@ class SqliteStore:
                     for line in codec.journal_lines(job_id, fence, worker_id, (stale_report(state, fence_now),))
                 ]
                 batch.write_notes(db, notes, self._clock.wall())
-            cancelled = codec.names_from(db.execute(Q["beat_cancelled"], {"worker": worker_id}).fetchone()[0])
+            cancelled = codec.names_from(db.execute(Q["beat_cancelled"], said).fetchone()[0])
         return BeatAnswer(lost=lost, cancelled=cancelled)
 
     def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Answer]:

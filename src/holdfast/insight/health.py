@@ -1,0 +1,194 @@
+"""Dead, hung or slow: what is the matter with an attempt that has not ended, and what was with those that were ended.
+
+Three things look alike from afar, and want different answers. *Dead*: nobody renews the lease; a reaper settles it.
+*Hung*: the worker beats, the handler does not move; only a limit ends that. *Slow*: it moves, but takes longer than it
+should. The functions here decide from what the rows and the journal say, and from nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, Literal
+
+from holdfast.core.epitaph import read_epitaph
+from holdfast.core.machine import State
+from holdfast.core.records import Event, Filter, Job, Moment, Worker
+from holdfast.core.times import iso
+from holdfast.insight.words import DECIDED, ago, duration
+from holdfast.stores.protocol import Store
+
+SILENT_BEATS = 3  # a worker that missed so many beats is shown as silent
+STILL_S = 60.0  # without a limit of its own, a handler that has moved before may be still for so long
+NEAR_LIMIT = 0.8  # of its time: from then on it is near its end
+SLOW_TIMES = 3.0  # longer than usual
+SLOW_LEAST_S = 10.0  # what takes less is not worth a word
+_SAMPLE = 100  # jobs that ended last, of any task
+_SAMPLE_LEAST = 5  # of this task; fewer say nothing
+
+Word = Literal["well", "slow", "hung", "silent", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is the matter: one word for programs, and for people what it is, how it is known and what happens next."""
+
+    word: Word
+    sentence: str
+
+
+def worker_state(worker: Worker, now: Moment) -> str:
+    """Return `alive`, `silent` (it missed several beats; the reaper decides what that means) or `gone`."""
+    if worker.gone_at is not None:
+        return "gone"
+    return "silent" if now.wall - worker.beat_at > SILENT_BEATS * worker.beat_s else "alive"
+
+
+# ------------------------------------------------------------------------------------ the attempt that runs
+
+
+def health(job: Job, worker: Worker | None, now: Moment, usual_s: float | None = None) -> Health:
+    """Tell dead from hung from slow, for a running job. `worker`: who holds it, if known; `usual_s`: see `usual`."""
+    return _dead(job, worker, now) or _hung(job, now) or _slow(job, now, usual_s) or _well(job, now)
+
+
+def usual(store: Store, task: str) -> float | None:
+    """Return how long a task's last successful attempts took; None if too few of them ended lately.
+
+    Looked at are the jobs that ended last, of any task: never a walk over all jobs.
+    """
+    done = [job for job in store.find(Filter(states=(State.DONE,), limit=_SAMPLE)) if job.task == task]
+    took = [job.ended_at - job.claimed_at for job in done if job.ended_at is not None and job.claimed_at is not None]
+    return median(took) if len(took) >= _SAMPLE_LEAST else None
+
+
+def _dead(job: Job, worker: Worker | None, now: Moment) -> Health | None:
+    left_s = _lease_left(job, now)
+    if worker is not None and worker.gone_at is not None:
+        cause = read_epitaph(worker.gone_cause).cause
+        return Health(
+            "dead", f"Its worker is gone ({cause}, {ago(worker.gone_at, now)}). A reaper is about to settle it."
+        )
+    silent_s = None if worker is None else now.wall - worker.beat_at
+    if left_s < 0:
+        ended = f"its lease ran out {duration(-left_s)} ago"
+        if silent_s is not None and silent_s <= -left_s:
+            return Health("dead", f"Its worker beats, but no longer for this job: {ended}. A reaper will settle it.")
+        known = ended if silent_s is None else f"no beat for {duration(silent_s)}, and {ended}"
+        return Health("dead", f"Its worker is dead, frozen or cut off: {known}. A reaper will settle it.")
+    if worker is not None and silent_s is not None and worker_state(worker, now) == "silent":
+        known = f"no beat for {duration(silent_s)}, though one was due every {duration(worker.beat_s)}"
+        return Health(
+            "silent",
+            f"Its worker is dead, frozen or cut off: {known}. A reaper will settle it when its lease ends, in "
+            f"{duration(left_s)}, or as soon as the death is proved.",
+        )
+    return None
+
+
+def _hung(job: Job, now: Moment) -> Health | None:
+    if not job.started or job.claimed_at is None:
+        return None
+    still_s = now.wall - (job.moved_at if job.moved_at is not None else job.claimed_at)
+    if job.stall_s is not None and still_s >= job.stall_s:
+        known = f"no progress for {duration(still_s)}, longer than its stall_s={job.stall_s:g}"
+        return Health("hung", f"It hangs: its worker beats, but {known}. The worker is about to stop it, as stalled.")
+    if job.stall_s is None and job.moved_at is not None and still_s > max(STILL_S, job.moved_at - job.claimed_at):
+        known = f"it moved for {duration(job.moved_at - job.claimed_at)} and has been still for {duration(still_s)}"
+        return Health("hung", f"Perhaps it hangs: its worker beats, but {known}. {_limit(job, now)}")
+    return None
+
+
+def _slow(job: Job, now: Moment, usual_s: float | None) -> Health | None:
+    if not job.started or job.claimed_at is None:
+        return None
+    ran_s = now.wall - job.claimed_at
+    lives = "its worker beats"
+    if job.moved_at is not None:
+        share = "" if job.progress is None else f" ({job.progress:.0%})"
+        lives += f" and it moves, last {ago(job.moved_at, now)}{share}"
+    if job.timeout_s is not None and ran_s >= job.timeout_s * NEAR_LIMIT:
+        known = f"it has used {duration(ran_s)} of its timeout_s={job.timeout_s:g}"
+        return Health("slow", f"It is slow: {lives}, but {known}. {_limit(job, now)}")
+    if usual_s is not None and ran_s >= max(SLOW_LEAST_S, usual_s * SLOW_TIMES):
+        known = f"it has run for {duration(ran_s)}, and its task usually takes {duration(usual_s)}"
+        return Health("slow", f"It is slow: {lives}, but {known}. {_limit(job, now)}")
+    return None
+
+
+def _well(job: Job, now: Moment) -> Health:
+    return Health("well", f"Its lease ends in {duration(_lease_left(job, now))} unless the worker renews it.")
+
+
+def _limit(job: Job, now: Moment) -> str:
+    if job.timeout_s is not None and job.claimed_at is not None:
+        left_s = job.claimed_at + job.timeout_s - now.wall
+        return f"The worker stops it in {duration(left_s)}." if left_s > 0 else "The worker is about to stop it."
+    missing = "timeout_s" if job.stall_s is not None else "timeout_s and no stall_s"
+    return f"Nothing stops it but a person: it has no {missing}."
+
+
+def _lease_left(job: Job, now: Moment) -> float:
+    return (job.lease_until or now.lease) - now.lease
+
+
+# --------------------------------------------------------------------------------- attempts that were ended
+
+_SEEN_BY = {
+    "exit": "its worker's process ended, and the supervisor saw it",
+    "vanished": "the host shows that its worker's process has ended",
+    "restart": "its worker was started again, so the process before it has ended",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """An attempt that did not end by itself. `seq` names the line of the journal that says so."""
+
+    seq: int
+    at: float
+    fence: int
+    word: Word
+    sentence: str
+
+
+def endings(events: Sequence[Event]) -> list[Ending]:
+    """Say of each attempt of one job that was ended whether it was dead, hung or slow, oldest first."""
+    late = {event.fence for event in events if event.kind == "stale_report"}
+    return [
+        Ending(event.seq, event.at, event.fence, word, f"{known}. {_next(event)}")
+        for event in events
+        for word, known in _what_it_was(event, late)
+    ]
+
+
+def ending_view(ending: Ending) -> dict[str, Any]:
+    shown = asdict(ending)
+    del shown["seq"]
+    return {**shown, "at": iso(ending.at)}
+
+
+def _what_it_was(event: Event, late: set[int]) -> Iterable[tuple[Word, str]]:
+    match event.kind:
+        case "zombie" if event.fence in late:
+            yield "silent", "Taken for dead, but only frozen or cut off: it reported later, and was refused"
+        case "zombie":
+            yield "dead", f"Died: {_how_known(event.detail)}"
+        case "stalled":
+            yield "hung", "Hung: its worker lived, but it made no progress within its stall_s and was stopped"
+        case "timed_out":
+            yield "slow", "Too slow: its worker lived, but it still ran when its timeout_s was over and was stopped"
+
+
+def _how_known(detail: dict[str, Any]) -> str:
+    if detail.get("isolated"):
+        return "its own process ended, and its worker saw it"
+    silent_s = detail.get("seconds_since_beat")
+    silence = f"no beat for {duration(silent_s)}" if isinstance(silent_s, int | float) else "no beat came"
+    return _SEEN_BY.get(str(detail.get("detector")), f"{silence}, and its lease ran out")
+
+
+def _next(event: Event) -> str:
+    decision = str(event.detail.get("decision"))
+    return f"Then it was {DECIDED.get(decision, decision)}."

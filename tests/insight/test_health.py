@@ -1,0 +1,254 @@
+"""Dead, hung, slow: told apart from what the rows say, over every store and on a clock that stands still."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast import insight
+from holdfast.cli.main import cli
+from holdfast.core.epitaph import Epitaph
+from holdfast.core.records import Job, Pulse
+from holdfast.core.verdict import Failed, Lost, Stalled, Succeeded, TimedOut
+from holdfast.insight.health import SLOW_LEAST_S, STILL_S
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.protocol import Store
+from holdfast.testing import FakeClock
+from tests.factory import EXPIRED, add, again, claim, enrol, row, settle, start
+
+BEAT_S = 10.0  # of a worker
+
+
+def beat(store: Store, job: Job, still_s: float | None = None, progress: float | None = None) -> None:
+    assert job.worker is not None
+    store.beat(job.worker, [Pulse(job.lease, progress=progress, still_s=still_s)])
+
+
+def told(store: Store, job: Job) -> tuple[str, str]:
+    """What the command line says, to programs and to people; both say the same."""
+    seen = row(store, job.id)
+    health = insight.job_story(store, seen)["health"]
+    sentence = insight.explain(store, seen).sentence
+    assert sentence.endswith(health["sentence"])
+    return health["word"], health["sentence"]
+
+
+def usually(store: Store, clock: FakeClock, task: str, took_s: float, jobs: int) -> None:
+    for _ in range(jobs):
+        job = start(store, task=task)
+        clock.advance(took_s)
+        settle(store, job, Succeeded())
+
+
+# ------------------------------------------------------------------------------------------------- it runs
+
+
+def test_all_is_well(store: Store, clock: FakeClock) -> None:
+    job = start(store, lease_s=30.0, timeout_s=60.0, stall_s=40.0)
+    clock.advance(5)
+    assert told(store, job) == ("well", "Its lease ends in 25 s unless the worker renews it.")
+
+
+def test_a_job_that_does_not_run_has_no_health(store: Store) -> None:
+    assert insight.job_story(store, add(store))["health"] is None
+
+
+def test_dead_when_no_beat_came_until_the_lease_ran_out(store: Store, clock: FakeClock) -> None:
+    job = start(store, lease_s=30.0)
+    beat(store, job)
+    clock.advance(42)
+    assert told(store, job) == (
+        "dead",
+        "Its worker is dead, frozen or cut off: no beat for 42 s, and its lease ran out 12 s ago. "
+        "A reaper will settle it.",
+    )
+    assert insight.explain(store, row(store, job.id)).answers == (("recover it now", "holdfast scan --fix"),)
+
+
+def test_dead_when_its_worker_is_gone_though_the_lease_has_not_ended(store: Store, clock: FakeClock) -> None:
+    job = start(store, lease_s=30.0)
+    assert job.worker is not None
+    store.retire(job.worker, str(Epitaph("its process was killed by SIGKILL", "exit")))
+    clock.advance(3)
+    assert told(store, job) == (
+        "dead",
+        "Its worker is gone (its process was killed by SIGKILL, 3.0 s ago). A reaper is about to settle it.",
+    )
+
+
+def test_a_worker_that_beats_for_others_only_has_lost_this_one(store: Store, clock: FakeClock) -> None:
+    worker = enrol(store)
+    job, other = start(store, worker, lease_s=30.0), start(store, worker, lease_s=30.0)
+    clock.advance(40)
+    beat(store, other)
+    word, sentence = told(store, job)
+    assert word == "dead"
+    assert sentence.startswith("Its worker beats, but no longer for this job: its lease ran out 10 s ago.")
+
+
+@pytest.mark.parametrize(("silent_s", "word"), [(3 * BEAT_S, "well"), (3 * BEAT_S + 1, "silent")])
+def test_silent_when_beats_are_missing_and_the_lease_still_holds(
+    store: Store, clock: FakeClock, silent_s: float, word: str
+) -> None:
+    job = start(store, enrol(store, beat_s=BEAT_S), lease_s=600.0)
+    beat(store, job)
+    clock.advance(silent_s)
+    assert told(store, job)[0] == word
+    if word == "silent":
+        assert told(store, job)[1] == (
+            "Its worker is dead, frozen or cut off: no beat for 31 s, though one was due every 10 s. "
+            "A reaper will settle it when its lease ends, in 9 min 29 s, or as soon as the death is proved."
+        )
+
+
+@pytest.mark.parametrize(("still_s", "word"), [(29.0, "well"), (30.0, "hung")])
+def test_hung_when_it_does_not_move_for_its_stall_s(store: Store, clock: FakeClock, still_s: float, word: str) -> None:
+    job = start(store, stall_s=30.0, lease_s=600.0)
+    clock.advance(100)
+    beat(store, job, still_s=still_s)
+    assert told(store, job)[0] == word
+    if word == "hung":
+        assert told(store, job)[1] == (
+            "It hangs: its worker beats, but no progress for 30 s, longer than its stall_s=30. "
+            "The worker is about to stop it, as stalled."
+        )
+
+
+def test_hung_when_it_has_not_moved_since_it_began(store: Store, clock: FakeClock) -> None:
+    job = start(store, stall_s=30.0, lease_s=600.0)
+    clock.advance(31)
+    beat(store, job)
+    assert told(store, job)[0] == "hung"
+
+
+@pytest.mark.parametrize("moved_s", [5.0, 200.0])
+def test_perhaps_hung_when_it_is_still_for_longer_than_it_moved(store: Store, clock: FakeClock, moved_s: float) -> None:
+    """Without a stall_s. It may be still for a minute, and for as long as it moved before."""
+    job = start(store, lease_s=3600.0)
+    limit = max(STILL_S, moved_s)
+    clock.advance(moved_s + limit)
+    beat(store, job, still_s=limit)
+    assert told(store, job)[0] == "well"
+    clock.advance(1)
+    beat(store, job)
+    word, sentence = told(store, job)
+    assert word == "hung"
+    assert sentence.startswith("Perhaps it hangs: its worker beats, but it moved for ")
+    assert sentence.endswith("Nothing stops it but a person: it has no timeout_s and no stall_s.")
+
+
+def test_one_that_never_tells_of_progress_is_not_said_to_hang(store: Store, clock: FakeClock) -> None:
+    job = start(store, lease_s=36_000.0)
+    clock.advance(3600)
+    beat(store, job)
+    assert told(store, job)[0] == "well"
+
+
+def test_one_that_waits_for_a_slot_neither_hangs_nor_is_slow(store: Store, clock: FakeClock) -> None:
+    add(store, stall_s=30.0, timeout_s=40.0, lease_s=600.0)
+    worker = enrol(store)
+    [job] = claim(store, worker, limit=0, ahead=1)
+    clock.advance(100)
+    store.beat(worker, [Pulse(job.lease, started=False)])
+    assert told(store, job)[0] == "well"
+
+
+@pytest.mark.parametrize(("ran_s", "word"), [(47.0, "well"), (48.0, "slow"), (61.0, "slow")])
+def test_slow_when_it_nears_its_time_limit(store: Store, clock: FakeClock, ran_s: float, word: str) -> None:
+    job = start(store, timeout_s=60.0, lease_s=600.0)
+    clock.advance(ran_s)
+    beat(store, job, still_s=2.0, progress=0.4)
+    seen, sentence = told(store, job)
+    assert seen == word
+    if word == "slow":
+        assert sentence.startswith("It is slow: its worker beats and it moves, last 2.0 s ago (40%), but it has used ")
+        ends = "in 12 s" if ran_s == 48.0 else "is about to stop it"
+        assert re.search(rf"of its timeout_s=60\. The worker .*{ends}\.$", sentence)
+
+
+@pytest.mark.parametrize(
+    ("usual_s", "ran_s", "word"),
+    [(20.0, 59.0, "well"), (20.0, 60.0, "slow"), (1.0, SLOW_LEAST_S - 1, "well"), (1.0, SLOW_LEAST_S, "slow")],
+)
+def test_slow_when_its_task_usually_takes_much_less(
+    store: Store, clock: FakeClock, usual_s: float, ran_s: float, word: str
+) -> None:
+    usually(store, clock, "send", usual_s, jobs=5)
+    usually(store, clock, "other", 1000.0, jobs=5)
+    job = start(store, task="send", lease_s=600.0)
+    clock.advance(ran_s)
+    beat(store, job)
+    seen, sentence = told(store, job)
+    assert seen == word
+    if word == "slow":
+        assert "It is slow: its worker beats, but it has run for " in sentence
+        assert sentence.endswith(" Nothing stops it but a person: it has no timeout_s and no stall_s.")
+
+
+def test_few_jobs_do_not_say_what_is_usual(store: Store, clock: FakeClock) -> None:
+    usually(store, clock, "send", 1.0, jobs=4)
+    job = start(store, task="send", lease_s=36_000.0)
+    clock.advance(3600)
+    beat(store, job)
+    assert told(store, job)[0] == "well"
+
+
+# ------------------------------------------------------------------------------------------- it was ended
+
+
+@pytest.mark.parametrize(
+    ("outcome", "word", "sentence"),
+    [
+        (Lost("exit", "c"), "dead", "Died: its worker's process ended, and the supervisor saw it."),
+        (Lost("exit", "c", {"isolated": True}), "dead", "Died: its own process ended, and its worker saw it."),
+        (Lost("vanished", "c"), "dead", "Died: the host shows that its worker's process has ended."),
+        (Lost("restart", "c"), "dead", "Died: its worker was started again, so the process before it has ended."),
+        (Lost("expired", "c", {"seconds_since_beat": 31.5}), "dead", "Died: no beat for 31 s, and its lease ran out."),
+        (Stalled("c"), "hung", "Hung: its worker lived, but it made no progress within its stall_s and was stopped."),
+        (
+            TimedOut("c"),
+            "slow",
+            "Too slow: its worker lived, but it still ran when its timeout_s was over and was stopped.",
+        ),
+    ],
+)
+def test_what_an_attempt_was_ended_for(store: Store, outcome: Lost, word: str, sentence: str) -> None:
+    job = start(store, on_crash="hold")
+    settle(store, job, outcome)
+    story = insight.job_story(store, row(store, job.id))
+    [ending] = story["endings"]
+    assert set(ending) == {"at", "fence", "word", "sentence"}
+    assert (ending["fence"], ending["word"]) == (1, word)
+    assert ending["sentence"] == f"{sentence} Then it was held."
+    assert (ending["at"], story["health"]) == (story["events"][0]["at"], None)
+
+
+def test_one_that_came_back_was_not_dead(store: Store, clock: FakeClock) -> None:
+    job = start(store)
+    settle(store, job, EXPIRED)
+    beat(store, job)
+    second = again(store, row(store, job.id))
+    settle(store, second, EXPIRED)
+    words = [(ending.word, ending.sentence[:15]) for ending in insight.endings(store.journal(job.id))]
+    assert words == [("silent", "Taken for dead,"), ("dead", "Died: no beat c")]
+
+
+def test_a_failure_is_an_ending_of_its_own_making(store: Store) -> None:
+    job = start(store)
+    settle(store, job, Failed("no luck"))
+    assert insight.endings(store.journal(job.id)) == []
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_the_command_shows_it(store: PostgresStore, clock: FakeClock, postgres: str) -> None:
+    job = start(store, lease_s=30.0, stall_s=10.0)
+    settle(store, job, Stalled("no progress for stall_s=10"))
+    clock.advance(60)
+    again(store, row(store, job.id))
+    shown = CliRunner().invoke(cli, ["--db", postgres, "jobs", "show", job.id], prog_name="holdfast")
+    assert shown.exit_code == 0, shown.stderr
+    text = re.sub(r"\s+", " ", shown.stdout)
+    assert re.search(r"its lease ran out .* ago\. A reaper will settle it\. recover it now holdfast scan --fix", text)
+    assert "Hung: its worker lived, but it made no progress within its stall_s and was stopped. Then it was" in text
