@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.app import App, States
+from holdfast.app import App
 from holdfast.core import acts
+from holdfast.core.machine import States
 from holdfast.jobs import Job
 from holdfast.stores.joining import lend
 from holdfast.tasks import Draft

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.core import acts
-from holdfast.core.machine import State
+from holdfast.core.machine import State, States, states_named
 from holdfast.core.payload import JSON, Codec, encode_value
 from holdfast.core.policy import OnCrash, Policy, Retry
-from holdfast.core.records import Filter
+from holdfast.core.records import Filter, Schedule
 from holdfast.core.records import Job as Row
 from holdfast.core.retention import Age, Retention
 from holdfast.core.verdict import Verdict
-from holdfast.errors import NotFound, Refused, SchemaMismatch, UnknownTask, UsageError
+from holdfast.errors import NotFound, Refused, UnknownTask, UsageError
 from holdfast.hooks import Hook, HookKind, Hooks
 from holdfast.jobs import Job
-from holdfast.stores import open_store
+from holdfast.stores import fit, open_store
 from holdfast.stores.protocol import Store
 from holdfast.stores.urls import check_url
-from holdfast.tasks import Declare, Draft, Key, Options, Task
+from holdfast.tasks import Declare, Draft, Key, Options, Sender, Task
 
 if TYPE_CHECKING:
     from holdfast.aio import AsyncApp
@@ -40,7 +40,6 @@ DEFAULT_URL = "sqlite:///holdfast.db"
 ADD_AT_ONCE = 1_000  # jobs in one transaction of `enqueue_many`
 
 Journal = Literal["short", "full"]
-States = str | Iterable[str] | None
 
 
 class App:
@@ -84,6 +83,7 @@ class App:
         self.hooks = Hooks()
         self.alerts: tuple[Alert, ...] = ()
         self.tasks: dict[str, Task[..., Any]] = {}
+        self.schedules: dict[str, Schedule] = {}
         self._url = url if url is not None else os.environ.get("HOLDFAST_DB") or DEFAULT_URL
         check_url(self._url)
         self._migrate = migrate
@@ -211,6 +211,26 @@ class App:
         told = declare(log=log, command=command, webhook=webhook, secret=secret, private=private, on=on, limits=limits)
         self.alerts = (*self.alerts, told)
 
+    def cron(
+        self,
+        spec: str,
+        task: Sender[..., Any] | Draft[Any],
+        *,
+        key: str | None = None,
+        tz: str = "UTC",
+        missed: Literal["last", "skip"] = "last",
+    ) -> None:
+        """Enqueue the task at each instant of a cron expression, exactly once while workers run; see docs/schedules.md.
+
+        task: the task, `task.using(…)`, or `task.job(…)` with its arguments. key: what the store knows the schedule by;
+        by default the task's name. tz: the zone of the expression. missed: what becomes of instants at which nobody
+        ran: "last" fires the last of them, "skip" none.
+        """
+        from holdfast.scheduler import declaration
+
+        made = declaration(self, spec, task, key, tz, missed)
+        self.schedules = {**self.schedules, made.key: made}
+
     def _register(self, task: Task[..., Any]) -> Task[..., Any]:
         with self._lock:
             if task.name in self.tasks:
@@ -246,24 +266,12 @@ class App:
             if self._store is None:
                 store = open_store(self._url, clock=self.clock, create=self._migrate)
                 try:
-                    self._check_schema(store)
+                    fit(store, migrate=self._migrate)
                 except BaseException:
                     store.close()
                     raise
                 self._store = store
             return self._store
-
-    def _check_schema(self, store: Store) -> None:
-        if self._migrate:
-            store.migrate()
-            return
-        schema = store.schema()
-        if schema.found != schema.wanted:
-            command = "migrate" if schema.found else "init"
-            raise SchemaMismatch(
-                f"the store's schema is version {schema.found}, this program wants {schema.wanted}; "
-                f"run `holdfast db {command}`, or make the App without migrate=False"
-            )
 
     def close(self) -> None:
         """Close the store. Safe to call twice; the app is of no use afterwards."""
@@ -328,7 +336,7 @@ class App:
         limit: int = 100,
     ) -> list[Job[Any]]:
         """Return the jobs that match, newest first, at most `limit`. `state` is one, several, or None for any."""
-        where = Filter(states=_states(state), queue=queue, task=task, key=key, limit=limit)
+        where = Filter(states=states_named(state), queue=queue, task=task, key=key, limit=limit)
         return [self._handle(row) for row in self.store.find(where)]
 
     def counts(self) -> dict[str, int]:
@@ -438,12 +446,3 @@ class App:
         text = task.encode_result(result)
         task.decode_result(text)  # a person's answer is held to the annotation: nothing is lost by asking again
         return text
-
-
-def _states(state: States) -> tuple[State, ...]:
-    names = () if state is None else (state,) if isinstance(state, str) else tuple(state)
-    try:
-        return tuple(State(name) for name in names)
-    except ValueError:
-        known = ", ".join(State)
-        raise UsageError(f"{state!r} is not a state; known: {known}") from None

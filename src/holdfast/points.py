@@ -23,6 +23,8 @@ POINTS = (
     "reap.retired",
     "reap.middle",
     "prune.before",
+    "fire.before",
+    "fire.after",
     "migrate.middle",
 )
 

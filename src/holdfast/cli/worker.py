@@ -98,6 +98,7 @@ def worker(
     """
     from holdfast.alerts.teller import Teller
     from holdfast.pruner import Pruner
+    from holdfast.scheduler import Scheduler
     from holdfast.worker.options import WorkerOptions
     from holdfast.worker.supervisor import supervise
 
@@ -126,6 +127,7 @@ def worker(
         if found.keep:
             pruner = Pruner(found.store, found.clock, found.keep, hooks=found.hooks, name=name or socket.gethostname())
             stack.enter_context(pruner)
+        stack.enter_context(Scheduler(found, name=name or socket.gethostname()))
         code = supervise(app, found, options)
     ctx.exit(code)
 

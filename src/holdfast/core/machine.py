@@ -14,9 +14,12 @@ this table; a test fails when it is stale.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
-from holdfast.errors import IllegalMove
+from holdfast.errors import IllegalMove, UsageError
+
+States = str | Iterable[str] | None  # one, several, or any
 
 
 class State(StrEnum):
@@ -132,3 +135,13 @@ def after(state: State, move: Move, job_id: str | None = None) -> State:
         who, does = "a job" if job_id is None else f"job {job_id}", _DOES[move]
         refused = " already" if does == state.value.replace("_", " ") else f": it cannot be {does}"
         raise IllegalMove(f"{who} is {state.value}{refused}; {_INSTEAD[state]}") from None
+
+
+def states_named(names: States) -> tuple[State, ...]:
+    """Return the states that the caller named; none means any."""
+    wanted = () if names is None else (names,) if isinstance(names, str) else tuple(names)
+    try:
+        return tuple(State(name) for name in wanted)
+    except ValueError:
+        known = ", ".join(State)
+        raise UsageError(f"{names!r} is not a state; known: {known}") from None

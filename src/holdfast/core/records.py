@@ -204,6 +204,21 @@ class Duty(msgspec.Struct, frozen=True):
     until: float  # on the store's lease clock
 
 
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be enqueued at which instants, and how far that has come. The order of the fields is the columns'."""
+
+    key: str
+    spec: str  # a cron expression of five fields
+    tz: str
+    missed: Literal["last", "skip"] = "last"
+    job: NewJob  # what each instant stores, under an id and a run_at of its own
+    mark: float = 0.0  # wall time: instants up to here are dealt with; only ever rises
+    fired_at: float | None = None  # the last instant that was fired
+    job_id: str | None = None  # the job that it stored, or found to have the key
+    paused: bool = False
+    declared_at: float = 0.0  # when a program last said that it still declares it
+
+
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs to find; newest first."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Filter, Job, Lease, Moment, NewJob, Pulse, Worker
+from holdfast.core.records import Filter, Job, Lease, Moment, NewJob, Pulse, Schedule, Worker
 from holdfast.core.verdict import Verdict
 
 
@@ -108,6 +108,22 @@ def matches(job: Job, where: Filter) -> bool:
     same = all(value is None or getattr(job, name) == value for name, value in wanted.items())
     named = where.ids is None or job.id in where.ids
     return same and named and (not where.states or job.state in where.states)
+
+
+def declared(there: Schedule | None, new: Schedule, wall: float) -> Schedule:
+    """Return the schedule as its declaration makes it."""
+    if there is None:
+        return replace(new, mark=wall, fired_at=None, job_id=None, paused=False, declared_at=wall)
+    same = (there.spec, there.tz) == (new.spec, new.tz)
+    return replace(
+        there, spec=new.spec, tz=new.tz, missed=new.missed, job=new.job,
+        mark=there.mark if same else max(there.mark, wall), declared_at=wall,
+    )  # fmt: skip
+
+
+def is_declared(there: Schedule, new: Schedule) -> bool:
+    """Return whether the declaration is the one that is stored."""
+    return all(getattr(there, name) == getattr(new, name) for name in ("spec", "tz", "missed", "job"))
 
 
 def lease_end(job: Job) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.clock import Clock
-from holdfast.errors import StoreUnsupported
+from holdfast.errors import SchemaMismatch, StoreUnsupported
 from holdfast.stores.protocol import Store
 from holdfast.stores.urls import check_url
 
@@ -24,3 +24,17 @@ def open_store(url: str, *, clock: Clock | None = None, create: bool = True) -> 
     except ModuleNotFoundError as error:
         raise StoreUnsupported(f"{error}: PostgreSQL needs pip install 'holdfast[postgres]'") from None
     return PostgresStore(url, clock=clock, create=create)
+
+
+def fit(store: Store, *, migrate: bool) -> None:
+    """Bring the store's schema up to date; without `migrate`, raise `SchemaMismatch` where it is not."""
+    if migrate:
+        store.migrate()
+        return
+    schema = store.schema()
+    if schema.found != schema.wanted:
+        command = "migrate" if schema.found else "init"
+        raise SchemaMismatch(
+            f"the store's schema is version {schema.found}, this program wants {schema.wanted}; "
+            f"run `holdfast db {command}`, or make the App without migrate=False"
+        )

@@ -11,8 +11,9 @@ import msgspec
 
 from holdfast.core.machine import ENDED
 from holdfast.core.policy import Policy
-from holdfast.core.records import Event, Job, NewJob, Note, Pulse, Worker
+from holdfast.core.records import Event, Job, NewJob, Note, Pulse, Schedule, Worker
 from holdfast.core.verdict import Settlement, Verdict
+from holdfast.errors import PolicyError
 
 log = logging.getLogger("holdfast.stores")
 
@@ -69,6 +70,22 @@ def workers_from(text: str) -> Iterator[tuple[Worker, list[Any]]]:
             yield msgspec.convert(fields, Worker, strict=False), row[len(names) :]
         except msgspec.DecodeError as error:
             _complain(f"worker {fields['id']}", str(error))
+
+
+def declared(schedule: Schedule) -> list[Any]:
+    """Flatten what a program declares of a schedule; the job stays text."""
+    return [schedule.key, schedule.spec, schedule.tz, schedule.missed, encode(schedule.job).decode()]
+
+
+def schedules_from(text: str) -> Iterator[Schedule]:
+    """Read rows of schedules. One that cannot be read is left out, so that it does not hide the others."""
+    for row in rows_from(text):
+        fields = dict(zip(Schedule.__struct_fields__, row, strict=True))
+        try:
+            fields["job"] = msgspec.json.decode(fields["job"], type=NewJob)
+            yield msgspec.convert(fields, Schedule, strict=False)
+        except (msgspec.DecodeError, PolicyError) as error:
+            _complain(f"schedule {fields['key']}", str(error))
 
 
 @lru_cache(maxsize=1000)  # the same row is read several times a second

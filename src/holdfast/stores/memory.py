@@ -30,13 +30,14 @@ from holdfast.core.records import (
     NewJob,
     Note,
     Pulse,
+    Schedule,
     Vanished,
     Worker,
 )
 from holdfast.core.verdict import Settlement, Verdict, own_ending, stale_report
 from holdfast.errors import KeyTaken, StoreUnsupported, UsageError, WorkerGone
 from holdfast.stores.hints import Hints
-from holdfast.stores.protocol import Added, Answer, Schema, Transaction, duty_lost
+from holdfast.stores.protocol import DECLARED_EVERY_S, Added, Answer, Schema, Transaction, duty_lost
 
 UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
 
@@ -57,6 +58,7 @@ class MemoryStore:
         self._seqs = itertools.count(1)
         self._paused: set[str] = set()
         self._duties: dict[str, Duty] = {}
+        self._schedules: dict[str, Schedule] = {}
         self._hints = Hints()
 
     def now(self) -> Moment:
@@ -245,6 +247,41 @@ class MemoryStore:
                 return False
             self._forget(job_id)
             return True
+
+    # ------------------------------------------------------------------------------------- schedules
+
+    def declare(self, schedules: Sequence[Schedule], again: bool = False) -> None:
+        with self._lock:
+            wall = self._clock.wall()
+            for new in schedules:
+                there = self._schedules.get(new.key)
+                if not again:
+                    self._schedules[new.key] = rows.declared(there, new, wall)
+                elif there is not None and rows.is_declared(there, new) and there.declared_at < wall - DECLARED_EVERY_S:
+                    self._schedules[new.key] = replace(there, declared_at=wall)
+
+    def schedules(self) -> list[Schedule]:
+        with self._lock:
+            return [self._schedules[key] for key in sorted(self._schedules)]
+
+    def fire(self, key: str, instant: float, job: NewJob, under: Duty) -> Added | None:
+        with self._lock:
+            self._check_duty(under)
+            schedule = self._schedules.get(key)
+            if schedule is None or schedule.paused or schedule.mark >= instant:
+                return None
+            [added] = self.add([job])
+            self._schedules[key] = replace(schedule, mark=instant, fired_at=instant, job_id=added.id)
+            return added
+
+    def pause_schedule(self, key: str, paused: bool) -> bool:
+        with self._lock:
+            schedule = self._schedules.get(key)
+            if schedule is not None:
+                resumed = schedule.paused and not paused
+                mark = max(schedule.mark, self._clock.wall()) if resumed else schedule.mark
+                self._schedules[key] = replace(schedule, paused=paused, mark=mark)
+            return schedule is not None
 
     # ---------------------------------------------------------------------------------- the read side
 

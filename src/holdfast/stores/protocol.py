@@ -13,9 +13,24 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.core.machine import State
-from holdfast.core.records import BeatAnswer, Duty, Event, Filter, Job, Lease, Moment, NewJob, Pulse, Vanished, Worker
+from holdfast.core.records import (
+    BeatAnswer,
+    Duty,
+    Event,
+    Filter,
+    Job,
+    Lease,
+    Moment,
+    NewJob,
+    Pulse,
+    Schedule,
+    Vanished,
+    Worker,
+)
 from holdfast.core.verdict import Settlement, Verdict
 from holdfast.errors import DutyLost
+
+DECLARED_EVERY_S = 30.0  # how often at most `declare(again=True)` writes
 
 
 class Added(NamedTuple):
@@ -212,6 +227,35 @@ class Store(Protocol):
 
     def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
         """Delete one job that is not running, with its history, if it is still what the person saw."""
+        ...
+
+    # ------------------------------------------------------------------------------------- schedules
+
+    def declare(self, schedules: Sequence[Schedule], again: bool = False) -> None:
+        """Write down what a program declares: of each schedule the key, spec, tz, missed and job.
+
+        A new one has its mark at now: what was before it counts for nothing. One whose spec or tz is another than
+        before has its mark moved up to now; mark and pause stay otherwise. Those that are not named stay as they are.
+        With `again`, only note that those that are still the same, field for field, are declared; at most twice a
+        minute, so that a large fleet may say it often.
+        """
+        ...
+
+    def schedules(self) -> list[Schedule]:
+        """Return every schedule, by key. One that cannot be read is left out."""
+        ...
+
+    def fire(self, key: str, instant: float, job: NewJob, under: Duty) -> Added | None:
+        """Store the job of an instant and move the schedule's mark up to it, both or neither.
+
+        None, and nothing is changed, when the mark is there already or beyond, when the schedule is paused, or when
+        there is none. Where the job's key belongs to a live job the instant counts as fired, and the answer names that
+        job. Raises `DutyLost`, and changes nothing, when the duty has a newer term or another holder.
+        """
+        ...
+
+    def pause_schedule(self, key: str, paused: bool) -> bool:
+        """Stop or resume a schedule; False when there is none. Instants in between are not made up for."""
         ...
 
     # ---------------------------------------------------------------------------------- the read side

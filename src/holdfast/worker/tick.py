@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import UsageError
+from holdfast.errors import DutyLost, UsageError
+from holdfast.scheduler import Scheduler
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 
@@ -26,6 +27,7 @@ class TickReport(msgspec.Struct, frozen=True):
 
     settled: int  # attempts whose ending was written, given-back ones included
     recovered: int  # lost attempts of others that it settled
+    fired: int  # instants of schedules whose jobs it stored
     finished: bool  # False: the budget ended before the work did
 
 
@@ -33,6 +35,7 @@ def tick(app: App, budget_s: float, options: WorkerOptions) -> TickReport:
     """Run what is due within the budget; return earlier when nothing is left to do."""
     if not 0.1 <= budget_s <= 86_400:
         raise UsageError(f"budget_s={budget_s} must be between 0.1 and 86400 seconds")
+    fired = _fire(app)
     runner = Runner(app, options, until_idle=True)
     spent = threading.Event()
 
@@ -47,4 +50,18 @@ def tick(app: App, budget_s: float, options: WorkerOptions) -> TickReport:
         runner.run()
     finally:
         timer.cancel()
-    return TickReport(settled=runner.settled, recovered=runner.recovered, finished=not spent.is_set())
+    finished = not spent.is_set()
+    return TickReport(settled=runner.settled, recovered=runner.recovered, fired=fired, finished=finished)
+
+
+def _fire(app: App) -> int:
+    """Enqueue what schedules ask for, unless somebody else has the duty."""
+    if not app.schedules:
+        return 0
+    scheduler = Scheduler(app, name="tick")
+    try:
+        return scheduler.look()[0]
+    except DutyLost:
+        return 0
+    finally:
+        scheduler.resign()

@@ -616,6 +616,101 @@ tallied AS (
 )
 SELECT count(*) FROM gone;
 
+-- name: declare
+-- In the order of the keys: two that declare at once wait for each other, and not crosswise.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+)
+INSERT INTO {schema}.schedule AS there (key, spec, tz, missed, job, mark, declared_at)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, clock.wall, clock.wall
+FROM clock, json_array_elements(%(schedules)s::json)
+ORDER BY (value ->> 0) COLLATE "C"
+ON CONFLICT (key) DO UPDATE SET
+    mark = CASE WHEN there.spec = excluded.spec AND there.tz = excluded.tz THEN there.mark
+        ELSE greatest(there.mark, excluded.mark) END,
+    spec = excluded.spec,
+    tz = excluded.tz,
+    missed = excluded.missed,
+    job = excluded.job,
+    declared_at = excluded.declared_at;
+
+-- name: declare_again
+-- Leaves a row that somebody else has locked to the next time.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+),
+same AS MATERIALIZED (
+    SELECT schedule.key FROM clock, {schema}.schedule AS schedule
+    WHERE schedule.declared_at < clock.wall - %(every)s
+        AND (schedule.key, schedule.spec, schedule.tz, schedule.missed, schedule.job) IN (
+            SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4
+            FROM json_array_elements(%(schedules)s::json)
+        )
+    FOR UPDATE OF schedule SKIP LOCKED
+)
+UPDATE {schema}.schedule AS schedule SET declared_at = clock.wall
+FROM clock, same WHERE schedule.key = same.key;
+
+-- name: schedules
+SELECT coalesce(json_agg(
+    json_build_array(key, spec, tz, missed, job, mark, fired_at, job_id, paused, declared_at) ORDER BY key
+), '[]')::text FROM {schema}.schedule;
+
+-- name: fire
+-- One statement, so that a client that is frozen on the way holds no lock on the duty. The mark only ever rises: who
+-- comes second finds it there, whether or not the job still is.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+),
+duty AS MATERIALIZED (
+    SELECT name FROM {schema}.duty
+    WHERE name = %(duty)s AND holder = %(holder)s AND term = %(term)s
+    FOR SHARE
+),
+there AS MATERIALIZED (
+    SELECT id FROM {schema}.job WHERE id = %(job)s::json ->> 0
+    UNION ALL
+    SELECT id FROM {schema}.job
+    WHERE key = %(job)s::json ->> 4 AND state IN ('ready', 'running', 'waiting', 'held')
+    LIMIT 1
+),
+fired AS (
+    UPDATE {schema}.schedule AS schedule SET
+        mark = %(instant)s::float8,
+        fired_at = %(instant)s::float8,
+        job_id = coalesce((SELECT id FROM there), %(job)s::json ->> 0)
+    WHERE schedule.key = %(key)s AND schedule.mark < %(instant)s::float8 AND NOT schedule.paused
+        AND EXISTS (SELECT FROM duty)
+    RETURNING schedule.job_id
+),
+stored AS (
+    INSERT INTO {schema}.job (
+        id, task, queue, payload, key, priority, run_at, created_at,
+        attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
+        lease_s, beat_s, timeout_s, stall_s
+    )
+    SELECT
+        value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, (value ->> 5)::bigint,
+        coalesce((value ->> 6)::float8, clock.wall + (value ->> 7)::float8), clock.wall,
+        (value ->> 8)::bigint, (value ->> 9)::float8, (value ->> 10)::float8, (value ->> 11)::boolean,
+        (value ->> 12)::bigint, value ->> 13,
+        (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::float8, (value ->> 17)::float8
+    FROM clock, fired, (SELECT %(job)s::json AS value) AS wanted
+    ON CONFLICT DO NOTHING
+    RETURNING id
+),
+told AS MATERIALIZED (
+    SELECT pg_notify(%(channel)s, '') FROM stored
+)
+SELECT EXISTS (SELECT FROM duty), (SELECT job_id FROM fired), EXISTS (SELECT FROM stored), (SELECT count(*) FROM told);
+
+-- name: pause_schedule
+UPDATE {schema}.schedule SET
+    mark = CASE WHEN paused AND NOT %(paused)s
+        THEN greatest(mark, coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8)) ELSE mark END,
+    paused = %(paused)s
+WHERE key = %(key)s;
+
 -- name: get
 SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' FROM {schema}.job AS job WHERE id = %(id)s;
 

@@ -46,6 +46,7 @@ from holdfast.stores.postgres.connection import Connections, Cursor, Options, in
 from holdfast.stores.postgres.frontier import Frontier
 from holdfast.stores.postgres.joining import Callers
 from holdfast.stores.postgres.lifeline import BELIEVE_S, Lifeline
+from holdfast.stores.postgres.schedules import Schedules
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
 from holdfast.stores.protocol import Added, Answer, Schema, duty_lost
 from holdfast.stores.sql import load_migrations
@@ -54,7 +55,7 @@ _MIGRATIONS = load_migrations("holdfast.stores.postgres")
 _CLOCK_S = 5.0  # how long the difference to the server's clock is believed
 
 
-class PostgresStore:
+class PostgresStore(Schedules):
     """One schema of a database, many machines. See `stores/protocol.py: Store` for every promise."""
 
     believe_s = BELIEVE_S

@@ -324,6 +324,43 @@ DELETE FROM holdfast_step WHERE job_id IN (SELECT value ->> 1 FROM json_each(:jo
 SELECT json_group_array(json_array(seq, id, queue, state)) FROM holdfast_job
 WHERE id = :id AND state = :seen_state AND fence = :seen_fence AND state <> 'running';
 
+-- name: declare
+INSERT INTO holdfast_schedule AS there (key, spec, tz, missed, job, mark, declared_at)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, :wall, :wall FROM json_each(:schedules)
+WHERE true
+ON CONFLICT (key) DO UPDATE SET
+    mark = iif(there.spec = excluded.spec AND there.tz = excluded.tz, there.mark, max(there.mark, excluded.mark)),
+    spec = excluded.spec,
+    tz = excluded.tz,
+    missed = excluded.missed,
+    job = excluded.job,
+    declared_at = excluded.declared_at;
+
+-- name: declare_again
+UPDATE holdfast_schedule SET declared_at = :wall
+WHERE declared_at < :wall - :every
+    AND json_array(key, spec, tz, missed, job) IN (
+        SELECT json_array(value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4) FROM json_each(:schedules)
+    );
+
+-- name: schedules
+SELECT json_group_array(json_array(key, spec, tz, missed, job, mark, fired_at, job_id, paused, declared_at))
+FROM (SELECT * FROM holdfast_schedule ORDER BY key);
+
+-- name: fire
+-- The mark only ever rises: who comes second finds it there, whether or not the job still is.
+UPDATE holdfast_schedule SET mark = :instant, fired_at = :instant
+WHERE key = :key AND mark < :instant AND paused = 0;
+
+-- name: fire_job
+UPDATE holdfast_schedule SET job_id = :job_id WHERE key = :key;
+
+-- name: pause_schedule
+UPDATE holdfast_schedule SET
+    mark = iif(paused = 1 AND :paused = 0, max(mark, :wall), mark),
+    paused = :paused
+WHERE key = :key;
+
 -- name: get
 SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE id = :id;
 

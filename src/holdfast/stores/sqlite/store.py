@@ -45,13 +45,13 @@ from holdfast.stores.sqlite.batch import Q
 from holdfast.stores.sqlite.bell import Bell
 from holdfast.stores.sqlite.condition import Condition
 from holdfast.stores.sqlite.connection import Connections, Options
+from holdfast.stores.sqlite.schedules import Schedules
 from holdfast.stores.sqlite.transaction import SqliteTransaction
 
-_PACKAGE = "holdfast.stores.sqlite"
-_MIGRATIONS = load_migrations(_PACKAGE)
+_MIGRATIONS = load_migrations("holdfast.stores.sqlite")
 
 
-class SqliteStore:
+class SqliteStore(Schedules):
     """One file, many processes of one host. See `stores/protocol.py: Store` for every promise."""
 
     believe_s = 0.1

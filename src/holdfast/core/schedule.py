@@ -1,0 +1,94 @@
+"""When a schedule is due: cron expressions in a time zone, and which of their instants is to be fired now.
+
+An expression has the five fields of cron and means what Debian's cron makes of it, in a named time zone. Where clocks
+are set forward, a time that does not exist is taken at the end of the gap; where they are set back, a time that comes
+twice is taken once, at its first coming. Expressions with `*` as minute or hour follow the hours that really pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime, tzinfo
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from holdfast.core.records import Schedule
+from holdfast.errors import UsageError
+
+Missed = Literal["last", "skip"]
+
+LATE_S = 60.0  # an instant so long ago, and not fired, was missed: until then a new holder of the duty makes up for it
+SPEC_MAX = 200
+_DAY_S = 86_400.0
+_BACK_S = (3600.0, _DAY_S, 32 * _DAY_S, 366 * _DAY_S, math.inf)  # how far back to look for the last instant
+
+
+def checked(spec: object, tz: object, now: float) -> tuple[str, str]:
+    """Return the expression, evenly spaced, and the zone, if they mean something; raise `UsageError` otherwise."""
+    if not isinstance(spec, str) or len(spec) > SPEC_MAX or len(spec.split()) != 5:
+        raise UsageError(f"{spec!r} is no cron expression: {_ADVICE}")
+    spec = " ".join(spec.split())
+    zone = _zone(tz)
+    try:
+        first = next(_instants(spec, zone, now), None)
+    except CronSimError as error:
+        raise UsageError(f"{spec!r} is no cron expression: {error}; {_ADVICE}") from None
+    if first is None:
+        raise UsageError(f"{spec!r} will never come; there is no such day")
+    return spec, str(tz)
+
+
+_ADVICE = 'write the five fields minute, hour, day, month and weekday, such as "*/5 * * * *"'
+
+
+def next_instant(spec: str, tz: str, after: float) -> float | None:
+    """Return the first instant after `after`, in wall time; None when there is none in the next fifty years."""
+    return next(_instants(spec, _zone(tz), after), None)
+
+
+def last_instant(spec: str, tz: str, after: float, until: float) -> float | None:
+    """Return the last instant after `after` and not after `until`; None when there is none."""
+    zone = _zone(tz)
+    for back_s in _BACK_S:  # a year of minutes is not walked through for its last one
+        start, found = max(after, until - back_s), None
+        for instant in _instants(spec, zone, start):
+            if instant > until:
+                break
+            found = instant
+        if found is not None or start == after:
+            return found
+    return None
+
+
+def due(schedule: Schedule, now: float) -> float | None:
+    """Return the instant that is to be fired now; None when there is none.
+
+    That is the last one since the mark, however many there were. With missed="skip" one that is long past is left out.
+    """
+    after = schedule.mark if schedule.missed == "last" else max(schedule.mark, now - LATE_S)
+    return last_instant(schedule.spec, schedule.tz, after, now)
+
+
+def _instants(spec: str, zone: tzinfo, after: float) -> Iterator[float]:
+    """Yield the instants after `after`. Where clocks change, two times of a day may be one instant, or an earlier one
+    may come later: what does not lead on is left out."""
+    for local in CronSim(spec, datetime.fromtimestamp(after, zone)):
+        instant = local.timestamp()
+        if instant > after:
+            yield instant
+            after = instant
+
+
+def _zone(tz: object) -> tzinfo:
+    if tz == "UTC":  # needs no table of zones, which small systems lack
+        return UTC
+    try:
+        return ZoneInfo(str(tz))
+    except (KeyError, ValueError, OSError):
+        raise UsageError(
+            f"tz={tz!r} is no time zone that this system knows; write one such as "
+            '"Europe/Berlin". If it knows none at all: pip install tzdata'
+        ) from None

@@ -1,0 +1,163 @@
+"""The scheduler: enqueues the jobs of `app.cron(…)` when their instants come, each exactly once.
+
+Every worker whose app declares schedules has one; one of the fleet holds the duty and fires, for all programs on the
+store, since a schedule's row has all that its jobs need. The others sleep until the same instants, so that whoever
+finds the duty free takes it in time. An instant is fired in one transaction: the duty's term is the current one, the
+schedule's mark rises to the instant, the job is stored under an id made of key and instant.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, get_args
+
+from msgspec.structs import replace
+
+from holdfast.core.records import Duty, Schedule
+from holdfast.core.schedule import Missed, checked, due, next_instant
+from holdfast.duties import Post
+from holdfast.errors import DutyLost, HoldfastError, StoreError, UsageError, is_passing
+from holdfast.identity import chance, fired_job_id, new_id
+from holdfast.stores.protocol import Store
+from holdfast.tasks import Draft, Sender, check_name
+from holdfast.worker.trouble import Trouble
+
+if TYPE_CHECKING:
+    from holdfast.app import App
+
+log = logging.getLogger("holdfast.scheduler")
+
+DUTY = "scheduler"
+TTL_S = 10.0  # of the duty
+LOOK_S = TTL_S / 3  # how long to sleep at most
+DECLARE_S = 60.0  # how often a program says what it declares
+DECLARED_S = 3 * DECLARE_S  # what nobody has declared for so long is not fired
+LEAVE_S = 5.0  # how long the end waits for the store
+SOON_S = 0.001  # clocks differ by a hair; better so much late than a look too many
+
+
+def declaration(app: App, spec: str, task: Any, key: str | None, tz: str, missed: str) -> Schedule:
+    """Return what `app.cron(…)` declares, if everything about it is right."""
+    draft = task.job() if isinstance(task, Sender) else task
+    if not isinstance(draft, Draft) or draft.task.app is not app:
+        raise UsageError(f"{task!r} is not a task of this app; give one, or task.using(…), or task.job(…)")
+    if draft.connection is not None or draft.new.run_at is not None or draft.new.delay_s:
+        raise UsageError("connection, run_at and run_after have no meaning in a schedule; leave them out")
+    if missed not in get_args(Missed):
+        raise UsageError(f'missed={missed!r} is not known; choose "last" or "skip"')
+    spec, tz = checked(spec, tz, app.clock.wall())
+    name = check_name("the schedule's key", key if key is not None else draft.task.name)
+    if name in app.schedules:
+        raise UsageError(f"this app has a schedule {name!r} already; give one of them another key=")
+    return Schedule(key=name, spec=spec, tz=tz, missed=missed, job=replace(draft.new, id=""))  # type: ignore[arg-type]
+
+
+class Scheduler:
+    """The schedules of one program. A context manager: it fires while the block runs."""
+
+    def __init__(self, app: App, *, name: str) -> None:
+        self._app = app
+        self._clock = app.clock
+        self._holder = f"{name}:{new_id()}"
+        self._post: Post | None = None
+        self._declared_at: float | None = None  # on the lease clock
+        self._said: set[tuple[str, str]] = set()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="holdfast-scheduler", daemon=True)
+
+    def __enter__(self) -> Scheduler:
+        if self._app.schedules:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stopping.set()
+        if self._app.schedules:
+            self._thread.join(LEAVE_S)
+
+    def look(self) -> tuple[int, float]:
+        """Fire what is due, if the duty is ours; return how many that were, and the seconds to the next instant.
+
+        Raises `StoreError` when the store does, and `DutyLost` when somebody else took the duty meanwhile.
+        """
+        store = self._app.store
+        self._declare(store)
+        duty = self._post_at(store).duty()
+        fired, now = 0, store.now().wall
+        wanted = [each for each in store.schedules() if is_declared(each, now) and not each.paused]
+        if duty is not None:
+            fired = sum(self._fire(store, each, now, duty) for each in wanted)
+        coming = [instant for each in wanted if (instant := self._next(each, now)) is not None]
+        return fired, min((instant - now for instant in coming), default=LOOK_S)
+
+    def resign(self) -> None:
+        """Give the duty back, if it is ours; never raises."""
+        if self._post is not None:
+            self._post.resign()
+
+    def _declare(self, store: Store) -> None:
+        now = self._clock.lease()
+        if self._declared_at is None or now - self._declared_at >= DECLARE_S:
+            store.declare(list(self._app.schedules.values()), again=self._declared_at is not None)
+            self._declared_at = now
+
+    def _post_at(self, store: Store) -> Post:
+        if self._post is None:
+            self._post = Post(store, self._clock, DUTY, self._holder, TTL_S, self._app.hooks)
+        return self._post
+
+    def _fire(self, store: Store, schedule: Schedule, now: float, duty: Duty) -> bool:
+        try:
+            instant = due(schedule, now)
+            if instant is None:
+                return False
+            job = replace(schedule.job, id=fired_job_id(schedule.key, instant), run_at=instant)
+            added = store.fire(schedule.key, instant, job, duty)
+        except (UsageError, StoreError) as error:
+            if is_passing(error):
+                raise
+            self._complain(schedule, error)  # the others must not suffer
+            return False
+        if added is not None and added.existed:
+            log.info("fired %r: its job %s is there already", schedule.key, added.id)
+        elif added is not None:
+            log.info("fired %r: job %s", schedule.key, added.id)
+            store.wake()
+        return added is not None
+
+    def _next(self, schedule: Schedule, now: float) -> float | None:
+        try:
+            return next_instant(schedule.spec, schedule.tz, now)
+        except UsageError as error:
+            self._complain(schedule, error)
+            return None
+
+    def _complain(self, schedule: Schedule, error: Exception) -> None:
+        """Say once what is wrong; another program may know a time zone that is not known here."""
+        if (schedule.key, str(error)) not in self._said:
+            self._said.add((schedule.key, str(error)))
+            log.error("the schedule %r cannot be fired here: %s", schedule.key, error)
+
+    def _serve(self) -> None:
+        trouble = Trouble(log, self._clock, "schedules wait until it is back")
+        while not self._stopping.is_set():
+            pause_s = LOOK_S * (0.9 + 0.1 * chance())
+            try:
+                _, left_s = self.look()
+                pause_s = min(pause_s, left_s + SOON_S)
+                trouble.over()
+            except DutyLost as error:
+                log.warning("an act was refused: %s", error)
+                self._post_at(self._app.store).refused()
+            except HoldfastError as error:
+                pause_s = trouble.met(error)
+            except Exception:
+                log.exception("the scheduler stumbled; it goes on")
+            self._clock.wait(self._stopping, pause_s)
+        self.resign()
+
+
+def is_declared(schedule: Schedule, now: float) -> bool:
+    """Say whether a program that lives declares the schedule; others are kept, and not fired."""
+    return now - schedule.declared_at < DECLARED_S

@@ -1,0 +1,47 @@
+"""The verbs of schedules over SQLite: a part of `store.py: SqliteStore`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.clock import Clock
+from holdfast.core.records import Duty, NewJob, Schedule
+from holdfast.points import point
+from holdfast.stores import codec
+from holdfast.stores.protocol import DECLARED_EVERY_S, Added
+from holdfast.stores.sqlite import batch
+from holdfast.stores.sqlite.batch import Q
+from holdfast.stores.sqlite.connection import Connections
+
+
+class Schedules:
+    """See `stores/protocol.py: Store` for every promise."""
+
+    _db: Connections
+    _clock: Clock
+
+    def declare(self, schedules: Sequence[Schedule], again: bool = False) -> None:
+        rows = codec.encode([codec.declared(schedule) for schedule in schedules]).decode()
+        values = {"schedules": rows, "wall": self._clock.wall(), "every": DECLARED_EVERY_S}
+        with self._db.writing() as db:
+            db.execute(Q["declare_again" if again else "declare"], values)
+
+    def schedules(self) -> list[Schedule]:
+        with self._db.reading() as db:
+            return list(codec.schedules_from(db.execute(Q["schedules"]).fetchone()[0]))
+
+    def fire(self, key: str, instant: float, job: NewJob, under: Duty) -> Added | None:
+        point("fire.before")
+        with self._db.writing() as db:
+            batch.check_duty(db, under)
+            if db.execute(Q["fire"], {"key": key, "instant": instant}).rowcount == 0:
+                return None
+            [added] = batch.add(db, [job], self._clock.wall())
+            db.execute(Q["fire_job"], {"key": key, "job_id": added.id})
+        point("fire.after")
+        return added
+
+    def pause_schedule(self, key: str, paused: bool) -> bool:
+        values = {"key": key, "paused": paused, "wall": self._clock.wall()}
+        with self._db.writing() as db:
+            return db.execute(Q["pause_schedule"], values).rowcount == 1

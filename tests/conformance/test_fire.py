@@ -1,0 +1,239 @@
+"""declare, schedules, fire, pause_schedule: each instant once, the mark only rises, an old term is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.machine import State
+from holdfast.core.records import Duty, Schedule
+from holdfast.core.verdict import Succeeded
+from holdfast.errors import DutyLost
+from holdfast.stores.protocol import Added, Store
+from holdfast.testing import FakeClock
+from tests.factory import add, again, make_job, picture, row, settle
+
+DAY_S = 86_400.0
+
+
+def a_schedule(key: str = "k", **given: Any) -> Schedule:
+    job = make_job(id="", **given.pop("job", {}))
+    return Schedule(**{"key": key, "spec": "0 3 * * *", "tz": "UTC", "job": job} | given)
+
+
+def declared(store: Store, key: str = "k", **given: Any) -> Schedule:
+    store.declare([a_schedule(key, **given)])
+    return known(store, key)
+
+
+def known(store: Store, key: str = "k") -> Schedule:
+    [found] = [schedule for schedule in store.schedules() if schedule.key == key]
+    return found
+
+
+def the_duty(store: Store, holder: str = "a") -> Duty:
+    duty = store.acquire("scheduler", holder, 30.0)
+    assert duty is not None
+    return duty
+
+
+def fire(store: Store, instant: float, duty: Duty, schedule: str = "k", **job: Any) -> Added | None:
+    return store.fire(schedule, instant, make_job(run_at=instant, **job), duty)
+
+
+def everything(store: Store) -> Any:
+    return picture(store), store.schedules()
+
+
+# --- declare ---------------------------------------------------------------------------------------------
+
+
+def test_a_new_schedule_counts_from_now_and_keeps_all_that_was_declared(store: Store, clock: FakeClock) -> None:
+    wanted = a_schedule(
+        missed="skip",
+        tz="Europe/Berlin",
+        job={"queue": "mail", "payload": '{"a": "é"}', "on_crash": "hold", "key": "x"},
+    )
+    store.declare([wanted])
+    assert store.schedules() == [replace(wanted, mark=clock.wall(), declared_at=clock.wall())]
+
+
+def test_schedules_come_by_key_and_others_stay_when_some_are_declared(store: Store) -> None:
+    store.declare([a_schedule("b"), a_schedule("B"), a_schedule("a")])
+    store.declare([a_schedule("ä")])
+    assert [schedule.key for schedule in store.schedules()] == ["B", "a", "b", "ä"]
+
+
+def test_a_repeated_declaration_leaves_the_mark_and_what_was_fired(store: Store, clock: FakeClock) -> None:
+    first = declared(store)
+    fire(store, first.mark + 10, the_duty(store), id="j")
+    store.pause_schedule("k", True)
+    clock.advance(DAY_S)
+    after = declared(store, missed="skip", job={"task": "other"})
+    assert (after.mark, after.fired_at, after.job_id) == (first.mark + 10, first.mark + 10, "j")
+    assert (after.paused, after.missed, after.job.task, after.declared_at) == (True, "skip", "other", clock.wall())
+
+
+@pytest.mark.parametrize("change", [{"spec": "0 4 * * *"}, {"tz": "Asia/Tokyo"}])
+def test_another_expression_counts_from_now(store: Store, clock: FakeClock, change: dict[str, str]) -> None:
+    declared(store)
+    clock.advance(DAY_S)
+    after = declared(store, **change)
+    assert after.mark == clock.wall()
+    assert {name: getattr(after, name) for name in change} == change
+
+
+def test_another_expression_never_takes_the_mark_back(store: Store, clock: FakeClock) -> None:
+    mark = declared(store).mark + DAY_S
+    fire(store, mark, the_duty(store))
+    assert declared(store, spec="0 4 * * *").mark == mark
+
+
+def test_saying_it_again_only_notes_what_is_still_the_same(store: Store, clock: FakeClock) -> None:
+    declared(store, "same")
+    for key in ("spec", "tz", "missed", "job"):
+        declared(store, key)
+    before, then = {each.key: each for each in store.schedules()}, clock.wall()
+    clock.advance(31)
+    changed = [
+        a_schedule("same"),
+        a_schedule("spec", spec="1 1 1 1 *"),
+        a_schedule("tz", tz="Asia/Tokyo"),
+        a_schedule("missed", missed="skip"),
+        a_schedule("job", job={"queue": "other"}),
+        a_schedule("unknown"),
+    ]
+    store.declare(changed, again=True)
+    after = {each.key: each for each in store.schedules()}
+    assert after.pop("same") == replace(before.pop("same"), declared_at=clock.wall())
+    assert after == before
+    assert {each.declared_at for each in after.values()} == {then}
+
+
+def test_saying_it_again_writes_at_most_twice_a_minute(store: Store, clock: FakeClock) -> None:
+    first = declared(store)
+    clock.advance(30)
+    store.declare([a_schedule()], again=True)
+    assert known(store) == first
+    clock.advance(0.001)
+    store.declare([a_schedule()], again=True)
+    assert known(store).declared_at == clock.wall()
+
+
+# --- fire ------------------------------------------------------------------------------------------------
+
+
+def test_firing_stores_the_job_and_moves_the_mark(store: Store) -> None:
+    instant = declared(store).mark + 10
+    other = declared(store, "other")
+    assert fire(store, instant, the_duty(store), id="j", payload='{"a": "é"}', on_crash="hold") == Added("j", False)
+    schedule, job = known(store), row(store, "j")
+    assert (schedule.mark, schedule.fired_at, schedule.job_id) == (instant, instant, "j")
+    assert (job.state, job.run_at, job.payload, job.on_crash) == (State.READY, instant, '{"a": "é"}', "hold")
+    assert known(store, "other") == other
+
+
+@pytest.mark.parametrize("instant", [-1.0, 0.0])
+def test_an_instant_at_or_before_the_mark_is_not_fired(store: Store, instant: float) -> None:
+    schedule, duty = declared(store), the_duty(store)
+    before = everything(store)
+    assert fire(store, schedule.mark + instant, duty) is None
+    assert everything(store) == before
+
+
+def test_an_instant_is_fired_once_also_when_its_job_is_gone(store: Store) -> None:
+    instant, duty = declared(store).mark + 10, the_duty(store)
+    assert fire(store, instant, duty, id="j") is not None
+    job = row(store, "j")
+    assert store.delete("j", job.state, job.fence)
+    assert fire(store, instant, duty, id="j") is None
+    assert fire(store, instant, duty, id="other") is None
+    assert store.get("j") is None
+    assert store.get("other") is None
+
+
+def test_a_job_with_the_id_of_the_instant_is_not_stored_twice(store: Store) -> None:
+    there = add(store)
+    instant = declared(store).mark + 10
+    assert fire(store, instant, the_duty(store), id=there.id, payload='{"new": 1}') == Added(there.id, True)
+    assert row(store, there.id) == there
+    assert known(store).job_id == there.id
+
+
+def test_an_instant_whose_key_is_taken_counts_as_fired(store: Store) -> None:
+    there = add(store, key="x")
+    mark, duty = declared(store).mark, the_duty(store)
+    assert fire(store, mark + 10, duty, key="x") == Added(there.id, True)
+    assert (known(store).mark, known(store).job_id) == (mark + 10, there.id)
+    settle(store, again(store, there), Succeeded())
+    assert fire(store, mark + 20, duty, id="j", key="x") == Added("j", False)
+
+
+def test_what_is_paused_or_unknown_is_not_fired(store: Store) -> None:
+    instant, duty = declared(store).mark + 10, the_duty(store)
+    store.pause_schedule("k", True)
+    before = everything(store)
+    assert fire(store, instant, duty) is None
+    assert fire(store, instant, duty, schedule="unknown") is None
+    assert everything(store) == before
+
+
+@pytest.mark.parametrize("end", ["taken over", "resigned", "taken over and back", "of another name"])
+def test_the_act_of_an_old_term_is_refused_and_changes_nothing(store: Store, clock: FakeClock, end: str) -> None:
+    instant, duty = declared(store).mark + 10, the_duty(store)
+    if end == "resigned":
+        store.resign(duty)
+    elif end == "of another name":
+        store.resign(duty)
+        other = store.acquire("pruner", duty.holder, 30.0)
+        assert other is not None
+        assert other.term == duty.term
+    else:
+        clock.advance(30)
+        the_duty(store, "b")
+    if end == "taken over and back":
+        clock.advance(30)
+        assert the_duty(store).term == 3
+    before = everything(store)
+    with pytest.raises(DutyLost, match=r"scheduler.*term 1"):
+        fire(store, instant, duty)
+    assert everything(store) == before
+
+
+def test_the_current_term_may_fire_also_when_its_time_has_run_out(store: Store, clock: FakeClock) -> None:
+    instant, duty = declared(store).mark + 10, the_duty(store)
+    clock.advance(60)
+    assert fire(store, instant, duty) is not None
+
+
+# --- pause_schedule --------------------------------------------------------------------------------------
+
+
+def test_instants_in_a_pause_are_not_made_up_for(store: Store, clock: FakeClock) -> None:
+    mark, other = declared(store).mark, declared(store, "other")
+    assert store.pause_schedule("k", True) is True
+    assert (known(store).paused, known(store).mark) == (True, mark)
+    clock.advance(60)
+    assert store.pause_schedule("k", True) is True
+    assert known(store).mark == mark
+    assert store.pause_schedule("k", False) is True
+    assert (known(store).paused, known(store).mark) == (False, clock.wall())
+    clock.advance(60)
+    assert store.pause_schedule("k", False) is True
+    assert known(store).mark == clock.wall() - 60, "it was not paused: nothing may be left out"
+    assert known(store, "other") == other
+
+
+def test_a_pause_never_takes_the_mark_back(store: Store) -> None:
+    instant = declared(store).mark + DAY_S
+    fire(store, instant, the_duty(store))
+    store.pause_schedule("k", True)
+    store.pause_schedule("k", False)
+    assert known(store).mark == instant
+
+
+def test_there_is_nothing_to_pause_where_there_is_no_schedule(store: Store) -> None:
+    assert store.pause_schedule("unknown", True) is False
+    assert store.schedules() == []
