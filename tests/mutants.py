@@ -46,13 +46,16 @@ GUARDED = {
     "sqlite": (
         *("claim_worker", "claim", "claim_answers", "beat_worker", "beat", "beat_lost", "beat_cancelled"),
         *("settle", "settle_done", "transaction", "overdue", "vanished", "retire", "move", "purge", "delete", "due"),
+        *("declare_again", "fire", "fire_job", "pause_schedule"),
     ),
     "postgres": (
         *("add_holders", "claim", "claim_answers", "beat", "settle", "settle_done", "settle_seen", "transaction"),
         *("overdue", "deadline", "vanished", "retire", "acquire", "resign", "move", "purge", "delete", "find"),
-        *("unserved", "due"),
+        *("unserved", "due", "declare_again", "fire", "pause_schedule"),
     ),
 }
+
+OF_SCHEDULES = ("declare_again", "fire", "fire_job", "pause_schedule")
 
 # Conjuncts that can be dropped without harm, each with its reason.
 EQUIVALENT = {
@@ -131,6 +134,7 @@ def sql_mutants() -> Iterator[Mutant]:
         for guard in guards(store):
             start, end = span(whole, guard.query)
             verb = "acquire" if ".duty:" in guard.name or ".allowed:" in guard.name else guard.query.split("_")[0]
+            verb = "fire" if guard.query in OF_SCHEDULES else verb
             nearest = f"{CONFORMANCE}/test_{verb}.py"
             tests = (nearest, *STORE) if (ROOT / nearest).exists() else STORE
             tests = (tests[0], "tests/stores/test_postgres_guards.py", *tests[1:]) if store == "postgres" else tests
@@ -319,6 +323,8 @@ SUPERVISOR = ("tests/worker/test_supervisor.py",)
 HEALTH = ("tests/insight/test_health.py",)
 STORMS = ("tests/cli/test_zombies.py",)
 MISBEHAVING = ("tests/crash/test_misbehaving.py",)
+FIRE = ("tests/conformance/test_fire.py",)
+SCHEDULER = ("tests/test_scheduler.py",)
 ALERTS_RULES = ("tests/alerts/test_rules.py",)
 ALERTS_TELLER = ("tests/alerts/test_teller.py",)
 ALERTS_WEBHOOK = ("tests/alerts/test_webhook.py",)
@@ -1207,6 +1213,155 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ("retention: a worker does not prune", "cli/worker.py", "        if found.keep:\n", "        if False:\n", PRUNING),
     ("retention: the daemon keeps what it was given", "cli/reaper.py", "name=who), pruner:", "name=who):", PRUNING),
     ("alerts: a message may be of any size", "alerts/messages.py", "> BODY_MAX and", "> 10**9 and", ALERTS_RULES),
+    ("schedules: an old term may fire", "stores/sqlite/schedules.py", "batch.check_duty(db, under)", "pass", FIRE),
+    (
+        "schedules: an old term may fire in memory",
+        "stores/memory.py",
+        "            self._check_duty(under)\n            schedule =",
+        "            schedule =",
+        FIRE,
+    ),
+    (
+        "schedules: PostgreSQL does not say that the term is old",
+        "stores/postgres/schedules.py",
+        "if not allowed:",
+        "if False:",
+        FIRE,
+    ),
+    (
+        "schedules: an instant is stored although it was fired",
+        "stores/sqlite/schedules.py",
+        '{"key": key, "instant": instant}).rowcount == 0',
+        '{"key": key, "instant": instant}).rowcount < 0',
+        FIRE,
+    ),
+    (
+        "schedules: the mark stays",
+        "stores/sqlite/queries.sql",
+        "SET mark = :instant, fired_at = :instant",
+        "SET fired_at = mark",
+        FIRE,
+    ),
+    (
+        "schedules: the mark stays on PostgreSQL",
+        "stores/postgres/queries.sql",
+        "        mark = %(instant)s::float8,\n        fired_at = %(instant)s::float8,\n",
+        "        fired_at = mark,\n",
+        FIRE,
+    ),
+    (
+        "schedules: PostgreSQL stores what was fired before",
+        "stores/postgres/queries.sql",
+        "FROM clock, fired, (SELECT %(job)s",
+        "FROM clock, (SELECT %(job)s",
+        FIRE,
+    ),
+    (
+        "schedules: a new expression takes the mark back",
+        "stores/sqlite/queries.sql",
+        "there.mark, max(there.mark, excluded.mark))",
+        "there.mark, excluded.mark)",
+        FIRE,
+    ),
+    (
+        "schedules: a new expression takes the mark back on PostgreSQL",
+        "stores/postgres/queries.sql",
+        "ELSE greatest(there.mark, excluded.mark) END",
+        "ELSE excluded.mark END",
+        FIRE,
+    ),
+    (
+        "schedules: a declaration makes missed instants up",
+        "stores/sqlite/queries.sql",
+        "iif(there.spec = excluded.spec AND there.tz = excluded.tz, there.mark,",
+        "iif(true, there.mark,",
+        FIRE,
+    ),
+    (
+        "schedules: a pause is made up for",
+        "stores/sqlite/queries.sql",
+        "iif(paused = 1 AND :paused = 0, max(mark, :wall), mark)",
+        "mark",
+        FIRE,
+    ),
+    (
+        "schedules: every scheduler fires",
+        "scheduler.py",
+        "        if duty is not None:\n            fired =",
+        "        if True:\n            fired =",
+        SCHEDULER,
+    ),
+    (
+        "schedules: a firing has any id",
+        "scheduler.py",
+        "id=fired_job_id(schedule.key, instant)",
+        "id=new_id()",
+        SCHEDULER,
+    ),
+    (
+        "schedules: nobody is told that the duty was refused",
+        "scheduler.py",
+        "                self._post_at(self._app.store).refused()\n",
+        "                pass\n",
+        SCHEDULER,
+    ),
+    (
+        "schedules: the duty is not given back",
+        "scheduler.py",
+        "            self._clock.wait(self._stopping, pause_s)\n        self.resign()",
+        "            self._clock.wait(self._stopping, pause_s)",
+        SCHEDULER,
+    ),
+    ("schedules: it looks blindly", "scheduler.py", "pause_s = min(pause_s, left_s + SOON_S)", "pass", SCHEDULER),
+    (
+        "schedules: what nobody declares is fired",
+        "scheduler.py",
+        "if is_declared(each, now) and not each.paused",
+        "if not each.paused",
+        SCHEDULER,
+    ),
+    (
+        "schedules: an older program takes its declaration back",
+        "scheduler.py",
+        "again=self._declared_at is not None",
+        "again=False",
+        SCHEDULER,
+    ),
+    (
+        "schedules: it forgets to say what it declares",
+        "scheduler.py",
+        "or now - self._declared_at >= DECLARE_S",
+        "",
+        SCHEDULER,
+    ),
+    (
+        "schedules: one that cannot be understood stops the others",
+        "scheduler.py",
+        "            self._complain(schedule, error)  # the others must not suffer\n            return False",
+        "            raise",
+        SCHEDULER,
+    ),
+    (
+        "schedules: a time that comes twice is fired twice",
+        "core/schedule.py",
+        "        if instant > after:\n",
+        "        if True:\n",
+        ("tests/core/test_schedule.py",),
+    ),
+    (
+        "schedules: what was missed is never skipped",
+        "core/schedule.py",
+        "else max(schedule.mark, now - LATE_S)",
+        "else schedule.mark",
+        ("tests/core/test_schedule.py",),
+    ),
+    (
+        "schedules: what was fired is fired again when others are skipped",
+        "core/schedule.py",
+        "else max(schedule.mark, now - LATE_S)",
+        "else now - LATE_S",
+        ("tests/core/test_schedule.py",),
+    ),
     (
         "alerts: every worker tells",
         "alerts/teller.py",

@@ -22,6 +22,7 @@ READS = [
     ("held", "list"),
     ("dead", "list"),
     ("queues", "list"),
+    ("schedules", "list"),
     ("workers", "list"),
     ("scan",),
     ("scan", "--fix"),
@@ -40,6 +41,8 @@ ACTS = [
     ("dead", "purge", "-y", "--older-than", "1d"),
     ("queues", "pause", "default"),
     ("queues", "resume", "default"),
+    ("schedules", "pause", "nightly"),
+    ("schedules", "fire", "nightly"),
     ("db", "migrate"),
     ("db", "prune", "--older-than", "1d"),
 ]

@@ -163,6 +163,7 @@ def test_quiet_leaves_data_and_errors(run: Run, store: Store) -> None:
         ("dead", "revive", "--all", "-y"),
         ("queues", "list"),
         ("queues", "pause", "mail"),
+        ("schedules", "list"),
         ("workers", "list"),
         ("db", "init"),
         ("db", "migrate"),

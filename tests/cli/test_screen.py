@@ -17,12 +17,12 @@ import pytest
 from holdfast.cli import screen
 from holdfast.cli.screen import Column
 from holdfast.core.machine import State
-from holdfast.core.records import Pulse
+from holdfast.core.records import Pulse, Schedule
 from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run
-from tests.factory import add, again, enrol, job_in, row, settle, start
+from tests.factory import add, again, enrol, job_in, make_job, row, settle, start
 
 # A title change, a colour, a carriage return that overwrites, a C1 escape, a bidi override, a bell, a line of its own.
 EVIL = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\rover\x9b2J\u202edrawkcab\nfaked line\x7f"
@@ -52,6 +52,7 @@ def hostile(store: Store) -> str:
     store.beat(worker, [Pulse(job.lease, progress=0.5, note=EVIL, log=EVIL)])
     settle(store, job, Lost("expired", EVIL, {"note": EVIL, EVIL: EVIL, "stack": EVIL, "log": [EVIL]}))
     store.pause(EVIL, True)
+    store.declare([Schedule(key=EVIL, spec=EVIL, tz=EVIL, job=make_job(id="", task=EVIL, queue=EVIL))])
     running = start(store, worker, id="evil2", task=EVIL, queue="b")
     store.beat(worker, [Pulse(running.lease, progress=0.5, note=EVIL, log=EVIL)])
     dead = start(store, worker, id="evil3", task=EVIL, queue="c", attempts_max=1)
@@ -69,9 +70,11 @@ LOOKS = [
     ("jobs", "show", "evil4"),
     ("dead", "list"),
     ("queues", "list"),
+    ("schedules", "list"),
     ("workers", "list", "--gone"),
     ("db", "status"),
     ("queues", "resume", EVIL),
+    ("schedules", "resume", EVIL),
     ("jobs", "cancel", "evil2", "--by", EVIL),
     ("scan", "--fix"),
 ]
@@ -82,7 +85,7 @@ LOOKS = [
 def test_a_job_cannot_write_to_the_terminal(
     run: Run, store: Store, hostile: str, command: tuple[str, ...], how: tuple[str, ...]
 ) -> None:
-    if how and command[:2] == ("queues", "resume"):
+    if how and command[1] == "resume":
         how = ()
     result = run(*command, *how)
     for text in (result.stdout, result.stderr):

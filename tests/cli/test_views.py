@@ -45,7 +45,14 @@ def test_a_list_of_jobs(run: Run, store: Store) -> None:
 
 
 def test_an_empty_list_is_a_list(run: Run, store: Store) -> None:
-    for command in (("jobs", "list"), ("held", "list"), ("dead", "list"), ("queues", "list"), ("workers", "list")):
+    for command in (
+        ("jobs", "list"),
+        ("held", "list"),
+        ("dead", "list"),
+        ("queues", "list"),
+        ("workers", "list"),
+        ("schedules", "list"),
+    ):
         assert run.json(*command) == []
 
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "held": "Answer for jobs that wait for a person.",
     "dead": "See, revive and purge jobs that gave up.",
     "queues": "See, pause and resume queues.",
+    "schedules": "See, pause, resume and fire schedules.",
     "workers": "See who runs jobs.",
     "alerts": "Try the channels by which people are told of trouble.",
     "doctor": "Look for trouble, and say what to do about it.",

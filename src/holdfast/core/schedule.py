@@ -31,12 +31,7 @@ def checked(spec: object, tz: object, now: float) -> tuple[str, str]:
     if not isinstance(spec, str) or len(spec) > SPEC_MAX or len(spec.split()) != 5:
         raise UsageError(f"{spec!r} is no cron expression: {_ADVICE}")
     spec = " ".join(spec.split())
-    zone = _zone(tz)
-    try:
-        first = next(_instants(spec, zone, now), None)
-    except CronSimError as error:
-        raise UsageError(f"{spec!r} is no cron expression: {error}; {_ADVICE}") from None
-    if first is None:
+    if next_instant(spec, str(tz), now) is None:
         raise UsageError(f"{spec!r} will never come; there is no such day")
     return spec, str(tz)
 
@@ -75,18 +70,22 @@ def due(schedule: Schedule, now: float) -> float | None:
 def _instants(spec: str, zone: tzinfo, after: float) -> Iterator[float]:
     """Yield the instants after `after`. Where clocks change, two times of a day may be one instant, or an earlier one
     may come later: what does not lead on is left out."""
-    for local in CronSim(spec, datetime.fromtimestamp(after, zone)):
+    try:
+        walk = CronSim(spec, datetime.fromtimestamp(after, zone))
+    except CronSimError as error:
+        raise UsageError(f"{spec!r} is no cron expression: {error}; {_ADVICE}") from None
+    for local in walk:
         instant = local.timestamp()
         if instant > after:
             yield instant
             after = instant
 
 
-def _zone(tz: object) -> tzinfo:
+def _zone(tz: str) -> tzinfo:
     if tz == "UTC":  # needs no table of zones, which small systems lack
         return UTC
     try:
-        return ZoneInfo(str(tz))
+        return ZoneInfo(tz)
     except (KeyError, ValueError, OSError):
         raise UsageError(
             f"tz={tz!r} is no time zone that this system knows; write one such as "

@@ -6,6 +6,7 @@ The command line and the server show the same plain data, so a field means the s
 from __future__ import annotations
 
 from holdfast.insight.health import Ending, Health, endings, health, worker_state
+from holdfast.insight.schedules import schedule_views
 from holdfast.insight.views import (
     SHOWN_STATES,
     Names,
@@ -61,6 +62,7 @@ __all__ = [
     "parsed",
     "queue_views",
     "scan_view",
+    "schedule_views",
     "shown_url",
     "totals",
     "why",

@@ -1,0 +1,121 @@
+"""`holdfast schedules`: see, pause, resume and fire schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from msgspec.structs import replace
+
+from holdfast import insight
+from holdfast.cli.base import Group, acknowledge, say
+from holdfast.cli.loading import opened_store
+from holdfast.cli.screen import Column, clean, show_json, show_table
+from holdfast.cli.types import Text, json_option
+from holdfast.clock import SystemClock
+from holdfast.errors import NotFound
+from holdfast.identity import new_job_id
+from holdfast.stores.protocol import Store
+
+
+@click.group(cls=Group, epilog="holdfast schedules list")
+def schedules() -> None:
+    """See, pause, resume and fire schedules."""
+
+
+def _now(view: dict[str, Any]) -> str:
+    return "paused" if view["paused"] else "on" if view["declared"] else "not declared"
+
+
+def _ago(view: dict[str, Any]) -> str | None:
+    return None if view["last_s"] is None else f"{insight.brief(view['last_s'])} ago"
+
+
+_COLUMNS = [
+    Column("KEY", lambda view: view["key"], least=12),
+    Column("CRON", lambda view: view["spec"], keep=True),
+    Column("ZONE", lambda view: view["tz"], rank=3),
+    Column("TASK", lambda view: view["task"], least=8, rank=2),
+    Column("NOW", _now, keep=True),
+    Column(
+        "NEXT",
+        lambda view: None if view["next_s"] is None else f"in {insight.brief(view['next_s'])}",
+        right=True,
+        keep=True,
+    ),
+    Column("LAST", _ago, right=True, keep=True),
+    Column("JOB", lambda view: view["job_state"], keep=True),
+]
+
+
+@schedules.command(
+    "list",
+    epilog="""
+    holdfast schedules list
+    holdfast schedules list --json
+    """,
+)
+@json_option
+def list_(as_json: bool) -> None:
+    """Show every schedule: when it comes next, when it came last, and what became of that job."""
+    with opened_store() as store:
+        views = insight.schedule_views(store)
+    if as_json:
+        show_json(views)
+    elif views:
+        show_table(_COLUMNS, views)
+    else:
+        say("There are no schedules; app.cron(…) declares one, and the first worker of that app makes it known.")
+
+
+@schedules.command(epilog="holdfast schedules pause nightly-report")
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True, type=Text())
+def pause(keys: tuple[str, ...]) -> None:
+    """Fire schedules no more until they are resumed. Jobs that are stored stay."""
+    _set(keys, True)
+
+
+@schedules.command(epilog="holdfast schedules resume nightly-report")
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True, type=Text())
+def resume(keys: tuple[str, ...]) -> None:
+    """Fire schedules again, from the next instant on: those in between are not made up for."""
+    _set(keys, False)
+
+
+@schedules.command(
+    epilog="""
+    holdfast schedules fire nightly-report
+    holdfast schedules fire nightly-report --json
+    """
+)
+@click.argument("key", metavar="KEY", type=Text())
+@json_option
+def fire(key: str, as_json: bool) -> None:
+    """Add the job of a schedule now, beside its instants, also when it is paused; print the job's id."""
+    with opened_store() as store:
+        found = next((each for each in store.schedules() if each.key == key), None)
+        if found is None:
+            raise _unknown(store, key)
+        [added] = store.add([replace(found.job, id=new_job_id(SystemClock()))])
+    if as_json:
+        show_json({"id": added.id, "existed": added.existed})
+    else:
+        click.echo(added.id)
+    if added.existed:
+        say("A job with its key was there already; no second one was added.")
+
+
+def _set(keys: tuple[str, ...], paused: bool) -> None:
+    with opened_store() as store:
+        known = {each.key for each in store.schedules()}
+        for key in dict.fromkeys(keys):
+            if key not in known:
+                raise _unknown(store, key)  # before anything is changed
+        for key in dict.fromkeys(keys):
+            store.pause_schedule(key, paused)
+            acknowledge(f"{clean(key)} {'paused' if paused else 'resumed'}")
+
+
+def _unknown(store: Store, key: str) -> NotFound:
+    guesses = insight.near(key, [each.key for each in store.schedules()])
+    return NotFound(f"there is no schedule {key!r}" + (f"; did you mean {' or '.join(guesses)}?" if guesses else ""))

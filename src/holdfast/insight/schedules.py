@@ -1,0 +1,50 @@
+"""Schedules as plain data: when each was fired last and what became of it, when it will be fired next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.core.records import Schedule
+from holdfast.core.schedule import next_instant
+from holdfast.core.times import iso
+from holdfast.errors import UsageError
+from holdfast.scheduler import is_declared
+from holdfast.stores.protocol import Store, rows_of
+
+_AT_ONCE = 100
+
+
+def schedule_views(store: Store) -> list[dict[str, Any]]:
+    """Show every schedule, by key."""
+    schedules, now = store.schedules(), store.now().wall
+    ids = [schedule.job_id for schedule in schedules if schedule.job_id is not None]
+    states = {job.id: job.shown_state(now) for job in rows_of(store, ids, _AT_ONCE)}
+    return [_view(schedule, states, now) for schedule in schedules]
+
+
+def _view(schedule: Schedule, states: dict[str, str], now: float) -> dict[str, Any]:
+    declared = is_declared(schedule, now)
+    coming = None if schedule.paused or not declared else _next(schedule, max(now, schedule.mark))
+    return {
+        "key": schedule.key,
+        "spec": schedule.spec,
+        "tz": schedule.tz,
+        "missed": schedule.missed,
+        "task": schedule.job.task,
+        "queue": schedule.job.queue,
+        "paused": schedule.paused,
+        "declared": declared,
+        "next": iso(coming),
+        "next_s": None if coming is None else round(coming - now, 3),
+        "last": iso(schedule.fired_at),
+        "last_s": None if schedule.fired_at is None else round(now - schedule.fired_at, 3),
+        "job": schedule.job_id,
+        "job_state": None if schedule.job_id is None else states.get(schedule.job_id, "deleted"),
+    }
+
+
+def _next(schedule: Schedule, after: float) -> float | None:
+    try:
+        return next_instant(schedule.spec, schedule.tz, after)
+    except UsageError:
+        return None  # a time zone that is not known here

@@ -1,0 +1,122 @@
+"""holdfast schedules: what a person on call sees and does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.core.machine import State
+from holdfast.core.records import Filter, Schedule
+from holdfast.scheduler import DECLARED_S
+from holdfast.stores.protocol import Store
+from holdfast.testing import FakeClock
+from tests.cli.conftest import PAST_S, Run
+from tests.factory import make_job, picture, row
+
+VIEW = {
+    *("key", "spec", "tz", "missed", "task", "queue", "paused", "declared"),
+    *("next", "next_s", "last", "last_s", "job", "job_state"),
+}
+
+
+@pytest.fixture
+def nightly(store: Store) -> Schedule:
+    return declare(store)
+
+
+def declare(store: Store, key: str = "nightly", **given: Any) -> Schedule:
+    job = make_job(id="", task="jobs.report", queue="slow", payload='{"kind":"all"}', **given)
+    made = Schedule(key=key, spec="* * * * *", tz="UTC", job=job)
+    store.declare([made])
+    return made
+
+
+def fire(store: Store, instant: float) -> None:
+    duty = store.acquire("scheduler", "a", 30.0)
+    assert duty is not None
+    assert store.fire("nightly", instant, make_job(id="fired", run_at=instant), duty) is not None
+
+
+def test_the_list_says_what_was_and_what_comes(run: Run, store: Store, nightly: Schedule, clock: FakeClock) -> None:
+    [before] = run.json("schedules", "list")
+    assert set(before) == VIEW
+    assert (before["key"], before["task"], before["queue"]) == ("nightly", "jobs.report", "slow")
+    assert (before["declared"], before["paused"], before["last"], before["job"]) == (True, False, None, None)
+    assert 0 <= before["next_s"] <= 60
+    fire(store, clock.wall() + 1)
+    [after] = run.json("schedules", "list")
+    assert (after["job"], after["job_state"]) == ("fired", "ready")
+    assert PAST_S - 2 <= after["last_s"] <= PAST_S + 60
+    assert store.delete("fired", State.READY, 0)
+    assert run.json("schedules", "list")[0]["job_state"] == "deleted"
+
+
+def test_the_table(run: Run, store: Store, nightly: Schedule, clock: FakeClock) -> None:
+    fire(store, clock.wall() + 1)
+    head, line = run("schedules", "list").stdout.splitlines()
+    assert head.split() == ["KEY", "CRON", "ZONE", "TASK", "NOW", "NEXT", "LAST", "JOB"]
+    assert line.startswith("nightly")
+    assert "* * * * *" in line
+    assert " on " in line
+    assert line.rstrip().endswith("ready")
+
+
+def test_what_nobody_declares_any_more_is_shown_so(run: Run, store: Store, clock: FakeClock) -> None:
+    clock.set_wall(clock.wall() - DECLARED_S)
+    declare(store)
+    [view] = run.json("schedules", "list")
+    assert (view["declared"], view["next"]) == (False, None)
+    assert "not declared" in run("schedules", "list").stdout
+
+
+def test_a_zone_that_is_not_known_here_hides_nothing(run: Run, store: Store, nightly: Schedule) -> None:
+    store.declare([Schedule(key="foreign", spec="* * * * *", tz="Mars/Olympus", job=nightly.job)])
+    assert [(view["key"], view["next"] is None) for view in run.json("schedules", "list")] == [
+        ("foreign", True),
+        ("nightly", False),
+    ]
+
+
+def test_pause_and_resume(run: Run, store: Store, nightly: Schedule) -> None:
+    declare(store, "other")
+    assert run("schedules", "pause", "nightly", "other").stdout == "nightly paused\nother paused\n"
+    assert [each.paused for each in store.schedules()] == [True, True]
+    [view, _] = run.json("schedules", "list")
+    assert (view["paused"], view["next"]) == (True, None)
+    assert "paused" in run("schedules", "list").stdout
+    run("schedules", "resume", "nightly")
+    assert [each.paused for each in store.schedules()] == [False, True]
+
+
+def test_an_unknown_key_changes_nothing_and_is_5(run: Run, store: Store, nightly: Schedule) -> None:
+    before = picture(store), store.schedules()
+    for words in (("pause", "nightly", "nightyl"), ("resume", "nightyl"), ("fire", "nightyl")):
+        assert "did you mean nightly?" in run("schedules", *words, code=5).stderr
+    assert (picture(store), store.schedules()) == before
+
+
+def test_firing_by_hand_adds_one_job_and_leaves_the_instants_alone(run: Run, store: Store, nightly: Schedule) -> None:
+    before = store.schedules()
+    run("schedules", "pause", "nightly")
+    job_id = run("schedules", "fire", "nightly").stdout.strip()
+    job = row(store, job_id)
+    assert (job.task, job.queue, job.payload, job.state) == ("jobs.report", "slow", '{"kind":"all"}', State.READY)
+    run("schedules", "fire", "nightly")
+    assert len(store.find(Filter())) == 2
+    assert [each.mark for each in store.schedules()] == [each.mark for each in before]
+
+
+def test_firing_by_hand_while_a_job_has_the_key_adds_none(run: Run, store: Store) -> None:
+    declare(store, key="nightly")
+    store.declare([Schedule(key="k", spec="* * * * *", tz="UTC", job=make_job(id="", key="one"))])
+    first = run.json("schedules", "fire", "k")
+    assert first["existed"] is False
+    assert run.json("schedules", "fire", "k") == {"id": first["id"], "existed": True}
+    assert "no second one" in run("schedules", "fire", "k").stderr
+
+
+def test_without_any_it_says_how_to_make_one(run: Run, store: Store) -> None:
+    result = run("schedules", "list")
+    assert result.stdout == ""
+    assert "app.cron" in result.stderr

@@ -1,0 +1,275 @@
+"""Cron expressions in time zones, also where clocks are set; which instant is to be fired (fault F44 of the field)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.records import NewJob, Schedule
+from holdfast.core.schedule import LATE_S, checked, due, last_instant, next_instant
+from holdfast.errors import UsageError
+
+NOW = datetime(2026, 11, 15, 12, 0, 30, tzinfo=UTC).timestamp()
+MINUTE_S = 60.0
+DAY_S = 86_400.0
+
+
+def at(text: str) -> float:
+    """An instant in UTC, to the minute."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+def written(instant: float | None) -> str:
+    assert instant is not None
+    return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def following(spec: str, tz: str, after: str, many: int) -> list[str]:
+    found, instant = [], at(after)
+    for _ in range(many):
+        coming = next_instant(spec, tz, instant)
+        assert coming is not None
+        found.append(written(coming))
+        instant = coming
+    return found
+
+
+# --- What an expression means ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("*/5 * * * *", "2026-11-15 12:05"),
+        ("0 3 * * *", "2026-11-16 03:00"),
+        ("0 3 * * MON-FRI", "2026-11-16 03:00"),
+        ("30 9 1 * *", "2026-12-01 09:30"),
+        ("0 0 29 2 *", "2028-02-29 00:00"),
+        ("0 0 L * *", "2026-11-30 00:00"),
+        ("0 0 1 * 0", "2026-11-22 00:00"),  # either day will do, as everywhere
+    ],
+)
+def test_the_next_instant(spec: str, expected: str) -> None:
+    assert written(next_instant(spec, "UTC", NOW)) == expected
+
+
+def test_an_instant_follows_itself_never() -> None:
+    assert following("* * * * *", "UTC", "2026-11-15 12:00", 3) == [f"2026-11-15 12:0{minute}" for minute in (1, 2, 3)]
+
+
+def test_a_zone_has_its_own_days() -> None:
+    assert written(next_instant("0 9 * * *", "Asia/Tokyo", NOW)) == "2026-11-16 00:00"
+    assert written(next_instant("0 9 * * *", "America/New_York", NOW)) == "2026-11-15 14:00"
+
+
+FIELDS = [
+    st.sampled_from(["*", "0", "*/7", "5-20", "3,33,59", "10-50/20"]),
+    st.sampled_from(["*", "0", "*/5", "8-17", "23"]),
+    st.sampled_from(["*", "1", "13,31", "10-20"]),
+    st.sampled_from(["*", "2", "6-8"]),
+    st.sampled_from(["*", "1-5", "0", "7"]),
+]
+
+
+def matches(spec: str, when: datetime) -> bool:
+    """The brute-force oracle: whether this very minute is meant."""
+    minute, hour, day, month, weekday = spec.split()
+    days = (
+        in_field(day, when.day, 1, 31),
+        in_field(weekday, when.isoweekday(), 0, 7) or (when.isoweekday() == 7 and in_field(weekday, 0, 0, 7)),
+    )
+    right_day = all(days) if "*" in (day, weekday) else any(days)
+    return (
+        in_field(minute, when.minute, 0, 59)
+        and in_field(hour, when.hour, 0, 23)
+        and in_field(month, when.month, 1, 12)
+        and right_day
+    )
+
+
+def in_field(field: str, value: int, least: int, most: int) -> bool:
+    for part in field.split(","):
+        span, _, step = part.partition("/")
+        first, _, last = span.partition("-")
+        begin = least if first == "*" else int(first)
+        end = most if first == "*" else int(last or first)
+        if begin <= value <= end and (value - begin) % int(step or 1) == 0:
+            return True
+    return False
+
+
+@settings(max_examples=150, deadline=None)
+@given(spec=st.tuples(*FIELDS).map(" ".join), minutes=st.integers(0, 2 * 366 * 1440))
+def test_no_minute_is_left_out_and_none_too_many(spec: str, minutes: int) -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes)
+    span = [start + timedelta(minutes=number) for number in range(1, 2881)]
+    expected = [when.timestamp() for when in span if matches(spec, when)]
+    found, instant = [], next_instant(spec, "UTC", start.timestamp())
+    while instant is not None and instant <= span[-1].timestamp():
+        found.append(instant)
+        instant = next_instant(spec, "UTC", instant)
+    assert found == expected
+    last = last_instant(spec, "UTC", start.timestamp(), span[-1].timestamp())
+    assert last == (expected[-1] if expected else None)
+
+
+# --- Where clocks are set --------------------------------------------------------------------------------
+
+
+def test_a_time_that_does_not_exist_is_taken_at_the_end_of_the_gap() -> None:
+    """Berlin, 29 March 2026: 02:00 becomes 03:00, which is 01:00 UTC."""
+    expected = ["2026-03-28 01:30", "2026-03-29 01:00", "2026-03-30 00:30"]
+    assert following("30 2 * * *", "Europe/Berlin", "2026-03-27 12:00", 3) == expected
+
+
+def test_two_times_in_the_gap_are_one_instant() -> None:
+    expected = ["2026-03-29 01:00", "2026-03-30 00:00", "2026-03-30 00:30"]
+    assert following("0,30 2 * * *", "Europe/Berlin", "2026-03-28 12:00", 3) == expected
+
+
+def test_a_time_that_comes_twice_is_taken_at_its_first_coming() -> None:
+    """Berlin, 25 October 2026: 03:00 becomes 02:00, so 02:30 is at 00:30 UTC and again at 01:30 UTC."""
+    expected = ["2026-10-24 00:30", "2026-10-25 00:30", "2026-10-26 01:30"]
+    assert following("30 2 * * *", "Europe/Berlin", "2026-10-23 12:00", 3) == expected
+
+
+def test_who_looks_between_the_two_comings_waits_for_the_next_day() -> None:
+    assert following("30 2 * * *", "Europe/Berlin", "2026-10-25 01:10", 1) == ["2026-10-26 01:30"]
+
+
+@pytest.mark.parametrize("after", ["2026-03-29 00:00", "2026-10-25 00:00"])
+def test_every_hour_means_every_hour_that_passes(after: str) -> None:
+    expected = [written(at(after) + hour * 3600 + 600) for hour in range(5)]
+    assert following("10 * * * *", "Europe/Berlin", after, 5) == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    spec=st.tuples(*FIELDS).map(" ".join),
+    tz=st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"]),
+    change=st.sampled_from(["2026-03-29 01:00", "2026-10-25 01:00", "2026-04-04 15:00", "2026-03-08 07:00"]),
+    starts=st.lists(st.integers(-2 * 86_400, 86_400), min_size=2, max_size=5),
+)
+def test_from_wherever_one_looks_the_instants_are_the_same(spec: str, tz: str, change: str, starts: list[int]) -> None:
+    """Otherwise two schedulers, or one before and after a restart, would not agree on what an instant is."""
+    end = at(change) + 2 * DAY_S
+    seen = []
+    for start in sorted(at(change) + start for start in starts):
+        instants, instant = set(), next_instant(spec, tz, start)
+        while instant is not None and instant <= end:
+            instants.add(instant)
+            instant = next_instant(spec, tz, instant)
+        for before, others in seen:
+            assert {each for each in others if each > start} == instants, (before, start)
+        seen.append((start, instants))
+        assert last_instant(spec, tz, start, end) == max(instants, default=None)
+
+
+# --- Which one is due ------------------------------------------------------------------------------------
+
+
+def a_schedule(spec: str, mark: float, **given: Any) -> Schedule:
+    return Schedule(key="k", spec=spec, tz="UTC", job=NewJob(id="", task="t", payload="{}"), mark=mark, **given)
+
+
+def test_nothing_is_due_before_its_instant_and_the_instant_itself_is() -> None:
+    schedule = a_schedule("5 12 * * *", NOW)
+    assert due(schedule, at("2026-11-15 12:05") - 0.001) is None
+    assert due(schedule, at("2026-11-15 12:05")) == at("2026-11-15 12:05")
+
+
+def test_what_the_mark_has_reached_is_not_due_again() -> None:
+    assert due(a_schedule("5 12 * * *", at("2026-11-15 12:05")), at("2026-11-15 12:06")) is None
+
+
+@pytest.mark.parametrize("back_s", [600.0, 2 * DAY_S, 400 * DAY_S])
+def test_of_many_missed_ones_the_last_is_due(back_s: float) -> None:
+    assert due(a_schedule("* * * * *", NOW - back_s), NOW) == at("2026-11-15 12:00")
+
+
+@pytest.mark.parametrize(("spec", "expected"), [("0 0 1 1 *", "2026-01-01 00:00"), ("0 0 29 2 *", "2024-02-29 00:00")])
+def test_a_rare_one_is_made_up_for_however_late(spec: str, expected: str) -> None:
+    assert due(a_schedule(spec, at("2020-03-01 00:00")), NOW) == at(expected)
+
+
+def test_one_that_fell_into_a_gap_is_made_up_for() -> None:
+    schedule = Schedule(
+        key="k",
+        spec="30 2 * * *",
+        tz="Europe/Berlin",
+        job=NewJob(id="", task="t", payload="{}"),
+        mark=at("2026-03-28 12:00"),
+    )
+    assert due(schedule, at("2026-03-29 20:00")) == at("2026-03-29 01:00")
+
+
+def test_who_skips_fires_what_is_a_little_late_and_nothing_else() -> None:
+    schedule = a_schedule("5 12 * * *", NOW - DAY_S, missed="skip")
+    assert due(schedule, at("2026-11-15 12:05") + LATE_S - 0.001) == at("2026-11-15 12:05")
+    assert due(schedule, at("2026-11-15 12:05") + LATE_S) is None
+
+
+def test_who_skips_fires_nothing_that_the_mark_has_reached() -> None:
+    schedule = a_schedule("5 12 * * *", at("2026-11-15 12:05"), missed="skip")
+    assert due(schedule, at("2026-11-15 12:05") + 1) is None
+
+
+# --- What is no expression -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("", "* * * *", "* * * * * *", "@daily", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 8"),
+        *(
+            "a b c d e",
+            "*/0 * * * *",
+            "5-1 * * * *",
+            "1--100000000 * * * *",
+            "* * * * MONDAY",
+            "٣ * * * *",
+            "L * * * *",
+        ),
+        *("* * * * " + "1," * 200, None, 5),
+    ],
+)
+def test_what_is_no_expression_is_said_to_be_none(spec: Any) -> None:
+    with pytest.raises(UsageError, match=r"is no cron expression: .*five fields minute, hour"):
+        checked(spec, "UTC", NOW)
+
+
+@pytest.mark.parametrize("spec", ["0 0 30 2 *", "0 0 31 4,6 *"])
+def test_a_day_that_never_comes_is_refused(spec: str) -> None:
+    with pytest.raises(UsageError):
+        checked(spec, "UTC", NOW)
+
+
+@pytest.mark.parametrize(
+    "tz", ["Berlin", "Europe", "", "../etc/passwd", "/etc/passwd", "Europe/\0", None, 1, "é" * 300]
+)
+def test_what_is_no_time_zone_is_said_to_be_none(tz: Any) -> None:
+    with pytest.raises(UsageError, match="is no time zone"):
+        checked("* * * * *", tz, NOW)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.text("0123456789*/-,L#MONWAPRUS", min_size=1, max_size=8), min_size=5, max_size=5).map(" ".join))
+def test_any_text_has_instants_or_is_refused(spec: str) -> None:
+    try:
+        written_evenly, _ = checked(spec, "Europe/Berlin", NOW)
+    except UsageError:
+        return
+    assert next_instant(written_evenly, "Europe/Berlin", NOW) is not None
+
+
+def test_an_expression_is_kept_evenly_spaced() -> None:
+    assert checked("  0\t3  * * mon ", "Europe/Berlin", NOW) == ("0 3 * * mon", "Europe/Berlin")
+
+
+def test_the_zones_of_this_system_are_known() -> None:
+    assert ZoneInfo("Europe/Berlin").utcoffset(datetime(2026, 7, 1)) == timedelta(hours=2)

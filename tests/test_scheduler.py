@@ -1,0 +1,415 @@
+"""app.cron and the scheduler: each instant once, by one of many, whatever happens to whoever has the duty (P12)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import App
+from holdfast.core.machine import State
+from holdfast.core.records import Duty, Filter, Job, Schedule
+from holdfast.errors import DutyLost, PayloadError, UsageError
+from holdfast.identity import fired_job_id
+from holdfast.scheduler import DECLARE_S, DECLARED_S, DUTY, LOOK_S, TTL_S, Scheduler
+from holdfast.stores.protocol import Store
+from holdfast.testing import FakeClock
+from holdfast.testing.faults import AFTER, BEFORE, FaultyStore, scripted
+from tests.factory import picture
+
+NOON = 1_700_049_600.0  # 2023-11-15 12:00 UTC
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(wall=NOON)
+
+
+def an_app(store: Store, clock: FakeClock, **schedules: str) -> App:
+    """An app with a task and with these schedules of it, by key."""
+    app = App("memory://", clock=clock)
+    app._store = store
+
+    @app.task(name="report")
+    def report(kind: str = "daily") -> None: ...
+
+    for key, spec in schedules.items():
+        app.cron(spec, report, key=key)
+    return app
+
+
+def every_minute(store: Store, clock: FakeClock) -> App:
+    return an_app(store, clock, minutely="* * * * *")
+
+
+def jobs(store: Store) -> list[Job]:
+    return store.find(Filter(limit=1000))[::-1]
+
+
+def minutes(store: Store) -> list[float]:
+    """The instants that were fired, as minutes after noon."""
+    return [(job.run_at - NOON) / 60 for job in jobs(store)]
+
+
+# --- Declaring -------------------------------------------------------------------------------------------
+
+
+def test_a_declaration_says_all_that_a_job_needs(store: Store, clock: FakeClock) -> None:
+    app = an_app(store, clock)
+    report = app.tasks["report"]
+    app.cron(" 0 3  * * * ", report)
+    app.cron("0 4 * * *", report.using(queue="slow", key="one-at-a-time", priority=5), key="b", missed="skip")
+    app.cron("0 5 * * *", report.using(on_crash="hold").job("weekly"), key="c", tz="Europe/Berlin")
+    first, second, third = app.schedules.values()
+    assert (first.key, first.spec, first.tz, first.missed) == ("report", "0 3 * * *", "UTC", "last")
+    assert (first.job.task, first.job.queue, first.job.id) == ("report", "default", "")
+    assert (second.key, second.missed, second.job.queue, second.job.priority) == ("b", "skip", "slow", 5)
+    assert second.job.key == "one-at-a-time"
+    assert (third.tz, third.job.policy.on_crash) == ("Europe/Berlin", "hold")
+    assert report.decode(third.job.payload) == ((), {"kind": "weekly"})
+
+
+def test_a_wrong_declaration_is_refused_where_it_stands(store: Store, clock: FakeClock) -> None:
+    app, other = every_minute(store, clock), an_app(store, clock)
+    report = app.tasks["report"]
+
+    @app.task(name="needy")
+    def needy(order: int) -> None: ...
+
+    def declare(*args: Any, error: type[UsageError] = UsageError, match: str, **given: Any) -> None:
+        with pytest.raises(error, match=match):
+            app.cron(*args, **given)
+
+    declare("every day", report, match="is no cron expression")
+    declare("* * * * *", report, tz="Berlin", match="is no time zone")
+    declare("* * * * *", report, missed="all", match='choose "last" or "skip"')
+    declare("* * * * *", report, key="minutely", match="has a schedule 'minutely' already")
+    declare("* * * * *", report, key="", match="the schedule's key")
+    declare("* * * * *", report, key="a\nb", match="the schedule's key")
+    declare("* * * * *", needy, error=PayloadError, match="order")
+    declare("* * * * *", other.tasks["report"], match="is not a task of this app")
+    declare("* * * * *", print, match="is not a task of this app")
+    declare("* * * * *", report.using(run_after=5), match="run_after have no meaning")
+    declare("* * * * *", report.using(connection=object()), match="connection, run_at")
+    assert list(app.schedules) == ["minutely"]
+
+
+def test_the_id_of_a_firing_is_made_of_key_and_instant_alone() -> None:
+    assert fired_job_id("k", NOON) == fired_job_id("k", NOON)
+    others = [fired_job_id("k", NOON + 60), fired_job_id("K", NOON), fired_job_id("é", NOON), fired_job_id("k", NOON)]
+    assert len({*others}) == 4
+    assert fired_job_id("k", NOON) < fired_job_id("a", NOON + 60)
+    assert fired_job_id("k", NOON)[14] == "8"
+
+
+# --- Firing ----------------------------------------------------------------------------------------------
+
+
+def test_each_instant_is_fired_once_in_time(store: Store, clock: FakeClock) -> None:
+    scheduler = Scheduler(every_minute(store, clock), name="a")
+    assert scheduler.look() == (0, 60.0)
+    clock.advance(59.75)
+    assert scheduler.look() == (0, 0.25)
+    clock.advance(0.25)
+    assert scheduler.look() == (1, 60.0)
+    assert scheduler.look() == (0, 60.0)
+    clock.advance(60)
+    assert scheduler.look()[0] == 1
+    assert minutes(store) == [1, 2]
+    assert [job.id for job in jobs(store)] == [fired_job_id("minutely", NOON + 60 * number) for number in (1, 2)]
+    [schedule] = store.schedules()
+    assert (schedule.mark, schedule.fired_at, schedule.job_id) == (NOON + 120, NOON + 120, jobs(store)[-1].id)
+
+
+def test_it_sleeps_until_the_earliest_of_several(store: Store, clock: FakeClock) -> None:
+    app = an_app(store, clock, late="30 12 * * *", soon="10 12 * * *", paused="1 12 * * *")
+    scheduler = Scheduler(app, name="a")
+    scheduler.look()
+    store.pause_schedule("paused", True)
+    assert scheduler.look() == (0, 600.0)
+
+
+def test_of_two_one_fires_and_the_other_stands_by(store: Store, clock: FakeClock) -> None:
+    first, second = (Scheduler(every_minute(store, clock), name=name) for name in "ab")
+    first.look()
+    second.look()
+    clock.advance(60)
+    assert second.look()[0] == 1, "the first did not renew: its duty has run out"
+    assert first.look()[0] == 0
+    clock.advance(60)
+    first.look()
+    assert minutes(store) == [1, 2]
+
+
+def test_who_stops_lets_the_next_one_fire_at_the_very_next_instant(store: Store, clock: FakeClock) -> None:
+    first, second = (Scheduler(every_minute(store, clock), name=name) for name in "ab")
+    clock.advance(59)
+    first.look()
+    first.resign()
+    clock.advance(1)
+    assert second.look()[0] == 1
+
+
+def test_the_act_of_a_paused_holder_is_refused_and_stores_nothing(store: Store, clock: FakeClock) -> None:
+    """It looked, was frozen before it fired, and wakes after another one took the duty, before that one fires."""
+    app = every_minute(store, clock)
+    before = []
+
+    class Freezes:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def fire(self, *args: Any) -> Any:
+            clock.advance(TTL_S)
+            assert store.acquire(DUTY, "another", TTL_S) is not None
+            before.append((picture(store), store.schedules()))
+            return store.fire(*args)
+
+    old = Scheduler(app, name="old")
+    old.look()
+    clock.advance(60)
+    app._store = Freezes()  # type: ignore[assignment]
+    with pytest.raises(DutyLost, match="term 1"):
+        old.look()
+    assert [(picture(store), store.schedules())] == before
+    assert jobs(store) == []
+
+
+def test_an_instant_is_not_fired_again_when_its_job_was_deleted_and_the_duty_moved(
+    store: Store, clock: FakeClock
+) -> None:
+    first, second = (Scheduler(every_minute(store, clock), name=name) for name in "ab")
+    first.look()
+    clock.advance(60)
+    assert first.look()[0] == 1
+    [job] = jobs(store)
+    assert store.delete(job.id, job.state, job.fence)
+    clock.advance(TTL_S)
+    assert second.look()[0] == 0
+    assert jobs(store) == []
+
+
+def test_a_clock_that_is_set_back_fires_nothing_twice(store: Store, clock: FakeClock) -> None:
+    scheduler = Scheduler(every_minute(store, clock), name="a")
+    scheduler.look()
+    clock.advance(120)
+    assert scheduler.look()[0] == 1
+    clock.set_wall(NOON)
+    for _ in range(120):
+        clock.advance(1)
+        assert scheduler.look()[0] == 0
+    clock.advance(60)
+    assert scheduler.look()[0] == 1
+    assert minutes(store) == [2, 3]
+
+
+def test_of_what_was_missed_the_last_is_made_up_for(store: Store, clock: FakeClock) -> None:
+    Scheduler(every_minute(store, clock), name="a").look()
+    clock.advance(3600 + 5)
+    assert Scheduler(every_minute(store, clock), name="b").look()[0] == 1
+    assert minutes(store) == [60]
+
+
+def test_instants_before_the_first_declaration_count_for_nothing(store: Store, clock: FakeClock) -> None:
+    clock.advance(30)
+    assert Scheduler(an_app(store, clock, noon="0 12 * * *"), name="a").look()[0] == 0
+
+
+def test_a_lost_answer_fires_nothing_twice(store: Store, clock: FakeClock) -> None:
+    app = every_minute(store, clock)
+    scheduler = Scheduler(app, name="a")
+    scheduler.look()
+    clock.advance(60)
+    app._store = FaultyStore(store, scripted([BEFORE, AFTER], ["fire"]))  # type: ignore[assignment]
+    for _ in range(2):
+        with pytest.raises(Exception, match="fault on purpose"):
+            scheduler.look()
+    assert scheduler.look()[0] == 0
+    assert minutes(store) == [1]
+
+
+def test_a_job_that_still_has_the_key_is_not_overtaken(store: Store, clock: FakeClock) -> None:
+    app = an_app(store, clock)
+    app.cron("* * * * *", app.tasks["report"].using(key="one-at-a-time"))
+    scheduler = Scheduler(app, name="a")
+    scheduler.look()
+    for _ in range(3):
+        clock.advance(60)
+        scheduler.look()
+    assert minutes(store) == [1]
+    [schedule] = store.schedules()
+    assert (schedule.mark, schedule.job_id) == (NOON + 180, jobs(store)[0].id)
+
+
+# --- Declared, paused, unreadable ------------------------------------------------------------------------
+
+
+def test_a_holder_fires_for_other_programs_on_the_store(store: Store, clock: FakeClock) -> None:
+    holder = Scheduler(an_app(store, clock, a="0 13 * * *"), name="a")
+    other = Scheduler(an_app(store, clock, b="* * * * *"), name="b")
+    holder.look()
+    other.look()
+    clock.advance(60)
+    holder.look()
+    assert minutes(store) == [1]
+
+
+def test_what_no_living_program_declares_is_kept_and_not_fired(store: Store, clock: FakeClock) -> None:
+    Scheduler(an_app(store, clock, old="* * * * *"), name="a").look()
+    new = Scheduler(an_app(store, clock, new="0 0 * * *"), name="b")
+    for _ in range(5):
+        new.look()
+        clock.advance(DECLARE_S)
+    fired_before = len(jobs(store))
+    assert fired_before <= DECLARED_S / 60
+    for _ in range(5):
+        new.look()
+        clock.advance(DECLARE_S)
+    assert len(jobs(store)) == fired_before
+    assert [schedule.key for schedule in store.schedules()] == ["new", "old"]
+
+
+def test_what_a_living_program_declares_stays_declared(store: Store, clock: FakeClock) -> None:
+    scheduler = Scheduler(every_minute(store, clock), name="a")
+    for _ in range(30):
+        scheduler.look()
+        clock.advance(60)
+    assert minutes(store) == list(range(1, 30))
+
+
+def test_an_older_program_does_not_take_back_what_a_newer_one_declares(store: Store, clock: FakeClock) -> None:
+    old = Scheduler(an_app(store, clock, k="* * * * *"), name="old")
+    old.look()
+    new = Scheduler(an_app(store, clock, k="0 13 * * *"), name="new")
+    new.look()
+    for _ in range(10):
+        clock.advance(DECLARE_S)
+        old.look()
+        new.look()
+    [schedule] = store.schedules()
+    assert schedule.spec == "0 13 * * *"
+    assert jobs(store) == []
+
+
+def test_a_schedule_that_is_paused_waits_and_then_goes_on(store: Store, clock: FakeClock) -> None:
+    scheduler = Scheduler(every_minute(store, clock), name="a")
+    scheduler.look()
+    store.pause_schedule("minutely", True)
+    clock.advance(600)
+    assert scheduler.look() == (0, LOOK_S)
+    store.pause_schedule("minutely", False)
+    assert scheduler.look() == (0, 60.0)
+    clock.advance(60)
+    assert scheduler.look()[0] == 1
+    assert minutes(store) == [11]
+
+
+@pytest.mark.parametrize("wrong", [{"tz": "Mars/Olympus"}, {"spec": "? ? ? ? ?"}])
+def test_one_that_cannot_be_understood_does_not_stop_the_others(
+    store: Store, clock: FakeClock, wrong: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = every_minute(store, clock)
+    job = app.schedules["minutely"].job
+    store.declare([Schedule(**{"key": "foreign", "spec": "* * * * *", "tz": "UTC", "job": job} | wrong)])
+    scheduler = Scheduler(app, name="a")
+    for _ in range(3):
+        scheduler.look()
+        clock.advance(60)
+    assert minutes(store) == [1, 2]
+    assert caplog.text.count("'foreign' cannot be fired here") == 1
+
+
+# --- The thread ------------------------------------------------------------------------------------------
+
+
+def until(condition: Callable[[], bool]) -> None:
+    for _ in range(20_000):
+        if condition():
+            return
+        threading.Event().wait(0.001)
+    raise AssertionError("it did not happen in twenty seconds")
+
+
+def test_the_thread_fires_within_a_second_and_gives_its_duty_back(store: Store, clock: FakeClock) -> None:
+    app = every_minute(store, clock)
+    heard: list[tuple[str, str, int]] = []
+    for kind in ("duty_acquired", "duty_lost"):
+        app.on(kind, lambda event: heard.append((event["kind"], event["duty"], event["term"])))  # type: ignore[call-overload]
+    with Scheduler(app, name="a"):  # its waiting advances the fake clock
+        until(lambda: len(jobs(store)) >= 3)
+    found = jobs(store)
+    assert minutes(store)[:3] == [1, 2, 3]
+    assert all(job.created_at - job.run_at < 1 for job in found)
+    assert app.hooks.flush()
+    assert heard == [("duty_acquired", DUTY, 1), ("duty_lost", DUTY, 1)]
+    assert store.acquire(DUTY, "next", TTL_S) is not None
+
+
+def test_the_thread_outlives_a_store_that_fails_and_a_duty_that_is_lost(
+    store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = every_minute(store, clock)
+
+    class Troubled:
+        turns = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def fire(self, key: str, instant: float, job: Any, under: Duty) -> Any:
+            self.turns += 1
+            if self.turns == 1:
+                raise DutyLost("the duty 'scheduler' of term 1 has passed to somebody else")
+            if self.turns == 2:
+                raise ZeroDivisionError
+            return store.fire(key, instant, job, under)
+
+    app._store = FaultyStore(Troubled(), scripted([BEFORE] * 20, ["acquire", "schedules", "declare"]))  # type: ignore[arg-type,assignment]
+    with Scheduler(app, name="a"):
+        until(lambda: len(jobs(store)) >= 3)
+    said = caplog.text
+    for words in ("schedules wait until it is back", "an act was refused", "the scheduler stumbled"):
+        assert words in said
+
+
+def test_without_schedules_there_is_no_thread_and_no_store(clock: FakeClock, tmp_path: Any) -> None:
+    app = App(f"sqlite:///{tmp_path}/none.db", clock=clock)
+    with Scheduler(app, name="a"):
+        assert "holdfast-scheduler" not in [thread.name for thread in threading.enumerate()]
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- tick ------------------------------------------------------------------------------------------------
+
+
+def test_a_tick_fires_what_is_due_and_runs_it(tmp_path: Any) -> None:
+    clock = FakeClock(wall=NOON)
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with App(url, clock=clock) as before:
+        before.task(print, name="report")
+        Scheduler(an_app(before.store, clock, minutely="* * * * *"), name="a").look()
+    with App(url) as app:  # three years later
+        ran: list[str] = []
+
+        @app.task(name="report")
+        def report(kind: str = "daily") -> None:
+            ran.append(kind)
+
+        app.cron("* * * * *", report, key="minutely")
+        report_of_tick = app.tick(budget_s=20)
+        assert (report_of_tick.fired, report_of_tick.settled, ran) == (1, 1, ["daily"])
+        assert app.find(State.DONE)[0].id == app.store.schedules()[0].job_id
+        assert app.store.acquire(DUTY, "next", TTL_S) is not None, "it was given back"
+
+
+def test_a_tick_leaves_the_instants_to_whoever_has_the_duty(tmp_path: Any) -> None:
+    with App(f"sqlite:///{tmp_path}/jobs.db") as app:
+
+        @app.task(name="report")
+        def report() -> None: ...
+
+        app.cron("* * * * *", report)
+        assert app.store.acquire(DUTY, "a worker", 600.0) is not None
+        assert app.tick(budget_s=5).fired == 0
