@@ -564,7 +564,7 @@ def test_other_options_of_the_app() -> None:
 
 # ----------------------------------------------------------------------------------------------- async
 
-NOT_AWAITED = {"aio", "alert", "named", "on", "store", "task", "url"}  # no I/O, or not a verb
+NOT_AWAITED = {"aio", "alert", "cron", "named", "on", "store", "task", "url"}  # no I/O, or not a verb
 
 
 def verbs(kind: type) -> dict[str, Any]:
