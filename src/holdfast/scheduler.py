@@ -156,6 +156,7 @@ class Scheduler:
                 log.exception("the scheduler stumbled; it goes on")
             self._clock.wait(self._stopping, pause_s)
         self.resign()
+        self._app.hooks.flush(LEAVE_S / 2)
 
 
 def is_declared(schedule: Schedule, now: float) -> bool:
