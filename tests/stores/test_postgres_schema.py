@@ -147,6 +147,7 @@ def test_a_store_of_any_earlier_version_is_brought_up_to_date_with_what_is_in_it
     new = PostgresStore(url)
     assert new.migrate() == Schema(found=version, wanted=len(MIGRATIONS))
     assert [each.id for each in claim(new, enrol(new))] == ["old"]
+    assert new.schedules() == []
     new.close()
 
 
