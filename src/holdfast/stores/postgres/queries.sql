@@ -658,7 +658,8 @@ SELECT coalesce(json_agg(
 
 -- name: fire
 -- One statement, so that a client that is frozen on the way holds no lock on the duty. The mark only ever rises: who
--- comes second finds it there, whether or not the job still is.
+-- comes second finds it there, whether or not the job still is. Where somebody takes the job's key at this very moment,
+-- nothing is stored, and job_id names a job that never was.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
 ),
