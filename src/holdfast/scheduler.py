@@ -21,7 +21,7 @@ from holdfast.errors import DutyLost, HoldfastError, StoreError, UsageError, is_
 from holdfast.identity import chance, fired_job_id, new_id
 from holdfast.stores.protocol import Store
 from holdfast.tasks import Draft, Sender, check_name
-from holdfast.worker.trouble import Trouble
+from holdfast.trouble import Trouble
 
 if TYPE_CHECKING:
     from holdfast.app import App

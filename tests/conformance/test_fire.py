@@ -128,6 +128,7 @@ def test_saying_it_again_writes_at_most_twice_a_minute(store: Store, clock: Fake
 def test_firing_stores_the_job_and_moves_the_mark(store: Store) -> None:
     instant = declared(store).mark + 10
     other = declared(store, "other")
+    add(store, key="another's")
     assert fire(store, instant, the_duty(store), id="j", payload='{"a": "é"}', on_crash="hold") == Added("j", False)
     schedule, job = known(store), row(store, "j")
     assert (schedule.mark, schedule.fired_at, schedule.job_id) == (instant, instant, "j")
