@@ -143,6 +143,15 @@ def test_of_two_one_fires_and_the_other_stands_by(store: Store, clock: FakeClock
     assert minutes(store) == [1, 2]
 
 
+def test_who_does_not_have_the_duty_fires_nothing_that_is_due(store: Store, clock: FakeClock) -> None:
+    standby = Scheduler(every_minute(store, clock), name="a")
+    assert store.acquire(DUTY, "another", 600.0) is not None
+    standby.look()
+    clock.advance(60)
+    assert standby.look() == (0, 60.0)
+    assert jobs(store) == []
+
+
 def test_who_stops_lets_the_next_one_fire_at_the_very_next_instant(store: Store, clock: FakeClock) -> None:
     first, second = (Scheduler(every_minute(store, clock), name=name) for name in "ab")
     clock.advance(59)
@@ -286,8 +295,8 @@ def test_an_older_program_does_not_take_back_what_a_newer_one_declares(store: St
     new.look()
     for _ in range(10):
         clock.advance(DECLARE_S)
-        old.look()
         new.look()
+        old.look()
     [schedule] = store.schedules()
     assert schedule.spec == "0 13 * * *"
     assert jobs(store) == []
@@ -366,9 +375,13 @@ def test_the_thread_outlives_a_store_that_fails_and_a_duty_that_is_lost(
                 raise ZeroDivisionError
             return store.fire(key, instant, job, under)
 
+    lost: list[str] = []
+    app.on("duty_lost", lambda event: lost.append(event["reason"]))
     app._store = FaultyStore(Troubled(), scripted([BEFORE] * 20, ["acquire", "schedules", "declare"]))  # type: ignore[arg-type,assignment]
     with Scheduler(app, name="a"):
         until(lambda: len(jobs(store)) >= 3)
+    assert app.hooks.flush()
+    assert lost[0] == "the store refused its term"
     said = caplog.text
     for words in ("schedules wait until it is back", "an act was refused", "the scheduler stumbled"):
         assert words in said
