@@ -47,6 +47,7 @@ from holdfast.stores.postgres.frontier import Frontier
 from holdfast.stores.postgres.joining import Callers
 from holdfast.stores.postgres.lifeline import BELIEVE_S, Lifeline
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
+from holdfast.stores.postgres.workflows import Workflows
 from holdfast.stores.protocol import Added, Answer, Schema, duty_lost
 from holdfast.stores.sql import load_migrations
 
@@ -54,7 +55,7 @@ _MIGRATIONS = load_migrations("holdfast.stores.postgres")
 _CLOCK_S = 5.0  # how long the difference to the server's clock is believed
 
 
-class PostgresStore:
+class PostgresStore(Workflows):
     """One schema of a database, many machines. See `stores/protocol.py: Store` for every promise."""
 
     believe_s = BELIEVE_S
@@ -244,11 +245,8 @@ class PostgresStore:
     # --------------------------------------------------------------------------- the operator's door
 
     def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
-        seen = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence, "wall": self._wall()}
-        notes = codec.encode(codec.journal_lines(job_id, seen_fence, None, verdict.notes)).decode()
-        values = {**codec.changes(verdict), **seen, "notes": notes, "channel": self._db.channel}
         try:
-            moved = bool(self._db.one("move", values)[0])
+            moved = self._db.run(lambda db: self._move(db, job_id, seen_state, seen_fence, verdict))
         except Exception as error:
             if isinstance(error.__cause__, errors.UniqueViolation):
                 raise KeyTaken(f"job {job_id}: its key belongs to another live job") from error
@@ -277,7 +275,7 @@ class PostgresStore:
         return found[0] if found else None
 
     def find(self, where: Filter) -> list[Job]:
-        names = ("queue", "task", "key", "before", "limit", "worker", "cancel_requested")
+        names = ("queue", "task", "key", "before", "limit", "worker", "cancel_requested", "workflow", "asking")
         values: dict[str, Any] = {name: getattr(where, name) for name in names}
         one = where.states[0].value if len(where.states) == 1 else None  # then its index is read in order
         values |= {"state": one, "states": None if one else [state.value for state in where.states] or None}
