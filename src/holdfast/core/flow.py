@@ -23,16 +23,17 @@ WAYS_OUT = (
 
 
 class Scope:
-    """One line of calls. `failed` holds what went wrong in it and is not written yet."""
+    """One line of calls. `failed` holds what went wrong in it and is not written yet; `owner` is who walks it."""
 
-    __slots__ = ("_branches", "_count", "_prefix", "failed", "parent")
+    __slots__ = ("_branches", "_count", "_prefix", "_scopes", "failed", "owner")
 
-    def __init__(self, prefix: str = "", parent: Scope | None = None) -> None:
+    def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
         self._count = 0
         self._branches = 0
-        self.parent = parent
+        self._scopes: list[Scope] = []  # those of branches
         self.failed: list[Step] = []
+        self.owner: object = None
 
     def next(self) -> str:
         """Return the path of the call that is made now."""
@@ -43,24 +44,30 @@ class Scope:
         """Take back the last number: the call was none."""
         self._count -= 1
 
+    def coming(self) -> str:
+        """Return the path that the next call will have."""
+        return f"{self._prefix}{self._count + 1}"
+
     def branch(self, path: str, number: int) -> Scope:
         """Return the scope of one branch of the call at `path`."""
-        return Scope(f"{path}.{number}.", self)
+        return self._below(f"{path}.{number}.")
 
     def beside(self) -> Scope:
         """Return the scope of a task that runs beside this line."""
         self._branches += 1
-        return Scope(f"{self._prefix}~{self._branches}.", self)
+        return self._below(f"{self._prefix}~{self._branches}.")
+
+    def _below(self, prefix: str) -> Scope:
+        scope = Scope(prefix)
+        self._scopes.append(scope)
+        return scope
 
     def take_failed(self) -> list[Step]:
-        """Return, once, what failed here and was caught: the code has gone on by it."""
+        """Return, once, what failed here and in branches, and was caught: the code has gone on by it."""
         failed, self.failed = self.failed, []
+        for scope in self._scopes:
+            failed += scope.take_failed()
         return failed
-
-    def end(self) -> None:
-        """Leave what failed here to the line that goes on."""
-        if self.parent is not None:
-            self.parent.failed += self.take_failed()
 
 
 class Replay:

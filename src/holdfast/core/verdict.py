@@ -231,7 +231,7 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
         return _verdict(Move.FINISH, outcome, job, result=outcome.result)
     if job.cancel_requested or isinstance(outcome, Cancelled):
         return _cancel(outcome, job, now)
-    if job.open_step is not None and _cut_short(outcome):
+    if job.open_step and _cut_short(outcome):
         return _hold_open(outcome, job)
     match outcome:
         case Diverged():
@@ -279,7 +279,7 @@ def _is_forgiven(outcome: Lost, job: Job) -> bool:
     """Say whether this loss says nothing about the job. A suspect, and one that died alone, run in a process of their
     own: if that had died, this would be known (one suspect). So their worker died, and not by their doing. But not for
     ever: a worker that cannot give them such a process may run them among others."""
-    in_its_cell = job.crashes > 0 and job.suspects > 0 and outcome.suspects != 1
+    in_its_cell = job.crashes > 0 and job.suspects > 0 and outcome.suspects != 1 and not job.workflow
     return outcome.excused or (in_its_cell and job.zombies < FORGIVEN_MAX)
 
 
@@ -366,13 +366,8 @@ def _undo(
 
 
 def _park(outcome: Parked, job: Job) -> Verdict:
-    return msgspec.structs.replace(
-        _verdict(Move.PARK, outcome, job),
-        wake_at=outcome.wake_at,
-        awaits=outcome.awaits,
-        question=outcome.question,
-        inbox=outcome.inbox,
-    )
+    waits = {"wake_at": outcome.wake_at, "awaits": outcome.awaits, "question": outcome.question}
+    return msgspec.structs.replace(_verdict(Move.PARK, outcome, job), inbox=outcome.inbox, **waits)
 
 
 def _cancel(outcome: Outcome, job: Job, now: float) -> Verdict:

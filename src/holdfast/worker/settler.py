@@ -159,7 +159,8 @@ class Settler:
             elif answer is Answer.REFUSED:
                 log.warning("job %s: attempt %d reported too late and was refused", attempt.job.id, attempt.job.attempt)
             elif answer is Answer.AGAIN:
-                attempt.ask_to_stop()
+                row = self._store.get(attempt.job.id) if attempt.job.workflow else None
+                attempt.ask_to_stop(undo=row is not None and row.undo_requested)
                 asked_to_stop.append((attempt, outcome))
         self._forget([ending[0] for ending in batch if ending not in asked_to_stop])
         self.settled += len(batch) - len(asked_to_stop)

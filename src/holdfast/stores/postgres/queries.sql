@@ -451,6 +451,7 @@ written AS (
         result = CASE WHEN step.state = 'started' THEN excluded.result ELSE step.result END,
         error = CASE WHEN step.state = 'started' THEN excluded.error ELSE step.error END,
         error_kind = CASE WHEN step.state = 'started' THEN excluded.error_kind ELSE step.error_kind END,
+        started_at = CASE WHEN step.state = 'started' THEN excluded.started_at ELSE step.started_at END,
         ended_at = excluded.ended_at
     WHERE step.state = 'started' OR (step.state = 'recorded' AND excluded.state = 'undone')
 ),

@@ -247,6 +247,7 @@ ON CONFLICT (job_id, aside, position) DO UPDATE SET
     result = iif(step.state = 'started', excluded.result, step.result),
     error = iif(step.state = 'started', excluded.error, step.error),
     error_kind = iif(step.state = 'started', excluded.error_kind, step.error_kind),
+    started_at = iif(step.state = 'started', excluded.started_at, step.started_at),
     ended_at = excluded.ended_at
 WHERE step.state = 'started' OR (step.state = 'recorded' AND excluded.state = 'undone');
 
