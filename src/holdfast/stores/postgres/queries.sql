@@ -463,9 +463,9 @@ told AS (
     WHERE job.id = value ->> 0 AND job.id IN (SELECT id FROM mine)
 ),
 taken AS (
-    UPDATE {schema}.signal AS signal SET taken = (value ->> 1)::bigint
-    FROM json_array_elements(%(taken)s::json) AS value
-    WHERE signal.id = value ->> 2 AND signal.job_id = value ->> 0 AND signal.taken IS NULL
+    UPDATE {schema}.signal AS signal SET taken = (take.line ->> 1)::bigint
+    FROM json_array_elements(%(taken)s::json) AS take (line)
+    WHERE signal.id = take.line ->> 2 AND signal.job_id = take.line ->> 0 AND signal.taken IS NULL
         AND signal.job_id IN (SELECT id FROM mine)
 )
 SELECT coalesce(json_agg(place), '[]')::text FROM mine;
