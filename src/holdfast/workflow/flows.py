@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ class Flows:
         self._make_context = make_context
         self._recorder = Recorder(store, clock)
         self._aside: ThreadPoolExecutor | None = None
+        self._mailbox: loop.Mailbox | None = None
 
     def play(self, attempt: Attempt) -> Any:
         """Run a workflow in this thread."""
@@ -44,7 +46,10 @@ class Flows:
         arguments, named = attempt.task.decode(attempt.job.payload)
         if self._aside is None:
             self._aside = ThreadPoolExecutor(ASIDE_MAX, thread_name_prefix="holdfast-step")
-        driver = loop.Looped(Run(attempt, self._store, self._app), self._recorder, self._aside)
+        if self._mailbox is None:
+            self._mailbox = loop.Mailbox(asyncio.get_running_loop())
+        run = Run(attempt, self._store, self._app)
+        driver = loop.Looped(run, self._recorder, self._aside, self._mailbox)
         flow = AsyncFlow(driver, self._make_context(attempt))
         return await loop.play(driver, attempt.task.fn, (flow, *arguments), named)
 

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.core.flow import Scope
@@ -22,11 +24,33 @@ T = TypeVar("T")
 HOPS = 32  # so many turns of the loop without a call of the flow: nothing of this workflow runs any more
 
 
+class Mailbox:
+    """Brings answers of the recorder to the event loop: many with one knock, which costs more than all the rest."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._answers: deque[tuple[asyncio.Future[Answer], Answer | Exception]] = deque()
+        self._knocked = False
+
+    def put(self, future: asyncio.Future[Answer], answer: Answer | Exception) -> None:
+        """Answer, from any thread."""
+        self._answers.append((future, answer))
+        if not self._knocked:
+            self._knocked = True
+            self._loop.call_soon_threadsafe(self._hand_out)
+
+    def _hand_out(self) -> None:
+        self._knocked = False  # first: who comes from here on knocks again
+        while self._answers:
+            _set(*self._answers.popleft())
+
+
 class Looped:
     """Carries out the operations of one workflow whose function is async."""
 
-    def __init__(self, run: Run, recorder: Recorder, aside: ThreadPoolExecutor) -> None:
+    def __init__(self, run: Run, recorder: Recorder, aside: ThreadPoolExecutor, mailbox: Mailbox) -> None:
         self.run = run
+        self._mailbox = mailbox
         self.parking: Parking | None = None
         self._recorder = recorder
         self._aside = aside  # for functions that block
@@ -106,11 +130,7 @@ class Looped:
 
     async def _write(self, record: Record) -> Answer:
         future: asyncio.Future[Answer] = self._loop.create_future()
-
-        def tell(answer: Answer | Exception) -> None:
-            self._loop.call_soon_threadsafe(_set, future, answer)
-
-        self._recorder.put(record, tell)
+        self._recorder.put(record, partial(self._mailbox.put, future))
         return await future
 
     # ----------------------------------------------------------------------------------------- waiting
