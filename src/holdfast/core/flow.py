@@ -75,7 +75,8 @@ class Replay:
 
     def __init__(self, steps: Iterable[Step] = ()) -> None:
         self._steps = {step.path: step for step in steps}
-        self._left = set(self._steps)
+        self._left = set(self._steps)  # what the code has not asked for yet
+        self._undos_left = {step.path for step in self._steps.values() if needs_undo(step)}
         self._position = max((step.position for step in self._steps.values()), default=0)
 
     def __len__(self) -> int:
@@ -96,6 +97,7 @@ class Replay:
         if step is None:
             return None
         self._left.discard(path)
+        self._undos_left.discard(path)
         if (step.kind, step.name) != (kind, name):
             raise Diverged(
                 f"the code does not fit the record: as number {path} the code asks for {_said(kind, name)}, and "
@@ -119,8 +121,13 @@ class Replay:
 
     def check_undos_met(self) -> None:
         """Raise `Diverged` if something is to be undone that the code did not ask for: its undo is not known."""
-        self._left = {path for path in self._left if needs_undo(self._steps[path])}
+        self._left &= self._undos_left
         self.check_all_met()
+
+    @property
+    def has_undos_ahead(self) -> bool:
+        """Say whether the code has yet to ask for something that is to be undone."""
+        return bool(self._undos_left)
 
     def to_undo(self) -> list[Step]:
         """Return what is to be undone, in the order in which it is."""

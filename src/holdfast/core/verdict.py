@@ -260,8 +260,7 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
 
 def _cut_short(outcome: Outcome) -> bool:
     """Say whether the handler was in the middle of something. One that was never started was not."""
-    began = isinstance(outcome, Released) and outcome.started
-    return began or isinstance(outcome, Failed | Diverged | TimedOut | Stalled | Lost)
+    return isinstance(outcome, Failed | Diverged | TimedOut | Stalled | Lost) or getattr(outcome, "started", False)
 
 
 def _hold_open(outcome: Outcome, job: Job) -> Verdict:
@@ -284,6 +283,7 @@ def _is_forgiven(outcome: Lost, job: Job) -> bool:
 
 
 FORGIVEN_MAX = 10
+BECAUSE = "; it is rolled back because of: "
 
 
 def _by_on_crash(
@@ -333,8 +333,10 @@ def _run_again(
     if spent is not None:
         reason = f"{_reason(outcome)}; {spent}"
         if job.rolling_back:
-            because = f"; it is rolled back because of: {job.error}" if job.error else ""
-            return _hold(outcome, job, reason + because, failures=failures, crashes=crashes)
+            because = (job.error or "").rpartition(BECAUSE)[2]
+            return _hold(
+                outcome, job, reason + (BECAUSE + because if because else ""), failures=failures, crashes=crashes
+            )
         if job.undoable and job.on_crash != "fail":
             return _undo(outcome, job, now, reason)
         return _bury(outcome, job, reason, failures=failures, crashes=crashes)
@@ -356,13 +358,11 @@ def _bury(outcome: Outcome, job: Job, reason: str, *, failures: int, crashes: in
     return _verdict(Move.BURY, outcome, job, error=reason, notes=notes, failures=failures, crashes=crashes)
 
 
-def _undo(
-    outcome: Outcome, job: Job, now: float, reason: str, *, failures: int = 0, crashes: int = 0, asked: bool = False
-) -> Verdict:
-    """Begin to roll back. The undos have budgets of their own."""
+def _undo(outcome: Outcome, job: Job, now: float, reason: str, *, failures: int = 0, crashes: int = 0) -> Verdict:
+    """Begin to roll back. The undos have budgets of their own; who asked for it has been heard."""
     verdict = _verdict(Move.UNDO, outcome, job, run_at=now, error=reason, failures=failures, crashes=crashes)
-    stop = {"cancel_requested": False, "undo_requested": False} if asked else {}
-    return msgspec.structs.replace(verdict, rolling_back=True, fresh_budgets=True, open_step="", **stop)
+    heard = {"cancel_requested": False, "undo_requested": False} if job.undo_requested else {}
+    return msgspec.structs.replace(verdict, rolling_back=True, fresh_budgets=True, open_step="", **heard)
 
 
 def _park(outcome: Parked, job: Job) -> Verdict:
@@ -372,7 +372,7 @@ def _park(outcome: Parked, job: Job) -> Verdict:
 
 def _cancel(outcome: Outcome, job: Job, now: float) -> Verdict:
     if job.undo_requested and not job.rolling_back:
-        return _undo(outcome, job, now, _reason(outcome), asked=True)
+        return _undo(outcome, job, now, _reason(outcome))
     notes = (Note("cancelled", {"reason": _reason(outcome)}),)
     return _verdict(Move.CANCEL, outcome, job, error=_reason(outcome), notes=notes)
 

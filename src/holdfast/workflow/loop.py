@@ -216,8 +216,9 @@ async def play(driver: Looped, fn: Callable[..., Any], args: tuple[Any, ...], kw
                 raise driver.parking
             run.replay.check_all_met()
             return value
-        with contextlib.suppress(Rewinding, Exception):  # it comes as far as it ever did
-            await fn(*args, **kwargs)
+        if run.replay.has_undos_ahead:
+            with contextlib.suppress(Rewinding, Exception):  # it comes as far as it ever did
+                await fn(*args, **kwargs)
         await driver.drive(run.undo_all())
         return None
     except asyncio.CancelledError:

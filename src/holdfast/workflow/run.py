@@ -24,7 +24,7 @@ from holdfast.points import point
 from holdfast.stores.protocol import Answer, Store
 from holdfast.worker.executors import describe
 from holdfast.workflow.effects import Do, Operation, Pause, Read, Wait, Write
-from holdfast.workflow.values import NOTHING, nothing_to_do, raised_again, shape_of
+from holdfast.workflow.values import NOTHING, kind_of, nothing_to_do, raised_again, shape_of
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -61,7 +61,7 @@ class Run:
         self.app = app
         self.replay = Replay()
         self.main = Scope()
-        self._rewinds = attempt.job.rolling_back
+        self.rewinds = attempt.job.rolling_back  # the code is only run to learn which undos there are
         self._lock = threading.RLock()
         self._open: dict[str, str] = {}  # path -> name of the steps that must not be repeated and are in progress
         self._undos: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Shape | None]] = {}
@@ -83,6 +83,7 @@ class Run:
     def call(self, kind: StepKind, name: str, scope: Scope) -> Call:
         """Take the number of a call, now: whatever is faster later, this is what it is known by."""
         with self._lock:
+            self._stop_if_all_is_seen()
             path = scope.next()
             known = self.replay.meet(path, kind, name)
             passed = self.replay.at(scope.coming()) is not None
@@ -122,6 +123,7 @@ class Run:
         shape = shape_of(fn)
         if undo is not None:
             self._undos[call.path] = undo, args, kwargs, shape
+            self._stop_if_all_is_seen()
         if _is_recorded(call.known):
             return self._replayed(call, shape)
         self._forward()
@@ -179,7 +181,7 @@ class Run:
         else:
             wake_at = float(self._decode(call.known.result))
         left = wake_at - self._wall()
-        if call.was_passed or self._rewinds or left <= 0:
+        if call.was_passed or self.rewinds or left <= 0:
             return
         if left <= SHORT_S:
             yield Pause(left)
@@ -289,11 +291,6 @@ class Run:
             yield from self._write(self._written([undone]))
             self._note((undone,))
 
-    @property
-    def rewinds(self) -> bool:
-        """Say whether the code is only run to learn which undos there are."""
-        return self._rewinds
-
     def is_recorded(self, error: BaseException) -> bool:
         """Say whether this very exception is on record: then it would leave the workflow in every replay."""
         return any(error is known for known in self._recorded)
@@ -302,10 +299,15 @@ class Run:
 
     def _forward(self) -> None:
         """What is not recorded is not done while the code is only run to learn which undos there are."""
-        if self._rewinds:
+        if self.rewinds:
             raise Rewinding("the first call without a record")
         if self.attempt.interrupt is not None:
             raise self.attempt.interrupt
+
+    def _stop_if_all_is_seen(self) -> None:
+        """What comes behind the last step that is to be undone is of no interest to a rollback."""
+        if self.rewinds and not self.replay.has_undos_ahead:
+            raise Rewinding("nothing is left to be undone")
 
     def _base(self, call: Call, *, has_undo: bool = False, repeatable: bool = True) -> Step:
         job = self.attempt.job
@@ -351,13 +353,12 @@ class Run:
 
     def _failed(self, call: Call, base: Step, error: Exception, *, at_once: bool) -> Operation[None]:
         """Keep what went wrong until the code has gone on by it; write it at once if it must not come again."""
-        kind = type(error)
         failed = replace(
             base,
             state="recorded",
             result=None,
             error=describe(error)[:ERROR_MAX],
-            error_kind=kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
+            error_kind=kind_of(error),
             ended_at=self._wall(),
         )
         if not at_once:

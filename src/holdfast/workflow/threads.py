@@ -185,8 +185,9 @@ def play(driver: Threaded, fn: Callable[..., Any], args: tuple[Any, ...], kwargs
             value = fn(*args, **kwargs)
             run.replay.check_all_met()
             return value
-        with suppress(Rewinding, Parking, Exception):  # it comes as far as it ever did
-            fn(*args, **kwargs)
+        if run.replay.has_undos_ahead:
+            with suppress(Rewinding, Parking, Exception):  # it comes as far as it ever did
+                fn(*args, **kwargs)
         driver.drive(run.undo_all())
         return None
     except Exception as error:

@@ -18,6 +18,7 @@ from holdfast.workflow.effects import Operation
 NAME_MAX = 200
 NOTHING: Any = object()  # no default was given
 _shapes: dict[Any, Shape | None] = {}
+_raised: dict[str, type[Exception]] = {}  # exceptions that steps of this process have raised, by their names
 
 
 def name_of(fn: Any) -> str:
@@ -53,14 +54,23 @@ def shape_of(fn: Callable[..., Any]) -> Shape | None:
         return None
 
 
+def kind_of(error: Exception) -> str:
+    """Return what an exception is recorded by: the name of its class."""
+    kind = type(error)
+    if kind.__module__ == "builtins":
+        return kind.__name__
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    _raised[name] = kind
+    return name
+
+
 def raised_again(step: Step) -> Exception:
     """Return the exception that is recorded: of its own class if that is loaded here, which no import is made for."""
     kind, text = step.error_kind or "", (step.error or "").partition(": ")[2] or step.error or ""
     found: Any = getattr(builtins, kind, None)
     if not (inspect.isclass(found) and issubclass(found, Exception)):
-        found = next(
-            (each for each in _exceptions(Exception) if f"{each.__module__}.{each.__qualname__}" == kind), None
-        )
+        loaded = (each for each in _exceptions(Exception) if f"{each.__module__}.{each.__qualname__}" == kind)
+        found = _raised.get(kind) or next(loaded, None)
     if found is None:
         return StepFailed(step.name, kind, text)
     error: Exception = found.__new__(found, text)
