@@ -58,7 +58,7 @@ Operation = Generator[Effect, Any, T]
 def merged(waits: list[Parking]) -> Parking:
     """Return what wakes a workflow whose branches wait for several things: the first of them that comes."""
     times = [each.wake_at for each in waits if each.wake_at is not None]
-    awaits = tuple(dict.fromkeys(what for each in waits for what in each.awaits))
+    awaits = tuple(sorted({what for each in waits for what in each.awaits}))
     questions = [each.question for each in waits if each.question is not None]
     counts = [each.inbox for each in waits if each.awaits]
     return Parking(
