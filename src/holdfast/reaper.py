@@ -406,6 +406,7 @@ def _autopsy(job: Job, worker: Worker | None, wall: float, lease: float) -> dict
         "claimed_at": iso(job.claimed_at),
         "attempt": job.attempt,
         "started": job.started,
+        "step": job.open_step,
         "progress": job.progress,
         "note": job.note,
         "rss_mb": worker.rss_mb if worker else None,

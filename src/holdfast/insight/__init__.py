@@ -5,6 +5,7 @@ The command line and the server show the same plain data, so a field means the s
 
 from __future__ import annotations
 
+from holdfast.insight.steps import depth_of, progress_of, step_view, steps_of, took, waits_for
 from holdfast.insight.views import (
     SHOWN_STATES,
     Names,
@@ -41,6 +42,7 @@ __all__ = [
     "all_jobs",
     "brief",
     "counted",
+    "depth_of",
     "duration",
     "event_view",
     "explain",
@@ -54,10 +56,15 @@ __all__ = [
     "near",
     "near_tasks",
     "parsed",
+    "progress_of",
     "queue_views",
     "scan_view",
     "shown_url",
+    "step_view",
+    "steps_of",
+    "took",
     "totals",
+    "waits_for",
     "why",
     "worker_names",
     "worker_state",

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from msgspec.structs import replace
+
+from holdfast.clock import Clock
 from holdfast.core import acts
 from holdfast.core.flow import first_named
 from holdfast.core.payload import Codec, encode_value
+from holdfast.core.policy import Policy
 from holdfast.core.records import Job as Row
-from holdfast.core.records import Signal, Step
+from holdfast.core.records import NewJob, Signal, Step
 from holdfast.core.verdict import Verdict
 from holdfast.errors import NotFound, Refused, UsageError
-from holdfast.identity import new_id
+from holdfast.identity import new_id, new_job_id
 from holdfast.stores.protocol import Answer, Store
 from holdfast.workflow.values import checked_name
 
 if TYPE_CHECKING:
+    from holdfast.app import App
     from holdfast.jobs import Job
     from holdfast.tasks import Task
 
@@ -27,6 +32,7 @@ class Verbs:
     """See the module's docstring."""
 
     codec: Codec
+    clock: Clock
     tasks: dict[str, Task[..., Any]]
 
     def signal(self, id: str, name: str, value: Any = None, *, by: str = "app", signal_id: str | None = None) -> bool:
@@ -90,15 +96,15 @@ class Verbs:
         task = self.tasks.get(row.task)
         if not row.workflow or row.ended_at is None:
             raise Refused(f"job {id} is {row.state.value}: only a workflow that has ended can be forked")
-        if task is None:
-            raise UsageError(f"this app has no workflow {row.task!r}")
         first = _named(id, self.steps(id), step)
-        if not args and not kwargs:
-            args, kwargs = task.decode(row.payload)
-        draft = task.job(*args, **kwargs)
-        added = self.store.fork(draft.new, id, first.position)
+        new = _copied(row, new_job_id(self.clock))
+        if args or kwargs:
+            if task is None:
+                raise UsageError(f"this app has no workflow {row.task!r}, so its arguments cannot be checked")
+            new = replace(new, payload=task.encode(args, kwargs))
+        added = self.store.fork(new, id, first.position)
         self.store.wake()
-        return Job(task.app, added.id, existed=added.existed)
+        return Job(cast("App", self), added.id, existed=added.existed)
 
     def steps(self, id: str, *, aside: bool = False) -> list[Step]:
         """Return the recorded steps of a workflow, in their order; with `aside` also those that were set aside."""
@@ -116,6 +122,15 @@ class Verbs:
 
     def _act(self, id: str, seen_fence: int | None, judged: Callable[[Row], Verdict]) -> Job[Any]:
         raise NotImplementedError
+
+
+def _copied(row: Row, id: str) -> NewJob:
+    limits = {
+        name: getattr(row, name) for name in ("crashes_max", "on_crash", "lease_s", "beat_s", "timeout_s", "stall_s")
+    }
+    policy = Policy(retry=row.retry, **limits)
+    names = ("task", "payload", "queue", "priority")
+    return NewJob(id=id, policy=policy, workflow=True, **{name: getattr(row, name) for name in names})
 
 
 def _named(id: str, steps: list[Step], name: str) -> Step:
