@@ -32,6 +32,12 @@ _numbers = itertools.count(1)
 RETRY_FIELDS = {"attempts_max", "base_s", "cap_s", "jitter"}
 POLICY_FIELDS = {"crashes_max", "on_crash", "lease_s", "beat_s", "timeout_s", "stall_s"}
 EXPIRED = Lost("expired", "the lease ran out")
+# A job in the tables of the first version, in SQL that every store takes.
+OLD_JOB = (
+    "id, task, queue, payload, run_at, created_at, attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter,"
+    " crashes_max, on_crash, lease_s, beat_s",
+    "'old', 't', 'default', '{}', 1, 1, 3, 1, 60, '1', 3, 'retry', 30, 10",
+)
 WAY_TO: dict[State, tuple[dict[str, Any], Outcome | None]] = {
     State.RUNNING: ({}, None),
     State.WAITING: ({}, Parked("for a signal")),

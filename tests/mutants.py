@@ -311,6 +311,10 @@ OUTAGES = ("tests/stores/test_postgres_outages.py",)
 ISOLATION = tuple(f"tests/worker/test_isolation{part}.py" for part in ("_pool", "_parts", "", "_endings"))
 CELLS = ("tests/crash/test_isolation.py",)
 ENTRANCE = ("tests/worker/test_entrance.py",)
+PRUNER = ("tests/test_pruner.py",)
+RETENTION = ("tests/core/test_retention.py",)
+PRUNING = ("tests/crash/test_pruning.py",)
+LINES = ("tests/worker/test_lines.py",)
 ALERTS_RULES = ("tests/alerts/test_rules.py",)
 ALERTS_TELLER = ("tests/alerts/test_teller.py",)
 ALERTS_WEBHOOK = ("tests/alerts/test_webhook.py",)
@@ -514,6 +518,28 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         STORE,
     ),
     (
+        "an old term may prune",
+        "stores/sqlite/store.py",
+        "            batch.check_duty(db, under)\n            deleted = 0",
+        "            deleted = 0",
+        STORE,
+    ),
+    ("a purge of two states may delete twice as many", "stores/sqlite/store.py", "limit - deleted", "limit", STORE),
+    (
+        "an old term may prune in memory",
+        "stores/memory.py",
+        "            self._check_duty(under)\n            old: ",
+        "            old: ",
+        STORE,
+    ),
+    (
+        "an old term may prune on postgres and is told nothing",
+        "stores/postgres/store.py",
+        "        if not allowed:\n            raise duty_lost(under)\n        return int(deleted)",
+        "        return int(deleted)",
+        POSTGRES,
+    ),
+    (
         "a refused settlement commits the task's writes",
         "stores/sqlite/transaction.py",
         "if answer is Answer.ACCEPTED:",
@@ -628,8 +654,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "progress of a failed beat is forgotten",
         "worker/keeper.py",
-        "attempt.reported = False  # what it carried",
-        "pass  # what it carried",
+        "                attempt.unheard()\n            raise",
+        "                pass\n            raise",
         WORKER,
     ),
     # --- isolation
@@ -1048,6 +1074,42 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         'return _PASSWORD.sub(r"\\1***@", text)',
         ALERTS_RULES,
     ),
+    ("pruner: a batch carries no term", "pruner.py", "BATCH, under=duty)", "BATCH)", PRUNER),
+    (
+        "pruner: the duty is not renewed in a long pass",
+        "pruner.py",
+        "(duty := self._post.duty()) is not None:",
+        "(duty := self._post._duty) is not None:",
+        PRUNER,
+    ),
+    ("pruner: it does not rest", "pruner.py", "self._rest(self._clock.lease() - began)", "pass", PRUNER),
+    ("pruner: it rests no longer on a slow store", "pruner.py", "max(REST_MIN_S, REST * took_s)", "REST_MIN_S", PRUNER),
+    ("pruner: a stop waits for all batches", "pruner.py", "while not self._stopping.is_set() and (", "while (", PRUNER),
+    ("pruner: the duty is not given back", "pruner.py", "        self._post.resign()\n", "", PRUNER),
+    (
+        "pruner: an outage ends it",
+        "pruner.py",
+        "            except HoldfastError as error:\n                pause_s = trouble.met(error)\n",
+        "            except HoldfastError:\n                return\n",
+        PRUNER,
+    ),
+    (
+        "pruner: what is refused is not told",
+        "pruner.py",
+        "            self._post.refused()\n",
+        "            pass\n",
+        PRUNER,
+    ),
+    ("retention: any state may be named", "core/retention.py", "if name not in ENDED:", "if False:", RETENTION),
+    (
+        "retention: any length will do",
+        "core/retention.py",
+        "if not SHORTEST_S <= age_s",
+        "if False and not age_s",
+        RETENTION,
+    ),
+    ("retention: a worker does not prune", "cli/worker.py", "        if found.keep:\n", "        if False:\n", PRUNING),
+    ("retention: the daemon keeps what it was given", "cli/reaper.py", "name=who), pruner:", "name=who):", PRUNING),
     ("alerts: a message may be of any size", "alerts/messages.py", "> BODY_MAX and", "> 10**9 and", ALERTS_RULES),
     (
         "alerts: every worker tells",
@@ -1204,6 +1266,120 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         'if b"now" in words or not words:',
         'if b"now" in words:',
         CRASH,
+    ),
+    (
+        "the log of an attempt stays on the row",
+        "stores/sqlite/queries.sql",
+        "    ended_at = iif(ending.ended, :wall, NULL),\n    log = NULL\n",
+        "    ended_at = iif(ending.ended, :wall, NULL)\n",
+        STORE,
+    ),
+    (
+        "the log of an attempt stays on the row after a success",
+        "stores/sqlite/queries.sql",
+        "    ended_at = :wall,\n    log = NULL\n",
+        "    ended_at = :wall\n",
+        STORE,
+    ),
+    (
+        "postgres: the log of an attempt stays on the row",
+        "stores/postgres/queries.sql",
+        "        ended_at = CASE WHEN ending.ended THEN clock.wall END,\n        log = NULL\n",
+        "        ended_at = CASE WHEN ending.ended THEN clock.wall END\n",
+        POSTGRES,
+    ),
+    (
+        "postgres: the log of an attempt stays on the row after a success",
+        "stores/postgres/queries.sql",
+        "        ended_at = clock.wall,\n        log = NULL\n",
+        "        ended_at = clock.wall\n",
+        POSTGRES,
+    ),
+    (
+        "a thread that goes on logs for the attempt before",
+        "worker/attempt.py",
+        "                    whose.set(None)\n                return",
+        "                return",
+        LINES,
+    ),
+    (
+        "a record of another attempt of the cell is taken",
+        "worker/lines.py",
+        "attempt is not None and word.attempt == attempt.key",
+        "attempt is not None",
+        LINES,
+    ),
+    (
+        "a record that cannot be written breaks the job",
+        "worker/lines.py",
+        "        except Exception as error:\n            line =",
+        "        except ImportError as error:\n            line =",
+        LINES,
+    ),
+    (
+        "lines are as long as they like",
+        "worker/lines.py",
+        "            if room < 0:\n",
+        "            if False:\n",
+        LINES,
+    ),
+    (
+        "secrets are in the lines",
+        "core/text.py",
+        '"⏎".join(hide_secrets(text[: 2 * most]).splitlines())',
+        '"⏎".join(text[: 2 * most].splitlines())',
+        LINES,
+    ),
+    (
+        "half a secret is not recognised",
+        "core/text.py",
+        "hide_secrets(text[: 2 * most])",
+        "hide_secrets(text[:most])",
+        LINES,
+    ),
+    (
+        "the first worker to stop makes the others deaf",
+        "worker/lines.py",
+        "                if not _places[place]:\n",
+        "                if True:\n",
+        LINES,
+    ),
+    (
+        "nobody sees warnings where logging is not set up",
+        "worker/lines.py",
+        "record.levelno >= last.level and self._is_alone(record)",
+        "False",
+        LINES,
+    ),
+    (
+        "the same lines go with every beat",
+        "worker/lines.py",
+        "        if not self.fresh:\n            return None\n",
+        "",
+        LINES,
+    ),
+    (
+        "what a beat lost is not told again",
+        "worker/attempt.py",
+        "            self.lines.fresh = True\n",
+        "            pass\n",
+        LINES,
+    ),
+    ("a short job that logs costs a beat", "worker/attempt.py", "now - self.started_at >= SHORT_S", "True", LINES),
+    ("a beat carries the lines of everybody", "worker/keeper.py", "[:TALKERS_MAX]", "", LINES),
+    (
+        "who talks most is heard alone",
+        "worker/keeper.py",
+        "key=lambda attempt: attempt.window.sent_at",
+        "key=lambda attempt: attempt.key",
+        LINES,
+    ),
+    (
+        "lines are told as often as the keeper looks",
+        "worker/keeper.py",
+        "        talkers = _talkers(attempts, now)\n",
+        "        talkers = _talkers(attempts, now)\n        due |= talkers\n",
+        LINES,
     ),
 ]
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,16 @@ from holdfast.errors import (
     StoreUnavailable,
 )
 from holdfast.reaper import SECOND_LOOK_S, Reaper
+from holdfast.stores.protocol import Schema
+from holdfast.stores.sql import load_migrations
 from holdfast.stores.sqlite import liveness
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
-from tests.factory import a_worker, add, claim, enrol, make_job, row, settle, start
+from tests.factory import OLD_JOB, a_worker, add, claim, enrol, make_job, row, settle, start
 from tests.worker.house import House, until
 
 BOOT = SystemClock().boot_id
+MIGRATIONS = load_migrations("holdfast.stores.sqlite")
 READS: list[Callable[[SqliteStore], Any]] = [
     lambda store: store.get("x"),
     lambda store: store.find(Filter()),
@@ -249,6 +253,24 @@ def test_a_newer_schema_is_refused_and_left_alone(path: Path, store: SqliteStore
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
+def test_a_file_of_any_earlier_version_is_brought_up_to_date_with_what_is_in_it(
+    tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    with monkeypatch.context() as earlier:
+        earlier.setattr("holdfast.stores.sqlite.store._MIGRATIONS", MIGRATIONS[:version])
+        old = SqliteStore(url)
+        old.migrate()
+        old.close()
+    with closing(sqlite3.connect(tmp_path / "old.db", isolation_level=None)) as db:
+        db.execute(f"INSERT INTO holdfast_job ({OLD_JOB[0]}) VALUES ({OLD_JOB[1]})")
+    new = SqliteStore(url)
+    assert new.migrate() == Schema(found=version, wanted=len(MIGRATIONS))
+    assert [each.id for each in claim(new, enrol(new))] == ["old"]
+    new.close()
+
+
 def test_an_older_schema_is_refused_by_those_who_migrate_themselves(path: Path, store: SqliteStore) -> None:
     for version, command in ((1, "db migrate"), (0, "db init")):
         set_schema(path, version)
@@ -442,6 +464,8 @@ LOOK = """
 import json, sys
 from holdfast.stores.sqlite.store import SqliteStore
 store = SqliteStore("sqlite:///" + sys.argv[1])
+from holdfast.stores.protocol import Schema
+from holdfast.stores.sql import load_migrations
 from holdfast.stores.sqlite import liveness
 with store._db.reading() as db:
     [inode] = db.execute("SELECT lock_inode FROM holdfast_worker WHERE id = ?", (sys.argv[2],)).fetchone()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, get_args, overload
 
 from holdfast.clock import Clock, SystemClock
@@ -14,6 +14,7 @@ from holdfast.core.machine import State
 from holdfast.core.payload import JSON, Codec, encode_value
 from holdfast.core.records import Filter
 from holdfast.core.records import Job as Row
+from holdfast.core.retention import Age, Retention
 from holdfast.core.verdict import Verdict
 from holdfast.declaring import Declares
 from holdfast.errors import NotFound, Refused, SchemaMismatch, UsageError
@@ -47,7 +48,8 @@ class App(Declares, Verbs):
     url: `sqlite:///jobs.db` (a path from here; four slashes for one from the root), `postgresql://user@host/database`,
     `memory://`; by default `$HOLDFAST_DB`, or a file `holdfast.db` in this folder. codec: how payloads and results
     become text, when JSON does not serve; every program of the fleet needs the same. journal: "full" also records
-    claims and successes.
+    claims and successes. keep: how long ended jobs are kept, by state, such as {"done": "7d", "dead": "90d"};
+    what is not named is kept for ever. `holdfast worker` deletes the rest.
     migrate: False for those who run `holdfast db migrate` themselves; a stale schema is then refused.
 
         app = App("sqlite:///jobs.db")
@@ -67,6 +69,7 @@ class App(Declares, Verbs):
         codec: Codec | None = None,
         logger: logging.Logger | None = None,
         journal: Journal = "short",
+        keep: Mapping[str, Age] | None = None,
         migrate: bool = True,
         clock: Clock | None = None,
     ) -> None:
@@ -75,6 +78,7 @@ class App(Declares, Verbs):
         self.codec: Codec = codec if codec is not None else JSON
         self.logger = logger if logger is not None else logging.getLogger("holdfast")
         self.journal: Journal = journal
+        self.keep = Retention.declare(keep)
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.hooks = Hooks()
         self.alerts: tuple[Alert, ...] = ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 POINTS = (
     "add.before",
@@ -27,6 +28,7 @@ POINTS = (
     "beat.before",
     "reap.retired",
     "reap.middle",
+    "prune.before",
     "migrate.middle",
 )
 
@@ -52,7 +54,9 @@ def _fire(name: str) -> None:
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
+        signal.pthread_kill(
+            threading.get_ident(), signal.SIGSTOP
+        )  # this thread gets no further; all others stop with it
     elif action == "exit":
         os._exit(70)
     else:

@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Clock, pause
+from holdfast.core.autopsy import autopsy, of_worker
 from holdfast.core.epitaph import Epitaph, read_epitaph
 from holdfast.core.machine import State
 from holdfast.core.records import Detector, Duty, Filter, Job, Vanished, Worker
-from holdfast.core.times import iso
 from holdfast.core.verdict import Lost, Released, Settlement, Verdict, judge, settlement
 from holdfast.errors import HoldfastError, PolicyError, StoreError, is_passing
 from holdfast.hooks import Hooks
@@ -299,7 +299,7 @@ class Reaper:
         outcome = Lost(
             detector=death.detector,
             cause=f"worker {holder.name if holder else job.worker} was lost: {death.cause}",
-            autopsy=_autopsy(job, holder, now.wall, now.lease) | death.facts,
+            autopsy=autopsy(job, of_worker(holder, job, now), now, death.facts),
             suspects=suspects if suspects > 1 else 0,
             excused=death.excused or in_gap,
             spread_s=death.spread_s,
@@ -391,26 +391,3 @@ def _by_worker(jobs: Sequence[Job]) -> list[list[Job]]:
 
 def _spread(jobs: int) -> float:
     return STORM_SPREAD_S if jobs > STORM else 0.0
-
-
-def _autopsy(job: Job, worker: Worker | None, wall: float, lease: float) -> dict[str, Any]:
-    """Collect what is known of the victim, for the journal."""
-    known: dict[str, Any] = {
-        "worker": worker.name if worker else job.worker,
-        "host": worker.host if worker else None,
-        "pid": worker.pid if worker else None,
-        "last_beat": iso(worker.beat_at) if worker else None,
-        "lease_until": iso(wall + (job.lease_until or lease) - lease),
-        "seconds_since_beat": round(wall - worker.beat_at, 3) if worker else None,
-        "seconds_overdue": round(max(0.0, lease - (job.lease_until or lease)), 3),
-        "claimed_at": iso(job.claimed_at),
-        "attempt": job.attempt,
-        "started": job.started,
-        "step": job.open_step,
-        "progress": job.progress,
-        "note": job.note,
-        "rss_mb": worker.rss_mb if worker else None,
-        "fence_before": job.fence,
-        "fence_after": job.fence + 1,
-    }
-    return {name: value for name, value in known.items() if value is not None}

@@ -159,7 +159,8 @@ class Stores(RuleBasedStateMachine):
         return self._claim(job.worker or "", job.claim_id, **given) if again else self._claim(worker, **given)
 
     @rule(pair=attempts, other=attempts, third=attempts, many=some, of_another=rarely, worker=workers,
-          started=st.booleans(), progress=st.sampled_from([None, 0.5]), note=st.sampled_from([None, "n"]))  # fmt: skip
+          started=st.booleans(), progress=st.sampled_from([None, 0.5]), note=st.sampled_from([None, "n"]),
+          log=st.sampled_from([None, "l"]))  # fmt: skip
     def beat(
         self, pair: Pair, other: Pair, third: Pair, many: int, of_another: bool, worker: str, **pulse: Any
     ) -> None:

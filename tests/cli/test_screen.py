@@ -49,13 +49,13 @@ def hostile(store: Store) -> str:
     """A job that has poison in every place that takes text."""
     worker = enrol(store, name=EVIL, host=EVIL, queues=[EVIL])
     job = start(store, worker, id="evil", task=EVIL, queue=EVIL, key=EVIL, payload=json.dumps({"x": EVIL}))
-    store.beat(worker, [Pulse(job.lease, progress=0.5, note=EVIL)])
+    store.beat(worker, [Pulse(job.lease, progress=0.5, note=EVIL, log=EVIL)])
     settle(store, job, Lost("expired", EVIL, {"note": EVIL, EVIL: EVIL, "stack": EVIL, "log": [EVIL]}))
     store.pause(EVIL, True)
     running = start(store, worker, id="evil2", task=EVIL, queue="b")
-    store.beat(worker, [Pulse(running.lease, progress=0.5, note=EVIL)])
+    store.beat(worker, [Pulse(running.lease, progress=0.5, note=EVIL, log=EVIL)])
     dead = start(store, worker, id="evil3", task=EVIL, queue="c", attempts_max=1)
-    settle(store, dead, Failed(EVIL, {"traceback": EVIL}))
+    settle(store, dead, Failed(EVIL, {"traceback": EVIL, "log": [EVIL, EVIL]}))
     done = start(store, worker, id="evil4", task=EVIL, queue="d")
     settle(store, done, Succeeded(json.dumps(EVIL)))
     return job.id
@@ -180,7 +180,14 @@ def test_the_story_of_a_job_lays_out_the_autopsy(run: Run, store: Store) -> None
     worker = enrol(store, name="w1")
     job = start(store, worker, on_crash="hold", payload='{"order": 42}', key="order-42", priority=3)
     autopsy = {"host": "h", "pid": 7, "seconds_since_beat": 61.5, "rss_mb": 31.2, "exit_code": -9, "new_fact": [1, 2]}
-    autopsy |= {"stack": "File x\n  line 3", "fence_before": 1, "fence_after": 2, "progress": 0.4, "started": True}
+    autopsy |= {
+        "log": ["INFO shop: one", "INFO shop: two"],
+        "stack": "File x\n  line 3",
+        "fence_before": 1,
+        "fence_after": 2,
+        "progress": 0.4,
+        "started": True,
+    }
     settle(store, job, Lost("exit", "killed by SIGKILL", autopsy))
     told = run("jobs", "show", job.id).stdout
     assert told.startswith(f"{job.task}  held  {job.id}\n")
@@ -200,24 +207,34 @@ def test_the_story_of_a_job_lays_out_the_autopsy(run: Run, store: Store) -> None
         "had begun": "yes",
         "fence": "1 before, 2 after",
         "new fact": "[1, 2]",
+        "last lines": "INFO shop: one",
         "stack": "File x",
     }.items():
         assert re.search(rf"^ +{label} +{re.escape(value)}$", told, re.MULTILINE), label
     assert re.search(r"^ {18}  line 3$", told, re.MULTILINE)
+    assert re.search(r"^ {18}INFO shop: two$", told, re.MULTILINE)
     assert row(store, job.id).state is State.HELD
 
 
 def test_the_story_of_a_running_and_of_a_done_job(run: Run, store: Store) -> None:
     worker = enrol(store, name="w1")
     job = start(store, worker, lease_s=600.0)
-    store.beat(worker, [Pulse(job.lease, progress=0.25, note="chunk 3")])
+    store.beat(worker, [Pulse(job.lease, progress=0.25, note="chunk 3", log="INFO shop: one\nINFO shop: two")])
     told = run("jobs", "show", job.id).stdout
     assert re.search(r"^  worker +w1$", told, re.MULTILINE)
     assert re.search(r"^  progress +25% chunk 3$", told, re.MULTILINE)
+    assert re.search(r"^  last lines  INFO shop: one\n {14}INFO shop: two$", told, re.MULTILINE)
     settle(store, job, Succeeded(json.dumps("x" * 5000)))
     told = run("jobs", "show", job.id).stdout
     assert "It succeeded at attempt 1" in told
     assert "all of it with --json" in told
+
+
+def test_the_story_of_a_failure_has_its_last_lines(run: Run, store: Store) -> None:
+    job = start(store)
+    settle(store, job, Failed("no", {"log": ["INFO shop: one", "INFO shop: two"]}))
+    told = run("jobs", "show", job.id).stdout
+    assert re.search(r"^ {6}last lines  INFO shop: one\n {18}INFO shop: two$", told, re.MULTILINE)
 
 
 def test_the_story_of_a_job_that_a_person_resolved(run: Run, store: Store) -> None:

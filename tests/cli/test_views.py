@@ -11,7 +11,7 @@ import pytest
 from holdfast import insight
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
-from holdfast.core.records import Filter, Moment
+from holdfast.core.records import Filter, Moment, Pulse
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError
 from holdfast.reaper import Reaper, Report
@@ -53,7 +53,10 @@ def test_one_job_with_its_history(run: Run, store: Store) -> None:
     worker = enrol(store, name="w1", boot_id=SystemClock().boot_id)
     job = start(store, worker, on_crash="hold")
     running = run.json("jobs", "show", job.id)
-    assert set(running) == JOB | {"events", "steps"}
+    assert set(running) == JOB | {"log", "events", "steps"}
+    assert running["log"] is None
+    store.beat(worker, [Pulse(job.lease, log="one\ntwo")])
+    assert run.json("jobs", "show", job.id)["log"] == ["one", "two"]
     assert running["state"] == "running"
     assert running["worker"] == "w1"
     assert (running["attempt"], running["fence"]) == (1, 1)
@@ -64,6 +67,7 @@ def test_one_job_with_its_history(run: Run, store: Store) -> None:
     assert [set(event) for event in held["events"]] == [EVENT, EVENT]
     assert [event["kind"] for event in held["events"]] == ["zombie", "held"]
     zombie = held["events"][0]
+    assert (zombie["detail"]["log"], held["log"]) == (["one", "two"], None)
     assert (zombie["worker"], zombie["fence"]) == ("w1", 1)
     assert zombie["detail"]["detector"] == "expired"
     assert zombie["detail"]["decision"] == "hold"

@@ -8,7 +8,7 @@ from holdfast.core.verdict import Lost
 from holdfast.errors import DutyLost
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
-from tests.factory import enrol, picture, row, settlement, start
+from tests.factory import enrol, job_in, picture, row, settlement, start
 
 LOST = Lost("expired", "the lease ran out")
 
@@ -75,6 +75,7 @@ def test_an_act_under_the_current_term_is_accepted_also_when_its_time_has_run_ou
 def test_the_act_of_an_old_term_is_refused_and_changes_nothing(store: Store, clock: FakeClock, end: str) -> None:
     duty = acquire(store)
     worker = enrol(store)
+    job_in(store, State.DONE)
     job = start(store, worker)
     if end == "resigned":
         store.resign(duty)
@@ -89,7 +90,15 @@ def test_the_act_of_an_old_term_is_refused_and_changes_nothing(store: Store, clo
         store.settle([settlement(job, LOST)], under=duty)
     with pytest.raises(DutyLost):
         store.retire(worker, "vanished", under=duty)
+    with pytest.raises(DutyLost):
+        store.purge([State.DONE], clock.wall() + 1, under=duty)
     assert picture(store) == before
+
+
+def test_what_is_deleted_under_the_current_term_is_gone(store: Store, clock: FakeClock) -> None:
+    job = job_in(store, State.DONE)
+    assert store.purge([State.DONE], clock.wall() + 1, under=acquire(store)) == 1
+    assert store.get(job.id) is None
 
 
 def test_a_duty_is_no_proof_of_another_that_was_lost(store: Store, clock: FakeClock) -> None:
@@ -99,13 +108,17 @@ def test_a_duty_is_no_proof_of_another_that_was_lost(store: Store, clock: FakeCl
     clock.advance(30)
     acquire(store, "b")
     worker = enrol(store)
+    job_in(store, State.DONE)
     job = start(store, worker)
     before = picture(store)
     with pytest.raises(DutyLost):
         store.settle([settlement(job, LOST)], under=lost)
     with pytest.raises(DutyLost):
         store.retire(worker, "vanished", under=lost)
+    with pytest.raises(DutyLost):
+        store.purge([State.DONE], clock.wall() + 1, under=lost)
     assert picture(store) == before
+    assert store.purge([State.DONE], clock.wall() + 1, under=kept) == 1
     assert store.retire(worker, "vanished", under=kept) is True
 
 

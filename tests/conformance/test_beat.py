@@ -122,6 +122,25 @@ def test_progress_and_note_are_kept_until_new_ones_come(store: Store) -> None:
     assert (row(store, job.id).progress, row(store, job.id).note) == (0.0, "")
 
 
+def test_the_log_is_kept_until_new_lines_come(store: Store) -> None:
+    job = start(store)
+    assert job.worker is not None
+    assert row(store, job.id).log is None
+    store.beat(job.worker, [Pulse(job.lease, log="one\ntwo 🐈")])
+    assert row(store, job.id).log == "one\ntwo 🐈"
+    store.beat(job.worker, [Pulse(job.lease, progress=0.5)])
+    assert row(store, job.id).log == "one\ntwo 🐈"
+    store.beat(job.worker, [Pulse(job.lease, log="three")])
+    assert (row(store, job.id).log, row(store, job.id).progress) == ("three", 0.5)
+
+
+def test_each_job_has_its_own_log(store: Store) -> None:
+    worker = enrol(store)
+    jobs = [start(store, worker) for _ in range(3)]
+    store.beat(worker, [Pulse(jobs[0].lease, log="of the first"), Pulse(jobs[1].lease), Pulse(jobs[2].lease, log="z")])
+    assert [row(store, job.id).log for job in jobs] == ["of the first", None, "z"]
+
+
 def test_a_job_taken_ahead_counts_as_started_from_the_first_beat_that_says_so(store: Store) -> None:
     add(store)
     worker = enrol(store)
@@ -200,7 +219,9 @@ def test_a_stale_lease_is_lost_and_nothing_changes_but_one_event(
     before = row(store, lease.job_id)
     clock.advance(10)
     for _ in range(3):
-        assert store.beat(worker, [Pulse(lease, progress=0.5, note="I live!")]) == BeatAnswer(lost=[lease.job_id])
+        assert store.beat(worker, [Pulse(lease, progress=0.5, note="I live!", log="I live!")]) == BeatAnswer(
+            lost=[lease.job_id]
+        )
     assert row(store, lease.job_id) == before
     [event] = stale_reports(store)
     assert (event.job_id, event.fence, event.worker, event.at) == (

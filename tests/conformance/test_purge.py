@@ -62,6 +62,17 @@ def test_the_limit_holds_and_the_oldest_go_first(store: Store, clock: FakeClock)
     assert store.purge([State.DONE], clock.wall(), limit=2) == 0
 
 
+def test_of_several_states_one_goes_after_the_other_within_the_limit(store: Store, clock: FakeClock) -> None:
+    done = [job_in(store, State.DONE) for _ in range(2)]
+    clock.advance(1)
+    dead = [job_in(store, State.DEAD) for _ in range(2)]
+    clock.advance(1)
+    assert store.purge([State.DEAD, State.DONE], clock.wall(), limit=3) == 3
+    assert [store.get(job.id) for job in dead] == [None, None]
+    assert [store.get(job.id) for job in done].count(None) == 1
+    assert store.purge([State.DEAD, State.DONE], clock.wall(), limit=3) == 1
+
+
 def test_the_history_of_others_stays(store: Store, clock: FakeClock) -> None:
     job_in(store, State.DEAD)
     clock.advance(10)

@@ -192,11 +192,22 @@ def test_progress_and_note_stay_readable_after_the_end(store: Store) -> None:
     assert (row(store, job.id).progress, row(store, job.id).note) == (0.5, "half")
 
 
+@pytest.mark.parametrize("outcome", [Succeeded(), Failed("no"), EXPIRED, Released(True, "stop")], ids=repr)
+def test_the_log_leaves_the_row_with_the_attempt(store: Store, outcome: Outcome) -> None:
+    """So nobody takes the lines of one attempt for those of the next."""
+    job = start(store)
+    assert job.worker is not None
+    store.beat(job.worker, [Pulse(job.lease, log="said by the first")])
+    assert settle(store, job, outcome) is Answer.ACCEPTED
+    assert row(store, job.id).log is None
+
+
 @pytest.mark.parametrize("text", AWKWARD.values(), ids=AWKWARD.keys())
 def test_any_error_result_note_and_detail_come_back_as_they_were(store: Store, text: str) -> None:
     job = start(store)
     assert job.worker is not None
-    store.beat(job.worker, [Pulse(job.lease, note=text)])
+    store.beat(job.worker, [Pulse(job.lease, note=text, log=text)])
+    assert row(store, job.id).log == text
     verdict = Verdict(
         move=Move.BURY,
         state=State.DEAD,

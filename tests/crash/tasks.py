@@ -7,6 +7,7 @@ appending, so lines of many processes never mix, and a line that is there was wr
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -88,6 +89,16 @@ def from_the_grave(ctx: Context) -> int:
             time.sleep(0.005)
     write("end", ctx)
     return ctx.fence
+
+
+@app.task(name="chatty", retry=AGAIN)
+def chatty(ctx: Context) -> None:
+    """Say what it does; the first attempt never ends by itself."""
+    write("start", ctx)
+    ctx.log.info("attempt %d opened postgresql://ann:hunter2@db/shop", ctx.attempt)
+    logging.getLogger("shop.till").warning("attempt %d has %s", ctx.attempt, "token=hunter2")
+    while ctx.attempt == 1:
+        time.sleep(0.005)
 
 
 @app.task(name="wait", retry=AGAIN)

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.machine import State
+from holdfast.core.records import Filter
 from holdfast.stores.postgres.connection import Connections, Cursor
 from holdfast.stores.postgres.store import PostgresStore
 from tests.servers import PostgresServer
@@ -35,7 +37,8 @@ def full(server: PostgresServer) -> Any:
 FILL = f"""
         INSERT INTO plans.job (id, task, queue, payload, run_at, created_at, attempts_max, backoff_base_s,
             backoff_cap_s, backoff_jitter, crashes_max, on_crash, lease_s, beat_s, state, ended_at)
-        SELECT 'j' || n, 't', 'default', '{{}}', n, n, 3, 1, 60, true, 3, 'retry', 30, 10,
+        SELECT 'j' || n, 't', CASE WHEN n % 2000 < 2 THEN 'rare' ELSE 'default' END,
+            '{{}}', n, n, 3, 1, 60, true, 3, 'retry', 30, 10,
             CASE WHEN n % 2 = 0 THEN 'ready' ELSE 'done' END, CASE WHEN n % 2 = 1 THEN n END
         FROM generate_series(1, {JOBS}) AS n
 """
@@ -79,3 +82,29 @@ def explained(queries: Connections, query: str, db: Cursor) -> str:
     with db.connection.transaction(force_rollback=True):
         rows = db.execute(b"EXPLAIN " + queries[query], VALUES[query], prepare=False).fetchall()
     return "\n".join(row[0] for row in rows)
+
+
+@pytest.mark.parametrize("queue", [None, "default", "rare"])
+@pytest.mark.parametrize("states", [(), (State.READY,), (State.HELD,), (State.DONE,), (State.CANCELLED,)])
+def test_a_list_reads_no_more_than_it_shows(
+    full: PostgresStore, queue: str | None, states: tuple[State, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those of another state nor, if they are few, those of another queue are passed on the way."""
+    asked: list[tuple[str, dict[str, Any]]] = []
+    with monkeypatch.context() as instead:
+        instead.setattr(full._db, "one", lambda query, values: asked.append((query, values)) or ["[]"])
+        full.find(Filter(queue=queue, states=states, limit=20))
+
+    def read_by(db: Cursor) -> tuple[int, int]:
+        with db.connection.transaction():
+            before = db.execute(READ).fetchone() or (0, 0)
+            db.execute(full._db[asked[0][0]], asked[0][1])
+            after = db.execute(READ).fetchone() or (0, 0)
+        return after[0] - before[0], after[1] - before[1]
+
+    scans, rows = full._db.run(read_by)
+    assert scans == 0
+    assert rows < 1000
+
+
+READ = "SELECT seq_scan, seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'plans.job'::regclass"

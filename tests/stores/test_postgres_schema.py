@@ -21,11 +21,13 @@ from holdfast.errors import (
 from holdfast.stores.postgres.connection import Options
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Schema
-from tests.factory import a_worker, add, claim, enrol, make_job, start
+from holdfast.stores.sql import load_migrations
+from tests.factory import OLD_JOB, a_worker, add, claim, enrol, make_job, start
 from tests.servers import PostgresServer
 from tests.worker.house import House
 
 Houses = Callable[..., House]
+MIGRATIONS = load_migrations("holdfast.stores.postgres")
 
 MIGRATE = """
 import os, sys
@@ -131,20 +133,21 @@ def test_a_user_who_may_only_read_is_told_so(server: PostgresServer, schema: str
 # ----------------------------------------------------------------------------------- another schema
 
 
-def test_a_store_of_the_first_version_is_brought_up_to_date_with_what_is_in_it(
-    server: PostgresServer, schema: str
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS)))
+def test_a_store_of_any_earlier_version_is_brought_up_to_date_with_what_is_in_it(
+    server: PostgresServer, schema: str, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = PostgresStore(f"{server.url}?schema={schema}")
-    old.migrate()
-    server.execute(
-        f"ALTER TABLE {schema}.worker DROP COLUMN claim_try; UPDATE {schema}.meta SET value = '1' WHERE name = 'schema'"
-    )
-    worker, job = enrol(old), add(old)
-    new = PostgresStore(f"{server.url}?schema={schema}")
-    assert new.migrate() == Schema(found=1, wanted=2)
-    assert [each.id for each in claim(new, worker)] == [job.id]
+    url = f"{server.url}?schema={schema}"
+    with monkeypatch.context() as earlier:
+        earlier.setattr("holdfast.stores.postgres.store._MIGRATIONS", MIGRATIONS[:version])
+        old = PostgresStore(url)
+        old.migrate()
+        old.close()
+    server.execute(f"INSERT INTO {schema}.job ({OLD_JOB[0]}) VALUES ({OLD_JOB[1]})")
+    new = PostgresStore(url)
+    assert new.migrate() == Schema(found=version, wanted=len(MIGRATIONS))
+    assert [each.id for each in claim(new, enrol(new))] == ["old"]
     new.close()
-    old.close()
 
 
 def test_a_newer_schema_is_refused_with_exit_code_4(server: PostgresServer, schema: str) -> None:

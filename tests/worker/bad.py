@@ -34,6 +34,21 @@ def kill_itself() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def tell_and_spin(ctx: Context) -> None:
+    ctx.log.warning("going round")
+    spin()
+
+
+def tell_and_kill_itself(ctx: Context) -> None:
+    ctx.log.warning("last words")
+    kill_itself()
+
+
+def tell_and_raise(ctx: Context) -> None:
+    ctx.log.warning("about to raise")
+    raise ValueError("as told")
+
+
 def hog() -> int:
     hoard = []
     while len(hoard) < 10_000:

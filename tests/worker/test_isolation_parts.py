@@ -13,6 +13,8 @@ import pytest
 
 from holdfast import App, Retry
 from holdfast.core.lease import TrustWindow
+from holdfast.core.records import Moment
+from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.errors import Cancelled, LeaseLost, NoProgress, TimeLimit
 from holdfast.worker import memory, pool, wire
@@ -115,14 +117,18 @@ def test_a_group_limits_counts_and_kills(tmp_path: Path) -> None:
 def test_the_cause_in_words(
     code: int | None, killed_for_memory: bool, error: str | None, cause: str, facts: dict[str, Any]
 ) -> None:
-    attempt: Any = SimpleNamespace(job=a_job(), progress=0.5, note=None)
+    task: Any = None
+    attempt = Attempt(a_job(), task, 100.0)
+    attempt.move(101.0, 0.5, None)
     cell: Any = SimpleNamespace(pid=7, error=error, peak_mb=1945.6)
-    outcome = lost(attempt, cell, code, "w", "File x, line 1", killed_for_memory)
+    outcome = lost(attempt, cell, code, "w", "File x, line 1", killed_for_memory, Moment(1_000.0, 102.0))
     assert isinstance(outcome, Lost)
     assert (outcome.detector, outcome.cause, outcome.suspects) == ("exit", cause, 1)
     known = outcome.autopsy
     assert {name: known[name] for name in ("exit_code", "signal") if name in known} == facts
     assert (known["pid"], known["progress"], known["stack"]) == (7, 0.5, "File x, line 1")
+    assert (known["last_beat"], known["seconds_since_beat"]) == (iso(998.0), 0.0)
+    assert (known["lease_until"], known["seconds_overdue"]) == (iso(998.0 + attempt.job.lease_s), 0.0)
 
 
 # --- Stopping ---------------------------------------------------------------------------------------------
@@ -309,7 +315,7 @@ def test_one_whose_lease_is_about_to_end_is_not_begun(file_house: House, monkeyp
         job = task.enqueue()
         [attempt] = until(lambda: list(runner._pool._waiting) if ready else [], "a cell is there, and not free yet")
         now = file_house.app.clock.lease()
-        attempt.window = TrustWindow(now, now, now + 5.0)  # no beat got through for long
+        attempt.window = TrustWindow(now, now, now, now + 5.0)  # no beat got through for long
         monkeypatch.setattr(pool.Pool, "_rest", rest)
         for given in tuple(ready):
             runner._pool._do(lambda given=given: rest(*given))  # type: ignore[misc]

@@ -233,7 +233,7 @@ def test_a_handler_that_has_no_time_to_be_asked_is_ended_at_once(
 ) -> None:
     now = pool._clock.lease()
     attempt = Attempt(a_job(lease_s=30.0), SimpleNamespace(), now)  # type: ignore[arg-type]
-    attempt.window = TrustWindow(now, now, now + left_s)
+    attempt.window = TrustWindow(now, now, now, now + left_s)
     attempt.interrupt = LeaseLost("no beat got through")
     seen: list[str] = []
     cell: Any = SimpleNamespace(

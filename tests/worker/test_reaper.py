@@ -576,13 +576,13 @@ def test_the_autopsy_says_what_is_known(store: Store, clock: FakeClock, reaper: 
     worker = enrol(store, name="ann", host="node-1", pid=4711)
     job = start(store, worker)
     clock.advance(4)
-    store.beat(worker, [Pulse(job.lease, True, 0.5, "half way")], rss_mb=12.5)
+    store.beat(worker, [Pulse(job.lease, True, 0.5, "half way", "one\ntwo")], rss_mb=12.5)
     clock.advance(LEASE_S + 0.5)
     assert twice(reaper, clock) == 1
     [event] = store.journal(job.id)
     detail = event.detail
     assert (event.kind, event.fence) == ("zombie", job.fence)
-    told = {name: detail[name] for name in ("detector", "worker", "host", "pid", "progress", "note", "rss_mb")}
+    told = {name: detail[name] for name in ("detector", "worker", "host", "pid", "progress", "note", "rss_mb", "log")}
     assert told == {
         "detector": "expired",
         "worker": "ann",
@@ -591,6 +591,7 @@ def test_the_autopsy_says_what_is_known(store: Store, clock: FakeClock, reaper: 
         "progress": 0.5,
         "note": "half way",
         "rss_mb": 12.5,
+        "log": ["one", "two"],
     }
     assert (detail["fence_before"], detail["fence_after"], detail["decision"]) == (1, 2, "retry")
     assert detail["seconds_overdue"] == pytest.approx(0.61)

@@ -15,6 +15,7 @@ from holdfast import App, Context, JobDead, Retry
 from holdfast.core.verdict import Lost, judge, settlement
 from holdfast.errors import LeaseLost, StoreUnsupported, TransactionExpired, UsageError
 from holdfast.stores.protocol import Answer
+from holdfast.stores.sqlite.connection import Pen
 from tests.worker.house import House, until
 
 ONCE = Retry(attempts_max=1)
@@ -383,7 +384,9 @@ def test_a_transaction_that_gets_no_turn_fails_the_attempt_and_leaves_nothing_be
     with pytest.raises(JobDead, match="stayed locked by another writer"):
         pay.enqueue().result(20)
     assert fine.enqueue().result(20) == "fine"
-    assert [type(each) for each in house.store.real._db._spare if type(each) is not sqlite3.Connection] == []  # type: ignore[attr-defined]
+    spare = house.store.real._db._spare  # type: ignore[attr-defined]
+    assert {type(each) for stock in spare.values() for each in stock} <= {sqlite3.Connection, Pen}
+    assert spare.keys() == {sqlite3.Connection, Pen}
     holder.close()
     house.close()
 

@@ -29,7 +29,7 @@ from holdfast.errors import HoldfastError
 from holdfast.hooks import Hooks
 from holdfast.identity import chance, new_id
 from holdfast.stores.protocol import Store, rows_of
-from holdfast.worker.trouble import Trouble
+from holdfast.trouble import Trouble
 
 log = logging.getLogger("holdfast.alerts")
 

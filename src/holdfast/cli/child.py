@@ -19,11 +19,11 @@ from holdfast.app import App
 from holdfast.cli.base import LOG_FORMAT
 from holdfast.cli.loading import load_app
 from holdfast.errors import StoreError, UsageError, is_passing
+from holdfast.trouble import Trouble
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 from holdfast.worker.signals import catch_signals
 from holdfast.worker.supervisor import EXIT_UNUSABLE
-from holdfast.worker.trouble import Trouble
 
 log = logging.getLogger("holdfast.worker")
 

@@ -16,6 +16,8 @@ from holdfast.cli.loading import opened_store
 from holdfast.cli.types import Duration
 from holdfast.clock import SystemClock
 
+PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
+
 
 @click.command(
     cls=Command,
@@ -23,6 +25,7 @@ from holdfast.clock import SystemClock
     holdfast reaper
     holdfast reaper --interval 5 --grace 10
     holdfast --db sqlite:///jobs.db reaper --name reaper-2
+    holdfast reaper --keep 7d --keep-dead 90d
     holdfast reaper --alert-webhook https://hooks.example.org/jobs
     """,
 )
@@ -31,27 +34,42 @@ from holdfast.clock import SystemClock
     "--interval", type=Duration(), default=1.0, metavar="TIME", show_default="1s", help="Look at least so often."
 )
 @click.option("--name", default=None, metavar="NAME", help="What the log calls this replica. [default: host and pid]")
+@click.option(
+    "--keep",
+    type=Duration(),
+    metavar="TIME",
+    help="Delete done, cancelled and rolled back jobs so long after their end.",
+)
+@click.option("--keep-dead", type=Duration(), metavar="TIME", help="Delete dead jobs so long after their end.")
 @alert_options
-def reaper(grace: float, interval: float, name: str | None, **given: Any) -> None:
+def reaper(
+    grace: float, interval: float, name: str | None, keep: float | None, keep_dead: float | None, **given: Any
+) -> None:
     """Recover jobs whose worker died, until told to stop.
 
     Workers do this by themselves; run it where they are told not to (--no-reaper) or where there are none. Several
     replicas may run: one is active under a duty, the others take over when it dies. SIGTERM gives the duty back.
-    Alerts are told by one of them, too, wherever in the fleet it happened.
+    Alerts are told by one of them, too, wherever in the fleet it happened. With --keep one of them deletes jobs that
+    ended long ago; otherwise they are kept for ever.
     """
     from holdfast.alerts.teller import Teller
+    from holdfast.core.retention import Retention
     from holdfast.daemon import serve
     from holdfast.hooks import Hooks
+    from holdfast.pruner import Pruner
 
     if not 0.05 <= interval <= 3600:
         raise click.BadParameter("must be between 50ms and 1h", param_hint="--interval")
     alerts = alerts_of(given)
+    retention = Retention.declare({"done": keep, "cancelled": keep, "rolled_back": keep, "dead": keep_dead})
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     with opened_store() as store:
         stop, clock = _stopped_by_signals(), SystemClock()
         who = name or f"{socket.gethostname()}:{os.getpid()}"
-        with Teller(store, clock, alerts, name=who):
-            settled = serve(store, clock, stop, hooks=Hooks(), name=who, grace_s=grace, interval_s=interval)
+        hooks = Hooks()
+        pruner = Pruner(store, clock, retention, hooks=hooks, name=who, interval_s=PRUNE_EVERY * interval)
+        with Teller(store, clock, alerts, name=who), pruner:
+            settled = serve(store, clock, stop, hooks=hooks, name=who, grace_s=grace, interval_s=interval)
     say(f"settled {settled} lost attempts")
 
 

@@ -39,6 +39,7 @@ _AUTOPSY = {
     "log": "last lines",
     "stack": "stack",
 }
+_LABELS = {"log": _AUTOPSY["log"]}  # of what other events tell
 _SAID_ELSEWHERE = {"fence_after", "worker"}
 
 
@@ -85,6 +86,8 @@ def _facts(job: Job, now: Moment, names: insight.Names) -> Iterator[tuple[str, s
     if job.progress is not None or job.note is not None:
         share = [] if job.progress is None else [f"{job.progress:.0%}"]
         yield "progress", " ".join([*share, *([job.note] if job.note else [])])
+    if job.log:
+        yield "last lines", job.log
     if job.ended_at is not None:
         yield "ended", f"{moment(job.ended_at)}, {insight.ago(job.ended_at, now)}"
     yield "arguments", _short(one_line(insight.parsed(job.payload)))
@@ -111,7 +114,7 @@ def _details(event: Event) -> Iterator[tuple[str, str]]:
     if event.kind != "zombie":
         for name, value in detail.items():
             if value is not None:
-                yield name.replace("_", " "), _worded(name, value)
+                yield _LABELS.get(name, name.replace("_", " ")), _worded(name, value)
         return
     for name in [*_AUTOPSY, *(name for name in detail if name not in _AUTOPSY)]:
         if detail.get(name) is None or name in _SAID_ELSEWHERE:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast.core.payload import JSON
+from holdfast.core.times import seconds
 from holdfast.errors import NotFound, PayloadError, UsageError
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ else:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|min|s|m|h|d|w)", re.ASCII)
 _LONGEST_S = 1e9
 
 
@@ -34,17 +32,12 @@ class Duration(ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, int | float):
             return float(value)
-        text = str(value).strip().lower().replace(" ", "")
-        parts = _PART.findall(text)
-        if parts and "".join(number + unit for number, unit in parts) == text:
-            seconds = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
-        elif re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
-            seconds = float(text)
-        else:
+        length_s = seconds(str(value))
+        if length_s is None:
             self.fail(f"{value!r} is no length of time; write seconds, or 90s, 15m, 2h, 7d", param, ctx)
-        if seconds > _LONGEST_S:
+        if length_s > _LONGEST_S:
             self.fail(f"{value!r} is too long", param, ctx)
-        return seconds
+        return length_s
 
 
 class Text(ParamType):

@@ -97,6 +97,7 @@ def worker(
     running ones may finish within the grace period, the rest is given back. A second one gives everything back at once.
     """
     from holdfast.alerts.teller import Teller
+    from holdfast.pruner import Pruner
     from holdfast.worker.options import WorkerOptions
     from holdfast.worker.supervisor import supervise
 
@@ -122,6 +123,9 @@ def worker(
         if found.alerts:
             teller = Teller(found.store, found.clock, found.alerts, name=name or socket.gethostname())
             stack.enter_context(teller)
+        if found.keep:
+            pruner = Pruner(found.store, found.clock, found.keep, hooks=found.hooks, name=name or socket.gethostname())
+            stack.enter_context(pruner)
         code = supervise(app, found, options)
     ctx.exit(code)
 

@@ -16,6 +16,7 @@ from holdfast.core.policy import BEATS_PER_LEASE
 class TrustWindow:
     """What a worker may believe about one lease, from one successful claim or beat."""
 
+    sent_at: float  # the last sign of life that got through
     renew_at: float  # send the next beat
     stop_at: float  # ask the handler to stop: nobody answered
     end_at: float  # past this a successor may run; the handler must be gone
@@ -37,6 +38,7 @@ def trust(sent_at: float, lease_s: float, beat_s: float | None = None) -> TrustW
     """
     beat = beat_s if beat_s is not None else lease_s / BEATS_PER_LEASE
     return TrustWindow(
+        sent_at=sent_at,
         renew_at=sent_at + beat,
         stop_at=sent_at + lease_s * 5 / 6,
         end_at=sent_at + lease_s * 59 / 60,

@@ -277,6 +277,8 @@ def encode_value(value: Any, where: str, limits: Limits = LIMITS, codec: Codec =
     It is not held against an annotation: the work is done, and a wrong one must not make it be done again. Tuples and
     sets become lists, dates text, and keys text; the annotation undoes that when the result is read.
     """
+    if value is None and codec is JSON:
+        return "null"  # what most tasks return
     try:
         plain = msgspec.to_builtins(value, builtin_types=BYTES, enc_hook=lower, str_keys=True)
         text = codec.encode(plain)

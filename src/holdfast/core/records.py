@@ -110,6 +110,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     progress: float | None
     note: str | None
     ended_at: float | None
+    log: str | None  # the last lines that the running attempt has logged, as of its last beat; nobody else has any
     workflow: bool = False
     parent: str | None = None
     undoable: bool = False  # a step with an undo was begun
@@ -238,6 +239,7 @@ class Pulse(msgspec.Struct, frozen=True):
     started: bool = True
     progress: float | None = None
     note: str | None = None
+    log: str | None = None  # all the last lines; None: there are no new ones
 
 
 class BeatAnswer(msgspec.Struct, frozen=True):

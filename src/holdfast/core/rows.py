@@ -26,7 +26,7 @@ def first_row(new: NewJob, wall: float) -> Job:
         backoff_jitter=retry.jitter, crashes_max=policy.crashes_max, on_crash=policy.on_crash,
         lease_s=policy.lease_s, beat_s=policy.beat_every_s,
         timeout_s=policy.timeout_s, stall_s=policy.stall_s, error=None, result=None,
-        progress=None, note=None, ended_at=None, workflow=new.workflow, parent=new.parent,
+        progress=None, note=None, ended_at=None, log=None, workflow=new.workflow, parent=new.parent,
     )  # fmt: skip
 
 
@@ -72,6 +72,7 @@ def renewed(job: Job, pulse: Pulse, lease_now: float) -> Job:
         started=job.started or pulse.started,
         progress=pulse.progress if pulse.progress is not None else job.progress,
         note=pulse.note if pulse.note is not None else job.note,
+        log=pulse.log if pulse.log is not None else job.log,
     )
 
 
@@ -101,6 +102,7 @@ def judged(job: Job, verdict: Verdict, wall: float) -> Job:
         lease_until=job.lease_until if runs_on else None,
         started=job.started and runs_on,
         ended_at=wall if verdict.state in ENDED else None,
+        log=job.log if runs_on else None,
     )  # fmt: skip
 
 

@@ -13,8 +13,16 @@ _NAMED = re.compile(
 
 def clean(text: str, most: int) -> str:
     """Cut to the last `most` characters, hide secrets, and replace what no store can hold: NUL and lone surrogates."""
-    shown = hide_secrets(text[-2 * most :])[-most:]  # cut twice: half a secret would not be recognised
-    return shown.replace("\0", "␀").encode("utf-8", "replace").decode("utf-8")
+    return _storable(hide_secrets(text[-2 * most :])[-most:])  # cut twice: half a secret would not be recognised
+
+
+def one_line(text: str, most: int) -> str:
+    """Do the same, but keep the first characters, and all of them on one line."""
+    return _storable("⏎".join(hide_secrets(text[: 2 * most]).splitlines())[:most])
+
+
+def _storable(text: str) -> str:
+    return text.replace("\0", "␀").encode("utf-8", "replace").decode("utf-8")
 
 
 def hide_secrets(text: str) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|min|s|m|h|d|w)", re.ASCII)
 
 
 def iso(wall: float | None) -> str | None:
@@ -10,3 +14,12 @@ def iso(wall: float | None) -> str | None:
     if wall is None:
         return None
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def seconds(text: str) -> float | None:
+    """Read a length of time: seconds, or numbers with units such as 500ms, 90s, 15m, 1h30m, 7d; None if it is none."""
+    text = text.strip().lower().replace(" ", "")
+    parts = _PART.findall(text)
+    if parts and "".join(number + unit for number, unit in parts) == text:
+        return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII) else None

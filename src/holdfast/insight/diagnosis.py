@@ -191,6 +191,9 @@ def _retention(store: Store) -> Finding:
     found = totals(store)
     ended = sum(found[state.value] for state in ENDED)
     if ended > ENDED_MAX:
-        fix = "prune regularly, for example by cron: holdfast db prune --older-than 30d"
+        fix = (
+            'say how long to keep them: App(…, keep={"done": "30d"}) or holdfast reaper --keep 30d; '
+            "once, by hand: holdfast db prune --older-than 30d"
+        )
         return warning("Many ended jobs are kept", f"{ended:,}", fix)
     return ok("Few ended jobs are kept", f"{ended:,}")

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.core.autopsy import lines_of
 from holdfast.core.machine import Move, State
 from holdfast.core.records import Event, Filter, Job, Moment, Worker
 from holdfast.core.times import iso
@@ -59,6 +60,7 @@ def job_story(store: Store, job: Job) -> dict[str, Any]:
     names = worker_names(store)
     return {
         **job_view(job, store.now(), names),
+        "log": lines_of(job.log),
         "events": [event_view(event, names) for event in store.journal(job.id)],
         "steps": [step_view(step) for step in steps_of(store, job)],
     }
@@ -94,6 +96,7 @@ def job_records(
         older = 0
         yield {
             **job_view(job, now, names),
+            "log": lines_of(job.log),
             "key": job.key,
             "priority": job.priority,
             "arguments": parsed(job.payload),

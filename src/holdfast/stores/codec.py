@@ -110,7 +110,7 @@ def policy(declared: Policy) -> list[Any]:
 def pulse(beat: Pulse) -> list[Any]:
     """Flatten what a beat says about one lease."""
     lease = beat.lease
-    return [lease.job_id, lease.fence, lease.claim_id, beat.started, beat.progress, beat.note]
+    return [lease.job_id, lease.fence, lease.claim_id, beat.started, beat.progress, beat.note, beat.log]
 
 
 def is_plain_success(settlement: Settlement) -> bool:

@@ -263,8 +263,12 @@ class Store(Protocol):
         """Stop or resume claims from a queue. Running jobs go on."""
         ...
 
-    def purge(self, states: Sequence[State], before: float, limit: int = 1000) -> int:
-        """Delete up to `limit` jobs that ended in these states before that wall time, with their history."""
+    def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
+        """Delete up to `limit` jobs that ended in these states before that wall time, with their history.
+
+        One state after the other, in each of them the oldest first. `under` is checked as in `settle`: an old term
+        deletes nothing.
+        """
         ...
 
     def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:

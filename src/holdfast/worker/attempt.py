@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import threading
 import traceback
@@ -15,6 +16,7 @@ from holdfast.core.lease import TrustWindow, trust
 from holdfast.core.records import Job, Lease, Pulse
 from holdfast.errors import Interrupted
 from holdfast.shield import calm, interrupt
+from holdfast.worker.lines import Lines, whose
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.stores.protocol import Transaction
     from holdfast.tasks import Task
 
+SHORT_S = 1.0  # what a handler logs in its first moments goes with its end, or with a beat that is due anyway
 KILL_S = 1.0  # how long the end of a process may take
 
 
@@ -58,6 +61,7 @@ class Attempt:
         "job",
         "killed_at",
         "lease",
+        "lines",
         "moved_at",
         "note",
         "opened",
@@ -81,6 +85,7 @@ class Attempt:
         self.moved_at = sent_at
         self.progress: float | None = None
         self.note: str | None = None
+        self.lines: Lines | None = None  # None: it has logged nothing
         self.interrupt: Interrupted | None = None  # why the handler was asked to stop
         self.interrupted_at = float("inf")  # lease clock
         self.killed_at = float("inf")  # lease clock
@@ -111,10 +116,34 @@ class Attempt:
         self.note = note if note is not None else self.note
         self.reported = False
 
-    def pulse(self) -> Pulse:
-        """Return what the next beat says about this attempt."""
+    def pulse(self, *, talks: bool = False) -> Pulse:
+        """Return what the next beat says about this attempt; if it `talks`, what it has logged as well."""
         self.reported = True
-        return Pulse(self.lease, self.started_at is not None, self.progress, self.note)
+        news = self.lines.take() if talks and self.lines is not None else None
+        return Pulse(self.lease, self.started_at is not None, self.progress, self.note, news)
+
+    def unheard(self) -> None:
+        """Note that what the last pulse said may not have arrived."""
+        self.reported = False
+        if self.lines is not None:
+            self.lines.fresh = True
+
+    def has_lines(self, now: float) -> bool:
+        """Say whether it has logged what no beat has carried yet, and is not short: then a beat of its own is due."""
+        if self.lines is None or not self.lines.fresh or self.started_at is None:
+            return False
+        return self.window.must_renew(now) or now - self.started_at >= SHORT_S
+
+    def hear(self, record: logging.LogRecord) -> None:
+        """Keep what the handler has logged."""
+        if self.lines is None:
+            self.lines = Lines()
+        self.lines.hear(record)
+
+    def as_seen(self) -> Job:
+        """Return the job's row as the newest beat would make it."""
+        log = None if self.lines is None else "\n".join(self.lines.all())
+        return msgspec.structs.replace(self.job, started=True, progress=self.progress, note=self.note, log=log)
 
     def ask_to_stop(self, undo: bool = False) -> None:
         """Note that somebody asked for the job to stop: every ending but success is a cancellation from now on.
@@ -181,6 +210,7 @@ class Attempt:
         """Say that the handler runs in this thread from now on."""
         with self._lock:
             self._thread = threading.get_ident()
+            whose.set(self)
             if self.interrupt is not None:
                 raise self.interrupt
 
@@ -192,6 +222,7 @@ class Attempt:
                     if self._thread is not None:
                         calm(self._thread)
                     self._thread = None
+                    whose.set(None)
                 return
             except Interrupted:  # it came in on the last bytecodes
                 continue
@@ -200,6 +231,7 @@ class Attempt:
         """Say that the handler runs as this asyncio task from now on."""
         with self._lock:
             self._async = (loop, task)
+            whose.set(self)
             if self.interrupt is not None:
                 raise self.interrupt
 
@@ -207,6 +239,7 @@ class Attempt:
         """Say that the handler's asyncio task has ended."""
         with self._lock:
             self._async = None
+            whose.set(None)
 
     def enter_process(self, keeps: Keeps) -> None:
         """Say that the handler runs in a process of its own from now on; that one knows its stack."""

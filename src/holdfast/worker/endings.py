@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
 
 import msgspec
 
+from holdfast.core.autopsy import Victim, autopsy
 from holdfast.core.epitaph import Epitaph, how_it_ended
-from holdfast.core.times import iso
+from holdfast.core.records import Moment
 from holdfast.core.verdict import Lost, Outcome, Stalled, TimedOut
 from holdfast.errors import Interrupted
 from holdfast.worker.attempt import Attempt
@@ -27,7 +27,13 @@ def stopped_by_force(attempt: Attempt, why: Interrupted, cell: Cell, code: int |
 
 
 def lost(
-    attempt: Attempt, cell: Cell, code: int | None, worker: str, stack: str | None, killed_for_memory: bool
+    attempt: Attempt,
+    cell: Cell,
+    code: int | None,
+    worker: str,
+    stack: str | None,
+    killed_for_memory: bool,
+    now: Moment,
 ) -> Outcome:
     """Return the outcome of an attempt whose process ended by itself. It was alone there: nobody else is suspect."""
     job = attempt.job
@@ -35,25 +41,18 @@ def lost(
     facts = Epitaph(cause, "exit").facts
     if killed_for_memory and facts.get("signal") == "SIGKILL":
         cause += f"; out of memory at {_amount(cell.peak_mb or 0.0)}"
-    known: dict[str, Any] = {
-        "worker": worker,
-        "host": socket.gethostname(),
-        "pid": cell.pid,
-        "isolated": True,
-        "seconds_since_beat": 0.0,  # the worker lives, and saw it happen
-        "claimed_at": iso(job.claimed_at),
-        "attempt": job.attempt,
-        "started": True,
-        "progress": attempt.progress,
-        "note": attempt.note,
-        "rss_mb": None if cell.peak_mb is None else round(cell.peak_mb, 1),
-        "fence_before": job.fence,
-        "fence_after": job.fence + 1,
-        "stack": stack,
-        **facts,
-    }
-    autopsy = {name: value for name, value in known.items() if value is not None}
-    return Lost("exit", cause, autopsy, suspects=1)
+    sent_at = attempt.window.sent_at
+    victim = Victim(
+        worker=worker,
+        host=socket.gethostname(),
+        pid=cell.pid,
+        beat_at=now.wall + sent_at - now.lease,
+        lease_until=sent_at + job.lease_s,
+        silent_s=0.0,  # the worker lives, and saw it happen
+        rss_mb=cell.peak_mb,
+    )
+    known = autopsy(attempt.as_seen(), victim, now, {"isolated": True, "stack": stack, **facts})
+    return Lost("exit", cause, known, suspects=1)
 
 
 def _how(code: int | None) -> str:

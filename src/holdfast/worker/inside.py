@@ -30,6 +30,7 @@ from holdfast.worker import memory, wire
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
 from holdfast.worker.executors import ERROR_MAX, Loop, Threads
+from holdfast.worker.lines import whose
 from holdfast.worker.settler import Settler
 
 MOVED_S = 0.1  # progress is passed on so often at most
@@ -293,13 +294,17 @@ class Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            fields = {name: value for name, value in record.__dict__.items() if isinstance(value, _PLAIN)}
-            fields["msg"] = record.getMessage()
-            if record.exc_info:
-                fields["exc_text"] = self._format.formatException(record.exc_info)
-            self._line.send(wire.Logged(fields))
-        except Exception:
+            trace = self._format.formatException(record.exc_info) if record.exc_info else record.exc_text
+            self._send(record, record.getMessage(), trace)
+        except Exception as error:
             self.handleError(record)
+            self._send(record, f"(a record that cannot be written: {type(error).__name__})", None)
+
+    def _send(self, record: logging.LogRecord, text: str, trace: str | None) -> None:
+        fields = {name: value for name, value in record.__dict__.items() if isinstance(value, _PLAIN)}
+        fields |= {"msg": text, "exc_text": trace}
+        attempt = whose.get()
+        self._line.send(wire.Logged(fields, None if attempt is None else attempt.key))
 
 
 def _has_children() -> bool:

@@ -18,13 +18,14 @@ from holdfast.core.machine import State
 from holdfast.core.records import Filter
 from holdfast.errors import Cancelled, HoldfastError, LeaseLost
 from holdfast.stores.protocol import Store
+from holdfast.trouble import Trouble
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.trouble import Trouble
 
 log = logging.getLogger("holdfast.worker")
 
 LOOK_S = 0.5  # how soon a request to stop reaches a handler
-PROGRESS_S = 1.0  # how soon progress reaches the store
+PROGRESS_S = 1.0  # how soon progress and new log lines reach the store
+TALKERS_MAX = 50  # so many attempts tell their lines in one beat: it must stay a short write
 
 
 class Keeper:
@@ -94,19 +95,21 @@ class Keeper:
     def _beat(self) -> None:
         now = self._clock.lease()
         attempts = self._newest()
-        due = [attempt for attempt in attempts if attempt.window.must_renew(now)]
+        due = {attempt for attempt in attempts if attempt.window.must_renew(now)}
+        talkers = _talkers(attempts, now)
         if now - self._progress_at >= PROGRESS_S:
-            due += [attempt for attempt in attempts if not attempt.reported and attempt not in due]
+            due |= {attempt for attempt in attempts if not attempt.reported} | talkers
             self._progress_at = now
         if not due and now - self._beat_at < self._beat_s:
             return
         worker_id = self.worker_id
         sent_at = self._clock.lease()
         try:
-            answer = self._store.beat(worker_id, [attempt.pulse() for attempt in due], rss_mb=_rss_mb())
+            pulses = [attempt.pulse(talks=attempt in talkers) for attempt in attempts if attempt in due]
+            answer = self._store.beat(worker_id, pulses, rss_mb=_rss_mb())
         except Exception:
             for attempt in due:
-                attempt.reported = False  # what it carried may not have arrived
+                attempt.unheard()
             raise
         self._beat_at = sent_at
         if answer.gone:
@@ -117,7 +120,7 @@ class Keeper:
             if attempt.job.id in lost:
                 attempt.stop(LeaseLost("the store says that another attempt has taken over"))
             elif attempt.job.id in skipped:
-                attempt.reported = False  # it is asked for again at the next look
+                attempt.unheard()  # it is asked for again at the next look
             else:
                 attempt.window = trust(sent_at, attempt.job.lease_s, attempt.job.beat_s)
         self._cancel(answer.cancelled)
@@ -146,6 +149,12 @@ class Keeper:
                 row = self._store.get(attempt.job.id) if attempt.job.workflow else None
                 attempt.ask_to_stop(undo=row is not None and row.undo_requested)
                 attempt.stop(Cancelled("cancelled while running"))
+
+
+def _talkers(attempts: list[Attempt], now: float) -> set[Attempt]:
+    """Return whose new log lines may go with a beat now: those who were heard of least recently come first."""
+    talking = [attempt for attempt in attempts if attempt.has_lines(now)]
+    return set(sorted(talking, key=lambda attempt: attempt.window.sent_at)[:TALKERS_MAX])
 
 
 def _rss_mb() -> float:

@@ -11,7 +11,7 @@ from holdfast.hooks import Hooks
 from holdfast.identity import chance
 from holdfast.reaper import SECOND_LOOK_S, Reaper
 from holdfast.stores.protocol import Store
-from holdfast.worker.trouble import Trouble
+from holdfast.trouble import Trouble
 
 log = logging.getLogger("holdfast.worker")
 

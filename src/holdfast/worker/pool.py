@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from holdfast import errors
 from holdfast.clock import Clock
+from holdfast.core.records import Moment
 from holdfast.core.text import clean
 from holdfast.core.verdict import Cancelled, Failed, Outcome, Released
 from holdfast.worker import memory, wire
@@ -28,6 +29,7 @@ from holdfast.worker.cell import NONSENSE, Cell
 from holdfast.worker.endings import lost, stopped_by_force
 from holdfast.worker.executors import ERROR_MAX, Report
 from holdfast.worker.homes import Homes
+from holdfast.worker.lines import pass_on
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.warden import Warden
 
@@ -243,7 +245,7 @@ class Pool:
             case wire.Stacked():
                 cell.stack = word.stack or None
             case wire.Logged():
-                _log(word)
+                pass_on(word, cell.attempt)
             case wire.Ended() if cell.attempt is not None:
                 self._ended(cell, cell.attempt, word)
 
@@ -427,7 +429,8 @@ class Pool:
             why = attempt.interrupt or errors.Stopping("the worker stopped")
             self._hands.report(attempt, stopped_by_force(attempt, why, cell, code))
         elif attempt is not None:
-            self._hands.report(attempt, lost(attempt, cell, code, self._name, crashed, killed_for_memory))
+            now = Moment(self._clock.wall(), self._clock.lease())
+            self._hands.report(attempt, lost(attempt, cell, code, self._name, crashed, killed_for_memory, now))
         elif not cell.is_ready and not cell.is_leaving:
             self._miscarry(cell.error or "a process ended before it was ready")
 
@@ -439,10 +442,3 @@ class Pool:
             return False
         before, self._kills = max(cell.kills_before, self._kills), kills  # one kill is not told of two cells
         return kills > before
-
-
-def _log(word: wire.Logged) -> None:
-    record = logging.makeLogRecord(word.record)
-    logger = logging.getLogger(record.name)
-    if logger.isEnabledFor(record.levelno):
-        logger.handle(record)

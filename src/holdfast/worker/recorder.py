@@ -15,7 +15,7 @@ from holdfast.clock import Clock
 from holdfast.core.records import Record
 from holdfast.errors import is_passing
 from holdfast.stores.protocol import Answer, Store
-from holdfast.worker.trouble import Trouble
+from holdfast.trouble import Trouble
 
 log = logging.getLogger("holdfast.worker")
 

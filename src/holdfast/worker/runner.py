@@ -24,6 +24,7 @@ from holdfast.errors import HoldfastError, LeaseLost, Stopping, WorkerGone
 from holdfast.identity import new_id
 from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
+from holdfast.trouble import Trouble
 from holdfast.worker.abandoned import ABANDONED, Abandoned
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
@@ -31,12 +32,12 @@ from holdfast.worker.entrance import Entrance
 from holdfast.worker.executors import Loop, Threads, interrupted
 from holdfast.worker.homes import Homes
 from holdfast.worker.keeper import Keeper
+from holdfast.worker.lines import listening
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.pace import Pace
 from holdfast.worker.patrol import Patrol
 from holdfast.worker.pool import Hands, Pool
 from holdfast.worker.settler import Settler
-from holdfast.worker.trouble import Trouble
 from holdfast.worker.watch import Watch
 from holdfast.workflow.alarm import Alarm
 from holdfast.workflow.flows import Flows
@@ -135,8 +136,9 @@ class Runner:
             *(self.name, self._options.slots, ", ".join(self._queues), len(self._tasks)),
         )
         try:
-            self._claim_until_stopped()
-            return self._drain()
+            with listening(self._app.logger.getChild("job")):
+                self._claim_until_stopped()
+                return self._drain()
         finally:
             self._leave()
 
@@ -152,6 +154,8 @@ class Runner:
         self.stop()
 
     def _enroll(self) -> None:
+        from holdfast import __version__
+
         worker = Worker(
             id=new_id(),
             name=self.name,
@@ -162,7 +166,7 @@ class Runner:
             queues=self._queues,
             slots=self._options.slots,
             beat_s=self._beat_s,
-            version=_version(),
+            version=__version__,
         )
         self._store.enroll(worker)
         self.worker_id = self._keeper.worker_id = worker.id
@@ -338,7 +342,7 @@ class Runner:
             self._idle.set()
         if self._buffer and not self._abandoned.must_end:  # else it is given back
             self._start_next()
-        if len(self._buffer) <= max(self._ahead_target / 2, self._ahead_target - GULP / 2):  # not for a sip
+        if len(self._buffer) <= max(self._ahead_target / 2, self._ahead_target - GULP / 2) and not self._room.is_set():
             self._room.set()
 
     def _isolates(self, attempt: Attempt) -> bool:
@@ -429,9 +433,3 @@ class Runner:
                 log.warning("could not sign off: %s", error)
         self._app.hooks.flush()
         log.info("worker %s has stopped", self.name)
-
-
-def _version() -> str:
-    from holdfast import __version__
-
-    return __version__

@@ -18,15 +18,15 @@ from holdfast.core.machine import State
 from holdfast.core.records import Job, Note
 from holdfast.core.text import clean
 from holdfast.core.times import iso
-from holdfast.core.verdict import Failed, Outcome, Settlement, Succeeded, Verdict, judge
+from holdfast.core.verdict import Failed, Outcome, Settlement, Stalled, Succeeded, TimedOut, Verdict, judge
 from holdfast.core.verdict import settlement as addressed
 from holdfast.errors import HoldfastError, is_passing
 from holdfast.hooks import Hooks
 from holdfast.identity import chance
 from holdfast.stores.protocol import Answer, Store
+from holdfast.trouble import Trouble
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.executors import ERROR_MAX, describe
-from holdfast.worker.trouble import Trouble
 
 log = logging.getLogger("holdfast.worker")
 
@@ -66,7 +66,7 @@ class Settler:
 
     def put(self, attempt: Attempt, outcome: Outcome) -> None:
         """Take an ending; it is written within milliseconds."""
-        self._endings.append((attempt, outcome))
+        self._endings.append((attempt, _with_log(attempt, outcome)))
         self._idle.clear()  # after the append: otherwise the thread could call itself idle in between
         self._wake.set()
 
@@ -193,3 +193,10 @@ class Settler:
             return
         why = f"{UNWRITABLE}: {describe(error)}"
         self._settle_for_good([(attempt, Failed(why, finished=isinstance(outcome, Succeeded)))])
+
+
+def _with_log(attempt: Attempt, outcome: Outcome) -> Outcome:
+    """Add what the attempt has logged to an ending of its own that is no success. Once: a repeat must say the same."""
+    if attempt.lines is None or not isinstance(outcome, Failed | TimedOut | Stalled):
+        return outcome
+    return msgspec.structs.replace(outcome, detail={**outcome.detail, "log": attempt.lines.all()})

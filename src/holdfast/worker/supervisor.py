@@ -28,10 +28,10 @@ from holdfast.errors import HoldfastError
 from holdfast.identity import new_id
 from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
+from holdfast.trouble import Trouble
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import EXIT_FENCED, EXIT_STUCK
 from holdfast.worker.signals import catch_signals
-from holdfast.worker.trouble import Trouble
 
 if TYPE_CHECKING:
     from holdfast.app import App

@@ -93,6 +93,7 @@ class Logged(msgspec.Struct, frozen=True, tag=True):
     """A record of the standard logging."""
 
     record: dict[str, Any]
+    attempt: tuple[str, int] | None = None  # job id and fence, if it was that attempt's own code that logged it
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):

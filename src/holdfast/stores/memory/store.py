@@ -228,14 +228,17 @@ class MemoryStore(Workflows):
             (self._paused.add if paused else self._paused.discard)(queue)
             self.wake()
 
-    def purge(self, states: Sequence[State], before: float, limit: int = 1000) -> int:
+    def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         with self._lock:
-            jobs = [job for job in self._jobs.values() if job.state in states]
-            ended = sorted((job.ended_at, job.id) for job in jobs if job.ended_at is not None)
-            old = [job_id for ended_at, job_id in ended if ended_at < before][:limit]
-            for job_id in old:
+            self._check_duty(under)
+            old: list[str] = []
+            for state in dict.fromkeys(states):
+                jobs = [job for job in self._jobs.values() if job.state is state]
+                ended = sorted((job.ended_at, job.id) for job in jobs if job.ended_at is not None)
+                old += [job_id for ended_at, job_id in ended if ended_at < before]
+            for job_id in old[:limit]:
                 self._forget(job_id)
-            return len(old)
+            return len(old[:limit])
 
     def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
         with self._lock:

@@ -201,12 +201,13 @@ enrolled AS (
 ),
 pulse AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id,
-        (value ->> 3)::boolean AS started, (value ->> 4)::float8 AS progress, value ->> 5 AS note, place
+        (value ->> 3)::boolean AS started, (value ->> 4)::float8 AS progress, value ->> 5 AS note, value ->> 6 AS log,
+        place
     FROM json_array_elements(%(pulses)s::json) WITH ORDINALITY AS each (value, place)
     WHERE EXISTS (SELECT FROM enrolled)
 ),
 mine AS MATERIALIZED (
-    SELECT job.ctid AS spot, pulse.started, pulse.progress, pulse.note, pulse.place
+    SELECT job.ctid AS spot, pulse.started, pulse.progress, pulse.note, pulse.log, pulse.place
     FROM pulse, {schema}.job AS job
     WHERE job.id = pulse.id
         AND job.fence = pulse.fence
@@ -220,7 +221,8 @@ renewed AS (
         lease_until = greatest(job.lease_until, clock.lease + job.lease_s),
         started = job.started OR mine.started,
         progress = coalesce(mine.progress, job.progress),
-        note = coalesce(mine.note, job.note)
+        note = coalesce(mine.note, job.note),
+        log = coalesce(mine.log, job.log)
     FROM mine, clock
     WHERE job.ctid = mine.spot
     RETURNING mine.place
@@ -300,7 +302,8 @@ applied AS (
         worker = NULL,
         lease_until = NULL,
         started = false,
-        ended_at = CASE WHEN ending.ended THEN clock.wall END
+        ended_at = CASE WHEN ending.ended THEN clock.wall END,
+        log = NULL
     FROM ending, clock, allowed
     WHERE job.id = ending.id
         AND job.fence = ending.fence
@@ -346,7 +349,8 @@ applied AS (
         worker = NULL,
         lease_until = NULL,
         started = false,
-        ended_at = clock.wall
+        ended_at = clock.wall,
+        log = NULL
     FROM ending, clock
     WHERE job.id = ending.id
         AND job.fence = ending.fence
@@ -786,12 +790,27 @@ WITH kept AS (
 SELECT pg_notify(%(channel)s, '');
 
 -- name: purge
-WITH old AS MATERIALIZED (
-    SELECT ctid AS spot, id FROM {schema}.job
-    WHERE ended_at < %(before)s AND state = ANY (%(states)s::text[])
-    ORDER BY ended_at
+WITH duty AS MATERIALIZED (
+    SELECT name FROM {schema}.duty
+    WHERE name = %(duty)s AND holder = %(holder)s AND term = %(term)s
+    FOR SHARE
+),
+allowed AS MATERIALIZED (
+    SELECT %(duty)s::text IS NULL OR EXISTS (SELECT FROM duty) AS yes
+),
+old AS MATERIALIZED (
+    SELECT found.spot, found.id
+    FROM allowed, unnest(%(states)s::text[]) WITH ORDINALITY AS wanted (state, place)
+    CROSS JOIN LATERAL (
+        SELECT job.ctid AS spot, job.id, job.ended_at FROM {schema}.job AS job
+        WHERE job.state = wanted.state AND job.ended_at < %(before)s
+        ORDER BY job.ended_at
+        LIMIT %(limit)s::bigint
+        FOR UPDATE SKIP LOCKED
+    ) AS found
+    WHERE allowed.yes
+    ORDER BY wanted.place, found.ended_at
     LIMIT %(limit)s::bigint
-    FOR UPDATE SKIP LOCKED
 ),
 gone AS (
     DELETE FROM {schema}.job AS job USING old WHERE job.ctid = old.spot RETURNING job.id, job.queue, job.state
@@ -808,7 +827,7 @@ signals AS (
 tallied AS (
     INSERT INTO {schema}.tally (queue, state, jobs) SELECT queue, state, -count(*) FROM gone GROUP BY queue, state
 )
-SELECT count(*) FROM gone;
+SELECT (SELECT yes FROM allowed), (SELECT count(*) FROM gone);
 
 -- name: delete
 WITH gone AS (
@@ -835,19 +854,71 @@ SELECT count(*) FROM gone;
 SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' FROM {schema}.job AS job WHERE id = %(id)s;
 
 -- name: find
--- Planned anew for each call, so that what is not asked for costs nothing and each state finds its own index.
-SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY seq DESC), '') || ']' FROM (
-    SELECT {schema}.as_json(job) AS line, job.seq FROM {schema}.job AS job
-    WHERE (%(state)s::text IS NULL OR job.state = %(state)s)
-        AND (%(states)s::text[] IS NULL OR job.state = ANY (%(states)s::text[]))
+-- The newest of each state, then the newest of these: no state is looked for among the others. Planned anew for each
+-- call, so that what is not asked for costs nothing. Those that are ready, and those that have ended, may be millions:
+-- each kind has an index for its queues, which the planner takes only if it is told the kind.
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq DESC), '') || ']' FROM (
+    (
+        SELECT job, job.seq FROM {schema}.job AS job
+        WHERE %(ready)s AND job.state = 'ready'
+            AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
+            AND (%(task)s::text IS NULL OR job.task = %(task)s)
+            AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
+        ORDER BY job.seq DESC
+        LIMIT %(limit)s::bigint
+    )
+    UNION ALL
+    SELECT newest.* FROM unnest(%(others)s::text[]) AS wanted (state) CROSS JOIN LATERAL (
+        SELECT job, job.seq FROM {schema}.job AS job
+        WHERE job.state IN ('running', 'waiting', 'held') AND job.state = wanted.state
+            AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
+            AND (%(task)s::text IS NULL OR job.task = %(task)s)
+            AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
+        ORDER BY job.seq DESC
+        LIMIT %(limit)s::bigint
+    ) AS newest
+    UNION ALL
+    SELECT newest.* FROM unnest(%(ended)s::text[]) AS wanted (state) CROSS JOIN LATERAL (
+        SELECT job, job.seq FROM {schema}.job AS job
+        WHERE job.ended_at IS NOT NULL AND job.state = wanted.state
+            AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
+            AND (%(task)s::text IS NULL OR job.task = %(task)s)
+            AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
+        ORDER BY job.seq DESC
+        LIMIT %(limit)s::bigint
+    ) AS newest
+    ORDER BY seq DESC
+    LIMIT %(limit)s::bigint
+) AS found;
+
+-- name: find_these
+-- Those of a worker, with a key, or with these ids: few, each found by its own index.
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq DESC), '') || ']' FROM (
+    SELECT job, job.seq FROM {schema}.job AS job
+    WHERE job.state = ANY (%(states)s::text[])
         AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
         AND (%(task)s::text IS NULL OR job.task = %(task)s)
-        AND (%(worker)s::text IS NULL OR (job.state = 'running' AND job.worker = %(worker)s))
-        AND (%(key)s::text IS NULL OR job.key = %(key)s)
         AND (%(cancel_requested)s::boolean IS NULL OR job.cancel_requested = %(cancel_requested)s)
         AND (%(workflow)s::boolean IS NULL OR job.workflow = %(workflow)s)
         AND (%(asking)s::boolean IS NULL OR (job.question IS NOT NULL) = %(asking)s)
+        AND (%(worker)s::text IS NULL OR (job.state = 'running' AND job.worker = %(worker)s))
+        AND (%(key)s::text IS NULL OR job.key = %(key)s)
         AND (%(ids)s::text[] IS NULL OR job.id = ANY (%(ids)s::text[]))
+        AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
+    ORDER BY job.seq DESC
+    LIMIT %(limit)s::bigint
+) AS found;
+
+-- name: find_workflows
+-- By their own index, as many other jobs as there may be.
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq DESC), '') || ']' FROM (
+    SELECT job, job.seq FROM {schema}.job AS job
+    WHERE job.workflow
+        AND job.state = ANY (%(states)s::text[])
+        AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
+        AND (%(task)s::text IS NULL OR job.task = %(task)s)
+        AND (%(cancel_requested)s::boolean IS NULL OR job.cancel_requested = %(cancel_requested)s)
+        AND (%(asking)s::boolean IS NULL OR (job.question IS NOT NULL) = %(asking)s)
         AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
     ORDER BY job.seq DESC
     LIMIT %(limit)s::bigint

@@ -13,7 +13,7 @@ import msgspec
 from psycopg import errors
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.core.machine import State
+from holdfast.core.machine import ENDED, State
 from holdfast.core.records import (
     BeatAnswer,
     Duty,
@@ -258,9 +258,12 @@ class PostgresStore(Workflows):
         self._db.one("pause", {"queue": queue, "paused": paused, "channel": self._db.channel})
         self.wake()
 
-    def purge(self, states: Sequence[State], before: float, limit: int = 1000) -> int:
+    def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         values = {"states": [state.value for state in states], "before": before, "limit": limit}
-        return int(self._db.one("purge", values)[0])
+        allowed, deleted = self._db.one("purge", {**values, **batch.duty_token(under)})
+        if not allowed:
+            raise duty_lost(under)
+        return int(deleted)
 
     def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
         values = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence}
@@ -275,12 +278,16 @@ class PostgresStore(Workflows):
         return found[0] if found else None
 
     def find(self, where: Filter) -> list[Job]:
-        names = ("queue", "task", "key", "before", "limit", "worker", "cancel_requested", "workflow", "asking")
-        values: dict[str, Any] = {name: getattr(where, name) for name in names}
-        one = where.states[0].value if len(where.states) == 1 else None  # then its index is read in order
-        values |= {"state": one, "states": None if one else [state.value for state in where.states] or None}
+        states = [state.value for state in where.states or State]
+        values: dict[str, Any] = {**msgspec.structs.asdict(where), "states": states, "ready": State.READY in states}
+        values["ended"] = [state for state in states if state in ENDED]
+        values["others"] = [state for state in states if state not in ENDED and state != State.READY]
         values["ids"] = list(where.ids) if where.ids is not None else None
-        return codec.jobs_from(self._db.one("find", values)[0])
+        few = (where.ids, where.worker, where.key, where.cancel_requested) != (None, None, None, None)
+        if not few and (where.workflow or where.asking):  # only a workflow asks
+            return codec.jobs_from(self._db.one("find_workflows", values)[0])
+        few = few or (where.workflow, where.asking) != (None, None)
+        return codec.jobs_from(self._db.one("find_these" if few else "find", values)[0])
 
     def counts(self) -> dict[str, dict[State, int]]:
         result: dict[str, dict[State, int]] = {}

@@ -1,4 +1,4 @@
-"""What an enqueue, a claim and a settlement do inside their transaction."""
+"""What an enqueue, a claim, a settlement and a deletion do inside their transaction."""
 
 from __future__ import annotations
 
@@ -168,6 +168,16 @@ def _is_repeat(db: sqlite3.Connection, settlement: Settlement) -> bool:
         return False
     line = {"id": lease.job_id, "fence": lease.fence, "kind": note.kind, "detail": codec.encode(note.detail).decode()}
     return db.execute(Q["settle_before"], line).fetchone() is not None
+
+
+def remove(db: sqlite3.Connection, found: str) -> int:
+    """Delete the jobs that were found, with their history, and count them no more; return how many."""
+    rows = codec.rows_from(found)
+    for query in ("purge_journal", "purge_steps", "purge_signals", "purge_jobs"):
+        db.execute(Q[query], {"jobs": found})
+    ended = [(queue, State(state)) for _, _, queue, state in rows if State(state) in ENDED]
+    write_tallies(db, Counter({key: -count for key, count in Counter(ended).items()}))
+    return len(rows)
 
 
 def check_duty(db: sqlite3.Connection, duty: Duty | None) -> None:

@@ -73,6 +73,10 @@ class Options:
         return cls(path.resolve(), synchronous, busy_s, max_mb)
 
 
+class Pen(sqlite3.Connection):
+    """A connection that writes. It never waits inside SQLite, whose naps grow too long: `begin` waits for it."""
+
+
 class Connections:
     """A small stock of connections to one file."""
 
@@ -85,7 +89,7 @@ class Connections:
             )
         self.options = options
         self._clock = clock
-        self._spare: list[sqlite3.Connection] = []
+        self._spare = _no_spare()
         self._lock = threading.Lock()
         self._writers = Writers()
         self._watching = threading.Lock()
@@ -164,7 +168,7 @@ class Connections:
     def begin(self, busy_s: float | None = None, connection: sqlite3.Connection | None = None) -> sqlite3.Connection:
         """Open a write transaction, waiting for our turn; pair with `end`, and call it under a shield."""
         give_up_at = self._clock.lease() + (self.options.busy_s if busy_s is None else busy_s)
-        db = connection or self._borrow()
+        db = connection or self._borrow(Pen)
         try:
             if not self._writers.take(db, give_up_at - self._clock.lease()):
                 raise self._busy()
@@ -185,16 +189,13 @@ class Connections:
             raise
 
     def _begins(self, db: sqlite3.Connection) -> bool:
-        db.execute("PRAGMA busy_timeout=0")  # SQLite's own naps grow too long
         try:
             db.execute("BEGIN IMMEDIATE")
-            return True
         except sqlite3.Error as error:
             if _code(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise
             return False
-        finally:
-            db.execute(self._patience)
+        return True
 
     def commit(self, connection: sqlite3.Connection) -> None:
         """Commit what `begin` has opened."""
@@ -236,7 +237,8 @@ class Connections:
         """Close what is spare; what is lent is closed when it comes back."""
         with self._lock:
             self._closed = True
-            spare, self._spare = self._spare, []
+            spare = [connection for stock in self._spare.values() for connection in stock]
+            self._spare = _no_spare()
         with self._watching:
             spare += [self._watch] if self._watch is not None else []
             self._watch = None
@@ -254,32 +256,35 @@ class Connections:
             connection = sqlite3.connect(
                 uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False, factory=factory
             )
-            # Reads wait too: for whoever recovers the file after a crash, or makes it. Only `begin` waits by itself.
+            # Reads wait too: for whoever recovers the file after a crash, or makes it.
             connection.execute(self._patience)
             connection.execute(f"PRAGMA synchronous={self.options.synchronous}")
             connection.execute("PRAGMA temp_store=memory")
             if self.options.max_mb is not None:
                 page = connection.execute("PRAGMA page_size").fetchone()[0]
                 connection.execute(f"PRAGMA max_page_count={int(self.options.max_mb * 1_048_576 // page)}")
+            if issubclass(factory, Pen):
+                connection.execute("PRAGMA busy_timeout=0")
         except sqlite3.Error as error:
             if connection is not None:
                 connection.close()
             raise self.explain(error) from error
         return connection
 
-    def _borrow(self) -> sqlite3.Connection:
+    def _borrow(self, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
         self._check_identity()
         with self._lock:
             if self._closed:
                 raise StoreUnavailable(f"the store {self.options.path} is closed")
-            if self._spare:
-                return self._spare.pop()
-        return self.open()
+            if self._spare[kind]:
+                return self._spare[kind].pop()
+        return self.open(kind)
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         with self._lock:
-            if not self._closed and len(self._spare) < _SPARE and _is_clean(connection):
-                self._spare.append(connection)
+            stock = self._spare.get(type(connection))
+            if stock is not None and not self._closed and len(stock) < _SPARE and _is_clean(connection):
+                stock.append(connection)
                 return
         connection.close()
 
@@ -330,7 +335,7 @@ class Connections:
 
     def _after_fork(self) -> None:
         _inherited.append((self._spare, self._watch))
-        self._spare, self._watch = [], None
+        self._spare, self._watch = _no_spare(), None
         self._lock, self._writers, self._watching = threading.Lock(), Writers(), threading.Lock()
         if self._turn is not None:
             self._turn.forget()
@@ -367,9 +372,13 @@ class Connections:
                 return StoreUnavailable(f"{path}: {error}")
 
 
+def _no_spare() -> dict[type[sqlite3.Connection], list[sqlite3.Connection]]:
+    return {sqlite3.Connection: [], Pen: []}
+
+
 def _is_clean(connection: sqlite3.Connection) -> bool:
     try:
-        return type(connection) is sqlite3.Connection and not connection.in_transaction
+        return not connection.in_transaction
     except sqlite3.Error:  # it was closed
         return False
 

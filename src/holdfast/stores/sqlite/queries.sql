@@ -104,10 +104,11 @@ UPDATE holdfast_job AS job SET
     lease_until = max(job.lease_until, :lease + job.lease_s),
     started = max(job.started, pulse.started),
     progress = coalesce(pulse.progress, job.progress),
-    note = coalesce(pulse.note, job.note)
+    note = coalesce(pulse.note, job.note),
+    log = coalesce(pulse.log, job.log)
 FROM (
     SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id,
-        value ->> 3 AS started, value ->> 4 AS progress, value ->> 5 AS note
+        value ->> 3 AS started, value ->> 4 AS progress, value ->> 5 AS note, value ->> 6 AS log
     FROM json_each(:pulses)
 ) AS pulse
 WHERE job.id = pulse.id
@@ -156,7 +157,8 @@ UPDATE holdfast_job AS job SET
     worker = NULL,
     lease_until = NULL,
     started = 0,
-    ended_at = iif(ending.ended, :wall, NULL)
+    ended_at = iif(ending.ended, :wall, NULL),
+    log = NULL
 FROM (
     SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id, value ->> 3 AS seen_lease_until,
         value ->> 4 AS seen_cancel, value ->> 5 AS state, value ->> 6 AS ended, value ->> 7 AS run_at,
@@ -182,7 +184,8 @@ UPDATE holdfast_job AS job SET
     worker = NULL,
     lease_until = NULL,
     started = 0,
-    ended_at = :wall
+    ended_at = :wall,
+    log = NULL
 FROM (
     SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id, value ->> 3 AS result
     FROM json_each(:endings)
@@ -444,7 +447,7 @@ ON CONFLICT (name) DO UPDATE SET paused = excluded.paused;
 -- name: purge
 SELECT json_group_array(json_array(seq, id, queue, state)) FROM (
     SELECT seq, id, queue, state FROM holdfast_job
-    WHERE ended_at < :before AND state IN (SELECT value FROM json_each(:states))
+    WHERE state = :state AND ended_at < :before
     ORDER BY ended_at
     LIMIT :limit
 );

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast.clock import Clock, SystemClock, pause
-from holdfast.core.machine import ENDED, State
+from holdfast.core.machine import State
 from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import (
     BeatAnswer,
@@ -42,6 +41,7 @@ from holdfast.stores.protocol import Added, Answer, Schema
 from holdfast.stores.sql import load_migrations
 from holdfast.stores.sqlite import batch, condition, liveness
 from holdfast.stores.sqlite.batch import Q
+from holdfast.stores.sqlite.bell import Bell
 from holdfast.stores.sqlite.condition import Condition
 from holdfast.stores.sqlite.connection import Connections, Options
 from holdfast.stores.sqlite.transaction import SqliteTransaction
@@ -49,7 +49,6 @@ from holdfast.stores.sqlite.workflows import Workflows
 
 _PACKAGE = "holdfast.stores.sqlite"
 _MIGRATIONS = load_migrations(_PACKAGE)
-_TICK_S = 0.005  # how often `wait` looks for commits of other processes
 
 
 class SqliteStore(Workflows):
@@ -62,7 +61,7 @@ class SqliteStore(Workflows):
         self.url = url
         self._clock = clock or SystemClock()
         self._db = Connections(Options.parse(url), self._clock, create=create)
-        self._woken = threading.Event()
+        self._bell = Bell(self._db.options.path)
         self._wakes = 0
         self._seen = threading.local()  # what each waiting thread saw last
         self._foreign: dict[str, tuple[int, float]] = {}  # workers of another boot: beats when first seen, and when
@@ -231,15 +230,19 @@ class SqliteStore(Workflows):
         with self._db.writing() as db:
             db.execute(Q["pause"], {"queue": queue, "paused": paused})
 
-    def purge(self, states: Sequence[State], before: float, limit: int = 1000) -> int:
-        values = {"states": codec.encode(states).decode(), "before": before, "limit": limit}
+    def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         with self._db.writing() as db:
-            return self._remove(db, db.execute(Q["purge"], values).fetchone()[0])
+            batch.check_duty(db, under)
+            deleted = 0
+            for state in states:
+                values = {"state": state.value, "before": before, "limit": limit - deleted}
+                deleted += batch.remove(db, db.execute(Q["purge"], values).fetchone()[0])
+        return deleted
 
     def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
         values = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence}
         with self._db.writing() as db:
-            return self._remove(db, db.execute(Q["delete"], values).fetchone()[0]) == 1
+            return batch.remove(db, db.execute(Q["delete"], values).fetchone()[0]) == 1
 
     # ---------------------------------------------------------------------------------- the read side
 
@@ -260,7 +263,7 @@ class SqliteStore(Workflows):
             return codec.jobs_from(self._one("find_worker", values))
         if where.states == (State.RUNNING,):
             return codec.jobs_from(self._one("find_running", values))
-        if where.workflow:
+        if where.workflow or where.asking:  # only a workflow asks
             return codec.jobs_from(self._one("find_workflows", values))
         if len(where.states) == 1 and where.states[0] not in (State.READY, State.DONE):
             return codec.jobs_from(self._one("find_aside", {**values, "state": where.states[0].value}))
@@ -314,18 +317,11 @@ class SqliteStore(Workflows):
         return earliest
 
     def wait(self, timeout_s: float) -> bool:
-        give_up_at = self._clock.lease() + timeout_s
-        while not self._has_changed():
-            left = give_up_at - self._clock.lease()
-            if left <= 0:
-                return False
-            self._clock.wait(self._woken, min(_TICK_S, left))
-            self._woken.clear()  # a hint: what counts is the number of wakes
-        return True
+        return self._bell.wait_for(self._has_changed, timeout_s, self._clock)
 
     def wake(self) -> None:
         self._wakes += 1
-        self._woken.set()
+        self._bell.set()
 
     def ping(self) -> None:
         with self._db.writing():
@@ -370,14 +366,6 @@ class SqliteStore(Workflows):
 
     def _lanes(self, db: sqlite3.Connection, queues: Sequence[str]) -> list[list[Any]]:
         return codec.rows_from(db.execute(Q["claim_lanes"], {"queues": codec.encode(queues).decode()}).fetchone()[0])
-
-    def _remove(self, db: sqlite3.Connection, found: str) -> int:
-        rows = codec.rows_from(found)
-        for query in ("purge_journal", "purge_steps", "purge_signals", "purge_jobs"):
-            db.execute(Q[query], {"jobs": found})
-        ended = [(queue, State(state)) for _, _, queue, state in rows if State(state) in ENDED]
-        batch.write_tallies(db, Counter({key: -count for key, count in Counter(ended).items()}))
-        return len(rows)
 
     def _is_of_a_dead_boot(self, worker: Worker) -> bool:
         """Boot ids have no order. A worker of another boot is dead when it stays silent for a beat while we look, or

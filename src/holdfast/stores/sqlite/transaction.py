@@ -23,7 +23,7 @@ from holdfast.errors import LeaseLost, TransactionExpired
 from holdfast.shield import shielded
 from holdfast.stores.protocol import Answer
 from holdfast.stores.sqlite import batch
-from holdfast.stores.sqlite.connection import Connections
+from holdfast.stores.sqlite.connection import Connections, Pen
 from holdfast.stores.sqlite.workflows import write_records
 
 
@@ -89,7 +89,7 @@ class SqliteTransaction:
                 self._db.let_the_next_writer_in(self.connection)
 
 
-class FencedConnection(sqlite3.Connection):
+class FencedConnection(Pen):
     """A connection lent to the user's code for one transaction."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""A store that fails never kills a worker: wait, try again, and say so in one line now and then."""
+"""A store that fails never kills a driver: wait, try again, and say so in one line now and then."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ SELECT json_build_array(
     job.fence, job.claim_id, job.worker, job.lease_until, job.claimed_at, job.started, job.failures, job.crashes,
     job.zombies, job.suspects, job.cancel_requested, job.rolling_back, job.attempts_max, job.backoff_base_s,
     job.backoff_cap_s, job.backoff_jitter, job.crashes_max, job.on_crash, job.lease_s, job.beat_s, job.timeout_s,
-    job.stall_s, job.error, job.result, job.progress, job.note, job.ended_at, job.workflow, job.parent, job.undoable,
-    job.open_step, job.inbox, job.wake_at, job.awaits, job.question, job.undo_requested
+    job.stall_s, job.error, job.result, job.progress, job.note, job.ended_at, job.log, job.workflow, job.parent,
+    job.undoable, job.open_step, job.inbox, job.wake_at, job.awaits, job.question, job.undo_requested
 )
 $$;
 

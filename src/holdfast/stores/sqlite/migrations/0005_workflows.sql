@@ -18,7 +18,7 @@ SELECT *, json_array(
     id, task, queue, payload, key, priority, state, run_at, created_at, attempt, fence, claim_id, worker, lease_until,
     claimed_at, started, failures, crashes, zombies, suspects, cancel_requested, rolling_back, attempts_max,
     backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash, lease_s, beat_s, timeout_s, stall_s,
-    error, result, progress, note, ended_at, workflow, parent, undoable, open_step, inbox, wake_at, json(awaits),
+    error, result, progress, note, ended_at, log, workflow, parent, undoable, open_step, inbox, wake_at, json(awaits),
     question, undo_requested
 ) AS row
 FROM holdfast_job;

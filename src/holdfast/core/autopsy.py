@@ -1,0 +1,71 @@
+"""What is known of an attempt that was lost, for the journal. Whoever finds the death writes it in the same words.
+
+The detector and the cause stand before it, the decision behind it: the verdict adds them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core.records import Job, Moment, Worker
+from holdfast.core.times import iso
+
+
+class Victim(msgspec.Struct, frozen=True, kw_only=True):
+    """The process in which the attempt was lost, as its row shows it, or as its worker knew it. None: nobody knows."""
+
+    worker: str | None
+    host: str | None = None
+    pid: int | None = None
+    beat_at: float | None = None  # wall time
+    lease_until: float | None = None  # on the clock that `now.lease` is of
+    silent_s: float | None = None  # without a sign of life; what passed until the death was seen, at most
+    rss_mb: float | None = None
+
+
+def of_worker(worker: Worker | None, job: Job, now: Moment) -> Victim:
+    """Return what the rows say."""
+    if worker is None:
+        return Victim(worker=job.worker, lease_until=job.lease_until)
+    return Victim(
+        worker=worker.name,
+        host=worker.host,
+        pid=worker.pid,
+        beat_at=worker.beat_at,
+        lease_until=job.lease_until,
+        silent_s=now.wall - worker.beat_at,
+        rss_mb=worker.rss_mb,
+    )
+
+
+def autopsy(job: Job, victim: Victim, now: Moment, facts: dict[str, Any]) -> dict[str, Any]:
+    """Collect what is known; `facts` are what only the one who found it knows. What nobody knows is left out."""
+    end = victim.lease_until if victim.lease_until is not None else now.lease
+    known: dict[str, Any] = {
+        "worker": victim.worker,
+        "host": victim.host,
+        "pid": victim.pid,
+        "last_beat": iso(victim.beat_at),
+        "lease_until": iso(now.wall + end - now.lease),
+        "seconds_since_beat": None if victim.silent_s is None else round(victim.silent_s, 3),
+        "seconds_overdue": round(max(0.0, now.lease - end), 3),
+        "claimed_at": iso(job.claimed_at),
+        "attempt": job.attempt,
+        "started": job.started,
+        "step": job.open_step or None,
+        "progress": job.progress,
+        "note": job.note,
+        "rss_mb": None if victim.rss_mb is None else round(victim.rss_mb, 1),
+        "fence_before": job.fence,
+        "fence_after": job.fence + 1,
+        "log": lines_of(job.log),
+        **facts,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def lines_of(log: str | None) -> list[str] | None:
+    """Return the lines of a job's log, as the journal and people are given them; None without any."""
+    return log.split("\n") if log else None

@@ -1,0 +1,98 @@
+"""The pruner: deletes jobs that ended longer ago than they are to be kept, with their history.
+
+Of all programs on a store that have a retention one holds the duty and prunes, on a thread of its own. It goes in
+batches and rests after each, so that claims and endings come in between; the term is on every batch, so one that was
+paused deletes nothing after another has taken over.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from holdfast.clock import Clock
+from holdfast.core.retention import Retention
+from holdfast.duties import Post
+from holdfast.errors import DutyLost, HoldfastError
+from holdfast.hooks import Hooks
+from holdfast.identity import chance, new_id
+from holdfast.points import point
+from holdfast.stores.protocol import Store
+from holdfast.trouble import Trouble
+
+log = logging.getLogger("holdfast.pruner")
+
+DUTY = "pruner"
+LOOK_S = 10.0  # how often to look
+TTL_INTERVALS = 3  # the duty outlives one failed renewal, and passes on soon after its holder died
+BATCH = 1_000
+REST = 4  # it rests so many times as long as a batch took: a fifth of the time of SQLite's one writer, at the most
+REST_MIN_S = 0.05
+LEAVE_S = 5.0  # how long the end waits for the store
+
+
+class Pruner:
+    """The retention of one program. A context manager: it prunes while the block runs, whenever the duty is its own."""
+
+    def __init__(
+        self, store: Store, clock: Clock, keep: Retention, *, hooks: Hooks, name: str, interval_s: float = LOOK_S
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._keep = keep
+        self._hooks = hooks
+        self._interval_s = interval_s
+        self._post = Post(store, clock, DUTY, f"{name}:{new_id()}", TTL_INTERVALS * interval_s, hooks)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="holdfast-pruner", daemon=True)
+
+    def __enter__(self) -> Pruner:
+        if self._keep:
+            log.info("ended jobs are kept: %s; others for ever", self._keep)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Stop after the batch that is under way, and give the duty back."""
+        self._stopping.set()
+        if self._keep:
+            self._thread.join(LEAVE_S)
+            self._hooks.flush()
+
+    def once(self) -> int:
+        """Delete all that is due, if the duty is ours; return how many. Raises `StoreError` when the store does."""
+        deleted = 0
+        try:
+            for states, age_s in self._keep.rules:
+                while not self._stopping.is_set() and (duty := self._post.duty()) is not None:
+                    before = self._store.now().wall - age_s
+                    point("prune.before")
+                    began = self._clock.lease()
+                    batch = self._store.purge(states, before, BATCH, under=duty)
+                    deleted += batch
+                    if batch < BATCH:
+                        break
+                    self._rest(self._clock.lease() - began)
+        except DutyLost:
+            self._post.refused()
+        finally:
+            if deleted:
+                log.info("deleted %d jobs that ended long ago", deleted)
+        return deleted
+
+    def _rest(self, took_s: float) -> None:
+        self._clock.wait(self._stopping, min(max(REST_MIN_S, REST * took_s), self._interval_s))
+
+    def _serve(self) -> None:
+        trouble = Trouble(log, self._clock, "nothing is deleted meanwhile")
+        while not self._stopping.is_set():
+            pause_s = self._interval_s * (0.9 + 0.2 * chance())
+            try:
+                self.once()
+                trouble.over()
+            except HoldfastError as error:
+                pause_s = trouble.met(error)
+            except Exception:
+                log.exception("the pruner stumbled; it goes on")
+            self._clock.wait(self._stopping, pause_s)
+        self._post.resign()
