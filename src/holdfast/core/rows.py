@@ -119,11 +119,15 @@ def roused(job: Job, wall: float) -> Job:
 
 def recorded(known: Step | None, new: Step) -> Step:
     """Return what is on record after `new` was written: a recorded step changes no more, unless it is undone."""
-    if known is None or known.state == "started":
+    if known is None:
         return new
-    if known.state == "recorded" and new.state == "undone":
-        return replace(known, state="undone", attempt=new.attempt, fence=new.fence, ended_at=new.ended_at)
-    return known
+    if known.state == "started":
+        said = {name: getattr(new, name) for name in ("result", "error", "error_kind", "started_at")}
+    elif known.state == "recorded" and new.state == "undone":
+        said = {}
+    else:
+        return known
+    return replace(known, state=new.state, attempt=new.attempt, fence=new.fence, ended_at=new.ended_at, **said)
 
 
 def matches(job: Job, where: Filter) -> bool:

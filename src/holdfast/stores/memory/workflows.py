@@ -117,7 +117,7 @@ class Workflows:
     def _tell_parent(self, job: Job) -> None:
         """Tell the workflow that started the job, if any, that it has ended."""
         parent = self._jobs.get(job.parent or "")
-        if job.state in ENDED and parent is not None and parent.state in LIVE:
+        if job.state in ENDED and parent is not None and parent.workflow and parent.state in LIVE:
             self._jobs[parent.id] = rows.reached(parent, f"job:{job.id}", self._clock.wall())
 
     def _forget_workflow(self, job_id: str) -> None:
