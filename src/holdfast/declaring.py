@@ -158,15 +158,13 @@ class Declares:
         version: what changes with the order of its steps. Keep the old function declared, under its old version and
         the same name=, until its jobs have ended.
         """
-        if isolate or memory_max_mb is not None:
-            raise UsageError("a workflow cannot be isolated yet; let it start an isolated task with flow.start(…)")
         policy = Policy(retry, crashes_max, on_crash, lease_s, beat_s, timeout_s, stall_s)
         options = Options(queue=queue, priority=priority, key=key, policy=policy)
 
         def declare(fn: Callable[..., Any]) -> Task[..., Any]:
-            return self._register(
-                Workflow(cast("App", self), fn, options, name, version=version, hold_after=hold_after)
-            )
+            app = cast("App", self)
+            limits: dict[str, Any] = {"memory_max_mb": memory_max_mb, "hold_after": hold_after}
+            return self._register(Workflow(app, fn, options, name, version=version, isolate=isolate, **limits))
 
         return declare if fn is None else declare(fn)
 

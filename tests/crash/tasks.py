@@ -236,3 +236,19 @@ def order(flow: Flow, number: str, wanted: bool = True) -> str:
     if not wanted:
         raise Rollback("nobody wants it")
     return done
+
+
+def die(order: str, what: str, deaths: int) -> str:
+    """Do something, and end the process so many times."""
+    enter(order, what)
+    if (FOLDER / f"order-{order}").read_text().count(what) <= deaths:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return what
+
+
+@app.workflow(name="deadly", retry=AGAIN, crashes_max=3)
+def deadly(flow: Flow, number: str, deaths: int, careful: bool = False) -> str:
+    """A workflow whose second step kills its process; it waits for a moment before."""
+    flow.step(enter, number, "begin", name="begin")
+    flow.sleep(1.1)
+    return flow.step(die, number, "die", deaths, repeatable=not careful, name="die")

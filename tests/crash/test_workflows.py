@@ -111,3 +111,25 @@ def test_with_on_crash_rollback_a_death_undoes(world: World, point: str, nth: in
     wanted = [step for step in begun[::-1] if step in UNDOABLE]
     results = {step: f"{step}!" if step != begun[-1] else "None" for step in wanted}
     assert [line for line in lines if line.startswith("undo")] == [f"undo {step} {results[step]}" for step in wanted]
+
+
+@pytest.mark.slow  # starts a worker and its cells
+@pytest.mark.parametrize("db", ["sqlite", "postgres"], indirect=True)
+def test_a_workflow_in_a_process_of_its_own_costs_nobody_else_anything(world: World) -> None:
+    world.worker("w", "--isolate")
+    jobs = {
+        name: world.tasks.deadly.using(id=name).enqueue(name, *given).id
+        for name, given in {"once": (1,), "always": (9,), "careful": (1, True)}.items()
+    }
+    plain = world.tasks.order.using(id="o1").enqueue("o1")
+    assert plain.result(60) == "mail!"
+    world.until_state(jobs["once"], "done")
+    world.until_state(jobs["always"], "dead")
+    held = world.until_state(jobs["careful"], "held")
+    assert "step 'die' was started and not recorded" in (held.error or "")
+    assert entries(world, "once") == ["begin", "die", "die"]
+    assert entries(world, "always") == ["begin", "die", "die", "die"]
+    assert entries(world, "careful") == ["begin", "die"]
+    assert world.row(plain.id).crashes == 0
+    world.app.resolve(jobs["careful"], "done", result="it happened", by="ann")
+    assert world.app.get(jobs["careful"]).result(60) == "it happened"

@@ -398,8 +398,6 @@ def test_a_workflow_without_a_flow_and_a_bad_version_are_refused(one_house: Hous
         one_house.app.workflow(lambda order: order, name="w")  # type: ignore[call-overload]
     with pytest.raises(UsageError, match="version=0"):
         one_house.app.workflow(version=0)(lambda flow: None)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="isolated"):
-        one_house.app.workflow(isolate=True)
 
 
 def test_a_transaction_writes_and_records_in_one_commit(sql_house: House) -> None:

@@ -278,7 +278,7 @@ def _is_forgiven(outcome: Lost, job: Job) -> bool:
     """Say whether this loss says nothing about the job. A suspect, and one that died alone, run in a process of their
     own: if that had died, this would be known (one suspect). So their worker died, and not by their doing. But not for
     ever: a worker that cannot give them such a process may run them among others."""
-    in_its_cell = job.crashes > 0 and job.suspects > 0 and outcome.suspects != 1 and not job.workflow
+    in_its_cell = job.crashes > 0 and job.suspects > 0 and outcome.suspects != 1
     return outcome.excused or (in_its_cell and job.zombies < FORGIVEN_MAX)
 
 

@@ -194,6 +194,11 @@ class Attempt:
             return True
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Say whether the handler has a process of its own: what it recorded is known to the store, and not here."""
+        return self._elsewhere is not None
+
+    @property
     def is_deaf(self) -> bool:
         """Say whether the handler, or another one, holds the event loop, so that no cancellation gets through."""
         return self._async is not None and not self.heard

@@ -183,7 +183,7 @@ class Loop:
 
 def _flows(flows: Flows | None) -> Flows:
     if flows is None:
-        raise errors.UsageError("a workflow cannot be run in a process of its own yet")
+        raise errors.UsageError("nobody here can run a workflow")
     return flows
 
 

@@ -44,8 +44,7 @@ class Homes:
         self._ref = ref
         self._patient = patient
         self._known: dict[str, wire.Home | None] = {}
-        plain = [task for task in app.tasks.values() if not task.is_workflow]
-        declared = [task for task in plain if task.isolate or worker_wide]
+        declared = [task for task in app.tasks.values() if task.isolate or worker_wide]
         self._names = list(app.tasks)
         self._declared = {task.name for task in declared}
         self.closed = False  # no cell can be started, and none is free; written by the pool

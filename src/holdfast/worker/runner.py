@@ -347,8 +347,7 @@ class Runner:
 
     def _isolates(self, attempt: Attempt) -> bool:
         declared = self._options.isolate or attempt.task.isolate
-        wanted = isolates(attempt.job, declared=declared) and not attempt.task.is_workflow
-        return wanted and self._homes.knows(attempt.task)
+        return isolates(attempt.job, declared=declared) and self._homes.knows(attempt.task)
 
     def _hold_breath(self, pause_s: float) -> None:
         """Claim nothing for a while: the system gives no more threads or processes."""

@@ -30,13 +30,17 @@ class Workflow(Task[P, R]):
         name: str | None = None,
         *,
         version: int = 1,
+        isolate: bool = False,
+        memory_max_mb: int | None = None,
         hold_after: int | None = None,
     ) -> None:
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise UsageError(f"version={version!r} must be a whole number of at least 1")
         self.version = version
         plain = name if name is not None else default_name(fn)
-        super().__init__(app, fn, options, plain if version == 1 else f"{plain}@{version}", hold_after=hold_after)
+        known = plain if version == 1 else f"{plain}@{version}"
+        limits: dict[str, Any] = {"memory_max_mb": memory_max_mb, "hold_after": hold_after}
+        super().__init__(app, fn, options, known, isolate=isolate, **limits)
         if not self.takes_context:
             raise UsageError(
                 f"workflow {self.name}: its first argument must be the flow: `def {self.fn.__name__}(flow: Flow, …)`"
