@@ -11,7 +11,7 @@ import msgspec
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.policy import Policy, Retry
-from holdfast.core.records import Event, Filter, Job, Lease, NewJob, Worker
+from holdfast.core.records import Event, Filter, Job, Lease, NewJob, Record, Signal, Step, Worker
 from holdfast.core.verdict import (
     Cancelled,
     Failed,
@@ -248,3 +248,20 @@ STALE: dict[str, Callable[[Store], Lease]] = {
     for name, make in list(globals().items())
     if name.startswith(("_after_", "_with_", "_of_a_"))
 }
+
+
+def a_step(position: int = 1, **given: Any) -> Step:
+    """A recorded step; its path is its position unless one is given."""
+    named: dict[str, Any] = {"position": position, "path": str(position), "kind": "step", "name": f"step {position}"}
+    named |= {"state": "recorded", "attempt": 1, "fence": 1, "result": "1", "started_at": 1.0, "ended_at": 2.0}
+    return Step(**named | given)
+
+
+def record(store: Store, job: Job, *steps: Step, **given: Any) -> Answer:
+    """Record steps of the attempt that `job` shows."""
+    [answer] = store.record([Record(lease=job.lease, worker=job.worker, steps=steps, **given)])
+    return answer
+
+
+def a_signal(job: Job, name: str = "go", **given: Any) -> Signal:
+    return Signal(**{"id": f"signal-{next(_numbers)}", "job_id": job.id, "name": name, "value": '"v"'} | given)

@@ -47,15 +47,22 @@ GUARDED = {
         *("claim_worker", "claim", "claim_answers", "beat_worker", "beat", "beat_lost", "beat_cancelled"),
         *("settle", "settle_done", "transaction", "overdue", "vanished", "retire", "move", "purge", "delete", "due"),
         *("declare_again", "fire", "fire_job", "pause_schedule"),
+        *("record_owned", "record", "record_facts", "record_taken", "steps", "signal_reach", "inbox_signals", "rouse"),
+        *("rouse_next", "fork", "move_aside", "move_give_back", "purge_signals"),
     ),
     "postgres": (
         *("add_holders", "claim", "claim_answers", "beat", "settle", "settle_done", "settle_seen", "transaction"),
         *("overdue", "deadline", "vanished", "retire", "acquire", "resign", "move", "purge", "delete", "find"),
         *("unserved", "due", "declare_again", "fire", "pause_schedule"),
+        *("record", "steps", "signal", "signal_parents", "inbox", "rouse", "fork", "move_steps", "move_aside"),
+        *("move_give_back", "find_workflows"),
     ),
 }
 
 OF_SCHEDULES = ("declare_again", "fire", "fire_job", "pause_schedule")
+# Whose statements are tested elsewhere than in the file of their verb.
+WORKFLOWS = {"steps": "record", "inbox": "signal", "rouse": "signal", "fork": "signal"}
+WORKFLOWS |= {"move_steps": "signal", "move_aside": "signal", "move_give_back": "signal", "purge_signals": "record"}
 
 # Conjuncts that can be dropped without harm, each with its reason.
 EQUIVALENT = {
@@ -99,8 +106,6 @@ EQUIVALENT = {
     "postgres vanished: job.state = 'running'": "only a running job has a worker: a CHECK says so",
     "postgres retire.forgotten: allowed.yes": "who is long gone and holds nothing may be forgotten by anybody",
     "postgres retire.forgotten: job.state = 'running'": "only a running job has a worker: a CHECK says so",
-    "postgres purge.steps: job_id IN (SELECT id FROM old)": "nothing writes steps yet",
-    "postgres delete.steps: job_id IN (SELECT id FROM gone)": "nothing writes steps yet",
 }
 
 
@@ -135,7 +140,7 @@ def sql_mutants() -> Iterator[Mutant]:
             start, end = span(whole, guard.query)
             verb = "acquire" if ".duty:" in guard.name or ".allowed:" in guard.name else guard.query.split("_")[0]
             verb = "fire" if guard.query in OF_SCHEDULES else verb
-            nearest = f"{CONFORMANCE}/test_{verb}.py"
+            nearest = f"{CONFORMANCE}/test_{WORKFLOWS.get(guard.query, WORKFLOWS.get(verb, verb))}.py"
             tests = (nearest, *STORE) if (ROOT / nearest).exists() else STORE
             tests = (tests[0], "tests/stores/test_postgres_guards.py", *tests[1:]) if store == "postgres" else tests
             if "claim_try" in guard.name:
@@ -329,6 +334,7 @@ ALERTS_RULES = ("tests/alerts/test_rules.py",)
 ALERTS_TELLER = ("tests/alerts/test_teller.py",)
 ALERTS_WEBHOOK = ("tests/alerts/test_webhook.py",)
 ALERTS_COMMAND = ("tests/alerts/test_command.py",)
+WORKFLOW = tuple(f"tests/workflow/test_{part}.py" for part in ("steps", "undo", "waiting"))
 
 HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     # name, file, what stands there, what stands there instead, tests that should notice
@@ -355,25 +361,31 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         WORKER,
     ),
     ("a wrong progress reaches the beat", "worker/context.py", "_checked_fraction(fraction)", "fraction", WORKER),
-    ("memory: any lease owns the job", "stores/memory.py", "not rows.owns(job, settlement.lease)", "False", STORE),
-    ("memory: any beat owns the job", "stores/memory.py", "not rows.owns(job, pulse.lease)", "False", STORE),
+    (
+        "memory: any lease owns the job",
+        "stores/memory/store.py",
+        "not rows.owns(job, settlement.lease)",
+        "False",
+        STORE,
+    ),
+    ("memory: any beat owns the job", "stores/memory/store.py", "not rows.owns(job, pulse.lease)", "False", STORE),
     (
         "memory: a settled job is settled again",
-        "stores/memory.py",
+        "stores/memory/store.py",
         "if job.state is not State.RUNNING:\n            return Answer.ALREADY",
         "if False:\n            return Answer.ALREADY",
         STORE,
     ),
     (
         "memory: a renewed lease is reaped",
-        "stores/memory.py",
+        "stores/memory/store.py",
         "seen is not None and job.lease_until != seen",
         "False",
         STORE,
     ),
     (
         "memory: a cancel is overlooked",
-        "stores/memory.py",
+        "stores/memory/store.py",
         "job.cancel_requested != settlement.seen_cancel",
         "False",
         STORE,
@@ -537,7 +549,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ("a purge of two states may delete twice as many", "stores/sqlite/store.py", "limit - deleted", "limit", STORE),
     (
         "an old term may prune in memory",
-        "stores/memory.py",
+        "stores/memory/store.py",
         "            self._check_duty(under)\n            old: ",
         "            old: ",
         STORE,
@@ -1631,6 +1643,91 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "        talkers = _talkers(attempts, now)\n",
         "        talkers = _talkers(attempts, now)\n        due |= talkers\n",
         LINES,
+    ),
+    ("a refused record goes unnoticed", "workflow/run.py", "if answer is Answer.REFUSED:", "if False:", WORKFLOW),
+    (
+        "undos run forwards",
+        "core/flow.py",
+        "key=lambda step: -step.position",
+        "key=lambda step: step.position",
+        WORKFLOW,
+    ),
+    (
+        "a recorded step runs again",
+        "workflow/run.py",
+        'return step is not None and step.state != "started"',
+        "return False",
+        WORKFLOW,
+    ),
+    (
+        "a step that must not be repeated is not written down before",
+        "workflow/run.py",
+        "        if undo is not None or not repeatable:\n",
+        "        if undo is not None:\n",
+        WORKFLOW,
+    ),
+    (
+        "an error that leaves the workflow is recorded",
+        "workflow/run.py",
+        "yield from self._failed(call, base, error, at_once=not repeatable)",
+        "yield from self._failed(call, base, error, at_once=True)",
+        WORKFLOW,
+    ),
+    (
+        "an error of a step that must not be repeated is not recorded",
+        "workflow/run.py",
+        "yield from self._failed(call, base, error, at_once=not repeatable)",
+        "yield from self._failed(call, base, error, at_once=False)",
+        WORKFLOW,
+    ),
+    (
+        "records that the code did not ask for are not noticed",
+        "workflow/threads.py",
+        "            run.replay.check_all_met()\n",
+        "",
+        WORKFLOW,
+    ),
+    (
+        "another step at the same place is taken for it",
+        "core/flow.py",
+        "if (step.kind, step.name) != (kind, name):",
+        "if False:",
+        WORKFLOW,
+    ),
+    (
+        "an interrupted undo counts as done",
+        "core/flow.py",
+        'step.has_undo and (step.state == "started" or',
+        "step.has_undo and (False or",
+        WORKFLOW,
+    ),
+    (
+        "two branches take the same signal",
+        "workflow/run.py",
+        "signal.name == name and signal.id not in self._signals_taken",
+        "signal.name == name",
+        WORKFLOW,
+    ),
+    (
+        "a wake-up is lost on SQLite",
+        "stores/sqlite/queries.sql",
+        "state = iif(ending.state = 'waiting' AND job.inbox <> ending.inbox, 'ready', ending.state)",
+        "state = ending.state",
+        (f"{CONFORMANCE}/test_signal.py",),
+    ),
+    (
+        "a wake-up is lost on PostgreSQL",
+        "stores/postgres/queries.sql",
+        "state = CASE WHEN ending.state = 'waiting' AND job.inbox <> ending.inbox THEN 'ready' ELSE ending.state END",
+        "state = ending.state",
+        (f"{CONFORMANCE}/test_signal.py",),
+    ),
+    (
+        "nobody wakes a timer",
+        "workflow/alarm.py",
+        "        earliest = self._store.rouse()\n",
+        "        earliest = None\n",
+        WORKFLOW,
     ),
 ]
 

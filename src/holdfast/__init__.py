@@ -31,8 +31,10 @@ from holdfast.errors import (
     PayloadError,
     PolicyError,
     Refused,
+    Rollback,
     SchemaMismatch,
     Snooze,
+    StepFailed,
     StoreError,
     StoreUnavailable,
     UnknownTask,
@@ -41,15 +43,18 @@ from holdfast.errors import (
 from holdfast.jobs import Job
 from holdfast.tasks import Task
 from holdfast.worker.context import Context
+from holdfast.workflow.flow import AsyncFlow, Flow
 
 __version__ = "0.1.0"
 
 __all__ = [
     "App",
+    "AsyncFlow",
     "BadURL",
     "Cancelled",
     "Codec",
     "Context",
+    "Flow",
     "HoldfastError",
     "IllegalMove",
     "Interrupted",
@@ -65,8 +70,10 @@ __all__ = [
     "PolicyError",
     "Refused",
     "Retry",
+    "Rollback",
     "SchemaMismatch",
     "Snooze",
+    "StepFailed",
     "StoreError",
     "StoreUnavailable",
     "Task",

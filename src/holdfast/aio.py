@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.app import App
 from holdfast.core import acts
 from holdfast.core.machine import States
+from holdfast.core.records import Step
 from holdfast.jobs import Job
 from holdfast.stores.joining import lend
 from holdfast.tasks import Draft
@@ -94,6 +95,36 @@ class AsyncApp:
         fence: int | None = None,
     ) -> Job[Any]:
         return await asyncio.to_thread(self._app.resolve, id, answer, by=by, note=note, result=result, fence=fence)
+
+    @_as(App.signal)
+    async def signal(
+        self, id: str, name: str, value: Any = None, *, by: str = "app", signal_id: str | None = None
+    ) -> bool:
+        return await asyncio.to_thread(self._app.signal, id, name, value, by=by, signal_id=signal_id)
+
+    @_as(App.approve)
+    async def approve(self, id: str, yes: bool = True, *, by: str = "app") -> None:
+        await asyncio.to_thread(self._app.approve, id, yes, by=by)
+
+    @_as(App.rollback)
+    async def rollback(
+        self, id: str, *, by: str = "app", note: str | None = None, fence: int | None = None
+    ) -> Job[Any]:
+        return await asyncio.to_thread(self._app.rollback, id, by=by, note=note, fence=fence)
+
+    @_as(App.retry_from)
+    async def retry_from(
+        self, id: str, step: str, *, by: str = "app", note: str | None = None, fence: int | None = None
+    ) -> Job[Any]:
+        return await asyncio.to_thread(self._app.retry_from, id, step, by=by, note=note, fence=fence)
+
+    @_as(App.fork)
+    async def fork(self, id: str, step: str, *args: Any, **kwargs: Any) -> Job[Any]:
+        return await asyncio.to_thread(self._app.fork, id, step, *args, **kwargs)
+
+    @_as(App.steps)
+    async def steps(self, id: str, *, aside: bool = False) -> list[Step]:
+        return await asyncio.to_thread(self._app.steps, id, aside=aside)
 
     @_as(App.reap)
     async def reap(self, *, grace_s: float = 0.0) -> Report:

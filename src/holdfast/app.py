@@ -5,35 +5,34 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, get_args, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, get_args, overload
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.core import acts
 from holdfast.core.machine import State, States, states_named
 from holdfast.core.payload import JSON, Codec, encode_value
-from holdfast.core.policy import OnCrash, Policy, Retry
 from holdfast.core.records import Filter, Schedule
 from holdfast.core.records import Job as Row
 from holdfast.core.retention import Age, Retention
 from holdfast.core.verdict import Verdict
-from holdfast.errors import NotFound, Refused, UnknownTask, UsageError
+from holdfast.declaring import Declares
+from holdfast.errors import NotFound, Refused, UsageError
 from holdfast.hooks import Hook, HookKind, Hooks
 from holdfast.jobs import Job
 from holdfast.stores import fit, open_store
 from holdfast.stores.protocol import Store
 from holdfast.stores.urls import check_url
-from holdfast.tasks import Declare, Draft, Key, Options, Sender, Task
+from holdfast.tasks import Draft, Task
+from holdfast.workflow.verbs import STEPS_MAX, Verbs
 
 if TYPE_CHECKING:
     from holdfast.aio import AsyncApp
     from holdfast.alerts import Alert
     from holdfast.alerts.rules import AlertKind, Given
     from holdfast.reaper import Report
-    from holdfast.worker.context import Context
     from holdfast.worker.tick import TickReport
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_URL = "sqlite:///holdfast.db"
@@ -42,7 +41,7 @@ ADD_AT_ONCE = 1_000  # jobs in one transaction of `enqueue_many`
 Journal = Literal["short", "full"]
 
 
-class App:
+class App(Declares, Verbs):
     """Tasks and their jobs. Making one does no I/O; the store is opened at its first use. Safe to share by threads.
 
     url: `sqlite:///jobs.db` (a path from here; four slashes for one from the root), `postgresql://user@host/database`,
@@ -92,90 +91,6 @@ class App:
         self._aio: AsyncApp | None = None
         self._lock = threading.RLock()
 
-    # ------------------------------------------------------------------------------------ declaring
-
-    @overload
-    def task(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
-    @overload
-    def task(self, fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
-    @overload
-    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
-    @overload
-    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
-    @overload
-    def task(
-        self,
-        fn: None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        retry: Retry = ...,
-        crashes_max: int = 3,
-        on_crash: OnCrash = "retry",
-        lease_s: float = 30.0,
-        beat_s: float | None = None,
-        timeout_s: float | None = None,
-        stall_s: float | None = None,
-        priority: int = 0,
-        key: Key = None,
-        isolate: bool = False,
-        memory_max_mb: int | None = None,
-        hold_after: int | None = None,
-    ) -> Declare: ...
-    def task(
-        self,
-        fn: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        retry: Retry = Retry(),  # noqa: B008  frozen
-        crashes_max: int = 3,
-        on_crash: OnCrash = "retry",
-        lease_s: float = 30.0,
-        beat_s: float | None = None,
-        timeout_s: float | None = None,
-        stall_s: float | None = None,
-        priority: int = 0,
-        key: Key = None,
-        isolate: bool = False,
-        memory_max_mb: int | None = None,
-        hold_after: int | None = None,
-    ) -> Any:
-        """Turn a function into a task: `@app.task`, or `@app.task(…)` with options.
-
-        name: what the store knows it by; `module.qualname` by default. retry: how often and how soon after a failure.
-        on_crash: what becomes of a job whose worker died: "retry", "hold" for a person, or "fail"; at most
-        `crashes_max` crashes. lease_s: how long a worker may be silent. timeout_s: how long an attempt may run.
-        stall_s: how long it may go without `ctx.progress()`. key: text, or a function of the arguments that returns
-        text or None; while a live job has the key, an enqueue returns that job. isolate: each attempt runs in a process
-        of its own, which may crash; memory_max_mb: how much memory that process may use. hold_after: when so many jobs
-        with the same arguments have crashed and were given up or held within a day, new ones are held. Of the task and
-        not of the app, because who takes no arguments, or is meant to come again, is better without.
-        Raises `UsageError` for what can never work: a generator, a name that is taken, an argument that cannot travel.
-        """
-        policy = Policy(retry, crashes_max, on_crash, lease_s, beat_s, timeout_s, stall_s)
-        options = Options(queue=queue, priority=priority, key=key, policy=policy)
-
-        def declare(fn: Callable[..., Any]) -> Task[..., Any]:
-            return self._register(
-                Task(self, fn, options, name, isolate=isolate, memory_max_mb=memory_max_mb, hold_after=hold_after)
-            )
-
-        return declare if fn is None else declare(fn)
-
-    def named(self, name: str) -> Task[..., Any]:
-        """Return the task of this name; its last part will do where only one task has it. Raises `UnknownTask`."""
-        if name in self.tasks:
-            return self.tasks[name]
-        found = [task for task in self.tasks.values() if task.name.rpartition(".")[2] == name]
-        if len(found) == 1:
-            return found[0]
-        known = ", ".join(sorted(task.name for task in found or self.tasks.values())) or "none"
-        what = "several tasks are called" if found else "this app has no task"
-        raise UnknownTask(f"{what} {name!r}; known: {known}")
-
     @overload
     def on(self, kind: HookKind, hook: Hook) -> Hook: ...
     @overload
@@ -210,33 +125,6 @@ class App:
 
         told = declare(log=log, command=command, webhook=webhook, secret=secret, private=private, on=on, limits=limits)
         self.alerts = (*self.alerts, told)
-
-    def cron(
-        self,
-        spec: str,
-        task: Sender[..., Any] | Draft[Any],
-        *,
-        key: str | None = None,
-        tz: str = "UTC",
-        missed: Literal["last", "skip"] = "last",
-    ) -> None:
-        """Enqueue the task at each instant of a cron expression, exactly once while workers run; see docs/schedules.md.
-
-        task: the task, `task.using(…)`, or `task.job(…)` with its arguments. key: what the store knows the schedule by;
-        by default the task's name. tz: the zone of the expression. missed: what becomes of instants at which nobody
-        ran: "last" fires the last of them, "skip" none.
-        """
-        from holdfast.scheduler import declaration
-
-        made = declaration(self, spec, task, key, tz, missed)
-        self.schedules = {**self.schedules, made.key: made}
-
-    def _register(self, task: Task[..., Any]) -> Task[..., Any]:
-        with self._lock:
-            if task.name in self.tasks:
-                raise UsageError(f"this app has a task {task.name!r} already; give one of them another name=")
-            self.tasks = {**self.tasks, task.name: task}  # a new dict: whoever walks the old one is not disturbed
-        return task
 
     # ------------------------------------------------------------------------------------- the store
 
@@ -374,20 +262,23 @@ class App:
         result: Any = None,
         fence: int | None = None,
     ) -> Job[Any]:
-        """Answer for a held job, and return it: "retry" runs it again, "done" says that it happened, "fail" gives up.
+        """Answer for a held job, and return it: "retry" runs it again, "done" says that it happened, "fail" gives up;
+        "rollback" undoes what a workflow did.
 
         `result` goes with "done", and must be what the task would have returned; it is taken as it is where this app
-        does not have the task. fence: as in `cancel`. Raises as `revive` does.
+        does not have the task. Of a workflow that is held with an open step it is the result of that step, and the
+        workflow goes on behind it. fence: as in `cancel`. Raises as `revive` does.
         """
         if answer not in get_args(acts.Answer):
-            raise UsageError(f'{answer!r} is no answer; choose "retry", "done" or "fail"')
+            raise UsageError(f'{answer!r} is no answer; choose "retry", "done", "fail" or "rollback"')
         if result is not None and answer != "done":
             raise UsageError(f'a result goes with "done" only, not with {answer!r}')
         now = self.store.now().wall
 
         def judged(row: Row) -> Verdict:
+            steps = self.store.steps(id, limit=STEPS_MAX) if row.open_step is not None else []
             text = None if result is None else self._result_text(row, result)
-            return acts.resolve(row, answer, now, actor=by, reason=note, result=text)
+            return acts.resolve(row, answer, now, actor=by, reason=note, result=text, steps=steps)
 
         return self._act(id, fence, judged)
 
@@ -441,7 +332,7 @@ class App:
 
     def _result_text(self, row: Row, result: Any) -> str:
         task = self.tasks.get(row.task)
-        if task is None:
+        if task is None or row.open_step is not None:
             return encode_value(result, f"job {row.id}: the result", codec=self.codec)
         text = task.encode_result(result)
         task.decode_result(text)  # a person's answer is held to the annotation: nothing is lost by asking again

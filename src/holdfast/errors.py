@@ -21,12 +21,13 @@
     │   └── DutyLost               the duty has a newer term: somebody else does the chore now
     ├── WorkerGone                 this worker was declared dead; enrol again
     ├── TransactionExpired         ctx.transaction() was open for too long and was rolled back
+    ├── StepFailed                 a step failed before, and its exception cannot be raised again as it was
     └── JobEnded                   job.result() of a job that gave none
         ├── JobDead
         ├── JobCancelled
         └── JobRolledBack
 
-`Snooze` is a request that a task may raise, and no error.
+`Snooze` and `Rollback` are requests that a task or a workflow may raise, and no errors.
 
 Signals, not errors: they derive from BaseException so that `except Exception` in a task
 does not swallow them.
@@ -36,7 +37,10 @@ does not swallow them.
     ├── Cancelled                  somebody asked for the job to stop
     ├── TimeLimit                  the attempt ran longer than its `timeout_s`
     ├── NoProgress                 the attempt did not move for its `stall_s`
-    └── Stopping                   the worker is going away; the attempt is given back
+    ├── Stopping                   the worker is going away; the attempt is given back
+    ├── Parking                    the workflow waits without a slot
+    ├── Rewinding                  a replay that only looks for undos has seen all there is
+    └── Diverged                   the code does not fit what is recorded
 """
 
 from __future__ import annotations
@@ -126,6 +130,15 @@ class TransactionExpired(HoldfastError):
     """`ctx.transaction()` was open for longer than allowed and was rolled back."""
 
 
+class StepFailed(HoldfastError):
+    """A step of a workflow failed in an earlier attempt; `kind` names the exception that is not known here."""
+
+    def __init__(self, step: str, kind: str, text: str) -> None:
+        self.step = step
+        self.kind = kind
+        super().__init__(f"step {step!r} failed: {kind}: {text}")
+
+
 class JobEnded(HoldfastError):
     """The job ended without a result; `job_id` names it and the message carries its error."""
 
@@ -157,6 +170,10 @@ class Snooze(Exception):
         super().__init__(f"snooze for {delay_s:g} s")
 
 
+class Rollback(Exception):
+    """Raise it in a workflow to undo its recorded steps now; the job ends as rolled_back with this as its error."""
+
+
 class Interrupted(BaseException):
     """The attempt must stop now. `stack` is where the handler was, when that is known."""
 
@@ -181,6 +198,27 @@ class NoProgress(Interrupted):
 
 class Stopping(Interrupted):
     """The worker is going away; the attempt is given back."""
+
+
+class Parking(Interrupted):
+    """The workflow waits without a slot: until `wake_at`, for any of `awaits`."""
+
+    def __init__(
+        self, wake_at: float | None = None, awaits: tuple[str, ...] = (), question: str | None = None, inbox: int = 0
+    ) -> None:
+        self.wake_at = wake_at
+        self.awaits = awaits
+        self.question = question
+        self.inbox = inbox
+        super().__init__(f"waits for {', '.join(awaits) or 'a timer'}")
+
+
+class Rewinding(Interrupted):
+    """A replay that looks for undos has come to the first call without a record."""
+
+
+class Diverged(Interrupted):
+    """The code asks for something else than what is recorded."""
 
 
 def is_passing(error: Exception) -> bool:

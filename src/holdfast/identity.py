@@ -29,6 +29,11 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
+def new_uuid() -> str:
+    """Make a random UUID, written as people write them."""
+    return str(uuid.uuid4())
+
+
 def chance() -> float:
     """Draw a number from 0 up to 1, for jitter."""
     return _lots.random()

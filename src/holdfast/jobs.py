@@ -138,8 +138,9 @@ class Job(Generic[R_co]):
 
     def _outcome(self) -> R_co:
         row = self.row
-        if row.state in _WITHOUT_RESULT:
-            raise _WITHOUT_RESULT[row.state](self.id, row.error)
+        error = ended_error(row)
+        if error is not None:
+            raise error
         value: Any = None
         if row.result is not None:
             task: Task[..., R_co] | None = self._app.tasks.get(row.task)
@@ -148,3 +149,9 @@ class Job(Generic[R_co]):
             value = decode_value(row.result, None, f"job {self.id}: the result", codec=self._app.codec)
         outcome: R_co = value
         return outcome
+
+
+def ended_error(row: Row) -> JobEnded | None:
+    """Return what `result` raises for a job that ended without one."""
+    kind = _WITHOUT_RESULT.get(row.state)
+    return kind(row.id, row.error) if kind is not None else None

@@ -129,6 +129,7 @@ class Sender(Generic[P, R]):
             run_at=options.run_at,
             delay_s=options.delay_s,
             policy=options.policy,
+            workflow=task.is_workflow,
         )
         return Draft(task, new, options.connection)
 
@@ -180,6 +181,8 @@ class Task(Sender[P, R]):
 
     `name` is what the store knows it by: jobs outlive programs, so a task that is renamed leaves its jobs behind.
     """
+
+    is_workflow = False
 
     def __init__(
         self,

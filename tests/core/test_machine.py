@@ -32,6 +32,10 @@ ARROWS = {
     ("held", "bury", "dead"),
     ("held", "cancel", "cancelled"),
     ("held", "undo", "ready"),
+    ("ready", "undo", "ready"),
+    ("waiting", "undo", "ready"),
+    ("dead", "undo", "ready"),
+    ("cancelled", "undo", "ready"),
     ("dead", "revive", "ready"),
     ("cancelled", "revive", "ready"),
 }
@@ -88,9 +92,9 @@ def test_states_are_live_or_ended_and_never_both() -> None:
     assert set(State) == LIVE | ENDED
 
 
-def test_only_a_persons_revive_leads_out_of_an_ended_state() -> None:
+def test_only_a_persons_revive_or_rollback_leads_out_of_an_ended_state() -> None:
     ways_out = {(state, move) for state in ENDED for move in MOVES[state]}
-    assert ways_out == {(State.DEAD, Move.REVIVE), (State.CANCELLED, Move.REVIVE)}
+    assert ways_out == {(state, move) for state in (State.DEAD, State.CANCELLED) for move in (Move.REVIVE, Move.UNDO)}
 
 
 def test_what_is_done_or_rolled_back_is_final() -> None:

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast import App, Context, Retry, points
+from holdfast import App, Context, Flow, Retry, Rollback, points
 
 FOLDER = Path(os.environ["CRASH_FOLDER"])
 AGAIN = Retry(attempts_max=1000, base_s=0.02, cap_s=0.05)
@@ -207,3 +207,48 @@ def arm_the_first_child() -> None:
 
 
 arm_the_first_child()
+
+
+# ------------------------------------------------------------------------------------------- an order
+
+
+def enter(order: str, what: str) -> str:
+    """Do something in the world outside: a line that stays."""
+    ledger = os.open(FOLDER / f"order-{order}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(ledger, what.encode() + b"\n")
+    os.close(ledger)
+    return f"{what}!"
+
+
+def take_back(result: str | None, order: str, what: str) -> None:
+    enter(order, f"undo {what} {result}")
+
+
+@app.workflow(name="order", retry=AGAIN, crashes_max=1000)
+def order(flow: Flow, number: str, wanted: bool = True) -> str:
+    """Six steps; two of them must not be repeated, and four have an undo."""
+    flow.step(enter, number, "reserve", undo=take_back, name="reserve")
+    flow.step(enter, number, "charge", undo=take_back, repeatable=False, name="charge")
+    flow.step(enter, number, "pack", name="pack")
+    flow.step(enter, number, "invoice", undo=take_back, name="invoice")
+    flow.step(enter, number, "ship", undo=take_back, repeatable=False, name="ship")
+    done = flow.step(enter, number, "mail", name="mail")
+    if not wanted:
+        raise Rollback("nobody wants it")
+    return done
+
+
+def die(order: str, what: str, deaths: int) -> str:
+    """Do something, and end the process so many times."""
+    enter(order, what)
+    if (FOLDER / f"order-{order}").read_text().count(what) <= deaths:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return what
+
+
+@app.workflow(name="deadly", retry=AGAIN, crashes_max=3)
+def deadly(flow: Flow, number: str, deaths: int, careful: bool = False) -> str:
+    """A workflow whose second step kills its process; it waits for a moment before."""
+    flow.step(enter, number, "begin", name="begin")
+    flow.sleep(1.1)
+    return flow.step(die, number, "die", deaths, repeatable=not careful, name="die")

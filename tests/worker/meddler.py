@@ -10,7 +10,23 @@ from holdfast.errors import StoreUnavailable
 from holdfast.stores.protocol import Store
 
 READS = ("get", "find", "counts", "journal", "workers", "paused", "unserved", "due", "overdue", "deadline", "vanished")
-WRITES = ("add", "claim", "beat", "settle", "transaction", "enroll", "retire", "move", "pause", "purge", "delete")
+WRITES = (
+    "add",
+    "claim",
+    "beat",
+    "settle",
+    "transaction",
+    "enroll",
+    "retire",
+    "move",
+    "pause",
+    "purge",
+    "delete",
+    "record",
+    "signal",
+    "rouse",
+    "fork",
+)
 VERBS = (*READS, *WRITES, "ping")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from holdfast.app import App
 from holdfast.cli.base import Group
@@ -40,9 +41,10 @@ def held() -> None:
 @click.option("--before", metavar="ID", type=JobId(), help="The page after this job.")
 @json_option
 def list_(queue: str | None, task: str | None, limit: int, before: str | None, as_json: bool) -> None:
-    """Show what waits for an answer, newest first."""
+    """Show what waits for an answer, newest first; workflows that ask a question come after held jobs."""
+    where = Filter(queue=queue, task=task, limit=limit, before=before)
     with opened_store() as store:
-        show_jobs(store, ["held"], Filter(queue=queue, task=task, limit=limit, before=before), as_json)
+        show_jobs(store, ["held"], where, as_json, also=replace(where, asking=True, before=None))
 
 
 @held.command(epilog='holdfast held approve 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "not paid"')
@@ -51,7 +53,7 @@ def list_(queue: str | None, task: str | None, limit: int, before: str | None, a
 @fence_option
 @json_option
 def approve(job_id: str, by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
-    """Run the job again, with fresh budgets."""
+    """Run the job again, with fresh budgets. To a workflow that asks a question the answer is yes."""
     _answer(job_id, "retry", by, note, fence, as_json)
 
 
@@ -76,7 +78,8 @@ def done(
     fence: int | None,
     as_json: bool,
 ) -> None:
-    """Say that the job's work did happen.
+    """Say that the job's work did happen. Of a workflow it is the step that was cut short, and --result what that
+    step returned; the workflow goes on behind it.
 
     With --app (module:name, on the app's own store unless --db says otherwise) the result must fit what the task
     returns, or nothing is changed. Without it the result is not checked: any JSON is stored as it is.
@@ -90,7 +93,7 @@ def done(
 @fence_option
 @json_option
 def fail(job_id: str, by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
-    """Give the job up: it goes to the dead ones."""
+    """Give the job up: it goes to the dead ones. To a workflow that asks a question the answer is no."""
     _answer(job_id, "fail", by, note, fence, as_json)
 
 
@@ -109,6 +112,9 @@ def _answer(
             raise UnknownTask(
                 f"{app_ref} has no task {task!r}, so the result cannot be checked; name another app or none"
             )
+        if known(app.store, it).question is not None and answer in ("retry", "fail"):
+            app.approve(it, answer == "retry", by=person(by))
+            return known(app.store, it)
         return app.resolve(it, answer, by=person(by), note=note, result=result, fence=fence).row
 
     act_on([job_id], act, as_json, app_ref=app_ref)

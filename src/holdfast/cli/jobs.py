@@ -84,11 +84,13 @@ def list_(
         show_jobs(store, states, where, as_json)
 
 
-def show_jobs(store: Store, states: Sequence[str], where: Filter, as_json: bool) -> None:
-    """Find jobs and print them: the list behind `jobs`, `held` and `dead`."""
+def show_jobs(store: Store, states: Sequence[str], where: Filter, as_json: bool, also: Filter | None = None) -> None:
+    """Find jobs and print them: the list behind `jobs`, `held` and `dead`. `also`: those come after them."""
     if where.before is not None and store.get(where.before) is None:
         raise NotFound(f"there is no job {where.before!r} to continue after")
     found = insight.find_jobs(store, states, where)
+    if also is not None and where.before is None:
+        found += store.find(also)
     now, names = store.now(), insight.worker_names(store)
     if as_json:
         show_json([insight.job_view(job, now, names) for job in found])

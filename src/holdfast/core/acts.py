@@ -6,18 +6,25 @@ applies it only if state *and* fence are still what the person saw, so a repeate
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
+from msgspec.structs import replace
+
+from holdfast.core.flow import open_steps
 from holdfast.core.machine import Move, State, after
-from holdfast.core.records import Job, Note
+from holdfast.core.records import Job, Note, Step
 from holdfast.core.verdict import Verdict
 from holdfast.errors import IllegalMove
 
-Answer = Literal["retry", "done", "fail"]
+Answer = Literal["retry", "done", "fail", "rollback"]
 
 
 def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
-    """Stop a live job. A running one is asked to; every later ending of it but success becomes cancelled."""
+    """Stop a live job. A running one is asked to; every later ending of it but success becomes cancelled.
+
+    A workflow keeps what it did; `rollback` undoes it.
+    """
     if job.state is State.RUNNING:
         asked = () if job.cancel_requested else (Note("moved", {"cancel_requested": True, "reason": reason}, actor),)
         return Verdict(move=Move.CANCEL, state=State.RUNNING, cancel_requested=True, notes=asked)
@@ -39,20 +46,76 @@ def revive(job: Job, now: float, *, actor: str, reason: str | None = None) -> Ve
         state=state,
         run_at=now,
         cancel_requested=False,
+        undo_requested=False,
+        open_step="",  # whoever says that it may run says so of the step that was begun, too
         fresh_budgets=True,
         raises_fence=True,
         notes=(Note("revived", {"from": job.state.value, "note": reason}, actor),),
     )
 
 
-def resolve(
-    job: Job, answer: Answer, now: float, *, actor: str, reason: str | None = None, result: str | None = None
+def rollback(job: Job, now: float, *, actor: str, reason: str | None = None) -> Verdict:
+    """Undo what a workflow did. A running one is asked to stop first."""
+    if not job.workflow:
+        raise IllegalMove(f"job {job.id} is no workflow: it has no steps to be undone")
+    if job.rolling_back and job.state is not State.HELD:
+        raise IllegalMove(f"workflow {job.id} is being rolled back already")
+    why = reason or f"rolled back by {actor}"
+    if job.state is State.RUNNING:
+        asked = Note("moved", {"undo_requested": True, "reason": reason}, actor)
+        return Verdict(
+            move=Move.CANCEL, state=State.RUNNING, cancel_requested=True, undo_requested=True, notes=(asked,)
+        )
+    return Verdict(
+        move=Move.UNDO,
+        state=after(job.state, Move.UNDO, job.id),
+        run_at=now,
+        error=why,
+        rolling_back=True,
+        cancel_requested=False,
+        undo_requested=False,
+        open_step="",
+        fresh_budgets=True,
+        raises_fence=True,
+        notes=(Note("moved", {"rolling_back": True, "from": job.state.value, "reason": reason}, actor),),
+    )
+
+
+def retry_from(
+    job: Job, step: Step, steps: Sequence[Step], now: float, *, actor: str, reason: str | None = None
 ) -> Verdict:
-    """Answer the question of a held job: run it again, it happened, or give up."""
+    """Run a workflow again from one of its steps: earlier records stay, that one and later ones are set aside."""
+    if job.rolling_back:
+        raise IllegalMove(f"workflow {job.id} is being rolled back: what it did is undone, in part; start a new one")
+    revived = revive(job, now, actor=actor, reason=reason)
+    later = [each for each in steps if each.position >= step.position and not each.aside]
+    names = [each.name for each in sorted(later, key=lambda each: each.position)]
+    detail = {"from_step": step.name, "path": step.path, "set_aside": names, "note": reason}
+    return replace(revived, aside_from=step.position, notes=(*revived.notes, Note("moved", detail, actor)))
+
+
+def resolve(
+    job: Job,
+    answer: Answer,
+    now: float,
+    *,
+    actor: str,
+    reason: str | None = None,
+    result: str | None = None,
+    steps: Sequence[Step] = (),
+) -> Verdict:
+    """Answer the question of a held job: run it again, it happened, give up, or roll back.
+
+    In a workflow that was held with an open step, "done" is said of that step, and needs its result.
+    """
     if job.state is not State.HELD:
         raise IllegalMove(f"job {job.id} is {job.state.value}; only a held job waits for an answer")
     if answer == "retry":
         return revive(job, now, actor=actor, reason=reason)
+    if answer == "rollback":
+        return rollback(job, now, actor=actor, reason=reason)
+    if answer == "done" and job.open_step is not None:
+        return _it_happened(job, steps, now, actor=actor, reason=reason, result=result)
     move = Move.RESOLVE if answer == "done" else Move.BURY
     notes = [Note("resolved", {"answer": answer, "note": reason}, actor)]
     error = (reason or f"given up by {actor}") if move is Move.BURY else None
@@ -65,6 +128,34 @@ def resolve(
         error=error,
         raises_fence=True,
         notes=tuple(notes),
+    )
+
+
+def _it_happened(
+    job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None, result: str | None
+) -> Verdict:
+    opened = open_steps(steps)
+    if not opened:
+        raise IllegalMove(f"workflow {job.id}: the step {job.open_step!r} is not on record; retry it, or give up")
+    first, *others = opened
+    if result is None:
+        raise IllegalMove(
+            f"workflow {job.id} waits for an answer about its step {first.name!r}: say what it returned (a result), "
+            "and the workflow goes on behind it"
+        )
+    said = replace(first, state="recorded", result=result, ended_at=now)
+    note = Note("resolved", {"answer": "done", "step": first.name, "note": reason}, actor)
+    if others:  # the next one has its own question
+        return Verdict(move=Move.HOLD, state=State.HELD, open_step=others[0].name, steps=(said,), notes=(note,))
+    return Verdict(
+        move=Move.REVIVE,
+        state=after(job.state, Move.REVIVE, job.id),
+        run_at=now,
+        open_step="",
+        fresh_budgets=True,
+        raises_fence=True,
+        steps=(said,),
+        notes=(note,),
     )
 
 

@@ -54,6 +54,7 @@ def autopsy(job: Job, victim: Victim, now: Moment, facts: dict[str, Any]) -> dic
         "claimed_at": iso(job.claimed_at),
         "attempt": job.attempt,
         "started": job.started,
+        "step": job.open_step or None,
         "progress": job.progress,
         "note": job.note,
         "rss_mb": None if victim.rss_mb is None else round(victim.rss_mb, 1),

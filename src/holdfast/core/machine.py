@@ -65,6 +65,7 @@ MOVES: dict[State, dict[Move, State]] = {
         Move.RESCHEDULE: State.READY,
         Move.HOLD: State.HELD,
         Move.CANCEL: State.CANCELLED,
+        Move.UNDO: State.READY,
     },
     State.RUNNING: {
         Move.FINISH: State.DONE,
@@ -82,6 +83,7 @@ MOVES: dict[State, dict[Move, State]] = {
         Move.WAKE: State.READY,
         Move.HOLD: State.HELD,
         Move.CANCEL: State.CANCELLED,
+        Move.UNDO: State.READY,
     },
     State.HELD: {
         Move.REVIVE: State.READY,
@@ -91,8 +93,8 @@ MOVES: dict[State, dict[Move, State]] = {
         Move.UNDO: State.READY,
     },
     State.DONE: {},
-    State.DEAD: {Move.REVIVE: State.READY},
-    State.CANCELLED: {Move.REVIVE: State.READY},
+    State.DEAD: {Move.REVIVE: State.READY, Move.UNDO: State.READY},
+    State.CANCELLED: {Move.REVIVE: State.READY, Move.UNDO: State.READY},
     State.ROLLED_BACK: {},
 }
 

@@ -23,7 +23,7 @@ import msgspec
 from holdfast.core.shape import BYTES, Misfit, Shape, depth_of, lower, too_deep
 from holdfast.errors import PayloadError
 
-CONTEXT_TYPES = frozenset({"Context", "Flow"})
+CONTEXT_TYPES = frozenset({"Context", "Flow", "AsyncFlow"})
 CONTEXT_NAMES = frozenset({"ctx", "flow"})
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -260,6 +260,15 @@ class Signature:
             except Exception as culprit:
                 raise PayloadError(f"{self._shapes[name].where}: {_said(culprit)}") from error
         raise PayloadError(f"{self._task}: the arguments together: {_said(error)}") from error
+
+
+def result_shape(fn: Callable[..., Any], name: str) -> Shape | None:
+    """Return how results of any function are read; None, that is plain, where its annotation says nothing."""
+    try:
+        annotation = inspect.signature(fn).return_annotation
+    except (ValueError, TypeError):  # built in, and does not tell
+        return None
+    return _result_shape(annotation, _Hints(fn, f"step {name}", None), f"step {name}")
 
 
 def encode_value(value: Any, where: str, limits: Limits = LIMITS, codec: Codec = JSON) -> str:

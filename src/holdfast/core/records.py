@@ -32,6 +32,10 @@ EventKind = Literal[
     "signalled",
     "moved",
 ]
+StepKind = Literal[
+    "step", "transaction", "sleep", "wait", "approve", "signal", "start", "result", "now", "random", "uuid", "patch"
+]
+StepState = Literal["started", "recorded", "undone"]
 Detector = Literal["exit", "vanished", "expired", "stuck", "restart"]
 
 
@@ -62,6 +66,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     run_at: float | None = None  # wall time; None: as soon as possible
     delay_s: float = 0.0  # counted by the store's own clock, added to now when run_at is None
     policy: Policy = Policy()
+    workflow: bool = False
+    parent: str | None = None  # the workflow that started it, and is woken by its end
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -104,10 +110,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     progress: float | None
     note: str | None
     ended_at: float | None
-    log: str | None = (
-        None  # the last lines that the running attempt has logged, as of its last beat; nobody else has any
-    )
+    log: str | None = None  # the last lines that the running attempt has logged, as of its last beat
     moved_at: float | None = None  # wall time of the last progress of the current attempt that a beat told of
+    workflow: bool = False
+    parent: str | None = None
+    undoable: bool = False  # a step with an undo was begun
+    open_step: str | None = None  # a step that must not be repeated was begun and not recorded
+    inbox: int = 0  # how many signals and ended children have come for it
+    wake_at: float | None = None  # wall time; the next three only while it is waiting
+    awaits: list[str] | None = None  # `signal:NAME`, `job:ID`
+    question: str | None = None  # what a person is asked
+    undo_requested: bool = False  # who asked it to stop wants its steps undone
 
     @property
     def lease(self) -> Lease:
@@ -144,6 +157,58 @@ class Event(msgspec.Struct, frozen=True):
     worker: str | None
     actor: str | None
     detail: dict[str, Any]
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A recorded unit of a workflow. `path` is what it is known by, `position` the order of the first writing."""
+
+    position: int
+    path: str
+    kind: StepKind
+    name: str
+    state: StepState
+    attempt: int
+    fence: int
+    has_undo: bool = False
+    repeatable: bool = True
+    arguments: str | None = None
+    result: str | None = None
+    error: str | None = None
+    error_kind: str | None = None  # the class of the exception
+    started_at: float | None = None
+    ended_at: float | None = None
+    aside: int = 0  # the fence at which a person set it aside; 0: it counts
+
+
+class Signal(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A message for a workflow. The sender made its id, so that sending it twice delivers it once."""
+
+    id: str
+    job_id: str
+    name: str
+    value: str | None = None
+    actor: str | None = None
+    sent_at: float = 0.0
+
+
+class Inbox(msgspec.Struct, frozen=True):
+    """What waits to be taken by a workflow, oldest first; `count` is what parking compares."""
+
+    count: int
+    signals: list[Signal] = []
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What an attempt of a workflow wants written, all or nothing, if its lease is the current one."""
+
+    lease: Lease
+    worker: str | None = None
+    steps: tuple[Step, ...] = ()
+    open_step: str | None = None  # None: leave it; "": none is open
+    undoable: bool = False
+    taken: tuple[str, ...] = ()  # signals that the first step takes
+    jobs: tuple[NewJob, ...] = ()  # children that it starts
+    sent: tuple[Signal, ...] = ()  # signals to other workflows
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,5 +294,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     cancel_requested: bool | None = None
     ids: tuple[str, ...] | None = None
+    workflow: bool | None = None
+    asking: bool | None = None  # waiting for a person's answer
     before: str | None = None  # the id of the last job of the page before
     limit: int = 100

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Filter, Job, Lease, Moment, NewJob, Pulse, Schedule, Worker
+from holdfast.core.records import Filter, Job, Lease, Moment, NewJob, Pulse, Schedule, Step, Worker
 from holdfast.core.verdict import Verdict
 
 
@@ -26,7 +26,7 @@ def first_row(new: NewJob, wall: float) -> Job:
         backoff_jitter=retry.jitter, crashes_max=policy.crashes_max, on_crash=policy.on_crash,
         lease_s=policy.lease_s, beat_s=policy.beat_every_s,
         timeout_s=policy.timeout_s, stall_s=policy.stall_s, error=None, result=None,
-        progress=None, note=None, ended_at=None, log=None, moved_at=None,
+        progress=None, note=None, ended_at=None, log=None, moved_at=None, workflow=new.workflow, parent=new.parent,
     )  # fmt: skip
 
 
@@ -85,8 +85,13 @@ def judged(job: Job, verdict: Verdict, wall: float) -> Job:
         return value if value is not None else getattr(job, name)
 
     runs_on = verdict.state is State.RUNNING  # a cancel that only asks
+    waits = verdict.state is State.WAITING
+    if waits and verdict.inbox is not None and verdict.inbox != job.inbox:
+        verdict, waits = replace(verdict, state=State.READY, run_at=wall), False  # something came meanwhile
     return replace(
-        job, state=verdict.state,
+        job, state=verdict.state, open_step=new("open_step") or None, undo_requested=new("undo_requested"),
+        wake_at=verdict.wake_at if waits else None, awaits=list(verdict.awaits) if waits else None,
+        question=verdict.question if waits else None,
         run_at=new("run_at"), error=new("error"), result=new("result"), suspects=new("suspects"),
         rolling_back=new("rolling_back"), cancel_requested=new("cancel_requested"), priority=new("priority"),
         failures=(0 if verdict.fresh_budgets else job.failures) + verdict.failures,
@@ -102,11 +107,36 @@ def judged(job: Job, verdict: Verdict, wall: float) -> Job:
     )  # fmt: skip
 
 
+def reached(job: Job, what: str, wall: float) -> Job:
+    """Return the job after something came for it; it is woken if that is what it waits for."""
+    job = replace(job, inbox=job.inbox + 1)
+    return roused(job, wall) if job.state is State.WAITING and what in (job.awaits or ()) else job
+
+
+def roused(job: Job, wall: float) -> Job:
+    """Return a waiting job as it is when it waits no more."""
+    return replace(job, state=State.READY, run_at=wall, wake_at=None, awaits=None, question=None)
+
+
+def recorded(known: Step | None, new: Step) -> Step:
+    """Return what is on record after `new` was written: a recorded step changes no more, unless it is undone."""
+    if known is None:
+        return new
+    if known.state == "started":
+        said = {name: getattr(new, name) for name in ("result", "error", "error_kind", "started_at")}
+    elif known.state == "recorded" and new.state == "undone":
+        said = {}
+    else:
+        return known
+    return replace(known, state=new.state, attempt=new.attempt, fence=new.fence, ended_at=new.ended_at, **said)
+
+
 def matches(job: Job, where: Filter) -> bool:
     """Return whether the job is one that the filter asks for."""
-    wanted = {name: getattr(where, name) for name in ("queue", "task", "worker", "key", "cancel_requested")}
+    wanted = {name: getattr(where, name) for name in ("queue", "task", "worker", "key", "cancel_requested", "workflow")}
     same = all(value is None or getattr(job, name) == value for name, value in wanted.items())
     named = where.ids is None or job.id in where.ids
+    named = named and (where.asking is None or (job.question is not None) is where.asking)
     return same and named and (not where.states or job.state in where.states)
 
 
@@ -140,5 +170,7 @@ def troubles(job: Job) -> Iterable[str]:
         yield "is running without a claim_id"
     if (job.state in ENDED) != (job.ended_at is not None):
         yield f"is {job.state.value} and ended at {job.ended_at}"
+    if job.state is not State.WAITING and (job.wake_at, job.awaits, job.question) != (None, None, None):
+        yield f"is {job.state.value} and waits until {job.wake_at} for {job.awaits}"
     if job.fence < job.attempt:
         yield f"was started {job.attempt} times with a fence of only {job.fence}"

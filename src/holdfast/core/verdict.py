@@ -13,7 +13,7 @@ from typing import Any, assert_never
 import msgspec
 
 from holdfast.core.machine import Move, State, after
-from holdfast.core.records import Detector, EventKind, Job, Lease, Note
+from holdfast.core.records import Detector, EventKind, Job, Lease, Note, Step
 
 # ---------------------------------------------------------------------------------------- outcomes
 
@@ -28,11 +28,21 @@ class Failed(msgspec.Struct, frozen=True):
     """The handler raised. `finished`: it did not, but what it returned, or its ending, could not be stored.
 
     A job that finished has done its work: whether that may be repeated is for its `on_crash` to say.
+    `final`: it would fail the same way again. `rollback`: the workflow asks for its steps to be undone.
     """
 
     error: str
     detail: dict[str, Any] = {}
     finished: bool = False
+    final: bool = False
+    rollback: bool = False
+
+
+class Diverged(msgspec.Struct, frozen=True):
+    """The code of the workflow does not fit what is recorded."""
+
+    error: str
+    detail: dict[str, Any] = {}
 
 
 class TimedOut(msgspec.Struct, frozen=True):
@@ -84,9 +94,16 @@ class Snoozed(msgspec.Struct, frozen=True):
 
 
 class Parked(msgspec.Struct, frozen=True):
-    """The workflow waits without a slot."""
+    """The workflow waits without a slot: until `wake_at`, for any of `awaits`, for a person to answer a question.
+
+    `inbox`: how many things had come for it when it looked. If there are more by now, it does not wait.
+    """
 
     cause: str
+    wake_at: float | None = None
+    awaits: tuple[str, ...] = ()
+    question: str | None = None
+    inbox: int | None = None
 
 
 class Cancelled(msgspec.Struct, frozen=True):
@@ -95,7 +112,7 @@ class Cancelled(msgspec.Struct, frozen=True):
     cause: str = "cancelled"
 
 
-Outcome = Succeeded | Failed | TimedOut | Stalled | Lost | Released | HeldBack | Snoozed | Parked | Cancelled
+Outcome = Succeeded | Failed | Diverged | TimedOut | Stalled | Lost | Released | HeldBack | Snoozed | Parked | Cancelled
 
 # ----------------------------------------------------------------------------------------- verdicts
 
@@ -117,6 +134,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     fresh_budgets: bool = False
     raises_fence: bool = False  # somebody else than the attempt ended it: its late report must be refused
+    open_step: str | None = None  # "": none is open any more
+    undo_requested: bool | None = None
+    wake_at: float | None = None  # this and the next two: of a job that waits
+    awaits: tuple[str, ...] = ()
+    question: str | None = None
+    inbox: int | None = None  # if the row has another count, the job is ready now instead of waiting
+    steps: tuple[Step, ...] = ()  # what a person says of steps
+    aside_from: int | None = None  # live steps from this position on are set aside
     notes: tuple[Note, ...] = ()
 
 
@@ -134,6 +159,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     seen_lease_until: float | None = None
     seen_cancel: bool = False
+    parent: str | None = None  # is woken if this ends the job
 
 
 def settlement(job: Job, verdict: Verdict, *, seen_lease: bool = False) -> Settlement:
@@ -145,20 +171,24 @@ def settlement(job: Job, verdict: Verdict, *, seen_lease: bool = False) -> Settl
         verdict=verdict,
         seen_lease_until=job.lease_until if seen_lease else None,
         seen_cancel=job.cancel_requested,
+        parent=job.parent,
     )
 
 
-def stale_report(state: State, fence_now: int, reported: State | None = None) -> Note:
+def stale_report(state: State, fence_now: int, reported: State | None = None, step: str | None = None) -> Note:
     """Write down that an attempt came back after it was given up: what it said, and how things stand.
 
-    Without `reported` it was a beat: the attempt only said that it lives.
+    With `step` it wanted to record that one; without it and `reported` it was a beat: it only said that it lives.
     """
     said = {"verb": "beat"} if reported is None else {"verb": "settle", "reported": reported.value}
+    if step is not None:
+        said = {"verb": "record", "step": step}
     return Note("stale_report", {**said, "state": State(state).value, "fence_now": fence_now})
 
 
 ENDING_EVENT: dict[type, EventKind] = {
     Failed: "failed",
+    Diverged: "failed",
     TimedOut: "timed_out",
     Stalled: "stalled",
     Lost: "zombie",
@@ -186,11 +216,12 @@ def judge(outcome: Outcome, job: Job, now: float, *, chance: float) -> Verdict:
     if job.suspects > 1 and isinstance(outcome, _ACQUITS):
         innocent = msgspec.structs.replace(job, crashes=0, suspects=0)
         verdict = _judge(outcome, innocent, now, chance)
-        return msgspec.structs.replace(verdict, crashes=-job.crashes, suspects=0)
+        taken_back = 0 if verdict.fresh_budgets else -job.crashes
+        return msgspec.structs.replace(verdict, crashes=taken_back, suspects=0)
     return _judge(outcome, job, now, chance)
 
 
-_ACQUITS = (Succeeded, Failed, TimedOut, Stalled, Snoozed, Parked)
+_ACQUITS = (Succeeded, Failed, Diverged, TimedOut, Stalled, Snoozed, Parked)
 
 
 def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
@@ -199,8 +230,14 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
             return _verdict(Move.ROLL_BACK, outcome, job, notes=(Note("rolled_back"),))
         return _verdict(Move.FINISH, outcome, job, result=outcome.result)
     if job.cancel_requested or isinstance(outcome, Cancelled):
-        return _cancel(outcome, job)
+        return _cancel(outcome, job, now)
+    if job.open_step and _cut_short(outcome):
+        return _hold_open(outcome, job)
     match outcome:
+        case Diverged():
+            return _hold(outcome, job, outcome.error, failures=0, crashes=0)
+        case Failed(rollback=True) if not job.rolling_back:
+            return _undo(outcome, job, now, _reason(outcome))
         case Failed(finished=False):
             return _run_again(outcome, job, now, chance, failures=1)
         case Failed() | TimedOut() | Stalled():
@@ -216,9 +253,25 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
         case Snoozed():
             return _verdict(Move.SNOOZE, outcome, job, run_at=now + max(0.0, outcome.delay_s))
         case Parked():
-            return _verdict(Move.PARK, outcome, job)
+            return _park(outcome, job)
         case _:  # pragma: no cover
             assert_never(outcome)
+
+
+def _cut_short(outcome: Outcome) -> bool:
+    """Say whether the handler was in the middle of something. One that was never started was not."""
+    return isinstance(outcome, Failed | Diverged | TimedOut | Stalled | Lost) or getattr(outcome, "started", False)
+
+
+def _hold_open(outcome: Outcome, job: Job) -> Verdict:
+    """A step that must not be repeated was begun, and nobody knows whether it happened: a person does, or finds out."""
+    reason = (
+        f"{_reason(outcome)}; step {job.open_step!r} was started and not recorded, and must not be repeated: "
+        "a person decides whether it happened"
+    )
+    failures = 1 if isinstance(outcome, Failed | TimedOut | Stalled) else 0
+    crashes = 1 if isinstance(outcome, Lost) and not _is_forgiven(outcome, job) else 0
+    return _hold(outcome, job, reason, failures=failures, crashes=crashes)
 
 
 def _is_forgiven(outcome: Lost, job: Job) -> bool:
@@ -230,6 +283,7 @@ def _is_forgiven(outcome: Lost, job: Job) -> bool:
 
 
 FORGIVEN_MAX = 10
+BECAUSE = "; it is rolled back because of: "
 
 
 def _by_on_crash(
@@ -250,7 +304,7 @@ def _by_on_crash(
             reason = f"{_reason(outcome)}; on_crash=fail"
             return _bury(outcome, job, reason, failures=failures, crashes=crashes)
         case "rollback" if not job.rolling_back:
-            return _verdict(Move.UNDO, outcome, job, run_at=now, rolling_back=True, failures=failures, crashes=crashes)
+            return _undo(outcome, job, now, _reason(outcome), failures=failures, crashes=crashes)
         case "retry" | "rollback":
             return _run_again(outcome, job, now, chance, failures=failures, crashes=crashes)
 
@@ -274,9 +328,18 @@ def _run_again(
         spent = f"crashed {total_crashes} times (crashes_max={job.crashes_max})"
     elif (failures or crashes) and total >= job.attempts_max:
         spent = f"failed or crashed {total} times (attempts_max={job.attempts_max})"
+    elif isinstance(outcome, Failed) and outcome.final and not job.rolling_back:
+        spent = "that is recorded, and would come again"
     if spent is not None:
-        give_up = _hold if job.rolling_back else _bury
-        return give_up(outcome, job, f"{_reason(outcome)}; {spent}", failures=failures, crashes=crashes)
+        reason = f"{_reason(outcome)}; {spent}"
+        if job.rolling_back:
+            because = (job.error or "").rpartition(BECAUSE)[2]
+            return _hold(
+                outcome, job, reason + (BECAUSE + because if because else ""), failures=failures, crashes=crashes
+            )
+        if job.undoable and job.on_crash != "fail":
+            return _undo(outcome, job, now, reason)
+        return _bury(outcome, job, reason, failures=failures, crashes=crashes)
     if isinstance(outcome, Lost) and total_crashes <= 1:
         # Nothing says that the job was at fault: it is ready at once, unless very many come back together.
         run_at = now + outcome.spread_s * chance
@@ -295,7 +358,21 @@ def _bury(outcome: Outcome, job: Job, reason: str, *, failures: int, crashes: in
     return _verdict(Move.BURY, outcome, job, error=reason, notes=notes, failures=failures, crashes=crashes)
 
 
-def _cancel(outcome: Outcome, job: Job) -> Verdict:
+def _undo(outcome: Outcome, job: Job, now: float, reason: str, *, failures: int = 0, crashes: int = 0) -> Verdict:
+    """Begin to roll back. The undos have budgets of their own; who asked for it has been heard."""
+    verdict = _verdict(Move.UNDO, outcome, job, run_at=now, error=reason, failures=failures, crashes=crashes)
+    heard = {"cancel_requested": False, "undo_requested": False} if job.undo_requested else {}
+    return msgspec.structs.replace(verdict, rolling_back=True, fresh_budgets=True, open_step="", **heard)
+
+
+def _park(outcome: Parked, job: Job) -> Verdict:
+    waits = {"wake_at": outcome.wake_at, "awaits": outcome.awaits, "question": outcome.question}
+    return msgspec.structs.replace(_verdict(Move.PARK, outcome, job), inbox=outcome.inbox, **waits)
+
+
+def _cancel(outcome: Outcome, job: Job, now: float) -> Verdict:
+    if job.undo_requested and not job.rolling_back:
+        return _undo(outcome, job, now, _reason(outcome))
     notes = (Note("cancelled", {"reason": _reason(outcome)}),)
     return _verdict(Move.CANCEL, outcome, job, error=_reason(outcome), notes=notes)
 
@@ -310,7 +387,6 @@ def _verdict(
     error: str | None = None,
     failures: int = 0,
     crashes: int = 0,
-    rolling_back: bool | None = None,
     notes: tuple[Note, ...] = (),
 ) -> Verdict:
     state = after(State.RUNNING, move)
@@ -321,21 +397,25 @@ def _verdict(
         move=move,
         state=state,
         run_at=run_at,
-        error=error if error is not None else _error(outcome),
+        error=error if error is not None or _keeps_its_error(job) else _error(outcome),
         result=result,
         failures=failures,
         crashes=crashes,
         zombies=1 if lost else 0,
         suspects=outcome.suspects if isinstance(outcome, Lost) and not _is_forgiven(outcome, job) else None,
-        rolling_back=rolling_back,
         raises_fence=lost,
         notes=first + notes,
     )
 
 
+def _keeps_its_error(job: Job) -> bool:
+    """Say whether the row's error is why it rolls back: that is what people ask for in the end."""
+    return job.rolling_back and job.error is not None
+
+
 def _error(outcome: Outcome) -> str | None:
     match outcome:
-        case Failed() | TimedOut() | Stalled() | Lost():
+        case Failed() | Diverged() | TimedOut() | Stalled() | Lost():
             return _reason(outcome)
         case _:
             return None  # a release or a snooze is no error; the last one stays readable
@@ -343,7 +423,7 @@ def _error(outcome: Outcome) -> str | None:
 
 def _reason(outcome: Outcome) -> str:
     match outcome:
-        case Failed() | TimedOut() | Stalled():
+        case Failed() | Diverged() | TimedOut() | Stalled():
             return outcome.error
         case Lost() | Released() | HeldBack() | Parked() | Cancelled():
             return outcome.cause
@@ -357,7 +437,7 @@ def _detail(outcome: Outcome) -> dict[str, Any]:
     match outcome:
         case Lost():
             return {"detector": outcome.detector, "cause": outcome.cause, **outcome.autopsy}
-        case Failed() | TimedOut() | Stalled():
+        case Failed() | Diverged() | TimedOut() | Stalled():
             return {"error": outcome.error, **outcome.detail}
         case Released():
             return {"cause": outcome.cause, "started": outcome.started}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from holdfast.insight.health import Ending, Health, endings, health, worker_state
 from holdfast.insight.schedules import schedule_views
+from holdfast.insight.steps import depth_of, progress_of, step_view, steps_of, took, waits_for
 from holdfast.insight.views import (
     SHOWN_STATES,
     Names,
@@ -45,6 +46,7 @@ __all__ = [
     "all_jobs",
     "brief",
     "counted",
+    "depth_of",
     "duration",
     "endings",
     "event_view",
@@ -60,11 +62,16 @@ __all__ = [
     "near",
     "near_tasks",
     "parsed",
+    "progress_of",
     "queue_views",
     "scan_view",
     "schedule_views",
     "shown_url",
+    "step_view",
+    "steps_of",
+    "took",
     "totals",
+    "waits_for",
     "why",
     "worker_names",
     "worker_state",

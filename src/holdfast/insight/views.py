@@ -20,6 +20,7 @@ from holdfast.core.records import Event, Filter, Job, Moment, Worker
 from holdfast.core.times import iso
 from holdfast.errors import StoreError
 from holdfast.insight.health import Health, ending_view, endings, health, usual, worker_state
+from holdfast.insight.steps import step_view, steps_of, waits_for
 from holdfast.insight.words import ago, counted, duration, near
 from holdfast.reaper import Report, Zombie
 from holdfast.stores.protocol import Store
@@ -63,7 +64,7 @@ def job_story(store: Store, job: Job) -> dict[str, Any]:
         "log": lines_of(job.log),
         "events": [event_view(event, names) for event in events],
         "endings": [ending_view(ending) for ending in endings(events)],
-        "steps": [],  # filled for workflows
+        "steps": [step_view(step) for step in steps_of(store, job)],
     }
 
 
@@ -107,7 +108,7 @@ def job_records(
             "claimed_at": iso(job.claimed_at),
             "ended_at": iso(job.ended_at),
             "events": [event_view(event, names) for event in store.journal(job.id, limit=_EVENTS)],
-            "steps": [],  # filled for workflows
+            "steps": [step_view(step) for step in steps_of(store, job)],
         }
 
 
@@ -182,7 +183,7 @@ def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
         case "done":
             return job.result
         case "waiting":
-            return None
+            return waits_for(job, now)
         case _:
             return reason(job) if job.error else None
 
@@ -253,11 +254,14 @@ def why(
         case State.RUNNING:
             return _why_running(job, now, _name(job.worker, names), state or health(job, None, now))
         case State.WAITING:
-            return Why("It waits for a signal, a timer or other jobs, and holds no slot meanwhile.")
+            return _why_waiting(job, now, seen)
         case State.HELD:
+            happened = f"holdfast held done {seen}" + (" --result JSON" if job.open_step is not None else "")
+            undo = (("undo what it did", f"holdfast workflows rollback {seen}"),) if job.workflow else ()
             choices = (
                 ("run it again", f"holdfast held approve {seen}"),
-                ("it happened", f"holdfast held done {seen}"),
+                ("it happened", happened),
+                *undo,
                 ("give up", f"holdfast held fail {seen}"),
             )
             return Why(f"It waits for a person's answer: {reason(job)}.", choices)
@@ -275,6 +279,16 @@ def why(
             return Why(f"It was cancelled {ago(job.ended_at, now)}: {reason(job)}.", (back,))
         case State.ROLLED_BACK:
             return Why(f"Its recorded steps were undone {ago(job.ended_at, now)}: {reason(job)}.")
+
+
+def _why_waiting(job: Job, now: Moment, seen: str) -> Why:
+    waits = waits_for(job, now) or "for a signal, a timer or other jobs"
+    answers: tuple[tuple[str, str], ...] = ()
+    if job.question is not None:
+        answers = (("yes", f"holdfast held approve {job.id}"), ("no", f"holdfast held fail {job.id}"))
+    return Why(
+        f"It waits {waits}, and holds no slot meanwhile.", (*answers, ("stop it", f"holdfast jobs cancel {seen}"))
+    )
 
 
 def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool) -> Why:

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.core.machine import ENDED
 from holdfast.core.policy import Policy
-from holdfast.core.records import Event, Job, NewJob, Note, Pulse, Schedule, Worker
+from holdfast.core.records import Event, Job, NewJob, Note, Pulse, Record, Schedule, Signal, Step, Worker
 from holdfast.core.verdict import Settlement, Verdict
 from holdfast.errors import PolicyError
 
@@ -20,9 +20,12 @@ log = logging.getLogger("holdfast.stores")
 encode = msgspec.json.Encoder().encode
 _jobs = msgspec.json.Decoder(list[Job], strict=False)  # not strict: SQLite has no booleans
 _job = msgspec.json.Decoder(Job, strict=False)
+_steps = msgspec.json.Decoder(list[Step], strict=False)
+_signals = msgspec.json.Decoder(list[Signal])
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 _rows = msgspec.json.Decoder(list[list[Any]])
 _names = msgspec.json.Decoder(list[str])
+_numbers = msgspec.json.Decoder(list[int])
 _names_or_nulls = msgspec.json.Decoder(list[str | None])
 
 
@@ -50,6 +53,11 @@ def rows_from(text: str) -> list[list[Any]]:
 def names_from(text: str) -> list[str]:
     """Read a list of names."""
     return _names.decode(text)
+
+
+def numbers_from(text: str) -> list[int]:
+    """Read a list of numbers."""
+    return _numbers.decode(text)
 
 
 def names_or_nulls_from(text: str) -> list[str | None]:
@@ -103,6 +111,7 @@ def new_job(job: NewJob) -> list[Any]:
     return [
         *(job.id, job.task, job.queue, job.payload, job.key, job.priority, job.run_at, job.delay_s),
         *policy(job.policy),
+        *(job.workflow, job.parent),
     ]
 
 
@@ -143,7 +152,44 @@ def ending(settlement: Settlement) -> list[Any]:
         *(verdict.state, verdict.state in ENDED, verdict.run_at, verdict.error, verdict.result),
         *(verdict.failures, verdict.crashes, verdict.zombies, verdict.suspects, verdict.rolling_back),
         *(verdict.cancel_requested, verdict.priority, verdict.fresh_budgets, verdict.raises_fence),
+        *(verdict.open_step, verdict.undo_requested, verdict.wake_at, awaits(verdict), verdict.question, verdict.inbox),
     ]
+
+
+def awaits(verdict: Verdict) -> str | None:
+    """Flatten what a job waits for; only one that waits has any."""
+    return encode(verdict.awaits).decode() if verdict.state == "waiting" else None
+
+
+def step(job_id: str, one: Step) -> list[Any]:
+    """Flatten a step of a job."""
+    return [job_id, *msgspec.to_builtins(one)]
+
+
+def facts(records: Iterable[Record]) -> list[list[Any]]:
+    """Flatten what records say of the rows of their jobs: one line for each job, in which the last word counts."""
+    lines: dict[str, list[Any]] = {}
+    for record in records:
+        if record.open_step is not None or record.undoable:
+            line = lines.setdefault(record.lease.job_id, [record.lease.job_id, None, False])
+            line[1] = record.open_step if record.open_step is not None else line[1]
+            line[2] = line[2] or record.undoable
+    return list(lines.values())
+
+
+def steps_from(text: str) -> list[Step]:
+    """Read rows of steps."""
+    return _steps.decode(text)
+
+
+def signals_from(text: str) -> list[Signal]:
+    """Read rows of signals."""
+    return _signals.decode(text)
+
+
+def signal(one: Signal) -> dict[str, Any]:
+    """Flatten a signal that is sent."""
+    return {"signal": one.id, "id": one.job_id, "name": one.name, "value": one.value, "actor": one.actor}
 
 
 def changes(verdict: Verdict) -> dict[str, Any]:
@@ -156,6 +202,8 @@ def changes(verdict: Verdict) -> dict[str, Any]:
         "result": verdict.result,
         "rolling_back": verdict.rolling_back,
         "cancel_requested": verdict.cancel_requested,
+        "undo_requested": verdict.undo_requested,
+        "open_step": verdict.open_step,
         "priority": verdict.priority,
         "fresh_budgets": verdict.fresh_budgets,
         "raises_fence": verdict.raises_fence,

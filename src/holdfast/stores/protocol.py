@@ -1,8 +1,8 @@
 """What a store is: some thirty verbs, each one transaction, each safe to repeat when its answer was lost.
 
 The docstrings are the contract; `tests/conformance/` has a file for each verb. A store passes the whole suite or
-it is not a store. Fenced verbs (`beat`, `settle`) never raise for a stale lease: they refuse it, say so in their
-answer, change nothing, and leave one `stale_report` event per (job, fence). Text holds no NUL; callers see to it.
+it is not a store. Fenced verbs (`beat`, `settle`, `record`) never raise for a stale lease: they refuse it, say so in
+their answer, change nothing, and leave one `stale_report` event per (job, fence). Text holds no NUL; callers see to it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from holdfast.core.records import (
     Duty,
     Event,
     Filter,
+    Inbox,
     Job,
     Lease,
     Moment,
     NewJob,
     Pulse,
+    Record,
     Schedule,
+    Signal,
+    Step,
     Vanished,
     Worker,
 )
@@ -41,12 +45,14 @@ class Added(NamedTuple):
 
 
 class Answer(StrEnum):
-    """What a store says to one settlement."""
+    """What a store says to one settlement, record or signal."""
 
     ACCEPTED = "accepted"
     ALREADY = "already"  # this very settlement was accepted before; its answer was lost
     REFUSED = "refused"  # the lease is not the current one
     AGAIN = "again"  # the job was asked to stop after the judge looked: judge again
+    TAKEN = "taken"  # a child's key belongs to another live job
+    GONE = "gone"  # there is no live workflow that a signal could reach
 
 
 class Schema(NamedTuple):
@@ -78,6 +84,10 @@ class Transaction(Protocol):
 
     def settle(self, settlement: Settlement) -> Answer:
         """Settle and commit; if the lease is not the current one, roll everything back."""
+        ...
+
+    def record(self, record: Record) -> Answer:
+        """Write the record and commit; if the lease is not the current one, roll everything back."""
         ...
 
     def rollback(self) -> None:
@@ -145,6 +155,8 @@ class Store(Protocol):
         `seen_lease_until`, a lease that was renewed meanwhile is REFUSED without a stale_report: the caller was a
         reaper, not a zombie.
         A verdict other than done, made before the job was asked to stop (`seen_cancel`), is answered with AGAIN.
+        A job that would wait, and for which more has come than the verdict's `inbox` says, is ready now instead. The
+        end of a job with a parent raises the parent's inbox, and wakes it if it awaits that.
         With `under`, raises `DutyLost` and applies nothing when that duty has a newer term or another holder.
         Either all accepted settlements are durable on return, or the call raised.
         """
@@ -156,6 +168,41 @@ class Store(Protocol):
         Raises `LeaseLost` otherwise. After `max_s` it is rolled back and every use raises `TransactionExpired`.
         Stores without SQL raise `StoreUnsupported`.
         """
+        ...
+
+    # ------------------------------------------------------------------------------------- workflows
+
+    def record(self, records: Sequence[Record]) -> list[Answer]:
+        """Write what attempts of workflows did, each record all or nothing, and answer in order. Fenced.
+
+        A recorded step does not change any more, unless it is undone; so a repeated record changes nothing, and is
+        accepted. Children whose id is known, and signals whose id is known, are not stored twice. TAKEN: the key of a
+        child belongs to another live job. GONE: a signal's workflow is not there, or has ended. Either all accepted
+        records are durable on return, or the call raised.
+        """
+        ...
+
+    def steps(self, job_id: str, after: int = 0, limit: int = 1000, *, aside: bool = False) -> list[Step]:
+        """Return the steps behind position `after`, in their order; with `aside` also those that were set aside."""
+        ...
+
+    def signal(self, signal: Signal) -> Answer:
+        """Keep the signal until its workflow takes it, and wake the workflow if it awaits it.
+
+        ALREADY: its id is known. GONE: there is no such workflow, or it has ended.
+        """
+        ...
+
+    def inbox(self, job_id: str) -> Inbox:
+        """Return the signals that the workflow has not taken, oldest first, and how many things have come for it."""
+        ...
+
+    def rouse(self, limit: int = 500) -> float | None:
+        """Make up to `limit` waiting jobs ready whose `wake_at` has come; return the earliest that is left, if any."""
+        ...
+
+    def fork(self, new: NewJob, source: str, before: int) -> Added:
+        """Store a workflow that begins with the steps of another one, those before that position."""
         ...
 
     # ------------------------------------------------------------------------------ finding the dead
@@ -208,7 +255,9 @@ class Store(Protocol):
     def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
         """Apply an act if state and fence are still what the person saw; False otherwise, and nothing changed.
 
-        The verdict's notes are written under the fence that the person saw.
+        The verdict's notes are written under the fence that the person saw, its steps as in `record`; steps from
+        `aside_from` on are set aside under that fence, and the signals that they took wait to be taken again. A parent
+        is woken as in `settle`.
         Raises `KeyTaken` when the job would come alive onto a key that another live job holds.
         """
         ...

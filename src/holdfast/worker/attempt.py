@@ -54,6 +54,7 @@ class Attempt:
         "claimed_at",
         "deadline",
         "ended",
+        "fatal",
         "heard",
         "interrupt",
         "interrupted_at",
@@ -90,6 +91,7 @@ class Attempt:
         self.killed_at = float("inf")  # lease clock
         self.heard = False  # the event loop has passed that on
         self.transaction: Transaction | None = None
+        self.fatal: BaseException | None = None  # what would leave a workflow in every replay
         self.opened: object = None  # what holds the transaction open: letting go of it would roll it back
         self.reported = True  # False while there is progress that no beat has carried yet
         self._lock = threading.Lock()
@@ -145,9 +147,18 @@ class Attempt:
         log = None if self.lines is None else "\n".join(self.lines.all())
         return msgspec.structs.replace(self.job, started=True, progress=self.progress, note=self.note, log=log)
 
-    def ask_to_stop(self) -> None:
-        """Note that somebody asked for the job to stop: every ending but success is a cancellation from now on."""
-        self.job = msgspec.structs.replace(self.job, cancel_requested=True)
+    def ask_to_stop(self, undo: bool = False) -> None:
+        """Note that somebody asked for the job to stop: every ending but success is a cancellation from now on.
+
+        `undo`: and wants what a workflow did to be undone.
+        """
+        self.learn(cancel_requested=True, undo_requested=undo or None)
+
+    def learn(self, **facts: Any) -> None:
+        """Note what has changed on the row: the judge must know. None: as it was."""
+        known = {name: value for name, value in facts.items() if value is not None}
+        with self._lock:
+            self.job = msgspec.structs.replace(self.job, **known)
 
     # ------------------------------------------------------------------------- stopping the handler
 
@@ -183,6 +194,11 @@ class Attempt:
                 return False
             self.ended = True
             return True
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Say whether the handler has a process of its own: what it recorded is known to the store, and not here."""
+        return self._elsewhere is not None
 
     @property
     def is_deaf(self) -> bool:

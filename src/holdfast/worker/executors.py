@@ -12,16 +12,18 @@ import logging
 import queue
 import threading
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from holdfast import errors
 from holdfast.clock import Clock
 from holdfast.core.text import clean
 from holdfast.core.verdict import (
     Cancelled,
+    Diverged,
     Failed,
     Outcome,
+    Parked,
     Released,
     Snoozed,
     Stalled,
@@ -43,10 +45,21 @@ Commit = Callable[[Attempt, Outcome], Outcome | None]  # with the task's own tra
 Report = Callable[[Attempt, Outcome | None], None]
 
 
+class Flows(Protocol):
+    """Who runs the functions of workflows."""
+
+    def play(self, attempt: Attempt) -> Any: ...
+
+    def aplay(self, attempt: Attempt) -> Coroutine[Any, Any, Any]: ...
+
+
 class Threads:
     """Runs sync handlers, each in a thread; as many threads as were ever needed at once."""
 
-    def __init__(self, clock: Clock, make_context: MakeContext, commit: Commit, report: Report) -> None:
+    def __init__(
+        self, clock: Clock, make_context: MakeContext, commit: Commit, report: Report, flows: Flows | None = None
+    ) -> None:
+        self._flows = flows
         self._clock = clock
         self._make_context = make_context
         self._commit = commit
@@ -79,8 +92,11 @@ class Threads:
         try:
             try:
                 attempt.enter_thread()
-                arguments, named = _arguments(attempt, self._make_context)
-                value = attempt.task.fn(*arguments, **named)
+                if attempt.task.is_workflow:
+                    value = _flows(self._flows).play(attempt)
+                else:
+                    arguments, named = _arguments(attempt, self._make_context)
+                    value = attempt.task.fn(*arguments, **named)
             finally:
                 attempt.leave_thread()  # from here on nothing interrupts us
             outcome = _success(attempt, value)
@@ -94,7 +110,10 @@ class Threads:
 class Loop:
     """Runs async handlers on an event loop in a thread of its own."""
 
-    def __init__(self, clock: Clock, make_context: MakeContext, commit: Commit, report: Report) -> None:
+    def __init__(
+        self, clock: Clock, make_context: MakeContext, commit: Commit, report: Report, flows: Flows | None = None
+    ) -> None:
+        self._flows = flows
         self._clock = clock
         self._make_context = make_context
         self._commit = commit
@@ -138,8 +157,11 @@ class Loop:
             try:
                 if task is not None:
                     attempt.enter_loop(self._loop, task)
-                arguments, named = _arguments(attempt, self._make_context)
-                value = await attempt.task.fn(*arguments, **named)
+                if attempt.task.is_workflow:
+                    value = await _flows(self._flows).aplay(attempt)
+                else:
+                    arguments, named = _arguments(attempt, self._make_context)
+                    value = await attempt.task.fn(*arguments, **named)
             finally:
                 attempt.leave_loop()
             outcome = _success(attempt, value)
@@ -157,6 +179,12 @@ class Loop:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([commit])
         return commit.result()
+
+
+def _flows(flows: Flows | None) -> Flows:
+    if flows is None:
+        raise errors.UsageError("nobody here can run a workflow")
+    return flows
 
 
 def _arguments(attempt: Attempt, make_context: MakeContext) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -187,7 +215,8 @@ def conclude(attempt: Attempt, error: BaseException) -> Outcome:
         return Snoozed(error.delay_s)
     if isinstance(error, asyncio.CancelledError):
         return Failed("the task was cancelled from inside (asyncio.CancelledError)")
-    return Failed(describe(error), {"traceback": _trace(error)})
+    undo = isinstance(error, errors.Rollback) and attempt.task.is_workflow
+    return Failed(describe(error), {"traceback": _trace(error)}, final=error is attempt.fatal, rollback=undo)
 
 
 def interrupted(attempt: Attempt, why: errors.Interrupted, addition: str = "") -> Outcome:
@@ -200,6 +229,10 @@ def interrupted(attempt: Attempt, why: errors.Interrupted, addition: str = "") -
             return TimedOut(words, _stack_of(why))
         case errors.NoProgress():
             return Stalled(words, _stack_of(why))
+        case errors.Parking():
+            return Parked(str(why), why.wake_at, why.awaits, why.question, why.inbox)
+        case errors.Diverged():
+            return Diverged(str(why))
         case _:
             return Released(started=True, cause=str(why) or type(why).__name__)
 

@@ -32,6 +32,7 @@ from holdfast.worker.context import Context
 from holdfast.worker.executors import ERROR_MAX, Loop, Threads
 from holdfast.worker.lines import whose
 from holdfast.worker.settler import Settler
+from holdfast.workflow.flows import Flows
 
 MOVED_S = 0.1  # progress is passed on so often at most
 _PLAIN = (str, int, float, bool, type(None))
@@ -120,7 +121,8 @@ class Cell:
         self._clock = clock
         self._pid = os.getpid()
         self._attempt: _Attempt | None = None
-        self._threads = Threads(clock, self._context, self._commit, self._report)
+        self._flows = _Flows(clock, self._context)
+        self._threads = Threads(clock, self._context, self._commit, self._report, self._flows)
         self._loop: Loop | None = None
 
     def serve(self) -> None:
@@ -178,7 +180,7 @@ class Cell:
         if not task.is_async:
             return self._threads
         if self._loop is None:
-            self._loop = Loop(self._clock, self._context, self._commit, self._report)
+            self._loop = Loop(self._clock, self._context, self._commit, self._report, self._flows)
         return self._loop
 
     def _context(self, attempt: Attempt) -> Context:
@@ -246,6 +248,27 @@ class _Attempt(Attempt):
         self._told_at = self._clock.lease()
         self.reported = True
         self._line.send(wire.Moved(self.progress, self.note))
+
+
+class _Flows:
+    """Runs workflows on the cell's own handle of the store, opened for the first of them."""
+
+    def __init__(self, clock: Clock, make_context: Callable[[Attempt], Context]) -> None:
+        self._clock = clock
+        self._make_context = make_context
+        self._flows: dict[int, Flows] = {}
+
+    def play(self, attempt: Attempt) -> Any:
+        return self._of(attempt).play(attempt)
+
+    async def aplay(self, attempt: Attempt) -> Any:
+        return await self._of(attempt).aplay(attempt)
+
+    def _of(self, attempt: Attempt) -> Flows:
+        app = attempt.task.app
+        if id(app) not in self._flows:
+            self._flows[id(app)] = Flows(app, app.store, self._clock, self._make_context)
+        return self._flows[id(app)]
 
 
 class _Door:

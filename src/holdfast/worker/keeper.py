@@ -146,7 +146,8 @@ class Keeper:
         wanted = set(job_ids)
         for attempt in self._newest():
             if attempt.job.id in wanted and attempt.interrupt is None:
-                attempt.ask_to_stop()
+                row = self._store.get(attempt.job.id) if attempt.job.workflow else None
+                attempt.ask_to_stop(undo=row is not None and row.undo_requested)
                 attempt.stop(Cancelled("cancelled while running"))
 
 

@@ -21,8 +21,8 @@ from holdfast.core.isolation import isolates
 from holdfast.core.records import Job, Worker
 from holdfast.core.verdict import Outcome, Released
 from holdfast.errors import HoldfastError, LeaseLost, Stopping, WorkerGone
-from holdfast.identity import chance, new_id
-from holdfast.reaper import SECOND_LOOK_S, Reaper
+from holdfast.identity import new_id
+from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
 from holdfast.trouble import Trouble
 from holdfast.worker.abandoned import ABANDONED, Abandoned
@@ -35,9 +35,12 @@ from holdfast.worker.keeper import Keeper
 from holdfast.worker.lines import listening
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.pace import Pace
+from holdfast.worker.patrol import Patrol
 from holdfast.worker.pool import Hands, Pool
 from holdfast.worker.settler import Settler
 from holdfast.worker.watch import Watch
+from holdfast.workflow.alarm import Alarm
+from holdfast.workflow.flows import Flows
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -46,7 +49,6 @@ log = logging.getLogger("holdfast.worker")
 
 EXIT_STUCK = 75  # a handler would not stop at the end; it was given back
 EXIT_FENCED = 76  # a handler would not stop before its lease ended
-REAP_S = 0.25  # how often to look for the dead
 UNSERVED_S = 60.0  # how often to say which tasks nobody here knows
 BREATHLESS_S = 1.0  # how long not to claim after a thread could not be started
 GULP = 500  # so many jobs are claimed ahead in one call at most
@@ -95,13 +97,15 @@ class Runner:
         )
         self._entrance = Entrance(self._store, self._clock, self._tasks, self._settler.put)
         self._watch = Watch(self._clock, self._keeper.all, self._overran, self._abandon)
-        self._threads = Threads(self._clock, self._context, self._settler.commit, self._ended)
-        self._loop = Loop(self._clock, self._context, self._settler.commit, self._ended)
+        self._flows = Flows(app, self._store, self._clock, self._context)
+        self._threads = Threads(self._clock, self._context, self._settler.commit, self._ended, self._flows)
+        self._loop = Loop(self._clock, self._context, self._settler.commit, self._ended, self._flows)
+        self._alarm = Alarm(self._store, self._clock, self._tasks)
         self._homes = homes
         hands = Hands(self._ended, self._settler.settled_itself, self._keeper.beat_soon, self._hold_breath)
         self._pool = Pool(self._clock, homes, options, hands, self.name)
         self._reaper = Reaper(self._store, self._clock, hooks=app.hooks, grace_s=options.grace_s, name=self.name)
-        self._reaper_thread = threading.Thread(target=self._reap, name="holdfast-reaper", daemon=True)
+        self._patrol = Patrol(self._reaper, self._store, self._clock, app.hooks, self._stopping, options.grace_s)
         self._due_in_s: float | None = None
         self._ahead_target = 0
         self._breathless_until = float("-inf")
@@ -126,7 +130,7 @@ class Runner:
         if not self._until_idle:
             self._pool.prepare()
         if self._options.reaper:
-            self._reaper_thread.start()
+            self._patrol.start()
         log.info(
             "worker %s is ready: %d slots, queues %s, %d tasks",
             *(self.name, self._options.slots, ", ".join(self._queues), len(self._tasks)),
@@ -201,6 +205,7 @@ class Runner:
                         self._clock.wait(self._room, 0.25)
                     self._give_back_stale_buffer()
                     continue
+                self._alarm.ring()
                 was_idle = self._is_idle()  # before looking what is due: the last ending may have made a job due again
                 if asked_at is not None or likely or self._is_due():
                     asked_at = self._clock.lease() if asked_at is None else asked_at
@@ -258,6 +263,7 @@ class Runner:
 
     def _wait_for_work(self) -> bool:
         timeout_s = 1.0 if self._due_in_s is None else min(1.0, max(0.001, self._due_in_s))
+        timeout_s = min(timeout_s, self._alarm.in_s())
         return self._store.wait(min(timeout_s, 0.02) if self._until_idle else timeout_s)
 
     def _is_idle(self) -> bool:
@@ -350,27 +356,6 @@ class Runner:
     def _context(self, attempt: Attempt) -> Context:
         return Context(attempt, self._store, self._clock, self._keeper.beat_soon, self._app.logger.getChild("job"))
 
-    # ------------------------------------------------------------------------------------- reaping
-
-    def _reap(self) -> None:
-        trouble = Trouble(log, self._clock, "no zombies are looked for meanwhile")
-        while not self._stopping.is_set():
-            pause_s = REAP_S * (0.75 + 0.5 * chance())
-            try:
-                self._reaper.once()
-                deadline = self._store.deadline()
-                if deadline is not None:  # wake up for the earliest deadline instead of ticking past it
-                    left_s = deadline + self._options.grace_s - self._clock.lease()
-                    pause_s = min(pause_s, left_s if left_s > 0 else SECOND_LOOK_S)
-                trouble.over()
-            except HoldfastError as error:
-                pause_s = trouble.met(error)
-                self._app.hooks.emit("error", {"error": str(error)})
-            except Exception as error:
-                log.exception("the reaper stumbled; it goes on")
-                self._app.hooks.emit("error", {"error": str(error)})
-            self._clock.wait(self._stopping, pause_s)
-
     # -------------------------------------------------------------------------------------- leaving
 
     def _was_declared_dead(self, worker_id: str) -> None:
@@ -435,6 +420,7 @@ class Runner:
     def _leave(self) -> None:
         self._pool.close()
         self._settler.close()
+        self._flows.close()
         self._keeper.close()
         self._watch.close()
         self._threads.close()

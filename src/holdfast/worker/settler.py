@@ -149,6 +149,9 @@ class Settler:
 
     def _settle(self, batch: list[Ending]) -> None:
         wall = self._store.now().wall
+        for attempt, _ in batch:
+            if attempt.job.workflow and attempt.is_elsewhere:
+                self._catch_up(attempt)
         settlements = [self._judge(attempt, outcome, wall) for attempt, outcome in batch]
         answers = self._store.settle(settlements)
         asked_to_stop = []
@@ -159,12 +162,19 @@ class Settler:
             elif answer is Answer.REFUSED:
                 log.warning("job %s: attempt %d reported too late and was refused", attempt.job.id, attempt.job.attempt)
             elif answer is Answer.AGAIN:
-                attempt.ask_to_stop()
+                row = self._store.get(attempt.job.id) if attempt.job.workflow else None
+                attempt.ask_to_stop(undo=row is not None and row.undo_requested)
                 asked_to_stop.append((attempt, outcome))
         self._forget([ending[0] for ending in batch if ending not in asked_to_stop])
         self.settled += len(batch) - len(asked_to_stop)
         if asked_to_stop:
             self._settle(asked_to_stop)
+
+    def _catch_up(self, attempt: Attempt) -> None:
+        """Learn what a workflow in another process has recorded: the judge must know of an open step."""
+        row = self._store.get(attempt.job.id)
+        if row is not None:
+            attempt.learn(open_step=row.open_step or "", undoable=row.undoable)
 
     def _judge(self, attempt: Attempt, outcome: Outcome, wall: float) -> Settlement:
         verdict = judge(outcome, attempt.job, wall, chance=chance())

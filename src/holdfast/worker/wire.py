@@ -13,7 +13,18 @@ import msgspec
 
 from holdfast import errors
 from holdfast.core.records import Job
-from holdfast.core.verdict import Cancelled, Failed, Outcome, Parked, Released, Snoozed, Stalled, Succeeded, TimedOut
+from holdfast.core.verdict import (
+    Cancelled,
+    Diverged,
+    Failed,
+    Outcome,
+    Parked,
+    Released,
+    Snoozed,
+    Stalled,
+    Succeeded,
+    TimedOut,
+)
 
 FRAME_MAX = 1 << 30  # a longer one is no frame
 READ_BYTES = 1 << 18
@@ -111,7 +122,8 @@ Order = Setup | Run | Stop | Leave
 Word = Ready | Unusable | Moved | Stacked | Logged | Ended
 
 _OUTCOMES: dict[str, type[Outcome]] = {
-    kind.__name__: kind for kind in (Succeeded, Failed, TimedOut, Stalled, Released, Snoozed, Parked, Cancelled)
+    kind.__name__: kind
+    for kind in (Succeeded, Failed, Diverged, TimedOut, Stalled, Released, Snoozed, Parked, Cancelled)
 }
 _SIGNALS: dict[str, type[errors.Interrupted]] = {
     kind.__name__: kind

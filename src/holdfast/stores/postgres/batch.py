@@ -8,6 +8,7 @@ from typing import Any
 
 from psycopg import errors
 
+from holdfast.core.machine import ENDED
 from holdfast.core.policy import Policy
 from holdfast.core.records import Duty, Job, NewJob
 from holdfast.core.verdict import Settlement, own_ending, stale_report
@@ -60,12 +61,17 @@ def _line(job: NewJob, wall: float) -> str:
     run_at = job.run_at if job.run_at is not None else wall + job.delay_s
     texts = "\t".join([text.translate(_ESCAPES) for text in (job.id, job.task, job.queue, job.payload)])
     key = r"\N" if job.key is None else job.key.translate(_ESCAPES)
-    return f"{texts}\t{key}\t{job.priority}\t{run_at!r}\t{wall!r}\t{_tail(job.policy)}"
+    return f"{texts}\t{key}\t{job.priority}\t{run_at!r}\t{wall!r}\t{_tail(job.policy, job.workflow)}{_parent(job)}\n"
 
 
 @lru_cache(maxsize=256)
-def _tail(policy: Policy) -> str:
-    return "\t".join(r"\N" if value is None else str(value) for value in codec.policy(policy)) + "\n"
+def _tail(policy: Policy, workflow: bool) -> str:
+    values = [*codec.policy(policy), workflow]
+    return "\t".join(r"\N" if value is None else str(value) for value in values) + "\t"
+
+
+def _parent(job: NewJob) -> str:
+    return r"\N" if job.parent is None else job.parent.translate(_ESCAPES)
 
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
@@ -126,10 +132,39 @@ def settle(
     q: Connections, db: Cursor, settlements: Sequence[Settlement], wall: float | None, under: Duty | None = None
 ) -> list[Answer]:
     """Apply all whose lease is the current one, and say what stands in the way of the others."""
+    families = [each for each in settlements if each.parent is not None and each.verdict.state in ENDED]
+    if families:
+        return _settle_families(q, db, settlements, wall, under)
     answers: list[Answer] = []
     for part in _without_repeats(settlements):
         answers += _settle(q, db, part, wall, under)
     return answers
+
+
+def _settle_families(
+    q: Connections, db: Cursor, settlements: Sequence[Settlement], wall: float | None, under: Duty | None
+) -> list[Answer]:
+    """Settle, and tell the workflows that have started these jobs, all in one commit."""
+    with db.connection.transaction():
+        touched = {each.lease.job_id for each in settlements} | {each.parent for each in settlements if each.parent}
+        db.execute(q["record_lock"], {"ids": sorted(touched)}, prepare=False)
+        answers: list[Answer] = []
+        for part in _without_repeats(settlements):
+            answers += _settle(q, db, part, wall, under)
+        news = [
+            [each.parent, f"job:{each.lease.job_id}"]
+            for each, answer in zip(settlements, answers, strict=True)
+            if answer is Answer.ACCEPTED and each.parent is not None and each.verdict.state in ENDED
+        ]
+        tell_parents(q, db, news, wall)
+    return answers
+
+
+def tell_parents(q: Connections, db: Cursor, news: list[list[str]], wall: float | None) -> None:
+    """Tell workflows that something came for them: each by its id, and what it was."""
+    if news:
+        values = {"news": codec.encode(news).decode(), "wall": wall, "channel": q.channel}
+        db.execute(q["signal_parents"], values, prepare=False)
 
 
 def _without_repeats(settlements: Sequence[Settlement]) -> Iterator[list[Settlement]]:

@@ -20,14 +20,15 @@ stored AS (
     INSERT INTO {schema}.job (
         id, task, queue, payload, key, priority, run_at, created_at,
         attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-        lease_s, beat_s, timeout_s, stall_s
+        lease_s, beat_s, timeout_s, stall_s, workflow, parent
     )
     SELECT
         value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, (value ->> 5)::bigint,
         coalesce((value ->> 6)::float8, clock.wall + (value ->> 7)::float8), clock.wall,
         (value ->> 8)::bigint, (value ->> 9)::float8, (value ->> 10)::float8, (value ->> 11)::boolean,
         (value ->> 12)::bigint, value ->> 13,
-        (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::float8, (value ->> 17)::float8
+        (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::float8, (value ->> 17)::float8,
+        (value ->> 18)::boolean, value ->> 19
     FROM clock, json_array_elements(%(jobs)s::json) WITH ORDINALITY AS wanted (value, place)
     ORDER BY place
     ON CONFLICT DO NOTHING
@@ -42,7 +43,7 @@ SELECT coalesce(json_agg(id), '[]')::text, (SELECT count(*) FROM told) FROM stor
 COPY {schema}.job (
     id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s
+    lease_s, beat_s, timeout_s, stall_s, workflow, parent
 ) FROM STDIN;
 
 -- name: add_tell
@@ -269,13 +270,26 @@ ending AS MATERIALIZED (
         (value ->> 10)::integer AS failures, (value ->> 11)::integer AS crashes, (value ->> 12)::integer AS zombies,
         (value ->> 13)::integer AS suspects, (value ->> 14)::boolean AS rolling_back,
         (value ->> 15)::boolean AS cancel_requested, (value ->> 16)::bigint AS priority,
-        (value ->> 17)::boolean AS fresh_budgets, (value ->> 18)::boolean AS raises_fence
+        (value ->> 17)::boolean AS fresh_budgets, (value ->> 18)::boolean AS raises_fence,
+        value ->> 19 AS open_step, (value ->> 20)::boolean AS undo_requested, (value ->> 21)::float8 AS wake_at,
+        (value ->> 22)::json AS awaits, value ->> 23 AS question, (value ->> 24)::bigint AS inbox
     FROM json_array_elements(%(endings)s::json) AS value
 ),
+-- A job for which something came after it had looked (inbox) does not wait. The count is on the row that is locked here,
+-- so it is the newest; another table would be read as it was when this began.
 applied AS (
     UPDATE {schema}.job AS job SET
-        state = ending.state,
-        run_at = coalesce(ending.run_at, job.run_at),
+        state = CASE WHEN ending.state = 'waiting' AND job.inbox <> ending.inbox THEN 'ready' ELSE ending.state END,
+        run_at = CASE WHEN ending.state = 'waiting' AND job.inbox <> ending.inbox THEN clock.wall
+            ELSE coalesce(ending.run_at, job.run_at) END,
+        wake_at = CASE WHEN ending.state = 'waiting' AND job.inbox = coalesce(ending.inbox, job.inbox)
+            THEN ending.wake_at END,
+        awaits = CASE WHEN ending.state = 'waiting' AND job.inbox = coalesce(ending.inbox, job.inbox)
+            THEN ending.awaits END,
+        question = CASE WHEN ending.state = 'waiting' AND job.inbox = coalesce(ending.inbox, job.inbox)
+            THEN ending.question END,
+        open_step = nullif(coalesce(ending.open_step, job.open_step), ''),
+        undo_requested = coalesce(ending.undo_requested, job.undo_requested),
         error = coalesce(ending.error, job.error),
         result = coalesce(ending.result, job.result),
         failures = CASE WHEN ending.fresh_budgets THEN 0 ELSE job.failures END + ending.failures,
@@ -408,6 +422,194 @@ SELECT current_setting('holdfast.transaction', true);
 -- Whatever the last task has set, listened to, prepared, locked or put into temporary tables.
 DISCARD ALL;
 
+-- name: record
+-- The rows of the leases that are the current ones are locked, so that nobody ends these attempts meanwhile; every
+-- conjunct of `mine` is a guard. A step that is recorded does not change any more, unless it is undone.
+WITH token AS MATERIALIZED (
+    SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, place - 1 AS place
+    FROM json_array_elements(%(tokens)s::json) WITH ORDINALITY AS each (value, place)
+),
+mine AS MATERIALIZED (
+    SELECT token.place, job.id
+    FROM token, {schema}.job AS job
+    WHERE job.id = token.id
+        AND job.fence = token.fence
+        AND job.claim_id = token.claim_id
+        AND job.state || '' = 'running'
+    ORDER BY job.id
+    FOR NO KEY UPDATE OF job
+),
+written AS (
+    INSERT INTO {schema}.step AS step (
+        job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
+        arguments, result, error, error_kind, started_at, ended_at, aside
+    )
+    SELECT
+        value ->> 0, (value ->> 1)::bigint, value ->> 2, value ->> 3, value ->> 4, value ->> 5, (value ->> 6)::integer,
+        (value ->> 7)::bigint, (value ->> 8)::boolean, (value ->> 9)::boolean, value ->> 10, value ->> 11, value ->> 12,
+        value ->> 13, (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::bigint
+    FROM json_array_elements(%(steps)s::json) AS value
+    WHERE (value ->> 17)::bigint IN (SELECT place FROM mine)
+    ON CONFLICT (job_id, aside, position) DO UPDATE SET
+        state = excluded.state,
+        attempt = excluded.attempt,
+        fence = excluded.fence,
+        result = CASE WHEN step.state = 'started' THEN excluded.result ELSE step.result END,
+        error = CASE WHEN step.state = 'started' THEN excluded.error ELSE step.error END,
+        error_kind = CASE WHEN step.state = 'started' THEN excluded.error_kind ELSE step.error_kind END,
+        started_at = CASE WHEN step.state = 'started' THEN excluded.started_at ELSE step.started_at END,
+        ended_at = excluded.ended_at
+    WHERE step.state = 'started' OR (step.state = 'recorded' AND excluded.state = 'undone')
+),
+told AS (
+    UPDATE {schema}.job AS job SET
+        open_step = nullif(coalesce(value ->> 1, job.open_step), ''),
+        undoable = job.undoable OR (value ->> 2)::boolean
+    FROM json_array_elements(%(facts)s::json) AS value
+    WHERE job.id = value ->> 0 AND job.id IN (SELECT id FROM mine)
+),
+taken AS (
+    UPDATE {schema}.signal AS signal SET taken = (take.line ->> 1)::bigint
+    FROM json_array_elements(%(taken)s::json) AS take (line)
+    WHERE signal.id = take.line ->> 2 AND signal.job_id = take.line ->> 0 AND signal.taken IS NULL
+        AND signal.job_id IN (SELECT id FROM mine)
+)
+SELECT coalesce(json_agg(place), '[]')::text FROM mine;
+
+-- name: record_lock
+-- Before rows of several jobs are changed, all of them are locked in one order: so two of these never block each other.
+SELECT count(*) FROM (
+    SELECT FROM {schema}.job WHERE id = ANY (%(ids)s::text[]) ORDER BY id FOR NO KEY UPDATE
+) AS locked;
+
+-- name: record_seen
+-- What stands on the rows of leases that are not the current ones.
+SELECT coalesce(json_agg(json_build_array(
+    job.fence = (value ->> 1)::bigint AND job.claim_id IS NOT DISTINCT FROM value ->> 2, job.state, job.fence
+) ORDER BY place), '[]')::text
+FROM json_array_elements(%(tokens)s::json) WITH ORDINALITY AS token (value, place)
+LEFT JOIN {schema}.job AS job ON job.id = value ->> 0;
+
+-- name: steps
+SELECT coalesce(json_agg(json_build_array(
+    position, path, kind, name, state, attempt, fence, has_undo, repeatable,
+    arguments, result, error, error_kind, started_at, ended_at, aside
+) ORDER BY position, aside), '[]')::text FROM (
+    SELECT * FROM {schema}.step
+    WHERE job_id = %(id)s AND position > %(after)s AND (aside = 0 OR %(aside)s)
+    ORDER BY position, aside
+    LIMIT %(limit)s::bigint
+) AS page;
+
+-- name: signal
+-- Something came for a workflow. It is woken if it awaits that; if it is about to wait, it will see the higher count.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+),
+known AS MATERIALIZED (
+    SELECT id FROM {schema}.signal WHERE id = %(signal)s
+),
+reached AS (
+    UPDATE {schema}.job AS job SET
+        inbox = job.inbox + 1,
+        state = CASE WHEN {schema}.awaits(job, ARRAY[%(what)s::text]) THEN 'ready' ELSE job.state END,
+        run_at = CASE WHEN {schema}.awaits(job, ARRAY[%(what)s::text]) THEN clock.wall ELSE job.run_at END,
+        wake_at = CASE WHEN {schema}.awaits(job, ARRAY[%(what)s::text]) THEN NULL ELSE job.wake_at END,
+        question = CASE WHEN {schema}.awaits(job, ARRAY[%(what)s::text]) THEN NULL ELSE job.question END,
+        awaits = CASE WHEN {schema}.awaits(job, ARRAY[%(what)s::text]) THEN NULL ELSE job.awaits END
+    FROM clock
+    WHERE job.id = %(id)s
+        AND job.workflow
+        AND job.state || '' IN ('ready', 'running', 'waiting', 'held')
+        AND NOT EXISTS (SELECT FROM known)
+    RETURNING job.id, job.fence, job.state
+),
+stored AS (
+    INSERT INTO {schema}.signal (id, job_id, name, value, actor, sent_at)
+    SELECT %(signal)s, reached.id, %(name)s, %(value)s, %(actor)s, clock.wall FROM reached, clock
+),
+noted AS (
+    INSERT INTO {schema}.journal (job_id, at, kind, fence, actor, detail)
+    SELECT reached.id, clock.wall, 'signalled', reached.fence, %(actor)s, %(detail)s::json FROM reached, clock
+),
+told AS MATERIALIZED (
+    SELECT pg_notify(%(channel)s, '') FROM reached WHERE state = 'ready'
+)
+SELECT EXISTS (SELECT FROM known), EXISTS (SELECT FROM reached), (SELECT count(*) FROM told);
+
+-- name: signal_parents
+-- The same for children that have ended: [parent, what] each. Several may be of one parent.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+),
+news AS MATERIALIZED (
+    SELECT value ->> 0 AS id, count(*) AS many, array_agg(value ->> 1) AS things
+    FROM json_array_elements(%(news)s::json) AS value
+    GROUP BY value ->> 0
+),
+reached AS (
+    UPDATE {schema}.job AS job SET
+        inbox = job.inbox + news.many,
+        state = CASE WHEN {schema}.awaits(job, news.things) THEN 'ready' ELSE job.state END,
+        run_at = CASE WHEN {schema}.awaits(job, news.things) THEN clock.wall ELSE job.run_at END,
+        wake_at = CASE WHEN {schema}.awaits(job, news.things) THEN NULL ELSE job.wake_at END,
+        question = CASE WHEN {schema}.awaits(job, news.things) THEN NULL ELSE job.question END,
+        awaits = CASE WHEN {schema}.awaits(job, news.things) THEN NULL ELSE job.awaits END
+    FROM news, clock
+    WHERE job.id = news.id
+        AND job.workflow
+        AND job.state || '' IN ('ready', 'running', 'waiting', 'held')
+    RETURNING job.state
+),
+told AS MATERIALIZED (
+    SELECT pg_notify(%(channel)s, '') FROM (SELECT FROM reached WHERE state = 'ready' LIMIT 1) AS anything
+)
+SELECT count(*) FROM told;
+
+-- name: inbox
+SELECT job.inbox, (
+    SELECT coalesce(json_agg(json_build_array(id, job_id, name, value, actor, sent_at) ORDER BY seq), '[]')::text
+    FROM {schema}.signal WHERE job_id = job.id AND taken IS NULL
+)
+FROM {schema}.job AS job WHERE job.id = %(id)s;
+
+-- name: rouse
+WITH clock AS MATERIALIZED (
+    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+),
+due AS MATERIALIZED (
+    SELECT job.ctid AS spot FROM {schema}.job AS job
+    WHERE job.state = 'waiting' AND job.wake_at IS NOT NULL AND job.wake_at <= (SELECT wall FROM clock)
+    ORDER BY job.wake_at
+    LIMIT %(limit)s::bigint
+    FOR UPDATE SKIP LOCKED
+),
+roused AS (
+    UPDATE {schema}.job AS job SET state = 'ready', run_at = clock.wall, wake_at = NULL, awaits = NULL, question = NULL
+    FROM due, clock
+    WHERE job.ctid = due.spot
+    RETURNING job.id
+),
+told AS MATERIALIZED (
+    SELECT pg_notify(%(channel)s, '') FROM (SELECT FROM roused LIMIT 1) AS anything
+)
+SELECT (
+    SELECT job.wake_at FROM {schema}.job AS job
+    WHERE job.state = 'waiting' AND job.wake_at IS NOT NULL AND job.ctid NOT IN (SELECT spot FROM due)
+    ORDER BY job.wake_at
+    LIMIT 1
+), (SELECT count(*) FROM told);
+
+-- name: fork
+INSERT INTO {schema}.step (
+    job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
+    arguments, result, error, error_kind, started_at, ended_at, aside
+)
+SELECT %(id)s, position, path, kind, name, state, 0, 0, has_undo, repeatable,
+    arguments, result, error, error_kind, started_at, ended_at, 0
+FROM {schema}.step
+WHERE job_id = %(source)s AND aside = 0 AND position < %(before)s;
+
 -- name: overdue
 SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY place), '') || ']' FROM (
     SELECT {schema}.as_json(job) AS line, row_number() OVER (ORDER BY job.lease_until, job.seq) AS place
@@ -528,13 +730,18 @@ moved AS (
         crashes = CASE WHEN %(fresh_budgets)s THEN 0 ELSE job.crashes END,
         rolling_back = coalesce(%(rolling_back)s, job.rolling_back),
         cancel_requested = coalesce(%(cancel_requested)s, job.cancel_requested),
+        undo_requested = coalesce(%(undo_requested)s, job.undo_requested),
+        open_step = nullif(coalesce(%(open_step)s, job.open_step), ''),
+        wake_at = NULL,
+        awaits = NULL,
+        question = NULL,
         priority = coalesce(%(priority)s, job.priority),
         fence = job.fence + %(raises_fence)s::boolean::integer,
         claim_id = CASE WHEN %(raises_fence)s THEN NULL ELSE job.claim_id END,
         ended_at = CASE WHEN %(ended)s THEN clock.wall END
     FROM clock
     WHERE job.id = %(id)s AND job.state = %(seen_state)s AND job.fence = %(seen_fence)s
-    RETURNING job.id, job.queue, job.state
+    RETURNING job.id, job.queue, job.state, job.parent
 ),
 tallied AS (
     INSERT INTO {schema}.tally (queue, state, jobs)
@@ -552,7 +759,30 @@ noted AS (
 told AS MATERIALIZED (
     SELECT pg_notify(%(channel)s, '') FROM moved
 )
-SELECT EXISTS (SELECT FROM moved), (SELECT count(*) FROM told);
+SELECT EXISTS (SELECT FROM moved), (SELECT parent FROM moved), (SELECT count(*) FROM told);
+
+-- name: move_steps
+-- What a person says of steps.
+INSERT INTO {schema}.step AS step (
+    job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
+    arguments, result, error, error_kind, started_at, ended_at, aside
+)
+SELECT
+    value ->> 0, (value ->> 1)::bigint, value ->> 2, value ->> 3, value ->> 4, value ->> 5, (value ->> 6)::integer,
+    (value ->> 7)::bigint, (value ->> 8)::boolean, (value ->> 9)::boolean, value ->> 10, value ->> 11, value ->> 12,
+    value ->> 13, (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::bigint
+FROM json_array_elements(%(steps)s::json) AS value
+ON CONFLICT (job_id, aside, position) DO UPDATE SET
+    state = excluded.state, result = excluded.result, ended_at = excluded.ended_at
+WHERE step.state = 'started';
+
+-- name: move_aside
+UPDATE {schema}.step SET aside = %(seen_fence)s
+WHERE job_id = %(id)s AND aside = 0 AND position >= %(aside_from)s;
+
+-- name: move_give_back
+-- Whoever took these signals does not count any more: they wait to be taken again.
+UPDATE {schema}.signal SET taken = NULL WHERE job_id = %(id)s AND taken >= %(aside_from)s;
 
 -- name: pause
 WITH kept AS (
@@ -593,6 +823,9 @@ lines AS (
 steps AS (
     DELETE FROM {schema}.step WHERE job_id IN (SELECT id FROM old)
 ),
+signals AS (
+    DELETE FROM {schema}.signal WHERE job_id IN (SELECT id FROM old)
+),
 tallied AS (
     INSERT INTO {schema}.tally (queue, state, jobs) SELECT queue, state, -count(*) FROM gone GROUP BY queue, state
 )
@@ -609,6 +842,9 @@ lines AS (
 ),
 steps AS (
     DELETE FROM {schema}.step WHERE job_id IN (SELECT id FROM gone)
+),
+signals AS (
+    DELETE FROM {schema}.signal WHERE job_id IN (SELECT id FROM gone)
 ),
 tallied AS (
     INSERT INTO {schema}.tally (queue, state, jobs)
@@ -761,9 +997,26 @@ SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq 
         AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
         AND (%(task)s::text IS NULL OR job.task = %(task)s)
         AND (%(cancel_requested)s::boolean IS NULL OR job.cancel_requested = %(cancel_requested)s)
+        AND (%(workflow)s::boolean IS NULL OR job.workflow = %(workflow)s)
+        AND (%(asking)s::boolean IS NULL OR (job.question IS NOT NULL) = %(asking)s)
         AND (%(worker)s::text IS NULL OR (job.state = 'running' AND job.worker = %(worker)s))
         AND (%(key)s::text IS NULL OR job.key = %(key)s)
         AND (%(ids)s::text[] IS NULL OR job.id = ANY (%(ids)s::text[]))
+        AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
+    ORDER BY job.seq DESC
+    LIMIT %(limit)s::bigint
+) AS found;
+
+-- name: find_workflows
+-- By their own index, as many other jobs as there may be.
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq DESC), '') || ']' FROM (
+    SELECT job, job.seq FROM {schema}.job AS job
+    WHERE job.workflow
+        AND job.state = ANY (%(states)s::text[])
+        AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
+        AND (%(task)s::text IS NULL OR job.task = %(task)s)
+        AND (%(cancel_requested)s::boolean IS NULL OR job.cancel_requested = %(cancel_requested)s)
+        AND (%(asking)s::boolean IS NULL OR (job.question IS NOT NULL) = %(asking)s)
         AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
     ORDER BY job.seq DESC
     LIMIT %(limit)s::bigint

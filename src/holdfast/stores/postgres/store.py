@@ -48,6 +48,7 @@ from holdfast.stores.postgres.joining import Callers
 from holdfast.stores.postgres.lifeline import BELIEVE_S, Lifeline
 from holdfast.stores.postgres.schedules import Schedules
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
+from holdfast.stores.postgres.workflows import Workflows
 from holdfast.stores.protocol import Added, Answer, Schema, duty_lost
 from holdfast.stores.sql import load_migrations
 
@@ -55,7 +56,7 @@ _MIGRATIONS = load_migrations("holdfast.stores.postgres")
 _CLOCK_S = 5.0  # how long the difference to the server's clock is believed
 
 
-class PostgresStore(Schedules):
+class PostgresStore(Schedules, Workflows):
     """One schema of a database, many machines. See `stores/protocol.py: Store` for every promise."""
 
     believe_s = BELIEVE_S
@@ -245,11 +246,8 @@ class PostgresStore(Schedules):
     # --------------------------------------------------------------------------- the operator's door
 
     def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
-        seen = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence, "wall": self._wall()}
-        notes = codec.encode(codec.journal_lines(job_id, seen_fence, None, verdict.notes)).decode()
-        values = {**codec.changes(verdict), **seen, "notes": notes, "channel": self._db.channel}
         try:
-            moved = bool(self._db.one("move", values)[0])
+            moved = self._db.run(lambda db: self._move(db, job_id, seen_state, seen_fence, verdict))
         except Exception as error:
             if isinstance(error.__cause__, errors.UniqueViolation):
                 raise KeyTaken(f"job {job_id}: its key belongs to another live job") from error
@@ -287,6 +285,9 @@ class PostgresStore(Schedules):
         values["others"] = [state for state in states if state not in ENDED and state != State.READY]
         values["ids"] = list(where.ids) if where.ids is not None else None
         few = (where.ids, where.worker, where.key, where.cancel_requested) != (None, None, None, None)
+        if not few and (where.workflow or where.asking):  # only a workflow asks
+            return codec.jobs_from(self._db.one("find_workflows", values)[0])
+        few = few or (where.workflow, where.asking) != (None, None)
         return codec.jobs_from(self._db.one("find_these" if few else "find", values)[0])
 
     def counts(self) -> dict[str, dict[State, int]]:

@@ -25,13 +25,14 @@ from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGconn
 
 from holdfast.clock import SystemClock
-from holdfast.core.records import Lease
+from holdfast.core.records import Lease, Record
 from holdfast.core.verdict import Settlement
 from holdfast.errors import LeaseLost, TransactionExpired, UsageError
 from holdfast.shield import shielded
 from holdfast.stores.postgres import batch
 from holdfast.stores.postgres.connection import Connections, Session
 from holdfast.stores.postgres.joining import Guest
+from holdfast.stores.postgres.workflows import write_records
 from holdfast.stores.protocol import Answer
 
 _STOP_S = 2.0  # how long a statement that was told to stop is waited for
@@ -79,13 +80,19 @@ class PostgresTransaction:
                 raise
 
     def settle(self, settlement: Settlement) -> Answer:
+        return self._end(lambda db: batch.settle(self._db, db, [settlement], self._wall())[0])
+
+    def record(self, record: Record) -> Answer:
+        return self._end(lambda db: write_records(self._db, db, [record], self._wall())[0])
+
+    def _end(self, write: Callable[[Guest], Answer]) -> Answer:
         with shielded():
             self._timer.cancel()
             try:
                 self.connection.take_back()
                 db = Guest(self.connection)
                 self._check_mark(db)
-                answer = batch.settle(self._db, db, [settlement], self._wall())[0]
+                answer = write(db)
                 if answer is Answer.ACCEPTED:
                     psycopg.Connection.commit(self.connection)
                     self._give_back()

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Duty, NewJob
-from holdfast.core.verdict import Settlement, own_ending, stale_report
+from holdfast.core.verdict import Settlement, Verdict, own_ending, stale_report
 from holdfast.stores import codec
 from holdfast.stores.protocol import Added, Answer, duty_lost
 from holdfast.stores.sql import load_queries
@@ -123,10 +123,42 @@ def _write_down(db: sqlite3.Connection, accepted: Sequence[Settlement], wall: fl
         verdict, lease = settlement.verdict, settlement.lease
         if verdict.state in ENDED:
             tallies[settlement.queue, verdict.state] += 1
+            if settlement.parent is not None:
+                reach(db, settlement.parent, f"job:{lease.job_id}", wall)
         if verdict.notes:
             notes += codec.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.notes)
     write_tallies(db, tallies)
     write_notes(db, notes, wall)
+
+
+def reach(db: Executes, job_id: str, what: str, wall: float) -> int | None:
+    """Tell a workflow that something came for it; return its fence, or None when it is not there or has ended."""
+    row = db.execute(Q["signal_reach"], {"id": job_id, "what": what, "wall": wall}).fetchone()
+    return row[0] if row is not None else None
+
+
+def move(
+    db: sqlite3.Connection, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict, wall: float
+) -> bool:
+    """Apply an act of a person, with all that belongs to it."""
+    seen = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence, "wall": wall}
+    row = db.execute(Q["move"], {**codec.changes(verdict), **seen}).fetchone()
+    if row is None:
+        return False
+    queue, parent = row
+    if verdict.steps:
+        rows = [codec.step(job_id, step) for step in verdict.steps]
+        db.execute(Q["record"], {"steps": codec.encode(rows).decode()})
+    if verdict.aside_from is not None:
+        for query in ("move_aside", "move_give_back"):
+            db.execute(Q[query], {"id": job_id, "seen_fence": seen_fence, "aside_from": verdict.aside_from})
+    if parent is not None and verdict.state in ENDED:
+        reach(db, parent, f"job:{job_id}", wall)
+    tallies = Counter({(queue, seen_state): -1 if seen_state in ENDED else 0})
+    tallies[queue, verdict.state] += 1 if verdict.state in ENDED else 0
+    write_tallies(db, tallies)
+    write_notes(db, codec.journal_lines(job_id, seen_fence, None, verdict.notes), wall)
+    return True
 
 
 def _is_repeat(db: sqlite3.Connection, settlement: Settlement) -> bool:
@@ -141,7 +173,7 @@ def _is_repeat(db: sqlite3.Connection, settlement: Settlement) -> bool:
 def remove(db: sqlite3.Connection, found: str) -> int:
     """Delete the jobs that were found, with their history, and count them no more; return how many."""
     rows = codec.rows_from(found)
-    for query in ("purge_journal", "purge_steps", "purge_jobs"):
+    for query in ("purge_journal", "purge_steps", "purge_signals", "purge_jobs"):
         db.execute(Q[query], {"jobs": found})
     ended = [(queue, State(state)) for _, _, queue, state in rows if State(state) in ENDED]
     write_tallies(db, Counter({key: -count for key, count in Counter(ended).items()}))

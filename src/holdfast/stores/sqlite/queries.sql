@@ -10,13 +10,13 @@
 INSERT INTO holdfast_job (
     id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s
+    lease_s, beat_s, timeout_s, stall_s, workflow, parent
 )
 SELECT
     value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
     coalesce(value ->> 6, :wall + (value ->> 7)), :wall,
     value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13,
-    value ->> 14, value ->> 15, value ->> 16, value ->> 17
+    value ->> 14, value ->> 15, value ->> 16, value ->> 17, value ->> 18, value ->> 19
 FROM json_each(:jobs)
 WHERE true
 ON CONFLICT DO NOTHING;
@@ -26,9 +26,11 @@ ON CONFLICT DO NOTHING;
 INSERT INTO holdfast_job (
     id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s
+    lease_s, beat_s, timeout_s, stall_s, workflow, parent
 )
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, coalesce(?7, ?19 + ?8), ?19, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
+VALUES (
+    ?1, ?2, ?3, ?4, ?5, ?6, coalesce(?7, ?21 + ?8), ?21, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20
+)
 ON CONFLICT DO NOTHING;
 
 -- name: add_answers
@@ -134,9 +136,15 @@ SELECT json_group_array(id) FROM (
 -- The only way out of `running`: every conjunct below is a guard, and tests/mutants.py drops each of them.
 -- Leases never get shorter, so one that ends no later than what the reaper saw was not renewed; the millionth of a
 -- second covers what JSON rounds off.
+-- A job for which something came after it had looked (inbox) does not wait.
 UPDATE holdfast_job AS job SET
-    state = ending.state,
-    run_at = coalesce(ending.run_at, job.run_at),
+    state = iif(ending.state = 'waiting' AND job.inbox <> ending.inbox, 'ready', ending.state),
+    wake_at = iif(ending.state = 'waiting' AND job.inbox = coalesce(ending.inbox, job.inbox), ending.wake_at, NULL),
+    awaits = iif(ending.state = 'waiting' AND job.inbox = coalesce(ending.inbox, job.inbox), ending.awaits, NULL),
+    question = iif(ending.state = 'waiting' AND job.inbox = coalesce(ending.inbox, job.inbox), ending.question, NULL),
+    run_at = iif(ending.state = 'waiting' AND job.inbox <> ending.inbox, :wall, coalesce(ending.run_at, job.run_at)),
+    open_step = nullif(coalesce(ending.open_step, job.open_step), ''),
+    undo_requested = coalesce(ending.undo_requested, job.undo_requested),
     error = coalesce(ending.error, job.error),
     result = coalesce(ending.result, job.result),
     failures = iif(ending.fresh_budgets, 0, job.failures) + ending.failures,
@@ -159,7 +167,8 @@ FROM (
         value ->> 8 AS error, value ->> 9 AS result, value ->> 10 AS failures, value ->> 11 AS crashes,
         value ->> 12 AS zombies, value ->> 13 AS suspects, value ->> 14 AS rolling_back,
         value ->> 15 AS cancel_requested, value ->> 16 AS priority, value ->> 17 AS fresh_budgets,
-        value ->> 18 AS raises_fence
+        value ->> 18 AS raises_fence, value ->> 19 AS open_step, value ->> 20 AS undo_requested,
+        value ->> 21 AS wake_at, value ->> 22 AS awaits, value ->> 23 AS question, value ->> 24 AS inbox
     FROM json_each(:endings)
 ) AS ending
 WHERE job.id = ending.id
@@ -213,6 +222,128 @@ ON CONFLICT DO NOTHING;
 
 -- name: transaction
 SELECT 1 FROM holdfast_job WHERE id = :id AND fence = :fence AND claim_id = :claim_id AND state = 'running';
+
+-- name: record_owned
+-- Which of these leases, by their place in the list, are the current ones. Every conjunct is a guard.
+SELECT json_group_array(token.key)
+FROM json_each(:tokens) AS token
+JOIN holdfast_job AS job
+    ON job.id = token.value ->> 0
+    AND job.fence = token.value ->> 1
+    AND job.claim_id = token.value ->> 2
+    AND job.state = 'running';
+
+-- name: record
+-- A step that is recorded does not change any more, unless it is undone.
+INSERT INTO holdfast_step AS step (
+    job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
+    arguments, result, error, error_kind, started_at, ended_at, aside
+)
+SELECT
+    value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
+    value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13, value ->> 14, value ->> 15,
+    value ->> 16
+FROM json_each(:steps)
+WHERE true
+ON CONFLICT (job_id, aside, position) DO UPDATE SET
+    state = excluded.state,
+    attempt = excluded.attempt,
+    fence = excluded.fence,
+    result = iif(step.state = 'started', excluded.result, step.result),
+    error = iif(step.state = 'started', excluded.error, step.error),
+    error_kind = iif(step.state = 'started', excluded.error_kind, step.error_kind),
+    started_at = iif(step.state = 'started', excluded.started_at, step.started_at),
+    ended_at = excluded.ended_at
+WHERE step.state = 'started' OR (step.state = 'recorded' AND excluded.state = 'undone');
+
+-- name: record_facts
+-- What the judge must know of a workflow that is in the middle of something.
+UPDATE holdfast_job AS job SET
+    open_step = nullif(coalesce(fact.open_step, job.open_step), ''),
+    undoable = max(job.undoable, fact.undoable)
+FROM (
+    SELECT value ->> 0 AS id, value ->> 1 AS open_step, value ->> 2 AS undoable FROM json_each(:facts)
+) AS fact
+WHERE job.id = fact.id;
+
+-- name: record_taken
+UPDATE holdfast_signal SET taken = :position
+WHERE job_id = :id AND id IN (SELECT value FROM json_each(:signals)) AND taken IS NULL;
+
+-- name: record_seen
+-- What stands on the row of a lease that is not the current one.
+SELECT fence = :fence AND claim_id IS :claim_id, state, fence FROM holdfast_job WHERE id = :id;
+
+-- name: steps
+SELECT json_group_array(json_array(
+    position, path, kind, name, state, attempt, fence, has_undo, repeatable,
+    arguments, result, error, error_kind, started_at, ended_at, aside
+)) FROM (
+    SELECT * FROM holdfast_step
+    WHERE job_id = :id AND aside = 0 AND position > :after
+    ORDER BY position
+    LIMIT :limit
+);
+
+-- name: steps_aside
+SELECT json_group_array(json_array(
+    position, path, kind, name, state, attempt, fence, has_undo, repeatable,
+    arguments, result, error, error_kind, started_at, ended_at, aside
+)) FROM (
+    SELECT * FROM holdfast_step
+    WHERE job_id = :id AND position > :after
+    ORDER BY position, aside
+    LIMIT :limit
+);
+
+-- name: signal
+INSERT INTO holdfast_signal (id, job_id, name, value, actor, sent_at)
+VALUES (:signal, :id, :name, :value, :actor, :wall);
+
+-- name: signal_known
+SELECT 1 FROM holdfast_signal WHERE id = :signal;
+
+-- name: signal_reach
+-- Something came for a workflow. It is woken if it awaits that; if it is about to wait, it will see the higher count.
+UPDATE holdfast_job SET
+    inbox = inbox + 1,
+    state = iif(state = 'waiting' AND :what IN (SELECT value FROM json_each(awaits)), 'ready', state),
+    run_at = iif(state = 'waiting' AND :what IN (SELECT value FROM json_each(awaits)), :wall, run_at),
+    wake_at = iif(state = 'waiting' AND :what IN (SELECT value FROM json_each(awaits)), NULL, wake_at),
+    question = iif(state = 'waiting' AND :what IN (SELECT value FROM json_each(awaits)), NULL, question),
+    awaits = iif(state = 'waiting' AND :what IN (SELECT value FROM json_each(awaits)), NULL, awaits)
+WHERE id = :id AND workflow = 1 AND state IN ('ready', 'running', 'waiting', 'held')
+RETURNING fence;
+
+-- name: inbox
+SELECT inbox FROM holdfast_job WHERE id = :id;
+
+-- name: inbox_signals
+SELECT json_group_array(json_array(id, job_id, name, value, actor, sent_at)) FROM (
+    SELECT * FROM holdfast_signal WHERE job_id = :id AND taken IS NULL ORDER BY seq
+);
+
+-- name: rouse
+UPDATE holdfast_job SET state = 'ready', run_at = :wall, wake_at = NULL, awaits = NULL, question = NULL
+WHERE seq IN (
+    SELECT seq FROM holdfast_job
+    WHERE state = 'waiting' AND wake_at IS NOT NULL AND wake_at <= :wall
+    ORDER BY wake_at
+    LIMIT :limit
+);
+
+-- name: rouse_next
+SELECT min(wake_at) FROM holdfast_job WHERE state = 'waiting' AND wake_at IS NOT NULL;
+
+-- name: fork
+INSERT INTO holdfast_step (
+    job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
+    arguments, result, error, error_kind, started_at, ended_at, aside
+)
+SELECT :id, position, path, kind, name, state, 0, 0, has_undo, repeatable,
+    arguments, result, error, error_kind, started_at, ended_at, 0
+FROM holdfast_step
+WHERE job_id = :source AND aside = 0 AND position < :before;
 
 -- name: overdue
 -- A lease of another boot is on another clock: that worker is judged by `vanished`. A worker without a row cannot be,
@@ -292,12 +423,24 @@ UPDATE holdfast_job SET
     crashes = iif(:fresh_budgets, 0, crashes),
     rolling_back = coalesce(:rolling_back, rolling_back),
     cancel_requested = coalesce(:cancel_requested, cancel_requested),
+    undo_requested = coalesce(:undo_requested, undo_requested),
+    open_step = nullif(coalesce(:open_step, open_step), ''),
+    wake_at = NULL,
+    awaits = NULL,
+    question = NULL,
     priority = coalesce(:priority, priority),
     fence = fence + :raises_fence,
     claim_id = iif(:raises_fence, NULL, claim_id),
     ended_at = iif(:ended, :wall, NULL)
 WHERE id = :id AND state = :seen_state AND fence = :seen_fence
-RETURNING queue;
+RETURNING queue, parent;
+
+-- name: move_aside
+UPDATE holdfast_step SET aside = :seen_fence WHERE job_id = :id AND aside = 0 AND position >= :aside_from;
+
+-- name: move_give_back
+-- Whoever took these signals does not count any more: they wait to be taken again.
+UPDATE holdfast_signal SET taken = NULL WHERE job_id = :id AND taken >= :aside_from;
 
 -- name: pause
 INSERT INTO holdfast_queue (name, paused) VALUES (:queue, :paused)
@@ -319,6 +462,9 @@ DELETE FROM holdfast_journal WHERE job_id IN (SELECT value ->> 1 FROM json_each(
 
 -- name: purge_steps
 DELETE FROM holdfast_step WHERE job_id IN (SELECT value ->> 1 FROM json_each(:jobs));
+
+-- name: purge_signals
+DELETE FROM holdfast_signal WHERE job_id IN (SELECT value ->> 1 FROM json_each(:jobs));
 
 -- name: delete
 SELECT json_group_array(json_array(seq, id, queue, state)) FROM holdfast_job
@@ -373,6 +519,8 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
         AND (:task IS NULL OR task = :task)
         AND (:key IS NULL OR key = :key)
         AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
+        AND (:workflow IS NULL OR workflow = :workflow)
+        AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
         AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
     ORDER BY seq DESC
     LIMIT :limit
@@ -387,6 +535,24 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
         AND (:task IS NULL OR task = :task)
         AND (:key IS NULL OR key = :key)
         AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
+        AND (:workflow IS NULL OR workflow = :workflow)
+        AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
+        AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
+    ORDER BY seq DESC
+    LIMIT :limit
+);
+
+-- name: find_workflows
+-- By their own index, as many other jobs as there may be.
+SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
+    SELECT row FROM holdfast_row
+    WHERE workflow = 1
+        AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+        AND (:queue IS NULL OR queue = :queue)
+        AND (:task IS NULL OR task = :task)
+        AND (:key IS NULL OR key = :key)
+        AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
+        AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
         AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
     ORDER BY seq DESC
     LIMIT :limit
@@ -400,6 +566,8 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
         AND (:task IS NULL OR task = :task)
         AND (:key IS NULL OR key = :key)
         AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
+        AND (:workflow IS NULL OR workflow = :workflow)
+        AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
         AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
     ORDER BY seq DESC
     LIMIT :limit
@@ -413,6 +581,8 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
         AND (:task IS NULL OR task = :task)
         AND (:key IS NULL OR key = :key)
         AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
+        AND (:workflow IS NULL OR workflow = :workflow)
+        AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
         AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
     ORDER BY seq DESC
     LIMIT :limit
@@ -428,6 +598,8 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
         AND (:task IS NULL OR task = :task)
         AND (:key IS NULL OR key = :key)
         AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
+        AND (:workflow IS NULL OR workflow = :workflow)
+        AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
         AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
     ORDER BY seq DESC
     LIMIT :limit

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast.clock import Clock, SystemClock, pause
-from holdfast.core.machine import ENDED, State
+from holdfast.core.machine import State
 from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import (
     BeatAnswer,
@@ -47,11 +46,12 @@ from holdfast.stores.sqlite.condition import Condition
 from holdfast.stores.sqlite.connection import Connections, Options
 from holdfast.stores.sqlite.schedules import Schedules
 from holdfast.stores.sqlite.transaction import SqliteTransaction
+from holdfast.stores.sqlite.workflows import Workflows
 
 _MIGRATIONS = load_migrations("holdfast.stores.sqlite")
 
 
-class SqliteStore(Schedules):
+class SqliteStore(Schedules, Workflows):
     """One file, many processes of one host. See `stores/protocol.py: Store` for every promise."""
 
     believe_s = 0.1
@@ -218,21 +218,13 @@ class SqliteStore(Schedules):
     # --------------------------------------------------------------------------- the operator's door
 
     def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
-        seen = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence, "wall": self._clock.wall()}
         with self._db.writing() as db:
             try:
-                row = db.execute(Q["move"], {**codec.changes(verdict), **seen}).fetchone()
+                return batch.move(db, job_id, seen_state, seen_fence, verdict, self._clock.wall())
             except sqlite3.IntegrityError as error:
                 if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
                     raise KeyTaken(f"job {job_id}: its key belongs to another live job") from error
                 raise
-            if row is None:
-                return False
-            tallies = Counter({(row[0], seen_state): -1 if seen_state in ENDED else 0})
-            tallies[row[0], verdict.state] += 1 if verdict.state in ENDED else 0
-            batch.write_tallies(db, tallies)
-            batch.write_notes(db, codec.journal_lines(job_id, seen_fence, None, verdict.notes), self._clock.wall())
-        return True
 
     def pause(self, queue: str, paused: bool) -> None:
         with self._db.writing() as db:
@@ -259,7 +251,7 @@ class SqliteStore(Schedules):
         return found[0] if found else None
 
     def find(self, where: Filter) -> list[Job]:
-        names = ("queue", "task", "key", "before", "limit", "worker", "cancel_requested")
+        names = ("queue", "task", "key", "before", "limit", "worker", "cancel_requested", "workflow", "asking")
         values: dict[str, Any] = {name: getattr(where, name) for name in names}
         values["states"] = codec.encode(where.states).decode() if where.states else None
         if where.ids is not None:
@@ -271,6 +263,8 @@ class SqliteStore(Schedules):
             return codec.jobs_from(self._one("find_worker", values))
         if where.states == (State.RUNNING,):
             return codec.jobs_from(self._one("find_running", values))
+        if where.workflow or where.asking:  # only a workflow asks
+            return codec.jobs_from(self._one("find_workflows", values))
         if len(where.states) == 1 and where.states[0] not in (State.READY, State.DONE):
             return codec.jobs_from(self._one("find_aside", {**values, "state": where.states[0].value}))
         return codec.jobs_from(self._one("find", values))

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from holdfast.clock import Clock
-from holdfast.core.records import Lease
+from holdfast.core.records import Lease, Record
 from holdfast.core.verdict import Settlement
 from holdfast.errors import LeaseLost, TransactionExpired
 from holdfast.shield import shielded
 from holdfast.stores.protocol import Answer
 from holdfast.stores.sqlite import batch
 from holdfast.stores.sqlite.connection import Connections, Pen
+from holdfast.stores.sqlite.workflows import write_records
 
 
 class SqliteTransaction:
@@ -51,11 +52,17 @@ class SqliteTransaction:
                 raise
 
     def settle(self, settlement: Settlement) -> Answer:
+        return self._end(lambda db: batch.settle(db, [settlement], self._clock.wall())[0])
+
+    def record(self, record: Record) -> Answer:
+        return self._end(lambda db: write_records(db, [record], self._clock.wall())[0])
+
+    def _end(self, write: Callable[[sqlite3.Connection], Answer]) -> Answer:
         with shielded():
             self.connection.take_back()
             with self.connection.to_ourselves():
                 try:
-                    answer = batch.settle(self.connection, [settlement], self._clock.wall())[0]
+                    answer = write(self.connection)
                     if answer is Answer.ACCEPTED:
                         self._db.commit(self.connection)
                 except sqlite3.Error as error:

@@ -37,18 +37,20 @@ from holdfast.core.records import (
 from holdfast.core.verdict import Settlement, Verdict, own_ending, stale_report
 from holdfast.errors import KeyTaken, StoreUnsupported, UsageError, WorkerGone
 from holdfast.stores.hints import Hints
+from holdfast.stores.memory.workflows import Workflows
 from holdfast.stores.protocol import DECLARED_EVERY_S, Added, Answer, Schema, Transaction, duty_lost
 
 UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
 
 
-class MemoryStore:
+class MemoryStore(Workflows):
     """See `stores/protocol.py: Store` for every promise."""
 
     believe_s = 0.1
     hints_of_work = False
 
     def __init__(self, url: str = "memory://", *, clock: Clock | None = None) -> None:
+        super().__init__()
         self.url = url
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._lock = threading.RLock()
@@ -388,10 +390,12 @@ class MemoryStore:
     def _forget(self, job_id: str) -> None:
         del self._jobs[job_id]
         self._events.pop(job_id, None)
+        self._forget_workflow(job_id)
 
     def _apply(self, job: Job, verdict: Verdict, worker_id: str | None) -> None:
         """Make the job what the verdict says, and write down why."""
-        self._put(rows.judged(job, verdict, self._clock.wall()))
+        self._tell_parent(self._put(rows.judged(job, verdict, self._clock.wall())))
+        self._say_of_steps(job, verdict)
         for note in verdict.notes:
             self._write(job.id, note, job.fence, worker_id)
 
@@ -399,13 +403,15 @@ class MemoryStore:
         wall, events = self._clock.wall(), self._events.setdefault(job_id, [])
         events.append(Event(next(self._seqs), job_id, wall, note.kind, fence, worker, note.actor, note.detail))
 
-    def _report_stale(self, lease: Lease, worker_id: str | None, reported: State | None = None) -> None:
+    def _report_stale(
+        self, lease: Lease, worker_id: str | None, reported: State | None = None, step: str | None = None
+    ) -> None:
         """Write down, once per fence, that an attempt came back after it had been given up."""
         job = self._jobs.get(lease.job_id)
         known = self._events.get(lease.job_id, [])
         if job is None or any(event.kind == "stale_report" and event.fence == lease.fence for event in known):
             return
-        self._write(job.id, stale_report(job.state, job.fence, reported), lease.fence, worker_id)
+        self._write(job.id, stale_report(job.state, job.fence, reported, step), lease.fence, worker_id)
 
     def _holder(self, key: str | None) -> Job | None:
         """Return the live job that the key belongs to."""

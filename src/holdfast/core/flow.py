@@ -1,0 +1,160 @@
+"""Replay: what a workflow has recorded, and what its code asks for, held side by side.
+
+A step is known by its path: its number among the calls of its scope, taken when it is called. The main line is one
+scope; each branch is one of its own, so that no path depends on which branch is faster.
+
+    1  2  3  4            the main line
+             4.1.1 4.1.2  the first branch of the fourth call
+             4.2.1        the second
+          ~1.1            the first call of the first asyncio task beside the main line
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.core.records import Step, StepKind
+from holdfast.errors import Diverged
+
+WAYS_OUT = (
+    "run the code that recorded it (declare the old function with its old version=), or go on from an earlier step "
+    "(`holdfast workflows retry ID --from-step NAME`), or roll back (`holdfast workflows rollback ID`)"
+)
+
+
+class Scope:
+    """One line of calls. `failed` holds what went wrong in it and is not written yet; `owner` is who walks it."""
+
+    __slots__ = ("_branches", "_count", "_prefix", "_scopes", "failed", "owner")
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._count = 0
+        self._branches = 0
+        self._scopes: list[Scope] = []  # those of branches
+        self.failed: list[Step] = []
+        self.owner: object = None
+
+    def next(self) -> str:
+        """Return the path of the call that is made now."""
+        self._count += 1
+        return f"{self._prefix}{self._count}"
+
+    def give_back(self) -> None:
+        """Take back the last number: the call was none."""
+        self._count -= 1
+
+    def coming(self) -> str:
+        """Return the path that the next call will have."""
+        return f"{self._prefix}{self._count + 1}"
+
+    def branch(self, path: str, number: int) -> Scope:
+        """Return the scope of one branch of the call at `path`."""
+        return self._below(f"{path}.{number}.")
+
+    def beside(self) -> Scope:
+        """Return the scope of a task that runs beside this line."""
+        self._branches += 1
+        return self._below(f"{self._prefix}~{self._branches}.")
+
+    def _below(self, prefix: str) -> Scope:
+        scope = Scope(prefix)
+        self._scopes.append(scope)
+        return scope
+
+    def take_failed(self) -> list[Step]:
+        """Return, once, what failed here and in branches, and was caught: the code has gone on by it."""
+        failed, self.failed = self.failed, []
+        for scope in self._scopes:
+            failed += scope.take_failed()
+        return failed
+
+
+class Replay:
+    """The live records of one workflow, by path: each call is one lookup."""
+
+    def __init__(self, steps: Iterable[Step] = ()) -> None:
+        self._steps = {step.path: step for step in steps}
+        self._left = set(self._steps)  # what the code has not asked for yet
+        self._undos_left = {step.path for step in self._steps.values() if needs_undo(step)}
+        self._position = max((step.position for step in self._steps.values()), default=0)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def next_position(self) -> int:
+        """Return the place of a record that is new."""
+        self._position += 1
+        return self._position
+
+    def at(self, path: str) -> Step | None:
+        """Return what is recorded at the path, whatever it is."""
+        return self._steps.get(path)
+
+    def meet(self, path: str, kind: StepKind, name: str) -> Step | None:
+        """Return the record of this call; None: it was never begun. Raises `Diverged` when it is another's."""
+        step = self._steps.get(path)
+        if step is None:
+            return None
+        self._left.discard(path)
+        self._undos_left.discard(path)
+        if (step.kind, step.name) != (kind, name):
+            raise Diverged(
+                f"the code does not fit the record: as number {path} the code asks for {_said(kind, name)}, and "
+                f"recorded there is {_said(step.kind, step.name)} (attempt {step.attempt}); {WAYS_OUT}"
+            )
+        return step
+
+    def put(self, step: Step) -> None:
+        """Note what was written."""
+        self._steps[step.path] = step
+        self._left.discard(step.path)
+
+    def check_all_met(self) -> None:
+        """Raise `Diverged` if the code has ended and something is recorded that it did not ask for."""
+        if self._left:
+            step = min((self._steps[path] for path in self._left), key=lambda step: step.position)
+            raise Diverged(
+                f"the code does not fit the record: the code has ended, and recorded as number {step.path} is "
+                f"{_said(step.kind, step.name)} (attempt {step.attempt}), which it did not ask for; {WAYS_OUT}"
+            )
+
+    def check_undos_met(self) -> None:
+        """Raise `Diverged` if something is to be undone that the code did not ask for: its undo is not known."""
+        self._left &= self._undos_left
+        self.check_all_met()
+
+    @property
+    def has_undos_ahead(self) -> bool:
+        """Say whether the code has yet to ask for something that is to be undone."""
+        return bool(self._undos_left)
+
+    def to_undo(self) -> list[Step]:
+        """Return what is to be undone, in the order in which it is."""
+        wanted = [step for step in self._steps.values() if needs_undo(step)]
+        return sorted(wanted, key=lambda step: -step.position)
+
+    def open_steps(self) -> list[Step]:
+        """Return the steps that must not be repeated and were begun, as far as nothing more is known of them."""
+        return open_steps(self._steps.values())
+
+
+def needs_undo(step: Step) -> bool:
+    """Say whether a rollback calls the step's undo: it happened, or may have."""
+    return step.has_undo and (step.state == "started" or (step.state == "recorded" and step.error is None))
+
+
+def open_steps(steps: Iterable[Step]) -> list[Step]:
+    """Return those that must not be repeated, and were begun and not recorded, in their order."""
+    opened = [step for step in steps if not step.repeatable and step.state == "started" and not step.aside]
+    return sorted(opened, key=lambda step: step.position)
+
+
+def first_named(steps: Sequence[Step], name: str) -> Step | None:
+    """Return the first live step of that name, or at that path."""
+    live = sorted((step for step in steps if not step.aside), key=lambda step: step.position)
+    return next((step for step in live if name in (step.name, step.path)), None)
+
+
+def _said(kind: StepKind, name: str) -> str:
+    return f"step {name!r}" if kind == "step" else f"{kind} {name!r}"

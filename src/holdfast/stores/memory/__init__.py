@@ -1,0 +1,3 @@
+"""The store in plain dicts."""
+
+from holdfast.stores.memory.store import MemoryStore as MemoryStore

@@ -1,0 +1,165 @@
+"""The verbs of workflows over plain dicts: the readable specification of what steps and signals do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import RLock
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.clock import Clock
+from holdfast.core import rows
+from holdfast.core.machine import ENDED, LIVE, State
+from holdfast.core.records import Inbox, Job, Lease, NewJob, Note, Record, Signal, Step
+from holdfast.core.verdict import Verdict
+from holdfast.stores.protocol import Added, Answer
+
+
+class Workflows:
+    """The part of `MemoryStore` that knows steps and signals. See `stores/protocol.py: Store` for every promise."""
+
+    _lock: RLock
+    _clock: Clock
+    _jobs: dict[str, Job]
+
+    def __init__(self) -> None:
+        self._steps: dict[str, dict[tuple[int, int], Step]] = {}  # by job, then by (aside, position)
+        self._signals: dict[str, Signal] = {}  # in the order in which they came
+        self._taken: dict[str, int] = {}  # signal -> the position of the step that took it
+
+    def record(self, records: Sequence[Record]) -> list[Answer]:
+        with self._lock:
+            answers = [self._record_one(record) for record in records]
+            self.wake()
+            return answers
+
+    def _record_one(self, record: Record) -> Answer:
+        job = self._jobs.get(record.lease.job_id)
+        if job is None or not rows.owns(job, record.lease):
+            name = record.steps[0].name if record.steps else ""
+            self._report_stale(record.lease, record.worker, step=name)
+            return Answer.REFUSED
+        if job.state is not State.RUNNING:
+            return Answer.REFUSED
+        if any(self._is_taken(new) for new in record.jobs):
+            return Answer.TAKEN
+        if not all(self._takes(signal) for signal in record.sent):
+            return Answer.GONE
+        opened = record.open_step if record.open_step is not None else job.open_step
+        self._jobs[job.id] = replace(job, undoable=job.undoable or record.undoable, open_step=opened or None)
+        for step in record.steps:
+            self._put_step(job.id, step)
+        self._taken |= dict.fromkeys(record.taken, record.steps[0].position)
+        for new in record.jobs:
+            self._jobs.setdefault(new.id, rows.first_row(new, self._clock.wall()))
+        for signal in record.sent:
+            self._deliver(signal)
+        return Answer.ACCEPTED
+
+    def steps(self, job_id: str, after: int = 0, limit: int = 1000, *, aside: bool = False) -> list[Step]:
+        with self._lock:
+            known = self._steps.get(job_id, {}).values()
+            wanted = [step for step in known if step.position > after and (aside or not step.aside)]
+            return sorted(wanted, key=lambda step: (step.position, step.aside))[:limit]
+
+    def signal(self, signal: Signal) -> Answer:
+        with self._lock:
+            if signal.id in self._signals:
+                return Answer.ALREADY
+            if not self._takes(signal):
+                return Answer.GONE
+            self._deliver(signal)
+            self.wake()
+            return Answer.ACCEPTED
+
+    def inbox(self, job_id: str) -> Inbox:
+        with self._lock:
+            job = self._jobs.get(job_id)
+            waiting = [each for each in self._signals.values() if each.job_id == job_id and each.id not in self._taken]
+            return Inbox(job.inbox if job is not None else 0, waiting)
+
+    def rouse(self, limit: int = 500) -> float | None:
+        with self._lock:
+            wall = self._clock.wall()
+            timed = sorted((job.wake_at, job.id) for job in self._jobs.values() if job.wake_at is not None)
+            due = [job_id for wake_at, job_id in timed if wake_at <= wall][:limit]
+            for job_id in due:
+                self._jobs[job_id] = rows.roused(self._jobs[job_id], wall)
+            if due:
+                self.wake()
+            return timed[len(due)][0] if len(timed) > len(due) else None
+
+    def fork(self, new: NewJob, source: str, before: int) -> Added:
+        with self._lock:
+            [added] = self.add([new])
+            if not added.existed:
+                for step in self.steps(source, limit=before):
+                    if step.position < before:
+                        self._put_step(new.id, replace(step, fence=0, attempt=0))
+            return added
+
+    # ------------------------------------------------------------------- what other verbs do to workflows
+
+    def _say_of_steps(self, job: Job, verdict: Verdict) -> None:
+        """Write down what a person says of steps, and set aside what is to be run again."""
+        for step in verdict.steps:
+            self._put_step(job.id, step)
+        if verdict.aside_from is None:
+            return
+        for step in self.steps(job.id, verdict.aside_from - 1, limit=len(self._steps.get(job.id, ()))):
+            del self._steps[job.id][0, step.position]
+            self._put_step(job.id, replace(step, aside=job.fence))
+        ours = {each.id for each in self._signals.values() if each.job_id == job.id}
+        kept = {key: at for key, at in self._taken.items() if key not in ours or at < verdict.aside_from}
+        self._taken = kept  # whoever took the others does not count any more: they wait to be taken again
+
+    def _tell_parent(self, job: Job) -> None:
+        """Tell the workflow that started the job, if any, that it has ended."""
+        parent = self._jobs.get(job.parent or "")
+        if job.state in ENDED and parent is not None and parent.workflow and parent.state in LIVE:
+            self._jobs[parent.id] = rows.reached(parent, f"job:{job.id}", self._clock.wall())
+
+    def _forget_workflow(self, job_id: str) -> None:
+        self._steps.pop(job_id, None)
+        self._signals = {key: each for key, each in self._signals.items() if each.job_id != job_id}
+
+    def _put_step(self, job_id: str, step: Step) -> None:
+        known = self._steps.setdefault(job_id, {})
+        place = step.aside, step.position
+        known[place] = rows.recorded(known.get(place), step)
+
+    def _is_taken(self, new: NewJob) -> bool:
+        holder = None if new.id in self._jobs else self._holder(new.key)
+        return holder is not None
+
+    def _takes(self, signal: Signal) -> bool:
+        job = self._jobs.get(signal.job_id)
+        return signal.id in self._signals or (job is not None and job.workflow and job.state in LIVE)
+
+    def _deliver(self, signal: Signal) -> None:
+        if signal.id in self._signals:
+            return
+        job, wall = self._jobs[signal.job_id], self._clock.wall()
+        self._signals[signal.id] = replace(signal, sent_at=wall)
+        self._jobs[job.id] = rows.reached(job, f"signal:{signal.name}", wall)
+        self._write(job.id, Note("signalled", {"name": signal.name}, signal.actor), job.fence, None)
+
+    # Of the store itself:
+
+    def add(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Added]:
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        raise NotImplementedError
+
+    def _holder(self, key: str | None) -> Job | None:
+        raise NotImplementedError
+
+    def _write(self, job_id: str, note: Note, fence: int, worker: str | None) -> None:
+        raise NotImplementedError
+
+    def _report_stale(
+        self, lease: Lease, worker_id: str | None, reported: State | None = None, step: str | None = None
+    ) -> None:
+        raise NotImplementedError

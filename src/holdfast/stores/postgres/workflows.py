@@ -1,0 +1,179 @@
+"""The verbs of workflows over PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg import errors
+
+from holdfast.core.machine import ENDED, State
+from holdfast.core.records import Inbox, NewJob, Record, Signal, Step
+from holdfast.core.verdict import Verdict, stale_report
+from holdfast.points import point
+from holdfast.stores import codec
+from holdfast.stores.postgres import batch
+from holdfast.stores.postgres.connection import Connections, Cursor
+from holdfast.stores.protocol import Added, Answer
+
+
+class Workflows:
+    """The part of `PostgresStore` that knows steps and signals. See `stores/protocol.py: Store` for every promise."""
+
+    _db: Connections
+    _often: Connections
+
+    def record(self, records: Sequence[Record]) -> list[Answer]:
+        if not records:
+            return []
+        point("record.before")
+        answers = self._often.run(lambda db: write_records(self._often, db, records, self._wall()))
+        if any(record.jobs or record.sent for record in records):
+            self.wake()
+        point("record.after")
+        return answers
+
+    def steps(self, job_id: str, after: int = 0, limit: int = 1000, *, aside: bool = False) -> list[Step]:
+        values = {"id": job_id, "after": after, "limit": limit, "aside": aside}
+        return codec.steps_from(self._db.one("steps", values)[0])
+
+    def signal(self, signal: Signal) -> Answer:
+        answer = self._db.run(lambda db: _send(self._db, db, signal, self._wall()))
+        self.wake()
+        return answer
+
+    def inbox(self, job_id: str) -> Inbox:
+        row = self._db.one("inbox", {"id": job_id})
+        return Inbox(row[0], codec.signals_from(row[1])) if row is not None else Inbox(0)
+
+    def rouse(self, limit: int = 500) -> float | None:
+        values = {"wall": self._wall(), "limit": limit, "channel": self._often.channel}
+        earliest: float | None = self._often.one("rouse", values)[0]
+        return earliest
+
+    def fork(self, new: NewJob, source: str, before: int) -> Added:
+        def fork(db: Cursor) -> Added:
+            with db.connection.transaction():
+                [added] = batch.add(self._db, db, [new], self._wall())
+                if not added.existed:
+                    values = {"id": new.id, "source": source, "before": before}
+                    db.execute(self._db["fork"], values, prepare=False)
+            return added
+
+        added = self._db.run(fork)
+        self.wake()
+        return added
+
+    def _move(self, db: Cursor, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
+        """Apply an act of a person, with all that belongs to it."""
+        seen = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence, "wall": self._wall()}
+        notes = codec.encode(codec.journal_lines(job_id, seen_fence, None, verdict.notes)).decode()
+        values = {**codec.changes(verdict), **seen, "notes": notes, "channel": self._db.channel}
+        with db.connection.transaction():
+            moved, parent, _ = self._db.row(db.execute(self._db["move"], values, prepare=False))
+            if moved and verdict.steps:
+                rows = codec.encode([codec.step(job_id, step) for step in verdict.steps]).decode()
+                db.execute(self._db["move_steps"], {"steps": rows}, prepare=False)
+            if moved and verdict.aside_from is not None:
+                for query in ("move_aside", "move_give_back"):
+                    db.execute(self._db[query], {**seen, "aside_from": verdict.aside_from}, prepare=False)
+            if moved and parent is not None and verdict.state in ENDED:
+                batch.tell_parents(self._db, db, [[parent, f"job:{job_id}"]], self._wall())
+        return bool(moved)
+
+    # Of the store itself:
+
+    def _wall(self) -> float | None:
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        raise NotImplementedError
+
+
+def write_records(q: Connections, db: Cursor, records: Sequence[Record], wall: float | None) -> list[Answer]:
+    """Write those whose lease is the current one. Most are steps and nothing else, and go in one statement."""
+    plain = [place for place, record in enumerate(records) if not (record.jobs or record.sent)]
+    answers = [Answer.ACCEPTED] * len(records)
+    for place, record in enumerate(records):
+        if record.jobs or record.sent:
+            answers[place] = _write_with_others(q, db, record, wall)
+    if plain:
+        ours = _write(q, db, [records[place] for place in plain])
+        for number, place in enumerate(plain):
+            if number not in ours:
+                answers[place] = Answer.REFUSED
+    refused = [record for record, answer in zip(records, answers, strict=True) if answer is Answer.REFUSED]
+    if refused:
+        _report(q, db, refused, wall)
+    return answers
+
+
+def _write(q: Connections, db: Cursor, records: Sequence[Record]) -> set[int]:
+    """Write steps and what goes with them; return the places of the records whose lease is the current one."""
+    steps = [[*codec.step(each.lease.job_id, step), place] for place, each in enumerate(records) for step in each.steps]
+    taken = [[each.lease.job_id, each.steps[0].position, signal] for each in records for signal in each.taken]
+    values = {
+        "tokens": _tokens(records),
+        "steps": codec.encode(steps).decode(),
+        "facts": codec.encode(codec.facts(records)).decode(),
+        "taken": codec.encode(taken).decode(),
+    }
+    row = q.row(db.execute(q["record"], values, prepare=True))
+    return set(codec.numbers_from(row[0]))
+
+
+class _Undo(Exception):
+    """Nothing of a record is to be written."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+
+
+def _write_with_others(q: Connections, db: Cursor, record: Record, wall: float | None) -> Answer:
+    """Write a record with the children that it starts and the signals that it sends, or nothing."""
+    touched = {record.lease.job_id} | {signal.job_id for signal in record.sent}
+    try:
+        with db.connection.transaction():
+            db.execute(q["record_lock"], {"ids": sorted(touched)}, prepare=False)
+            if not _write(q, db, [record]):
+                raise _Undo(Answer.REFUSED)
+            for new in record.jobs:
+                [added] = batch.add(q, db, [new], wall)
+                if added.id != new.id:
+                    raise _Undo(Answer.TAKEN)
+            for signal in record.sent:
+                if _send(q, db, signal, wall) is Answer.GONE:
+                    raise _Undo(Answer.GONE)
+    except _Undo as undo:
+        return undo.answer
+    return Answer.ACCEPTED
+
+
+def _send(q: Connections, db: Cursor, signal: Signal, wall: float | None) -> Answer:
+    values: dict[str, Any] = {**codec.signal(signal), "wall": wall, "channel": q.channel}
+    values |= {"what": f"signal:{signal.name}", "detail": codec.encode({"name": signal.name}).decode()}
+    try:
+        with db.connection.transaction():
+            known, reached, _ = q.row(db.execute(q["signal"], values, prepare=False))
+    except errors.UniqueViolation:  # the same one came at the same time
+        return Answer.ALREADY
+    if known:
+        return Answer.ALREADY
+    return Answer.ACCEPTED if reached else Answer.GONE
+
+
+def _report(q: Connections, db: Cursor, refused: list[Record], wall: float | None) -> None:
+    """Write down who came back after its time."""
+    row = q.row(db.execute(q["record_seen"], {"tokens": _tokens(refused)}, prepare=False))
+    notes = []
+    for record, (own, state, fence) in zip(refused, codec.rows_from(row[0]), strict=True):
+        if state is not None and not own:
+            note = stale_report(state, fence, step=record.steps[0].name if record.steps else "")
+            lease = record.lease
+            notes += codec.journal_lines(lease.job_id, lease.fence, record.worker, (note,))
+    if notes:
+        batch.write_notes(q, db, notes, wall)
+
+
+def _tokens(records: Sequence[Record]) -> str:
+    return codec.encode([[each.lease.job_id, each.lease.fence, each.lease.claim_id] for each in records]).decode()

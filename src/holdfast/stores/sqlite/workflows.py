@@ -1,0 +1,141 @@
+"""The verbs of workflows over SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from holdfast.clock import Clock
+from holdfast.core.records import Inbox, NewJob, Note, Record, Signal, Step
+from holdfast.core.verdict import stale_report
+from holdfast.points import point
+from holdfast.stores import codec
+from holdfast.stores.protocol import Added, Answer
+from holdfast.stores.sqlite import batch
+from holdfast.stores.sqlite.batch import Q
+from holdfast.stores.sqlite.connection import Connections
+
+
+class Workflows:
+    """The part of `SqliteStore` that knows steps and signals. See `stores/protocol.py: Store` for every promise."""
+
+    _db: Connections
+    _clock: Clock
+
+    def record(self, records: Sequence[Record]) -> list[Answer]:
+        if not records:
+            return []
+        point("record.before")
+        with self._db.writing() as db:
+            answers = write_records(db, records, self._clock.wall())
+        point("record.after")
+        return answers
+
+    def steps(self, job_id: str, after: int = 0, limit: int = 1000, *, aside: bool = False) -> list[Step]:
+        values = {"id": job_id, "after": after, "limit": limit}
+        with self._db.reading() as db:
+            return codec.steps_from(db.execute(Q["steps_aside" if aside else "steps"], values).fetchone()[0])
+
+    def signal(self, signal: Signal) -> Answer:
+        with self._db.writing() as db:
+            return _send(db, signal, self._clock.wall())
+
+    def inbox(self, job_id: str) -> Inbox:
+        with self._db.reading() as db:
+            # The count first: what comes in between is then among the signals, and only looks newer than it is.
+            row = db.execute(Q["inbox"], {"id": job_id}).fetchone()
+            signals = codec.signals_from(db.execute(Q["inbox_signals"], {"id": job_id}).fetchone()[0])
+        return Inbox(row[0] if row is not None else 0, signals)
+
+    def rouse(self, limit: int = 500) -> float | None:
+        wall, earliest = self._clock.wall(), self._next_wake()
+        if earliest is not None and earliest <= wall:
+            with self._db.writing() as db:
+                db.execute(Q["rouse"], {"wall": wall, "limit": limit})
+            earliest = self._next_wake()
+        return earliest
+
+    def fork(self, new: NewJob, source: str, before: int) -> Added:
+        with self._db.writing() as db:
+            [added] = batch.add(db, [new], self._clock.wall())
+            if not added.existed:
+                db.execute(Q["fork"], {"id": new.id, "source": source, "before": before})
+        return added
+
+    def _next_wake(self) -> float | None:
+        with self._db.reading() as db:
+            earliest: float | None = db.execute(Q["rouse_next"]).fetchone()[0]
+        return earliest
+
+
+def write_records(db: sqlite3.Connection, records: Sequence[Record], wall: float) -> list[Answer]:
+    """Write those whose lease is the current one. Most are steps and nothing else, and go in one statement."""
+    tokens = [[each.lease.job_id, each.lease.fence, each.lease.claim_id] for each in records]
+    owned = db.execute(Q["record_owned"], {"tokens": codec.encode(tokens).decode()}).fetchone()[0]
+    ours = set(codec.numbers_from(owned))
+    answers = [Answer.ACCEPTED] * len(records)
+    plain: list[Record] = []
+    for place, record in enumerate(records):
+        if place not in ours:
+            answers[place] = _refuse(db, record, wall)
+        elif record.jobs or record.sent:
+            answers[place] = _write_with_others(db, record, wall)
+        else:
+            plain.append(record)
+    _write(db, plain)
+    return answers
+
+
+def _write(db: sqlite3.Connection, records: Sequence[Record]) -> None:
+    steps = [codec.step(each.lease.job_id, step) for each in records for step in each.steps]
+    facts = codec.facts(records)
+    if steps:
+        db.execute(Q["record"], {"steps": codec.encode(steps).decode()})
+    if facts:
+        db.execute(Q["record_facts"], {"facts": codec.encode(facts).decode()})
+    for each in records:
+        if each.taken:
+            signals = {"signals": codec.encode(each.taken).decode(), "position": each.steps[0].position}
+            db.execute(Q["record_taken"], {"id": each.lease.job_id, **signals})
+
+
+def _write_with_others(db: sqlite3.Connection, record: Record, wall: float) -> Answer:
+    """Write a record with the children that it starts and the signals that it sends, or nothing."""
+    db.execute("SAVEPOINT record")
+    answer = Answer.ACCEPTED
+    for new in record.jobs:
+        [added] = batch.add(db, [new], wall)
+        if added.id != new.id:
+            answer = Answer.TAKEN
+    for signal in record.sent:
+        if _send(db, signal, wall) is Answer.GONE:
+            answer = Answer.GONE
+    if answer is Answer.ACCEPTED:
+        _write(db, [record])
+    else:
+        db.execute("ROLLBACK TO record")
+    db.execute("RELEASE record")
+    return answer
+
+
+def _send(db: sqlite3.Connection, signal: Signal, wall: float) -> Answer:
+    values = {**codec.signal(signal), "wall": wall}
+    if db.execute(Q["signal_known"], values).fetchone() is not None:
+        return Answer.ALREADY
+    fence = batch.reach(db, signal.job_id, f"signal:{signal.name}", wall)
+    if fence is None:
+        return Answer.GONE
+    db.execute(Q["signal"], values)
+    note = Note("signalled", {"name": signal.name}, signal.actor)
+    batch.write_notes(db, codec.journal_lines(signal.job_id, fence, None, (note,)), wall)
+    return Answer.ACCEPTED
+
+
+def _refuse(db: sqlite3.Connection, record: Record, wall: float) -> Answer:
+    lease = record.lease
+    token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
+    row = db.execute(Q["record_seen"], token).fetchone()
+    if row is not None and not row[0]:
+        note = stale_report(row[1], row[2], step=record.steps[0].name if record.steps else "")
+        batch.write_notes(db, codec.journal_lines(lease.job_id, lease.fence, record.worker, (note,)), wall)
+    return Answer.REFUSED

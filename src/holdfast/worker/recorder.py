@@ -1,0 +1,88 @@
+"""The thread that writes what workflows record, in batches.
+
+While one batch is being written the next one gathers, so the steps of many workflows share a commit. A record is kept
+through any outage: its workflow waits for it, and is stopped by the watch before its lease ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from holdfast.clock import Clock
+from holdfast.core.records import Record
+from holdfast.errors import is_passing
+from holdfast.stores.protocol import Answer, Store
+from holdfast.trouble import Trouble
+
+log = logging.getLogger("holdfast.worker")
+
+BATCH = 500
+Done = Callable[[Answer | Exception], None]
+Entry = tuple[Record, Done]
+
+
+class Recorder:
+    """See the module's docstring. The thread is started with the first record."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._entries: deque[Entry] = deque()
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._trouble = Trouble(log, clock, "workflows wait until the store takes their steps")
+
+    def put(self, record: Record, done: Done) -> None:
+        """Write it soon; `done` is called by the recorder's thread with the answer, or with what went wrong."""
+        self._entries.append((record, done))
+        if self._thread is None:
+            self._begin()
+        self._wake.set()
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._serve, name="holdfast-recorder", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def _serve(self) -> None:
+        while not (self._closing and not self._entries):
+            self._wake.wait()
+            self._wake.clear()
+            while self._entries:
+                self._write([self._entries.popleft() for _ in range(min(BATCH, len(self._entries)))])
+
+    def _write(self, batch: list[Entry]) -> None:
+        while True:
+            try:
+                answers = self._store.record([record for record, _ in batch])
+                self._trouble.over()
+                break
+            except Exception as error:
+                if is_passing(error) and not self._closing:
+                    self._clock.wait(threading.Event(), self._trouble.met(error))
+                    continue
+                if len(batch) > 1:  # one that no store will ever take must not keep the others
+                    middle = len(batch) // 2
+                    self._write(batch[:middle])
+                    self._write(batch[middle:])
+                    return
+                batch[0][1](error)
+                return
+        for (_, done), answer in zip(batch, answers, strict=True):
+            try:
+                done(answer)
+            except Exception:  # its event loop is closed
+                log.debug("nobody waits for a record any more", exc_info=True)

@@ -1,0 +1,1 @@
+"""Durable workflows: functions whose steps are recorded, so that they go on where they were."""

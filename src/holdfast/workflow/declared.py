@@ -1,0 +1,63 @@
+"""Workflows as they are declared: tasks whose first argument is the flow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from holdfast.core.policy import Policy
+from holdfast.errors import UsageError
+from holdfast.tasks import Options, Task, default_name
+
+if TYPE_CHECKING:
+    from holdfast.app import App
+    from holdfast.workflow.flow import Flow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Workflow(Task[P, R]):
+    """A function whose steps are recorded. Its version is part of the name that the store knows it by."""
+
+    is_workflow = True
+
+    def __init__(
+        self,
+        app: App,
+        fn: Callable[..., Any],
+        options: Options,
+        name: str | None = None,
+        *,
+        version: int = 1,
+        isolate: bool = False,
+        memory_max_mb: int | None = None,
+        hold_after: int | None = None,
+    ) -> None:
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise UsageError(f"version={version!r} must be a whole number of at least 1")
+        self.version = version
+        plain = name if name is not None else default_name(fn)
+        known = plain if version == 1 else f"{plain}@{version}"
+        limits: dict[str, Any] = {"memory_max_mb": memory_max_mb, "hold_after": hold_after}
+        super().__init__(app, fn, options, known, isolate=isolate, **limits)
+        if not self.takes_context:
+            raise UsageError(
+                f"workflow {self.name}: its first argument must be the flow: `def {self.fn.__name__}(flow: Flow, …)`"
+            )
+
+    def __repr__(self) -> str:
+        return f"<Workflow {self.name}>"
+
+    def check_policy(self, policy: Policy) -> Policy:
+        """Return the policy: a workflow can follow every one."""
+        return policy
+
+
+class DeclareWorkflow(Protocol):
+    """What `app.workflow(…)` returns: turns a function into a workflow that has the function's own signature."""
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Flow, P], R], /) -> Workflow[P, R]: ...

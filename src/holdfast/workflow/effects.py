@@ -1,0 +1,66 @@
+"""What an operation of a workflow wants done. Operations are generators of these; a driver carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from holdfast.core.records import Record
+from holdfast.errors import Parking
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """Call the user's function, and answer with what it returns; what it raises is raised in the operation."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    timeout_s: float | None = None
+    what: str = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Record this, and answer with what the store says."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Ask the store, and answer with what it says."""
+
+    fn: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait for a moment, in the slot."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait without a slot. There is no answer: the workflow begins anew."""
+
+    until: Parking
+
+
+Effect = Do | Write | Read | Pause | Wait
+Operation = Generator[Effect, Any, T]
+
+
+def merged(waits: list[Parking]) -> Parking:
+    """Return what wakes a workflow whose branches wait for several things: the first of them that comes."""
+    times = [each.wake_at for each in waits if each.wake_at is not None]
+    awaits = tuple(sorted({what for each in waits for what in each.awaits}))
+    questions = [each.question for each in waits if each.question is not None]
+    counts = [each.inbox for each in waits if each.awaits]
+    return Parking(
+        min(times, default=None), awaits, questions[0] if questions else None, min(counts) if counts else waits[0].inbox
+    )

@@ -1,0 +1,251 @@
+"""What the code of a workflow sees: `flow`.
+
+One class for both kinds of workflow: in an `async def` the same names are awaited. What they do is in `run.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+
+from holdfast.core.flow import Scope
+from holdfast.core.payload import encode_value
+from holdfast.core.policy import Retry
+from holdfast.core.records import Job as Row
+from holdfast.core.records import Signal
+from holdfast.errors import UsageError
+from holdfast.identity import chance, new_id, new_uuid
+from holdfast.workflow.effects import Operation
+from holdfast.workflow.run import Call, Run
+from holdfast.workflow.values import NOTHING, checked_name, name_of
+
+if TYPE_CHECKING:
+    from holdfast.jobs import Job
+    from holdfast.tasks import Sender
+    from holdfast.worker.context import Context
+
+R = TypeVar("R")
+SLEEP_MAX_S = 10.0**10
+
+
+class Driver(Protocol):
+    """Who carries operations out: in threads, or on the event loop."""
+
+    run: Run
+
+    def scope(self) -> Scope: ...
+
+    def drive(self, operation: Operation[Any]) -> Any: ...
+
+    def gather(self, branches: Any) -> Any: ...
+
+
+class Flow:
+    """The first argument of a workflow: `def checkout(flow: Flow, order_id: int)`.
+
+    Everything that goes through it is recorded under the attempt's fence, and is not done again when the workflow is
+    run from its beginning after a death or a wait. What is between two calls is run again: keep it free of effects.
+    """
+
+    __slots__ = ("_driver", "_run", "ctx")
+
+    def __init__(self, driver: Driver, ctx: Context) -> None:
+        self._driver = driver
+        self._run = driver.run
+        self.ctx = ctx  # the attempt: log, progress, deadline, …
+
+    @property
+    def id(self) -> str:
+        """Return the id of this workflow: where its signals go."""
+        return self._run.attempt.job.id
+
+    @property
+    def job(self) -> Row:
+        """Return the job's row as it was claimed."""
+        return self._run.attempt.job
+
+    def step(
+        self,
+        fn: Callable[..., R],
+        /,
+        *args: Any,
+        undo: Callable[..., Any] | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        repeatable: bool = True,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> R:
+        """Run `fn(*args, **kwargs)` once, and return its result, now and in every replay.
+
+        undo: called as `undo(result, *args, **kwargs)` if the workflow rolls back; with None if it is not known whether
+        the step happened. retry: how often it is tried here and now; without it, what it raises goes to your code.
+        repeatable: False for what is dangerous to do twice: if the worker dies in it, a person decides. name: what it
+        is recorded by, the function's name by default.
+        """
+        call = self._call("step", checked_name(name) if name is not None else name_of(fn))
+        if timeout_s is not None and not timeout_s > 0:
+            raise UsageError(f"timeout_s={timeout_s!r} must be a number of seconds")
+        options: dict[str, Any] = {"undo": undo, "retry": retry, "timeout_s": timeout_s, "repeatable": repeatable}
+        result: R = self._driver.drive(self._run.step(call, fn, args, kwargs, **options))
+        return result
+
+    def transaction(self, fn: Callable[..., R], /, *args: Any, name: str | None = None, **kwargs: Any) -> R:
+        """Run `fn(connection, *args, **kwargs)` inside a transaction of the store; its writes and the record of the
+        step are one commit: exactly once. Only stores with SQL have it. Keep it short."""
+        call = self._call("transaction", checked_name(name) if name is not None else name_of(fn))
+        result: R = self._driver.drive(self._run.transaction(call, fn, args, kwargs))
+        return result
+
+    def gather(self, *branches: Callable[[], Any]) -> list[Any]:
+        """Run functions without arguments side by side, and return what they return, in order, once all have ended.
+
+        Each may use the flow: `flow.gather(lambda: flow.step(a), lambda: flow.step(b))`. In an async workflow they may
+        be awaitables too. What the first one raises, in their order, is raised.
+        """
+        results: list[Any] = self._driver.gather(branches)
+        return results
+
+    def sleep(self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> None:
+        """Wait so long, without a slot."""
+        length = seconds + 60.0 * minutes + 3600.0 * hours + 86_400.0 * days
+        if not 0 <= length <= SLEEP_MAX_S:
+            raise UsageError(f"flow.sleep: {length!r} must be a number of seconds from now")
+        return self._sleep_until(lambda now: now + length)
+
+    def sleep_until(self, instant: datetime) -> None:
+        """Wait until an instant with a time zone, without a slot."""
+        if not isinstance(instant, datetime) or instant.utcoffset() is None:
+            raise UsageError(f"flow.sleep_until({instant!r}): give a datetime with a time zone")
+        return self._sleep_until(lambda _: instant.timestamp())
+
+    def wait(self, signal: str, timeout: float | timedelta | None = None, *, default: Any = NOTHING) -> Any:
+        """Return the value of the next signal of this name, sent by `app.signal(id, name, value)`; wait without a slot.
+
+        One that came before is kept; each is delivered once. Raises `TimeoutError` after `timeout` seconds, or returns
+        `default` if that is given.
+        """
+        call = self._call("wait", checked_name(signal))
+        return self._driver.drive(self._run.wait(call, signal, _seconds(timeout), default))
+
+    def approve(self, question: str, timeout: float | timedelta | None = None, *, default: Any = NOTHING) -> bool:
+        """Ask a person, and return the answer: true or false. It shows in the list of what waits for people."""
+        call = self._call("approve", checked_name(question))
+        operation = self._run.wait(call, f"approve:{call.path}", _seconds(timeout), default, question)
+        answer: bool = self._driver.drive(operation)
+        return answer
+
+    def signal(self, id: str, name: str, value: Any = None) -> None:
+        """Send a signal to another workflow, once. Raises `NotFound` if there is none that goes on."""
+        call = self._call("signal", checked_name(name))
+        text = encode_value(value, f"signal {name!r}: the value", codec=self._run.app.codec)
+        signal = Signal(id=new_id(), job_id=id, name=name, value=text, actor=f"workflow {self.id}")
+        none: None = self._driver.drive(self._run.signal(call, signal))
+        return none
+
+    def start(self, task: Sender[..., R], *args: Any, **kwargs: Any) -> Job[R]:
+        """Start a job or another workflow, once, and return its handle. `flow.result(job)` waits for its end."""
+        draft = task.job(*args, **kwargs)
+        if draft.task.app is not self._run.app:
+            raise UsageError(f"{draft.task.name} belongs to another app; a child lives in the same store")
+        call = self._call("start", draft.task.name)
+        job: Job[R] = self._driver.drive(self._child(call, draft.new))
+        return job
+
+    def result(self, job: Job[R]) -> R:
+        """Return what a job that this workflow has started returned; wait for it without a slot.
+
+        Raises `JobDead`, `JobCancelled` or `JobRolledBack` if it ended without a result.
+        """
+        if job.id not in self._run.children:
+            raise UsageError(f"job {job.id} was not started by this workflow; flow.start(…) does that")
+        call = self._call("result", self._run.children[job.id])
+        result: R = self._driver.drive(self._run.result(call, job.id))
+        return result
+
+    def now(self) -> datetime:
+        """Return the instant at which the code came here first, in UTC."""
+        call = self._call("now", "now")
+        instant: datetime = self._driver.drive(self._instant(call))
+        return instant
+
+    def random(self) -> float:
+        """Return a random number from 0 up to 1, drawn once."""
+        number: float = self._driver.drive(self._run.value(self._call("random", "random"), chance))
+        return number
+
+    def uuid(self) -> str:
+        """Return a random UUID as text, made once."""
+        made: str = self._driver.drive(self._run.value(self._call("uuid", "uuid"), new_uuid))
+        return made
+
+    def patched(self, marker: str) -> bool:
+        """Say whether this run has the change: true if it comes here first with the new code, false if it was further
+        when the code was changed. Put the new code under it, and the old code under its opposite."""
+        answer: bool = self._driver.drive(self._run.patched(checked_name(marker), self._driver.scope()))
+        return answer
+
+    # ---------------------------------------------------------------------------------------- inside
+
+    def _call(self, kind: Any, name: str) -> Call:
+        return self._run.call(kind, name, self._driver.scope())
+
+    def _sleep_until(self, due: Callable[[float], float]) -> None:
+        none: None = self._driver.drive(self._run.sleep(self._call("sleep", "sleep"), due))
+        return none
+
+    def _child(self, call: Call, new: Any) -> Operation[Job[Any]]:
+        from holdfast.jobs import Job
+
+        job_id = yield from self._run.start(call, new)
+        self._run.children[job_id] = new.task
+        return Job(self._run.app, job_id)
+
+    def _instant(self, call: Call) -> Operation[datetime]:
+        wall = yield from self._run.value(call, lambda: self._run.store.now().wall)
+        return datetime.fromtimestamp(wall, UTC)
+
+
+class AsyncFlow(Flow):
+    """The flow of an `async def` workflow: every name of `Flow`, awaited. For type checkers; at run time it is given to
+    async workflows whichever of the two they name."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        # fmt: off
+        @overload  # type: ignore[override]
+        def step(self, fn: Callable[..., Awaitable[R]], /, *args: Any, undo: Callable[..., Any] | None = None,
+                 retry: Retry | None = None, timeout_s: float | None = None, repeatable: bool = True,
+                 name: str | None = None, **kwargs: Any) -> Awaitable[R]: ...
+        @overload
+        def step(self, fn: Callable[..., R], /, *args: Any, undo: Callable[..., Any] | None = None,
+                 retry: Retry | None = None, timeout_s: float | None = None, repeatable: bool = True,
+                 name: str | None = None, **kwargs: Any) -> Awaitable[R]: ...
+        def step(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any: ...
+        def transaction(self, fn: Callable[..., R], /, *args: Any, name: str | None = None,  # type: ignore[override]
+                        **kwargs: Any) -> Awaitable[R]: ...
+        def gather(self, *branches: Any) -> Awaitable[list[Any]]: ...  # type: ignore[override]
+        def sleep(self, seconds: float = 0.0, *, minutes: float = 0.0,  # type: ignore[override]
+                  hours: float = 0.0, days: float = 0.0) -> Awaitable[None]: ...
+        def sleep_until(self, instant: datetime) -> Awaitable[None]: ...  # type: ignore[override]
+        def wait(self, signal: str, timeout: float | timedelta | None = None, *,
+                 default: Any = NOTHING) -> Awaitable[Any]: ...
+        def approve(self, question: str, timeout: float | timedelta | None = None, *,  # type: ignore[override]
+                    default: Any = NOTHING) -> Awaitable[bool]: ...
+        def signal(self, id: str, name: str, value: Any = None) -> Awaitable[None]: ...  # type: ignore[override]
+        def start(self, task: Sender[..., R], *args: Any, **kwargs: Any) -> Awaitable[Job[R]]: ...  # type: ignore[override]
+        def result(self, job: Job[R]) -> Awaitable[R]: ...  # type: ignore[override]
+        def now(self) -> Awaitable[datetime]: ...  # type: ignore[override]
+        def random(self) -> Awaitable[float]: ...  # type: ignore[override]
+        def uuid(self) -> Awaitable[str]: ...  # type: ignore[override]
+        def patched(self, marker: str) -> Awaitable[bool]: ...  # type: ignore[override]
+        # fmt: on
+
+
+def _seconds(timeout: float | timedelta | None) -> float | None:
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if seconds is not None and not 0 <= seconds <= SLEEP_MAX_S:
+        raise UsageError(f"timeout={timeout!r} must be a number of seconds, or a timedelta")
+    return None if seconds is None else float(seconds)

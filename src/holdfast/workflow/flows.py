@@ -1,0 +1,59 @@
+"""The workflows of one worker process: each attempt gets a run, a driver and a flow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from holdfast.clock import Clock
+from holdfast.stores.protocol import Store
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.context import Context
+from holdfast.worker.recorder import Recorder
+from holdfast.workflow import loop, threads
+from holdfast.workflow.flow import AsyncFlow, Flow
+from holdfast.workflow.run import Run
+
+if TYPE_CHECKING:
+    from holdfast.app import App
+
+ASIDE_MAX = 64  # blocking functions of async workflows that run at once
+
+
+class Flows:
+    """See the module's docstring."""
+
+    def __init__(self, app: App, store: Store, clock: Clock, make_context: Callable[[Attempt], Context]) -> None:
+        self._app = app
+        self._store = store
+        self._clock = clock
+        self._make_context = make_context
+        self._recorder = Recorder(store, clock)
+        self._aside: ThreadPoolExecutor | None = None
+        self._mailbox: loop.Mailbox | None = None
+
+    def play(self, attempt: Attempt) -> Any:
+        """Run a workflow in this thread."""
+        arguments, named = attempt.task.decode(attempt.job.payload)
+        driver = threads.Threaded(Run(attempt, self._store, self._app), self._recorder, self._clock)
+        flow = Flow(driver, self._make_context(attempt))
+        return threads.play(driver, attempt.task.fn, (flow, *arguments), named)
+
+    async def aplay(self, attempt: Attempt) -> Any:
+        """Run an async workflow on this event loop."""
+        arguments, named = attempt.task.decode(attempt.job.payload)
+        if self._aside is None:
+            self._aside = ThreadPoolExecutor(ASIDE_MAX, thread_name_prefix="holdfast-step")
+        if self._mailbox is None:
+            self._mailbox = loop.Mailbox(asyncio.get_running_loop())
+        run = Run(attempt, self._store, self._app)
+        driver = loop.Looped(run, self._recorder, self._aside, self._mailbox)
+        flow = AsyncFlow(driver, self._make_context(attempt))
+        return await loop.play(driver, attempt.task.fn, (flow, *arguments), named)
+
+    def close(self) -> None:
+        self._recorder.close()
+        if self._aside is not None:
+            self._aside.shutdown(wait=False, cancel_futures=True)

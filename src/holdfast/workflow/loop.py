@@ -1,0 +1,234 @@
+"""A workflow on the event loop: its operations are awaited, and what it waits for stands still until nothing moves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from holdfast.core.flow import Scope
+from holdfast.core.records import Record
+from holdfast.errors import Parking, Rewinding, UsageError
+from holdfast.stores.protocol import Answer
+from holdfast.worker.recorder import Recorder
+from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, merged
+from holdfast.workflow.run import Run, here
+
+T = TypeVar("T")
+HOPS = 32  # so many turns of the loop without a call of the flow: nothing of this workflow runs any more
+
+
+class Mailbox:
+    """Brings answers of the recorder to the event loop: many with one knock, which costs more than all the rest."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._answers: deque[tuple[asyncio.Future[Answer], Answer | Exception]] = deque()
+        self._knocked = False
+
+    def put(self, future: asyncio.Future[Answer], answer: Answer | Exception) -> None:
+        """Answer, from any thread."""
+        self._answers.append((future, answer))
+        if not self._knocked:
+            self._knocked = True
+            self._loop.call_soon_threadsafe(self._hand_out)
+
+    def _hand_out(self) -> None:
+        self._knocked = False  # first: who comes from here on knocks again
+        while self._answers:
+            _set(*self._answers.popleft())
+
+
+class Looped:
+    """Carries out the operations of one workflow whose function is async."""
+
+    def __init__(self, run: Run, recorder: Recorder, aside: ThreadPoolExecutor, mailbox: Mailbox) -> None:
+        self.run = run
+        self._mailbox = mailbox
+        self.parking: Parking | None = None
+        self._recorder = recorder
+        self._aside = aside  # for functions that block
+        self._loop = asyncio.get_running_loop()
+        self._main: asyncio.Task[Any] | None = asyncio.current_task()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._active = 0
+        self._turn = 0
+        self._waits: dict[asyncio.Future[None], Parking] = {}
+
+    def scope(self) -> Scope:
+        """Return the line that the calling code is on. A task that comes for the first time gets one of its own."""
+        scope, task = here.get(), asyncio.current_task()
+        if scope is None or task is None:
+            raise UsageError("the flow is used where it does not run: in a thread, or on another event loop")
+        if scope.owner is None:
+            scope.owner = task
+        elif scope.owner is not task:
+            scope = scope.beside()
+            scope.owner = task
+            here.set(scope)
+            self._tasks.add(task)
+        return scope
+
+    def drive(self, operation: Operation[T]) -> Awaitable[T]:
+        """Return the operation as something to await. Its number is taken already, when it was called."""
+        return self._drive(operation)
+
+    async def _drive(self, operation: Operation[T]) -> T:
+        self._active += 1
+        self._turn += 1
+        try:
+            wish = next(operation)
+            while True:
+                try:
+                    answer = await self._carry_out(wish)
+                except BaseException as error:
+                    wish = operation.throw(error)
+                else:
+                    wish = operation.send(answer)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        finally:
+            self._active -= 1
+            self._turn += 1
+            self._look_whether_all_wait()
+
+    async def _carry_out(self, wish: Effect) -> Any:
+        match wish:
+            case Do():
+                return await self._do(wish)
+            case Write():
+                return await self._write(wish.record)
+            case Read():
+                return await self._loop.run_in_executor(self._aside, wish.fn)
+            case Pause():
+                return await asyncio.sleep(wish.seconds)
+            case Wait():
+                return await self._stand_still(wish.until)
+
+    async def _do(self, wish: Do) -> Any:
+        fn = getattr(wish.fn, "fn", wish.fn)
+        if inspect.iscoroutinefunction(fn):
+            running = fn(*wish.args, **wish.kwargs)
+            return await (running if wish.timeout_s is None else self._in_time(running, wish.timeout_s))
+        context = contextvars.copy_context()
+        blocking = self._loop.run_in_executor(self._aside, lambda: context.run(fn, *wish.args, **wish.kwargs))
+        value = await (blocking if wish.timeout_s is None else self._in_time(blocking, wish.timeout_s))
+        return await value if inspect.isawaitable(value) else value
+
+    async def _in_time(self, running: Awaitable[Any], timeout_s: float) -> Any:
+        try:
+            return await asyncio.wait_for(running, timeout_s)
+        except TimeoutError:
+            raise TimeoutError(f"the step took longer than {timeout_s:g} s") from None
+
+    async def _write(self, record: Record) -> Answer:
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._recorder.put(record, partial(self._mailbox.put, future))
+        return await future
+
+    # ----------------------------------------------------------------------------------------- waiting
+
+    async def _stand_still(self, until: Parking) -> None:
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waits[future] = until
+        self._active -= 1
+        self._look_whether_all_wait()
+        try:
+            await future
+        finally:
+            self._active += 1
+            self._waits.pop(future, None)
+
+    def _look_whether_all_wait(self) -> None:
+        if self._waits and self._active == 0 and self.parking is None:
+            self._loop.call_soon(self._hop, self._turn, HOPS)
+
+    def _hop(self, turn: int, left: int) -> None:
+        """Let everybody else have a turn: who was just answered may make the next call."""
+        if turn != self._turn or self._active or not self._waits or self.parking is not None:
+            return
+        if left:
+            self._loop.call_soon(self._hop, turn, left - 1)
+            return
+        self.parking = merged(list(self._waits.values()))
+        if self._main is not None:
+            self._main.cancel()
+
+    # --------------------------------------------------------------------------------------- branches
+
+    async def gather(self, branches: Sequence[Awaitable[Any] | Callable[[], Awaitable[Any]]]) -> list[Any]:
+        """Run the branches side by side, each on its own line, and return what they return once all have ended."""
+        scope = self.scope()
+        path = scope.next()
+        tasks = []
+        for number, branch in enumerate(branches, 1):
+            line = scope.branch(path, number)
+            context = contextvars.copy_context()
+            context.run(here.set, line)
+            tasks.append(self._loop.create_task(_awaited(branch), context=context))
+            line.owner = tasks[-1]
+        self._tasks.update(tasks)
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        errors = [result for result in results if isinstance(result, BaseException)]
+        if errors:
+            raise next((error for error in errors if not isinstance(error, Rewinding)), errors[0])
+        return results
+
+    def end(self) -> None:
+        """Let nothing of the workflow go on behind its end."""
+        for task in self._tasks:
+            task.cancel()
+        for future in list(self._waits):
+            future.cancel()
+
+
+async def _awaited(branch: Awaitable[Any] | Callable[[], Awaitable[Any]]) -> Any:
+    found = branch() if callable(branch) else branch
+    return await found if inspect.isawaitable(found) else found
+
+
+def _set(future: asyncio.Future[Answer], answer: Answer | Exception) -> None:
+    if future.done():
+        return  # who waited for it was stopped
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
+
+
+async def play(driver: Looped, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a workflow from its beginning, or undo it."""
+    run = driver.run
+    await asyncio.get_running_loop().run_in_executor(driver._aside, run.load)
+    run.main.owner = asyncio.current_task()
+    before = here.set(run.main)
+    try:
+        if not run.rewinds:
+            value = await fn(*args, **kwargs)
+            if driver.parking is not None:  # the code has swallowed that
+                raise driver.parking
+            run.replay.check_all_met()
+            return value
+        if run.replay.has_undos_ahead:
+            with contextlib.suppress(Rewinding, Exception):  # it comes as far as it ever did
+                await fn(*args, **kwargs)
+        await driver.drive(run.undo_all())
+        return None
+    except asyncio.CancelledError:
+        if driver.parking is not None and run.attempt.interrupt is None:
+            raise driver.parking from None
+        raise
+    except Exception as error:
+        if run.is_recorded(error):
+            run.attempt.fatal = error
+        raise
+    finally:
+        driver.end()
+        here.reset(before)

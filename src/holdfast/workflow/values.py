@@ -1,0 +1,84 @@
+"""Names, results and exceptions of steps, between the code and the record."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from holdfast.core.payload import result_shape
+from holdfast.core.records import Step
+from holdfast.core.shape import Shape
+from holdfast.core.text import clean
+from holdfast.errors import StepFailed, UsageError
+from holdfast.workflow.effects import Operation
+
+NAME_MAX = 200
+NOTHING: Any = object()  # no default was given
+_shapes: dict[Any, Shape | None] = {}
+_raised: dict[str, type[Exception]] = {}  # exceptions that steps of this process have raised, by their names
+
+
+def name_of(fn: Any) -> str:
+    """Return what a step is called by default: the name of its function."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    name = getattr(fn, "name", None) if hasattr(fn, "enqueue") else None
+    found = name or getattr(fn, "__name__", None) or type(fn).__name__
+    return checked_name(str(found))
+
+
+def checked_name(name: Any) -> str:
+    """Return the name if it can be recorded."""
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_MAX or clean(name, NAME_MAX) != name:
+        raise UsageError(f"{name!r} is no name for a step: use text of 1 to {NAME_MAX} characters")
+    return name
+
+
+def nothing_to_do(value: Any) -> Operation[Any]:
+    """Return an operation that only returns this."""
+    yield from ()
+    return value
+
+
+def shape_of(fn: Callable[..., Any]) -> Shape | None:
+    """Return how a result of the function is read; None: as plain JSON."""
+    fn = getattr(fn, "fn", fn)  # a task
+    try:
+        if fn not in _shapes:
+            _shapes[fn] = result_shape(fn, name_of(fn))
+        return _shapes[fn]
+    except TypeError:  # cannot be kept: a partial of something odd
+        return None
+
+
+def kind_of(error: Exception) -> str:
+    """Return what an exception is recorded by: the name of its class."""
+    kind = type(error)
+    if kind.__module__ == "builtins":
+        return kind.__name__
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    _raised[name] = kind
+    return name
+
+
+def raised_again(step: Step) -> Exception:
+    """Return the exception that is recorded: of its own class if that is loaded here, which no import is made for."""
+    kind, text = step.error_kind or "", (step.error or "").partition(": ")[2] or step.error or ""
+    found: Any = getattr(builtins, kind, None)
+    if not (inspect.isclass(found) and issubclass(found, Exception)):
+        loaded = (each for each in _exceptions(Exception) if f"{each.__module__}.{each.__qualname__}" == kind)
+        found = _raised.get(kind) or next(loaded, None)
+    if found is None:
+        return StepFailed(step.name, kind, text)
+    error: Exception = found.__new__(found, text)
+    error.args = (text,)
+    return error
+
+
+def _exceptions(root: type[Exception]) -> Iterator[type[Exception]]:
+    for each in root.__subclasses__():
+        yield each
+        yield from _exceptions(each)

@@ -1,0 +1,135 @@
+"""kill -9 before, inside and after every step and every undo of an order (P13).
+
+The world outside is a ledger that only grows. Whatever was interrupted: the order is done, or rolled back; what is
+recorded was done once; what must not be repeated was done once, because a person who looks at the ledger says whether
+it happened; undos run in reverse, and only the one that was interrupted runs twice.
+"""
+
+import signal
+from collections import Counter
+
+import pytest
+
+from holdfast.core.machine import State
+from tests.crash.world import World, until
+
+STEPS = ["reserve", "charge", "pack", "invoice", "ship", "mail"]
+UNDOABLE = ["reserve", "charge", "invoice", "ship"]
+RECORDS = len(STEPS) + len(UNDOABLE)  # those with an undo are written down when they begin, too
+KILLED = -signal.SIGKILL
+
+# Each passing of a point: (point, nth).
+OF_STEPS = [(f"step.{when}", nth) for when in ("before", "after") for nth in range(1, len(STEPS) + 1)]
+OF_RECORDS = [(f"record.{when}", nth) for when in ("before", "after") for nth in range(1, RECORDS + 1)]
+OF_UNDOS = [(f"undo.{when}", nth) for when in ("before", "after") for nth in range(1, len(UNDOABLE) + 1)]
+OF_UNDO_RECORDS = [
+    (f"record.{when}", RECORDS + nth) for when in ("before", "after") for nth in range(1, len(UNDOABLE) + 1)
+]
+
+
+def on_every_store(plays: list[tuple[str, int]]) -> pytest.MarkDecorator:
+    given = [(db, point, nth) for db in ("sqlite", "postgres") for point, nth in plays]
+    return pytest.mark.parametrize(("db", "point", "nth"), given, indirect=["db"])
+
+
+def entries(world: World, job: str) -> list[str]:
+    path = world.folder / f"order-{job}"
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def rescue(world: World, job: str) -> State:
+    """Work in this process until the order has ended; answer for it like somebody who looks at the ledger."""
+
+    def ended() -> bool:
+        world.app.tick(20)
+        row = world.row(job)
+        if row.state is State.HELD:
+            assert row.open_step in ("charge", "ship")
+            if row.open_step in entries(world, job):
+                world.app.resolve(job, "done", result=f"{row.open_step}!", by="ann")
+            else:
+                world.app.resolve(job, "retry", by="ann")
+        return row.ended_at is not None
+
+    until(ended, "the order has ended")
+    return world.row(job).state
+
+
+def play(world: World, point: str, nth: int, *, wanted: bool) -> tuple[list[str], State]:
+    job = world.tasks.order.using(id="o1").enqueue("o1", wanted).id
+    assert world.lone_worker("victim", f"{point}=kill:{nth}").wait() == KILLED
+    state = rescue(world, job)
+    steps = world.app.steps(job)
+    assert [step.name for step in steps] == STEPS
+    assert not any(kind == "stale_report" for kind in world.kinds(job))
+    return entries(world, job), state
+
+
+def assert_done_once(lines: list[str], may_repeat: str | None) -> None:
+    done = [line for line in lines if not line.startswith("undo")]
+    assert list(dict.fromkeys(done)) == STEPS
+    for step, times in Counter(done).items():
+        assert times == 1 or (times == 2 and step == may_repeat and step not in ("charge", "ship")), lines
+
+
+@pytest.mark.slow  # each starts a worker and kills it
+@on_every_store(OF_STEPS + OF_RECORDS)
+def test_an_order_whose_worker_is_killed_on_the_way_is_done(world: World, point: str, nth: int) -> None:
+    lines, state = play(world, point, nth, wanted=True)
+    assert state is State.DONE
+    inside = lines[: len(lines) - len(STEPS) + 1][-1] if len(lines) > len(STEPS) else None
+    repeated = [step for step, times in Counter(lines).items() if times == 2]
+    assert len(repeated) <= 1
+    assert_done_once(lines, repeated[0] if repeated else inside)
+    assert [step.state for step in world.app.steps("o1")] == ["recorded"] * len(STEPS)
+
+
+@pytest.mark.slow  # each starts a worker and kills it
+@on_every_store(OF_UNDOS + OF_UNDO_RECORDS)
+def test_an_order_whose_worker_is_killed_while_it_is_undone_is_undone(world: World, point: str, nth: int) -> None:
+    lines, state = play(world, point, nth, wanted=False)
+    assert state is State.ROLLED_BACK
+    assert_done_once(lines, None)
+    undone = [line.split()[1] for line in lines if line.startswith("undo")]
+    assert list(dict.fromkeys(undone)) == UNDOABLE[::-1]
+    assert sum(Counter(undone).values()) <= len(UNDOABLE) + 1, "only the one that was interrupted runs twice"
+    assert all(line == f"undo {line.split()[1]} {line.split()[1]}!" for line in lines if line.startswith("undo"))
+    assert Counter(step.state for step in world.app.steps("o1")) == {"undone": 4, "recorded": 2}
+    assert world.row("o1").error == "Rollback: nobody wants it"
+
+
+@pytest.mark.slow  # each starts a worker and kills it
+@on_every_store([("step.after", nth) for nth in (1, 3, 4, 6)])
+def test_with_on_crash_rollback_a_death_undoes(world: World, point: str, nth: int) -> None:
+    """A step that was begun and not recorded may have happened: it is undone with nothing known of it."""
+    job = world.tasks.order.using(id="o1", on_crash="rollback").enqueue("o1").id
+    assert world.lone_worker("victim", f"{point}=kill:{nth}").wait() == KILLED
+    assert rescue(world, job) is State.ROLLED_BACK
+    lines = entries(world, job)
+    begun = STEPS[:nth]
+    assert [line for line in lines if not line.startswith("undo")] == begun
+    wanted = [step for step in begun[::-1] if step in UNDOABLE]
+    results = {step: f"{step}!" if step != begun[-1] else "None" for step in wanted}
+    assert [line for line in lines if line.startswith("undo")] == [f"undo {step} {results[step]}" for step in wanted]
+
+
+@pytest.mark.slow  # starts a worker and its cells
+@pytest.mark.parametrize("db", ["sqlite", "postgres"], indirect=True)
+def test_a_workflow_in_a_process_of_its_own_costs_nobody_else_anything(world: World) -> None:
+    world.worker("w", "--isolate")
+    jobs = {
+        name: world.tasks.deadly.using(id=name).enqueue(name, *given).id
+        for name, given in {"once": (1,), "always": (9,), "careful": (1, True)}.items()
+    }
+    plain = world.tasks.order.using(id="o1").enqueue("o1")
+    assert plain.result(60) == "mail!"
+    world.until_state(jobs["once"], "done")
+    world.until_state(jobs["always"], "dead")
+    held = world.until_state(jobs["careful"], "held")
+    assert "step 'die' was started and not recorded" in (held.error or "")
+    assert entries(world, "once") == ["begin", "die", "die"]
+    assert entries(world, "always") == ["begin", "die", "die", "die"]
+    assert entries(world, "careful") == ["begin", "die"]
+    assert world.row(plain.id).crashes == 0
+    world.app.resolve(jobs["careful"], "done", result="it happened", by="ann")
+    assert world.app.get(jobs["careful"]).result(60) == "it happened"

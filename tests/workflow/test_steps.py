@@ -1,0 +1,456 @@
+"""Steps: done once, returned in every replay; what fails, what is caught, what no longer fits."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncFlow, Flow, JobDead, Retry, StepFailed, UsageError
+from tests.worker.house import House, until
+
+QUICK = Retry(attempts_max=2, base_s=0.0, cap_s=0.0)
+
+
+class Ledger:
+    """What was really done, whatever is recorded."""
+
+    def __init__(self) -> None:
+        self.lines: list[Any] = []
+
+    def do(self, what: Any) -> Any:
+        self.lines.append(what)
+        return what
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+def test_a_recorded_step_is_not_done_again(house: House, ledger: Ledger) -> None:
+    tries = []
+
+    @house.app.workflow(name="w", retry=QUICK)
+    def work(flow: Flow, order: int) -> list[Any]:
+        first = flow.step(ledger.do, order)
+        second = flow.step(ledger.do, first + 1, name="second")
+        tries.append(1)
+        if len(tries) == 1:
+            raise ValueError("between two steps")
+        return [first, second, flow.step(ledger.do, 3, name="third")]
+
+    house.start()
+    job = work.enqueue(1)
+    assert job.result(20) == [1, 2, 3]
+    assert ledger.lines == [1, 2, 3]
+    steps = house.app.steps(job.id)
+    assert [(step.path, step.name, step.state, step.attempt) for step in steps] == [
+        *(("1", "do", "recorded", 1), ("2", "second", "recorded", 1), ("3", "third", "recorded", 2)),
+    ]
+    assert house.row(job.id).failures == 1
+
+
+def test_an_async_workflow_awaits_the_same_names(house: House, ledger: Ledger) -> None:
+    async def later(what: int) -> int:
+        await asyncio.sleep(0)
+        return int(ledger.do(what))
+
+    @house.app.workflow(name="w", retry=QUICK)
+    async def work(flow: AsyncFlow, order: int) -> list[Any]:
+        first = await flow.step(later, order)
+        both = await asyncio.gather(flow.step(later, 2, name="a"), flow.step(ledger.do, 3, name="b"))
+        if flow.ctx.attempt == 1:
+            raise ValueError("between two steps")
+        return [first, *both, await flow.step(later, 4)]
+
+    house.start()
+    job = work.enqueue(1)
+    assert job.result(20) == [1, 2, 3, 4]
+    assert sorted(ledger.lines) == [1, 2, 3, 4]
+    assert {step.path: step.name for step in house.app.steps(job.id)} == {
+        "1": "later",
+        "2": "a",
+        "3": "b",
+        "4": "later",
+    }
+
+
+def test_results_are_of_the_annotated_type_live_and_in_a_replay(one_house: House) -> None:
+    seen: list[Any] = []
+
+    def point() -> Point:
+        return Point(1, 2)
+
+    def pair() -> tuple[int, str]:
+        return 1, "a"
+
+    @one_house.app.workflow(name="w", retry=QUICK)
+    def work(flow: Flow) -> None:
+        seen.append((flow.step(point), flow.step(pair), flow.step(lambda: {1, 2}, name="set")))
+        if flow.ctx.attempt == 1:
+            raise ValueError("again")
+
+    one_house.start()
+    work.enqueue().result(20)
+    assert seen == [(Point(1, 2), (1, "a"), [1, 2])] * 2
+
+
+def test_chance_and_time_are_the_same_in_every_replay(house: House) -> None:
+    seen: list[Any] = []
+
+    @house.app.workflow(name="w", retry=QUICK)
+    def work(flow: Flow) -> None:
+        seen.append((flow.now(), flow.random(), flow.uuid(), flow.uuid()))
+        if flow.ctx.attempt == 1:
+            raise ValueError("again")
+
+    house.start()
+    work.enqueue().result(20)
+    assert seen[0] == seen[1]
+    assert seen[0][0].utcoffset() is not None
+    assert seen[0][2] != seen[0][3]
+
+
+def test_branches_are_recorded_one_by_one_and_known_by_their_place(house: House, ledger: Ledger) -> None:
+    @house.app.workflow(name="w", retry=QUICK)
+    def work(flow: Flow) -> list[Any]:
+        def branch(number: int) -> int:
+            first = flow.step(ledger.do, number, name="same")
+            if number == 1:
+                until(lambda: len(ledger.lines) >= 3, "the other branch is faster")
+            return int(flow.step(ledger.do, first * 10, name="same"))
+
+        results = flow.gather(lambda: branch(1), lambda: branch(2))
+        if flow.ctx.attempt == 1:
+            raise ValueError("again")
+        return [*results, flow.step(ledger.do, 5)]
+
+    house.start()
+    job = work.enqueue()
+    assert job.result(20) == [10, 20, 5]
+    assert sorted(ledger.lines) == [1, 2, 5, 10, 20]
+    results = {step.path: step.result for step in house.app.steps(job.id)}
+    assert results == {"1.1.1": "1", "1.1.2": "10", "1.2.1": "2", "1.2.2": "20", "2": "5"}
+
+
+def test_tasks_on_the_loop_are_lines_of_their_own(house: House, ledger: Ledger) -> None:
+    @house.app.workflow(name="w", retry=QUICK)
+    async def work(flow: AsyncFlow) -> list[Any]:
+        async def branch(number: int) -> Any:
+            if number == 1:
+                await flow.step(asyncio.sleep, 0.05, name="slow")
+            return await flow.step(ledger.do, number, name="same")
+
+        beside = asyncio.create_task(branch(1))
+        own = await flow.step(ledger.do, 7)
+        results = await asyncio.gather(branch(2), branch(3))
+        gathered = await flow.gather(branch(4), lambda: branch(5))
+        if flow.ctx.attempt == 1:
+            await beside
+            raise ValueError("again")
+        return [own, *results, *gathered, await beside]
+
+    house.start()
+    job = work.enqueue()
+    assert job.result(20) == [7, 2, 3, 4, 5, 1]
+    assert sorted(ledger.lines) == [1, 2, 3, 4, 5, 7]
+
+
+def test_the_first_error_of_branches_is_raised_once_all_have_ended(one_house: House, ledger: Ledger) -> None:
+    def boom() -> None:
+        raise KeyError("b")
+
+    @one_house.app.workflow(name="w")
+    def work(flow: Flow) -> str:
+        try:
+            flow.gather(lambda: flow.step(ledger.do, 1), lambda: flow.step(boom), lambda: flow.step(ledger.do, 2))
+        except KeyError:
+            return "caught"
+        return "missed"
+
+    one_house.start()
+    assert work.enqueue().result(20) == "caught"
+    assert sorted(ledger.lines) == [1, 2]
+
+
+def test_an_error_that_was_caught_is_recorded_with_the_next_call(house: House, ledger: Ledger) -> None:
+    class Declined(Exception):
+        pass
+
+    def pay() -> None:
+        ledger.do("pay")
+        raise Declined("no money")
+
+    @house.app.workflow(name="w", retry=QUICK)
+    def work(flow: Flow) -> str:
+        try:
+            flow.step(pay)
+        except Declined as error:
+            said = str(error)
+            flow.step(ledger.do, "remind")
+        if flow.ctx.attempt == 1:
+            raise ValueError("again")
+        return said
+
+    house.start()
+    job = work.enqueue()
+    assert job.result(20) == "no money"
+    assert ledger.lines == ["pay", "remind"]
+    assert [(step.name, step.error) for step in house.app.steps(job.id)] == [
+        ("pay", "Declined: no money"),
+        ("do", None),
+    ]
+
+
+def test_an_error_that_leaves_the_workflow_is_not_recorded_and_the_step_runs_again(
+    house: House, ledger: Ledger
+) -> None:
+    def flaky() -> str:
+        if len(ledger.lines) == 0:
+            ledger.do("failed")
+            raise ValueError("at first")
+        return "fine"
+
+    @house.app.workflow(name="w", retry=QUICK)
+    def work(flow: Flow) -> str:
+        return flow.step(flaky)
+
+    house.start()
+    assert work.enqueue().result(20) == "fine"
+
+
+def test_an_error_whose_class_is_gone_comes_as_step_failed(one_house: House) -> None:
+    seen: list[str] = []
+
+    @one_house.app.workflow(name="w", retry=QUICK)
+    def work(flow: Flow) -> None:
+        if flow.ctx.attempt == 1:
+            gone = type("Gone", (Exception,), {"__module__": "elsewhere"})
+
+            def boom() -> None:
+                raise gone("bye")
+
+        else:
+
+            def boom() -> None: ...
+
+        try:
+            flow.step(boom)
+        except StepFailed as error:
+            seen.append(f"{error.kind} {error}")
+        except Exception:
+            seen.append("live")
+        flow.step(lambda: 1, name="next")
+        if flow.ctx.attempt == 1:
+            import gc
+
+            del gone
+            gc.collect()
+            raise ValueError("again")
+
+    one_house.start()
+    work.enqueue().result(20)
+    assert seen[0] == "live"
+    assert len(seen) == 2
+
+
+def test_a_step_is_tried_again_here_and_now_if_it_says_so(one_house: House, ledger: Ledger) -> None:
+    def flaky() -> int:
+        ledger.do("try")
+        if len(ledger.lines) < 3:
+            raise OSError("not yet")
+        return 7
+
+    @one_house.app.workflow(name="w", retry=Retry(attempts_max=1))
+    def work(flow: Flow) -> int:
+        return flow.step(flaky, retry=Retry(attempts_max=3, base_s=0.0, cap_s=0.0))
+
+    one_house.start()
+    assert work.enqueue().result(20) == 7
+    assert ledger.lines == ["try"] * 3
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_step_has_a_time_limit_of_its_own(one_house: House, kind: str) -> None:
+    def spin() -> None:
+        while True:
+            sum(range(100))
+
+    async def hang() -> None:
+        await asyncio.sleep(60)
+
+    @one_house.app.workflow(name="sync")
+    def sync(flow: Flow) -> str:
+        try:
+            flow.step(spin, timeout_s=0.05)
+        except TimeoutError as error:
+            return str(error)
+        return ""
+
+    @one_house.app.workflow(name="async")
+    async def loop(flow: AsyncFlow) -> str:
+        try:
+            await flow.step(hang, timeout_s=0.05)
+        except TimeoutError as error:
+            return str(error)
+        return ""
+
+    one_house.start()
+    job = (sync if kind == "sync" else loop).enqueue()
+    assert job.result(20) == "the step took longer than 0.05 s"
+
+
+def test_the_flow_is_refused_in_a_thread_that_it_does_not_know(one_house: House) -> None:
+    import threading
+
+    said: list[str] = []
+
+    @one_house.app.workflow(name="w")
+    def work(flow: Flow) -> None:
+        def elsewhere() -> None:
+            try:
+                flow.step(lambda: 1)
+            except UsageError as error:
+                said.append(str(error))
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+
+    one_house.start()
+    work.enqueue().result(20)
+    assert "flow.gather" in said[0]
+
+
+CHANGES = {
+    "renamed": (["a", "b", "c"], ["a", "x", "c"], "number 2 the code asks for step 'x'", "recorded there is step 'b'"),
+    "inserted": (["a", "b"], ["x", "a", "b"], "number 1 the code asks for step 'x'", "recorded there is step 'a'"),
+    "removed": (["a", "b"], ["b"], "number 1 the code asks for step 'b'", "recorded there is step 'a'"),
+    "cut short": (["a", "b"], ["a"], "the code has ended", "recorded as number 2 is step 'b'"),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "asks", "has"), CHANGES.values(), ids=CHANGES.keys())
+def test_code_that_does_not_fit_the_record_is_held_with_both_sides(
+    house: House, ledger: Ledger, before: list[str], after: list[str], asks: str, has: str
+) -> None:
+    @house.app.workflow(name="w", retry=QUICK)
+    def work(flow: Flow) -> None:
+        for name in before if flow.ctx.attempt == 1 else after:
+            flow.step(ledger.do, name, name=name)
+        if flow.ctx.attempt == 1:
+            raise ValueError("again")
+
+    house.start()
+    job = work.enqueue()
+    held = until(lambda: house.row(job.id).state == "held" and house.row(job.id), "it is held")
+    assert held.error is not None
+    assert asks in held.error
+    assert has in held.error
+    assert "version=" in held.error
+    assert ledger.lines == before
+
+
+def test_versions_run_side_by_side_and_one_that_nobody_has_is_left(house: House) -> None:
+    @house.app.workflow(name="w", version=1)
+    def old(flow: Flow) -> str:
+        return flow.step(lambda: "old", name="s")
+
+    @house.app.workflow(name="w", version=2)
+    def new(flow: Flow) -> str:
+        return flow.step(lambda: "new", name="s")
+
+    jobs = [old.enqueue(), new.enqueue()]
+    assert [job.row.task for job in jobs] == ["w", "w@2"]
+    house.start()
+    assert [job.result(20) for job in jobs] == ["old", "new"]
+
+
+def test_a_patch_is_taken_by_new_runs_and_not_by_those_that_were_further(house: House) -> None:
+    patched: dict[str, bool] = {}
+
+    @house.app.workflow(name="w", retry=QUICK)
+    def work(flow: Flow, which: str) -> str:
+        flow.step(lambda: 1, name="first")
+        if which == "old" and flow.ctx.attempt == 1:  # as the code was
+            flow.step(lambda: 1, name="second")
+            raise ValueError("a deploy comes in between")
+        patched[which] = flow.patched("new tax")
+        if patched[which]:
+            flow.step(lambda: 1, name="tax")
+        flow.step(lambda: 1, name="second")
+        return which
+
+    house.start()
+    assert [work.enqueue(which).result(20) for which in ("old", "new")] == ["old", "new"]
+    assert patched == {"old": False, "new": True}
+
+
+def test_a_workflow_without_a_flow_and_a_bad_version_are_refused(one_house: House) -> None:
+    with pytest.raises(UsageError, match="first argument must be the flow"):
+        one_house.app.workflow(lambda order: order, name="w")  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="version=0"):
+        one_house.app.workflow(version=0)(lambda flow: None)  # type: ignore[arg-type]
+
+
+def test_a_transaction_writes_and_records_in_one_commit(sql_house: House) -> None:
+    is_file = sql_house.app.url.startswith("sqlite")
+    with_table = "CREATE TABLE IF NOT EXISTS paid (n integer)"
+
+    def pay(db: Any, n: int) -> int:
+        db.execute(with_table)
+        db.execute("INSERT INTO paid VALUES (?)" if is_file else "INSERT INTO paid VALUES (%s)", (n,))
+        return int(db.execute("SELECT count(*) FROM paid").fetchone()[0])
+
+    def fails(db: Any) -> None:
+        pay(db, 99)
+        raise KeyError("after the write")
+
+    @sql_house.app.workflow(name="w", retry=QUICK)
+    def work(flow: Flow) -> list[int]:
+        first = flow.transaction(pay, 1)
+        try:
+            flow.transaction(fails)
+        except KeyError:
+            second = flow.transaction(pay, 2)
+        if flow.ctx.attempt == 1:
+            raise ValueError("again")
+        return [first, second]
+
+    sql_house.start()
+    job = work.enqueue()
+    try:
+        assert job.result(20) == [1, 2]
+        assert [(s.kind, s.name, s.error_kind) for s in sql_house.app.steps(job.id)] == [
+            *(("transaction", "pay", None), ("transaction", "fails", "KeyError"), ("transaction", "pay", None)),
+        ]
+    finally:
+        if not is_file:
+            import psycopg
+
+            with psycopg.connect(sql_house.app.url, autocommit=True) as db:
+                db.execute("DROP TABLE IF EXISTS paid")
+
+
+def test_a_failure_that_is_on_record_is_final(house: House, ledger: Ledger) -> None:
+    def charge() -> None:
+        ledger.do("charge")
+        raise ValueError("declined")
+
+    @house.app.workflow(name="w", retry=Retry(attempts_max=5, base_s=60.0))
+    def work(flow: Flow) -> None:
+        flow.step(charge, repeatable=False)
+
+    house.start()
+    job = work.enqueue()
+    with pytest.raises(JobDead, match="declined; that is recorded"):
+        job.result(20)
+    assert ledger.lines == ["charge"]
+    assert house.row(job.id).open_step is None

@@ -1,0 +1,363 @@
+"""Rollback: undos in reverse, each recorded; open steps and people's answers."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncFlow, Flow, IllegalMove, JobRolledBack, NotFound, Refused, Retry, Rollback
+from holdfast.core.verdict import Lost
+from tests.factory import settlement
+from tests.worker.house import House, until
+
+ONCE = Retry(attempts_max=1)
+
+
+class Shop:
+    """A world outside: what was done, and undone, to it."""
+
+    def __init__(self) -> None:
+        self.lines: list[Any] = []
+        self.broken = 0
+
+    def do(self, what: str) -> str:
+        self.lines.append(f"do {what}")
+        return what.upper()
+
+    def undo(self, result: str | None, what: str) -> None:
+        self.lines.append(f"undo {what} {result}")
+        if self.broken:
+            self.broken -= 1
+            raise OSError("the undo fails")
+
+    def fail(self) -> None:
+        raise ValueError("no")
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+def ended(house: House, job_id: str, state: str) -> Any:
+    return until(lambda: house.row(job_id).state == state and house.row(job_id), f"it is {state}")
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_failure_for_good_undoes_in_reverse_with_the_recorded_results(house: House, shop: Shop, kind: str) -> None:
+    @house.app.workflow(name="sync", retry=ONCE)
+    def sync(flow: Flow) -> None:
+        flow.step(shop.do, "a", undo=shop.undo)
+        flow.step(shop.do, "b")
+        flow.step(shop.do, "c", undo=shop.undo, name="third")
+        flow.step(shop.fail)
+
+    @house.app.workflow(name="async", retry=ONCE)
+    async def loop(flow: AsyncFlow) -> None:
+        await flow.step(shop.do, "a", undo=shop.undo)
+        await flow.step(shop.do, "b")
+        await flow.step(shop.do, "c", undo=shop.undo, name="third")
+        await flow.step(shop.fail)
+
+    house.start()
+    job = (sync if kind == "sync" else loop).enqueue()
+    with pytest.raises(JobRolledBack, match="ValueError: no"):
+        job.result(20)
+    assert shop.lines == ["do a", "do b", "do c", "undo c C", "undo a A"]
+    assert [step.state for step in house.app.steps(job.id)] == ["undone", "recorded", "undone"]
+    assert [event.kind for event in house.app.get(job.id).events() if event.kind == "rolled_back"] == ["rolled_back"]
+
+
+def test_nothing_to_undo_is_dead(house: House, shop: Shop) -> None:
+    @house.app.workflow(name="w", retry=ONCE)
+    def work(flow: Flow) -> None:
+        flow.step(shop.do, "a")
+        flow.step(shop.fail)
+
+    house.start()
+    assert ended(house, work.enqueue().id, "dead").error.startswith("ValueError: no")
+
+
+def test_an_exception_asks_for_a_rollback_at_once(house: House, shop: Shop) -> None:
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> None:
+        flow.step(shop.do, "a", undo=shop.undo)
+        raise Rollback("the customer went away")
+
+    house.start()
+    assert ended(house, work.enqueue().id, "rolled_back").error == "Rollback: the customer went away"
+    assert shop.lines == ["do a", "undo a A"]
+
+
+def test_an_undo_that_fails_is_tried_again_and_the_others_are_not(house: House, shop: Shop) -> None:
+    @house.app.workflow(name="w", retry=Retry(attempts_max=3, base_s=0.0, cap_s=0.0))
+    def work(flow: Flow) -> None:
+        flow.step(shop.do, "a", undo=shop.undo)
+        flow.step(shop.do, "b", undo=shop.undo, name="second")
+        raise Rollback("why")
+
+    shop.broken = 2
+    house.start()
+    job = work.enqueue()
+    assert ended(house, job.id, "rolled_back").error == "Rollback: why"
+    assert shop.lines == ["do a", "do b", "undo b B", "undo b B", "undo b B", "undo a A"]
+
+
+def test_an_undo_that_keeps_failing_holds_and_goes_on_when_it_is_told_to(house: House, shop: Shop) -> None:
+    @house.app.workflow(name="w", retry=Retry(attempts_max=2, base_s=0.0, cap_s=0.0))
+    def work(flow: Flow) -> None:
+        flow.step(shop.do, "a", undo=shop.undo)
+        raise Rollback("why")
+
+    shop.broken = 2
+    house.start()
+    job = work.enqueue()
+    held = ended(house, job.id, "held")
+    assert "the undo fails" in held.error
+    assert "Rollback: why" in held.error
+    assert held.rolling_back
+    house.app.resolve(job.id, "retry", by="ann")
+    ended(house, job.id, "rolled_back")
+    assert shop.lines == ["do a", "undo a A", "undo a A", "undo a A"]
+
+
+def test_branches_are_undone_in_the_reverse_order_of_their_records(house: House, shop: Shop) -> None:
+    @house.app.workflow(name="w")
+    async def work(flow: AsyncFlow) -> None:
+        first = asyncio.Event()
+
+        async def slow(what: str) -> str:
+            await first.wait()
+            return shop.do(what)
+
+        async def quick(what: str) -> str:
+            first.set()
+            return shop.do(what)
+
+        await asyncio.gather(
+            flow.step(slow, "slow", undo=shop.undo, name="a"), flow.step(quick, "quick", undo=shop.undo, name="b")
+        )
+        raise Rollback("why")
+
+    house.start()
+    ended(house, work.enqueue().id, "rolled_back")
+    assert shop.lines == ["do quick", "do slow", "undo quick QUICK", "undo slow SLOW"]
+
+
+def lose(house: House, job_id: str) -> None:
+    """Settle the running attempt as its reaper would: its worker is lost."""
+    [answer] = house.store.real.settle(
+        [settlement(house.row(job_id), Lost("exit", "killed"), now=house.store.now().wall)]
+    )
+    assert answer == "accepted"
+
+
+class Gate:
+    """A step that stands still while a test takes its lease away."""
+
+    def __init__(self) -> None:
+        self.inside = threading.Event()
+        self.open = threading.Event()
+        self.runs = 0
+
+    def __call__(self, what: str = "x") -> str:
+        self.runs += 1
+        self.inside.set()
+        assert self.open.wait(20)
+        return what
+
+
+@pytest.mark.parametrize("on_crash", ["retry", "rollback", "fail", "hold"])
+def test_a_death_in_a_step_that_must_not_be_repeated_holds_whatever_on_crash_says(
+    house: House, shop: Shop, on_crash: Any
+) -> None:
+    gate = Gate()
+
+    @house.app.workflow(name="w", on_crash=on_crash)
+    def work(flow: Flow) -> str:
+        flow.step(shop.do, "a", undo=shop.undo)
+        paid = flow.step(gate, "pay", repeatable=False, name="charge")
+        return flow.step(shop.do, paid, name="ship")
+
+    house.start()
+    job = work.enqueue()
+    assert gate.inside.wait(20)
+    assert house.row(job.id).open_step == "charge"
+    lose(house, job.id)
+    held = ended(house, job.id, "held")
+    assert "step 'charge' was started and not recorded" in held.error
+    with pytest.raises(IllegalMove, match="say what it returned"):
+        house.app.resolve(job.id, "done", by="ann")
+    house.app.resolve(job.id, "done", result="paid", by="ann")
+    assert job.result(20) == "PAID"
+    gate.open.set()
+    assert gate.runs == 1
+    assert shop.lines == ["do a", "do paid"]
+    until(
+        lambda: [each.detail.get("verb") for each in job.events() if each.kind == "stale_report"], "the zombie is told"
+    )
+
+
+def test_the_other_answers_run_it_roll_back_or_give_up(house: House, shop: Shop) -> None:
+    gates = {answer: Gate() for answer in ("retry", "rollback", "fail")}
+
+    @house.app.workflow(name="w", lease_s=30)
+    def work(flow: Flow, answer: str) -> str:
+        flow.step(shop.do, answer, undo=shop.undo)
+        return flow.step(gates[answer], "paid", undo=shop.undo, repeatable=False, name="charge")
+
+    house.start()
+    jobs = {answer: work.enqueue(answer) for answer in gates}
+    for answer, job in jobs.items():
+        assert gates[answer].inside.wait(20)
+        lose(house, job.id)
+        ended(house, job.id, "held")
+        gates[answer].open.set()
+        house.app.resolve(job.id, answer, by="ann")  # type: ignore[arg-type]
+    assert jobs["retry"].result(20) == "paid"
+    assert gates["retry"].runs == 2
+    ended(house, jobs["rollback"].id, "rolled_back")
+    ended(house, jobs["fail"].id, "dead")
+    assert [line for line in shop.lines if "undo" in line] == ["undo paid None", "undo rollback ROLLBACK"]
+
+
+def test_a_zombie_records_nothing_sends_nothing_and_starts_nothing(house: House, shop: Shop) -> None:
+    gate = Gate()
+    went_on: list[str] = []
+
+    @house.app.task(name="t")
+    def child() -> None: ...
+
+    @house.app.workflow(name="other")
+    def other(flow: Flow) -> Any:
+        return flow.wait("go", timeout=3600)
+
+    @house.app.workflow(name="w", crashes_max=9)
+    def work(flow: Flow, target: str, how: str) -> str:
+        if flow.ctx.attempt > 1:
+            return "the successor"
+        gate()
+        try:
+            if how == "start":
+                flow.start(child)
+            elif how == "signal":
+                flow.signal(target, "go")
+            else:
+                flow.step(shop.do, "zombie")
+        except Exception:
+            went_on.append(how)
+        went_on.append(how)
+        return "the zombie"
+
+    house.start(slots=4)
+    target = other.enqueue()
+    for how in ("step", "start", "signal"):
+        gate.inside.clear()
+        gate.open.clear()
+        job = work.enqueue(target.id, how)
+        assert gate.inside.wait(20)
+        zombie = house.row(job.id)
+        house.store.real.settle([settlement(zombie, Lost("exit", "killed"), now=house.store.now().wall)])
+        assert job.result(20) == "the successor"
+        gate.open.set()
+        until(lambda job=job: [e for e in job.events() if e.kind == "stale_report"], "the zombie is told")
+        assert house.app.steps(job.id) == []
+    assert went_on == []
+    assert house.app.find(task="t") == []
+    assert house.row(target.id).inbox == 0
+
+
+def test_a_person_rolls_back_what_waits_runs_or_is_dead(house: House, shop: Shop) -> None:
+    gate = Gate()
+
+    @house.app.workflow(name="waits")
+    def waits(flow: Flow) -> None:
+        flow.step(shop.do, "waits", undo=shop.undo)
+        flow.wait("go")
+
+    @house.app.workflow(name="runs")
+    def runs(flow: Flow) -> None:
+        flow.step(shop.do, "runs", undo=shop.undo)
+        while True:
+            flow.ctx.progress()
+            gate.inside.set()
+
+    @house.app.workflow(name="dead", retry=ONCE, on_crash="fail")
+    def dead(flow: Flow) -> None:
+        flow.step(shop.do, "dead", undo=shop.undo)
+        raise ValueError("no")
+
+    house.start()
+    jobs = [waits.enqueue(), runs.enqueue(), dead.enqueue()]
+    ended(house, jobs[0].id, "waiting")
+    assert gate.inside.wait(20)
+    ended(house, jobs[2].id, "dead")
+    for job in jobs:
+        house.app.rollback(job.id, by="ann", note="not wanted")
+    for job in jobs:
+        ended(house, job.id, "rolled_back")
+    assert sorted(line for line in shop.lines if "undo" in line) == [
+        *("undo dead DEAD", "undo runs RUNS", "undo waits WAITS"),
+    ]
+    assert house.row(jobs[0].id).error == "not wanted"
+    with pytest.raises(IllegalMove, match="rolled back"):
+        house.app.rollback(jobs[0].id)
+
+
+def test_a_cancel_undoes_nothing(house: House, shop: Shop) -> None:
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> None:
+        flow.step(shop.do, "a", undo=shop.undo)
+        flow.wait("go")
+
+    house.start()
+    job = work.enqueue()
+    ended(house, job.id, "waiting")
+    house.app.cancel(job.id)
+    assert house.row(job.id).state == "cancelled"
+    assert shop.lines == ["do a"]
+
+
+def test_a_retry_from_a_step_keeps_what_is_before_it(house: House, shop: Shop) -> None:
+    @house.app.workflow(name="w", retry=ONCE, on_crash="fail")
+    def work(flow: Flow) -> str:
+        flow.step(shop.do, "a", name="first")
+        flow.step(shop.do, "b", name="second")
+        flow.step(shop.do, "c", name="third")
+        if flow.ctx.attempt == 1:
+            raise ValueError("no")
+        return "fine"
+
+    house.start()
+    job = work.enqueue()
+    ended(house, job.id, "dead")
+    with pytest.raises(NotFound, match="known: first, second, third"):
+        house.app.retry_from(job.id, "nothing")
+    house.app.retry_from(job.id, "second", by="ann")
+    assert job.result(20) == "fine"
+    assert shop.lines == ["do a", "do b", "do c", "do b", "do c"]
+    aside = [(step.name, step.aside > 0) for step in house.app.steps(job.id, aside=True)]
+    assert sorted(aside) == [("first", False), ("second", False), ("second", True), ("third", False), ("third", True)]
+    [moved] = [event for event in job.events() if event.kind == "moved"]
+    assert moved.detail["set_aside"] == ["second", "third"]
+    assert moved.actor == "ann"
+
+
+def test_a_fork_begins_where_another_one_was(house: House, shop: Shop) -> None:
+    @house.app.workflow(name="w")
+    def work(flow: Flow, n: int) -> str:
+        first = flow.step(shop.do, "a", name="first")
+        return first + flow.step(shop.do, str(n), name="second")
+
+    house.start()
+    job = work.enqueue(1)
+    assert job.result(20) == "A1"
+    fork = house.app.fork(job.id, "second", 2)
+    assert fork.result(20) == "A2"
+    same = house.app.fork(job.id, "second")
+    assert same.result(20) == "A1"
+    assert shop.lines == ["do a", "do 1", "do 2", "do 1"]
+    waiting = work.using(run_after=60).enqueue(1)
+    with pytest.raises(Refused, match="has ended"):
+        house.app.fork(waiting.id, "second")

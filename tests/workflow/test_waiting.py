@@ -1,0 +1,246 @@
+"""Waiting without a slot: timers, signals, people, children. No wake-up is lost, and nothing is delivered twice."""
+
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncFlow, Flow, JobDead, NotFound, Refused, Retry
+from holdfast.core.records import Filter
+from tests.worker.house import House, until
+
+
+def waits(house: House, job_id: str) -> Any:
+    return until(lambda: house.row(job_id).state == "waiting" and house.row(job_id), "it waits")
+
+
+def test_a_waiting_workflow_has_no_slot_no_lease_and_costs_no_budget(house: House) -> None:
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> Any:
+        return flow.wait("go")
+
+    @house.app.task(name="t")
+    def other() -> int:
+        return 1
+
+    house.start(slots=1)
+    job = work.enqueue()
+    row = waits(house, job.id)
+    assert (row.worker, row.lease_until, row.awaits, row.failures, row.crashes) == (None, None, ["signal:go"], 0, 0)
+    assert other.enqueue().result(20) == 1
+    assert house.app.signal(job.id, "go", {"n": 1}, by="ann") is True
+    assert job.result(20) == {"n": 1}
+    assert house.row(job.id).attempt == 2
+
+
+def test_signals_before_the_wait_are_kept_and_taken_in_order_by_name(house: House) -> None:
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> list[Any]:
+        return [flow.wait("a"), flow.wait("b"), flow.wait("a")]
+
+    job = work.enqueue()
+    for name, value in (("a", 1), ("a", 2), ("b", 3)):
+        house.app.signal(job.id, name, value)
+    assert house.app.signal(job.id, "a", 9, signal_id="mine") is True
+    assert house.app.signal(job.id, "a", 9, signal_id="mine") is False
+    house.start()
+    assert job.result(20) == [1, 3, 2]
+
+
+def test_a_signal_in_every_gap_is_never_lost(house: House) -> None:
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> Any:
+        return flow.wait("go", timeout=60)
+
+    for verb in ("claim", "record", "settle"):
+        job = work.enqueue()
+        sent = threading.Event()
+
+        def send(*_: Any, job_id: str = job.id, sent: threading.Event = sent) -> None:
+            if not sent.is_set() and house.row(job_id).state == "running":
+                sent.set()
+                house.app.signal(job_id, "go", 1)
+
+        with house.store.before(verb, send) if verb != "claim" else house.store.after(verb, send):
+            runner = house.start()
+            assert job.result(20) == 1
+            assert sent.is_set()
+        house.stop(runner)
+
+
+def test_a_wait_has_an_end_and_perhaps_a_default(house: House) -> None:
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> list[Any]:
+        first = flow.wait("go", timeout=timedelta(seconds=0.2), default="nothing")
+        try:
+            flow.wait("go", timeout=0.2)
+        except TimeoutError:
+            return [first, flow.step(lambda: "late", name="after")]
+        return []
+
+    house.start()
+    job = work.enqueue()
+    assert job.result(20) == ["nothing", "late"]
+    assert [step.error_kind for step in house.app.steps(job.id)] == ["TimeoutError", "TimeoutError", None]
+
+
+def test_a_sleep_parks_and_wakes_at_its_instant(house: House) -> None:
+    seen: list[datetime] = []
+
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> None:
+        flow.sleep(1.2)
+        flow.sleep_until(flow.now() - timedelta(hours=1))
+        seen.append(datetime.now(UTC))
+
+    house.start()
+    job = work.enqueue()
+    row = waits(house, job.id)
+    job.result(20)
+    assert row.wake_at is not None
+    assert seen[-1].timestamp() >= row.wake_at - 0.01
+    assert house.row(job.id).attempt == 2
+
+
+def test_branches_wait_for_several_things_and_go_on_one_by_one(house: House) -> None:
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> list[Any]:
+        def branch(name: str) -> Any:
+            value = flow.wait(name)
+            return flow.step(lambda: value * 2, name=f"twice {name}")
+
+        return flow.gather(lambda: branch("a"), lambda: branch("b"), lambda: flow.step(lambda: 5, name="at once"))
+
+    house.start()
+    job = work.enqueue()
+    assert waits(house, job.id).awaits == ["signal:a", "signal:b"]
+    house.app.signal(job.id, "b", 2)
+    until(lambda: house.row(job.id).awaits == ["signal:a"], "one branch is done")
+    house.app.signal(job.id, "a", 1)
+    assert job.result(20) == [2, 4, 5]
+
+
+def test_on_the_loop_a_workflow_parks_when_nothing_of_it_runs(house: House) -> None:
+    @house.app.workflow(name="w")
+    async def work(flow: AsyncFlow) -> list[Any]:
+        async def branch(name: str) -> Any:
+            value = await flow.wait(name)
+            return await flow.step(asyncio.sleep, 0.01, value * 2, name=f"twice {name}")
+
+        return await asyncio.gather(
+            branch("a"), branch("b"), flow.step(asyncio.sleep, 0.05, 5, name="slow"), flow.sleep(0.01)
+        )
+
+    house.start()
+    job = work.enqueue()
+    assert waits(house, job.id).awaits == ["signal:a", "signal:b"]
+    house.app.signal(job.id, "b", 2)
+    until(lambda: house.row(job.id).awaits == ["signal:a"], "one branch is done")
+    house.app.signal(job.id, "a", 1)
+    assert job.result(20) == [2, 4, 5, None]
+
+
+def test_a_person_is_asked_and_answers(house: House) -> None:
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> list[bool]:
+        return [flow.approve("Ship it?"), flow.approve("Really?")]
+
+    house.start()
+    job = work.enqueue()
+    assert waits(house, job.id).question == "Ship it?"
+    assert [row.id for row in house.store.find(Filter(asking=True))] == [job.id]
+    house.app.approve(job.id, by="ann")
+    until(lambda: house.row(job.id).question == "Really?", "the second question")
+    house.app.approve(job.id, False, by="bob")
+    assert job.result(20) == [True, False]
+    with pytest.raises(Refused, match="asks nobody"):
+        house.app.approve(job.id)
+
+
+def test_children_are_started_once_and_waited_for(house: House) -> None:
+    @house.app.task(name="t")
+    def double(n: int) -> int:
+        return n * 2
+
+    @house.app.workflow(name="c")
+    def nested(flow: Flow, n: int) -> int:
+        return int(flow.wait("n")) + n
+
+    @house.app.workflow(name="p", retry=Retry(attempts_max=2, base_s=0.0, cap_s=0.0))
+    def parent(flow: Flow) -> list[int]:
+        first = flow.start(double, 1)
+        second = flow.start(nested.using(priority=3), 10)
+        flow.signal(second.id, "n", 5)
+        if flow.ctx.attempt == 1:
+            raise ValueError("again")
+        return [flow.result(second), flow.result(first)]
+
+    house.start()
+    job = parent.enqueue()
+    assert job.result(20) == [15, 2]
+    children = [row for row in house.store.find(Filter()) if row.parent == job.id]
+    assert sorted(row.task for row in children) == ["c", "t"]
+    assert len(children) == 2
+
+
+def test_a_child_that_dies_raises_in_its_parent_now_and_in_a_replay(house: House) -> None:
+    @house.app.task(name="t", retry=Retry(attempts_max=1))
+    def boom() -> None:
+        raise ValueError("no")
+
+    @house.app.workflow(name="p")
+    async def parent(flow: AsyncFlow) -> str:
+        child = await flow.start(boom)
+        try:
+            await flow.result(child)
+        except JobDead as error:
+            await flow.wait("go")
+            return str(error)
+        return ""
+
+    house.start()
+    job = parent.enqueue()
+    until(lambda: house.row(job.id).awaits == ["signal:go"], "it has caught the error")
+    house.app.signal(job.id, "go")
+    assert "ValueError: no" in job.result(20)
+
+
+def test_a_signal_to_nobody_raises_in_the_workflow(house: House) -> None:
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> str:
+        try:
+            flow.signal("nobody", "go")
+        except NotFound:
+            return "nobody there"
+        return ""
+
+    house.start()
+    job = work.enqueue()
+    assert job.result(20) == "nobody there"
+    with pytest.raises(Refused, match="has ended"):
+        house.app.signal(job.id, "go")
+    with pytest.raises(NotFound):
+        house.app.signal("nobody", "go")
+
+
+def test_ten_thousand_steps_are_replayed_without_growing_slow(one_house: House) -> None:
+    spans: list[float] = []
+
+    @one_house.app.workflow(name="w", lease_s=120)
+    def work(flow: Flow, steps: int) -> int:
+        began = one_house.app.clock.lease()
+        total = 0
+        for _ in range(steps):
+            total += flow.step(int, 1)
+        spans.append(one_house.app.clock.lease() - began)
+        flow.wait("go")
+        return total
+
+    one_house.start()
+    job = work.enqueue(10_000)
+    until(lambda: one_house.row(job.id).state == "waiting", "all steps are recorded", timeout_s=120)
+    one_house.app.signal(job.id, "go")
+    assert job.result(60) == 10_000
+    assert spans[1] < 2.0
