@@ -5,44 +5,60 @@ The command line and the server show the same plain data, so a field means the s
 
 from __future__ import annotations
 
-from holdfast.insight.steps import depth_of, progress_of, step_view, steps_of, took, waits_for
+from holdfast.insight.steps import (
+    Branch,
+    Death,
+    Progress,
+    as_tree,
+    asked,
+    awaited,
+    deaths,
+    progress_of,
+    result_of,
+    step_view,
+    steps_of,
+    with_asking,
+    workflow_view,
+)
 from holdfast.insight.views import (
     SHOWN_STATES,
     Names,
-    Why,
     all_jobs,
     event_view,
-    explain,
     find_jobs,
-    in_short,
     job_records,
     job_story,
     job_view,
     lease_end,
     near_tasks,
-    parsed,
     queue_views,
     scan_view,
     totals,
-    why,
     worker_names,
     worker_state,
     worker_view,
     zombie_view,
 )
-from holdfast.insight.words import ago, brief, counted, duration, near
+from holdfast.insight.why import Why, explain, in_short, why
+from holdfast.insight.words import ago, brief, counted, duration, near, parsed
 from holdfast.insight.zombies import look_back, zombies_view
 from holdfast.stores.urls import shown_url
 
 __all__ = [
     "SHOWN_STATES",
+    "Branch",
+    "Death",
     "Names",
+    "Progress",
     "Why",
     "ago",
     "all_jobs",
+    "as_tree",
+    "asked",
+    "awaited",
     "brief",
     "counted",
-    "depth_of",
+    "deaths",
     "duration",
     "event_view",
     "explain",
@@ -58,17 +74,18 @@ __all__ = [
     "parsed",
     "progress_of",
     "queue_views",
+    "result_of",
     "scan_view",
     "shown_url",
     "step_view",
     "steps_of",
-    "took",
     "totals",
-    "waits_for",
     "why",
+    "with_asking",
     "worker_names",
     "worker_state",
     "worker_view",
+    "workflow_view",
     "zombie_view",
     "zombies_view",
 ]
