@@ -46,11 +46,12 @@ GUARDED = {
     "sqlite": (
         *("claim_worker", "claim", "claim_answers", "beat_worker", "beat", "beat_lost", "beat_cancelled"),
         *("settle", "settle_done", "transaction", "overdue", "vanished", "retire", "move", "purge", "delete", "due"),
+        *("fork", "move_give_back"),
     ),
     "postgres": (
         *("add_holders", "claim", "claim_answers", "beat", "settle", "settle_done", "settle_seen", "transaction"),
         *("overdue", "deadline", "vanished", "retire", "acquire", "resign", "move", "purge", "delete", "find"),
-        *("unserved", "due"),
+        *("unserved", "due", "fork", "move_give_back"),
     ),
 }
 

@@ -74,3 +74,10 @@ def test_a_key_that_is_taken_is_not_forked_onto(store: Store) -> None:
     assert store.fork(new, old.id, 5, NOTE) == (holder.id, True)
     assert store.get(new.id) is None
     assert store.steps(new.id) == store.steps(holder.id) == []
+
+
+def test_only_what_that_one_recorded_is_copied(store: Store) -> None:
+    recorded(store)
+    old, new = start(store, workflow=True), make_job(workflow=True)
+    store.fork(new, old.id, 5, NOTE)
+    assert store.steps(new.id) == []

@@ -248,3 +248,21 @@ def test_why_a_signal_was_sent_is_in_the_journal_and_its_value_is_not(store: Sto
         store.signal(signal)
     assert [event.detail for event in store.journal(job.id)] == [{"name": "a", "note": "from the bank"}, {"name": "b"}]
     assert {signal.note for signal in store.inbox(job.id).signals} == {None}
+
+
+def test_what_was_taken_before_that_and_by_others_stays_taken(store: Store) -> None:
+    job, other = start(store, workflow=True), start(store, workflow=True)
+    mine, others = [a_signal(job, "paid") for _ in range(2)], a_signal(other, "paid")
+    for each in (*mine, others):
+        store.signal(each)
+    record(store, job, a_step(1), taken=(mine[0].id,))
+    record(store, job, a_step(2), taken=(mine[1].id,))
+    record(store, other, a_step(2), taken=(others.id,))
+    settle(store, job, Failed("no"))
+    ready = row(store, job.id)
+    store.move(job.id, ready.state, ready.fence, acts.cancel(ready, actor="ann"))
+    cancelled, steps = row(store, job.id), store.steps(job.id)
+    verdict = acts.retry_from(cancelled, steps[1], steps, 0.0, actor="ann")
+    assert store.move(job.id, cancelled.state, cancelled.fence, verdict)
+    assert [signal.id for signal in store.inbox(job.id).signals] == [mine[1].id]
+    assert store.inbox(other.id).signals == []
