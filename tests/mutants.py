@@ -336,6 +336,8 @@ ALERTS_WEBHOOK = ("tests/alerts/test_webhook.py",)
 ALERTS_COMMAND = ("tests/alerts/test_command.py",)
 WORKFLOW = tuple(f"tests/workflow/test_{part}.py" for part in ("steps", "undo", "waiting"))
 
+WORKFLOWS_CLI = ("tests/cli/test_workflows.py",)
+
 HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     # name, file, what stands there, what stands there instead, tests that should notice
     ("an interrupt hits inside the store", "shield.py", "        if state.depth:\n", "        if False:\n", WORKER),
@@ -1522,6 +1524,55 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "    false = [line for line in zombies if (line.job_id, line.fence) in late]\n",
         "    false = [line for line in zombies if line.job_id in {job for job, _ in late}]\n    late |= {(line.job_id, line.fence): line for line in false}\n",
         ALERTS_RULES,
+    ),
+    (
+        "workflows: an answer counts for the next question",
+        "workflow/verbs.py",
+        'once = f"{id}:{asked}:{row.fence}"',
+        "once = new_id()",
+        WORKFLOWS_CLI,
+    ),
+    (
+        "workflows: an answer is given once for ever",
+        "workflow/verbs.py",
+        'once = f"{id}:{asked}:{row.fence}"',
+        'once = f"{id}:{asked}"',
+        WORKFLOWS_CLI,
+    ),
+    (
+        "workflows: a fork waits for a child that wakes another",
+        "workflow/verbs.py",
+        "if child is not None and child.ended_at is None:",
+        "if False:",
+        WORKFLOWS_CLI,
+    ),
+    (
+        "workflows: a step that returned nothing was not answered for",
+        "app.py",
+        "result is not ... and (result is not None or row.open_step is not None)",
+        "result is not ... and result is not None",
+        WORKFLOWS_CLI,
+    ),
+    (
+        "workflows: a death is shown in a step of another attempt",
+        "insight/steps.py",
+        'step.fence == event.fence and step.state != "undone"',
+        'step.state != "undone"',
+        WORKFLOWS_CLI,
+    ),
+    (
+        "workflows: memory: an answer is given back",
+        "stores/memory/workflows.py",
+        " if not each.name.startswith(APPROVAL)}",
+        "}",
+        (f"{CONFORMANCE}/test_signal.py",),
+    ),
+    (
+        "workflows: memory: a fork undoes what it did not do",
+        "stores/memory/workflows.py",
+        "attempt=0, has_undo=False)",
+        "attempt=0)",
+        (f"{CONFORMANCE}/test_fork.py",),
     ),
     (
         "children outlive their supervisor",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.app import App
@@ -91,20 +91,29 @@ class AsyncApp:
         *,
         by: str = "app",
         note: str | None = None,
-        result: Any = None,
+        result: Any = ...,
         fence: int | None = None,
     ) -> Job[Any]:
         return await asyncio.to_thread(self._app.resolve, id, answer, by=by, note=note, result=result, fence=fence)
 
     @_as(App.signal)
     async def signal(
-        self, id: str, name: str, value: Any = None, *, by: str = "app", signal_id: str | None = None
+        self,
+        id: str,
+        name: str,
+        value: Any = None,
+        *,
+        by: str = "app",
+        note: str | None = None,
+        signal_id: str | None = None,
     ) -> bool:
-        return await asyncio.to_thread(self._app.signal, id, name, value, by=by, signal_id=signal_id)
+        return await asyncio.to_thread(self._app.signal, id, name, value, by=by, note=note, signal_id=signal_id)
 
     @_as(App.approve)
-    async def approve(self, id: str, yes: bool = True, *, by: str = "app") -> None:
-        await asyncio.to_thread(self._app.approve, id, yes, by=by)
+    async def approve(
+        self, id: str, yes: bool = True, *, by: str = "app", note: str | None = None, fence: int | None = None
+    ) -> Job[Any]:
+        return await asyncio.to_thread(self._app.approve, id, yes, by=by, note=note, fence=fence)
 
     @_as(App.rollback)
     async def rollback(
@@ -119,8 +128,17 @@ class AsyncApp:
         return await asyncio.to_thread(self._app.retry_from, id, step, by=by, note=note, fence=fence)
 
     @_as(App.fork)
-    async def fork(self, id: str, step: str, *args: Any, **kwargs: Any) -> Job[Any]:
-        return await asyncio.to_thread(self._app.fork, id, step, *args, **kwargs)
+    async def fork(
+        self,
+        id: str,
+        step: str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        by: str = "app",
+        note: str | None = None,
+    ) -> Job[Any]:
+        return await asyncio.to_thread(self._app.fork, id, step, args=args, kwargs=kwargs, by=by, note=note)
 
     @_as(App.steps)
     async def steps(self, id: str, *, aside: bool = False) -> list[Step]:

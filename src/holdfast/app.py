@@ -259,25 +259,29 @@ class App(Declares, Verbs):
         *,
         by: str = "app",
         note: str | None = None,
-        result: Any = None,
+        result: Any = ...,
         fence: int | None = None,
     ) -> Job[Any]:
         """Answer for a held job, and return it: "retry" runs it again, "done" says that it happened, "fail" gives up;
         "rollback" undoes what a workflow did.
 
         `result` goes with "done", and must be what the task would have returned; it is taken as it is where this app
-        does not have the task. Of a workflow that is held with an open step it is the result of that step, and the
-        workflow goes on behind it. fence: as in `cancel`. Raises as `revive` does.
+        does not have the task. Of a workflow that is held with an open step it is the result of that step, cannot be
+        left out, and the workflow goes on behind it. A workflow that asks a person is answered with "retry" for yes and
+        "fail" for no. fence: as in `cancel`. Raises as `revive` does.
         """
         if answer not in get_args(acts.Answer):
             raise UsageError(f'{answer!r} is no answer; choose "retry", "done", "fail" or "rollback"')
-        if result is not None and answer != "done":
+        if result not in (None, ...) and answer != "done":
             raise UsageError(f'a result goes with "done" only, not with {answer!r}')
         now = self.store.now().wall
+        if answer in ("retry", "fail") and self._row(id).question is not None:
+            return self.approve(id, answer == "retry", by=by, note=note, fence=fence)
 
         def judged(row: Row) -> Verdict:
             steps = self.store.steps(id, limit=STEPS_MAX) if row.open_step is not None else []
-            text = None if result is None else self._result_text(row, result)
+            said = result is not ... and (result is not None or row.open_step is not None)
+            text = self._result_text(row, result) if said else None
             return acts.resolve(row, answer, now, actor=by, reason=note, result=text, steps=steps)
 
         return self._act(id, fence, judged)
@@ -306,12 +310,7 @@ class App(Declares, Verbs):
     # ---------------------------------------------------------------------------------------- inside
 
     def _act(self, id: str, seen_fence: int | None, judged: Callable[[Row], Verdict]) -> Job[Any]:
-        row = self._row(id)
-        if seen_fence is not None and row.fence != seen_fence:
-            raise Refused(
-                f"job {id} is {row.state.value} with fence {row.fence} by now, and you saw fence {seen_fence}; "
-                "nothing was changed, look again"
-            )
+        row = self._seen(id, seen_fence)
         if not self.store.move(id, row.state, row.fence, judged(row)):
             now = self._row(id)
             raise Refused(
@@ -320,6 +319,15 @@ class App(Declares, Verbs):
             )
         self.store.wake()
         return self.get(id)
+
+    def _seen(self, id: str, seen_fence: int | None) -> Row:
+        row = self._row(id)
+        if seen_fence is not None and row.fence != seen_fence:
+            raise Refused(
+                f"job {id} is {row.state.value} with fence {row.fence} by now, and you saw fence {seen_fence}; "
+                "nothing was changed, look again"
+            )
+        return row
 
     def _row(self, id: str) -> Row:
         row = self.store.get(id)

@@ -25,6 +25,7 @@ press_tab holdfast zo
 press_tab holdfast jobs ""
 press_tab holdfast jobs list --st
 press_tab holdfast jobs list --state he
+press_tab holdfast workflows ro
 press_tab holdfast completion f
 """
 
@@ -46,7 +47,7 @@ def test_a_real_bash_completes(shell: dict[str, str]) -> None:
     assert "-F _holdfast_completion holdfast" in installed
     assert answers[0] == "zombies"
     assert {"list", "show", "export"} <= set(answers[1].split())
-    assert answers[2:] == ["--state", "held", "fish"]
+    assert answers[2:] == ["--state", "held", "rollback", "fish"]
 
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])

@@ -1,144 +1,588 @@
-"""`holdfast workflows`, and what `held` says and does of workflows."""
+"""What people see of workflows, and do to them. Steps are written by the store's own verbs, as a worker would."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from holdfast import App, Flow, insight
+from holdfast.cli import steps as laid_out
 from holdfast.core.machine import State
-from holdfast.core.records import Job
+from holdfast.core.records import Event, Job, Record, Step
 from holdfast.core.verdict import Failed, Lost, Parked, Succeeded
+from holdfast.errors import Refused
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
-from tests.cli.conftest import Run
-from tests.factory import a_step, add, record, row, settle, start
+from tests.cli.conftest import PAST_S, Run
+from tests.factory import again, enrol, row, settle, start
+
+STEP = {"name", "state", "attempt", "started_at", "ended_at", "result", "error"}
+MORE = {"path", "kind", "has_undo", "repeatable", "deaths"}
+KILLED = Lost("exit", "worker box/1 was lost: its process was killed by SIGKILL")
+
+
+def begin(store: Store, **given: Any) -> Job:
+    """A workflow that is running."""
+    return start(store, enrol(store, name="box/1"), workflow=True, **{"task": "shop.checkout"} | given)
+
+
+def step(store: Store, job: Job, position: int, name: str, **given: Any) -> Step:
+    """A step as its worker would write it down."""
+    wall = store.now().wall
+    known: dict[str, Any] = {"path": str(position), "kind": "step", "state": "recorded", "result": '"ok"'}
+    known |= {"attempt": job.attempt, "fence": job.fence, "started_at": wall, "ended_at": wall}
+    if given.get("state") == "started":
+        known |= {"result": None, "ended_at": None}
+    return Step(position=position, name=name, **known | given)
+
+
+def put(store: Store, job: Job, *steps: Step, **facts: Any) -> None:
+    record = Record(lease=job.lease, worker=job.worker, steps=steps, **facts)
+    assert store.record([record]) == [Answer.ACCEPTED]
+
+
+def checkout(store: Store, **given: Any) -> Job:
+    """A workflow that has recorded three steps, the first with an undo."""
+    job = begin(store, **given)
+    steps = [step(store, job, 1, "reserve", has_undo=True), step(store, job, 2, "charge"), step(store, job, 3, "ship")]
+    put(store, job, *steps, undoable=True)
+    return job
+
+
+def failed(store: Store, **given: Any) -> Job:
+    """The same, given up: its undo was done before it came to have one."""
+    job = begin(store, attempts_max=1, **given)
+    put(store, job, *(step(store, job, at, name) for at, name in enumerate(("reserve", "charge", "ship"), 1)))
+    settle(store, job, Failed("no such address"))
+    assert row(store, job.id).state is State.DEAD
+    return row(store, job.id)
+
+
+def with_open_step(store: Store, *names: str) -> Job:
+    """A workflow that is held because its worker died in steps that must not be repeated."""
+    job = begin(store)
+    put(store, job, step(store, job, 1, "reserve", has_undo=True), undoable=True)
+    for position, name in enumerate(names, 2):
+        opened = step(store, job, position, name, state="started", repeatable=False)
+        put(store, job, opened, open_step=names[0])
+    settle(store, row(store, job.id), KILLED)
+    held = row(store, job.id)
+    assert (held.state, held.open_step) == (State.HELD, names[0])
+    return held
+
+
+def asking(store: Store, question: str = "Ship it?", path: str = "2") -> Job:
+    job = begin(store)
+    settle(store, job, Parked("asks", awaits=(f"signal:approve:{path}",), question=question, inbox=0))
+    return row(store, job.id)
+
+
+# ---------------------------------------------------------------------------------------------- seeing
+
+
+def test_only_workflows_are_listed_with_what_they_wait_for(run: Run, store: Store) -> None:
+    plain, done, asks = start(store), checkout(store), asking(store)
+    waits = begin(store)
+    settle(store, waits, Parked("waits", wake_at=store.now().wall + 7200, awaits=("signal:paid", "job:j1"), inbox=0))
+    sleeps = begin(store)
+    settle(store, sleeps, Parked("sleeps", wake_at=store.now().wall + 7200))
+    shown = {line.split()[0]: line for line in run("workflows", "list").stdout.splitlines()[1:]}
+    assert [*shown] == [sleeps.id, waits.id, asks.id, done.id]
+    assert plain.id not in shown
+    assert 'an answer to "Ship it?"' in shown[asks.id]
+    assert "the signal paid, job j1, at most 1 h 58 min" in shown[waits.id]
+    assert "its time, in 1 h 58 min" in shown[sleeps.id]
+    assert [job["id"] for job in run.json("workflows", "list", "--state", "running")] == [done.id]
+    assert run("workflows", "list", "--task", "shop.chekout").stderr.splitlines() == [
+        "No such workflows.",
+        "Did you mean the task shop.checkout?",
+    ]
+
+
+def test_the_steps_are_a_tree(run: Run, store: Store, clock: FakeClock) -> None:
+    job = begin(store)
+    clock.advance(2)
+    wall = store.now().wall
+    put(
+        store,
+        job,
+        step(store, job, 1, "reserve", started_at=wall - 1.5),
+        step(store, job, 2, "print", path="2.2.1"),
+        step(store, job, 3, "mail", path="2.1.1", result='{"to": "ann"}', attempt=2),
+        step(store, job, 4, "nap", path="2.1.2", kind="sleep", result=str(wall)),
+        step(store, job, 5, "aside", path="~1.1", error="ValueError: no\nluck", result=None),
+        step(store, job, 6, "charge", path="3", state="started", repeatable=False),
+        open_step="charge",
+    )
+    lines = run("workflows", "show", job.id).stdout.splitlines()
+    at = lines.index("Steps  (step 6 of 6 known)")
+    until = insight.step_view(the(store, job, "nap"))["result"].replace("T", " ")
+    *shown, last = lines[at + 1 :]
+    assert shown == [
+        "         STEP            STATE            TOOK  ATTEMPT  RESULT",
+        '  1      reserve         recorded        1.5 s        1  "ok"',
+        "  2      side by side",
+        "           branch 1",
+        '  2.1.1      mail        recorded         0 ms        2  {"to": "ann"}',
+        f"  2.1.2      sleep nap   recorded            -        1  until {until}",
+        "           branch 2",
+        '  2.2.1      print       recorded         0 ms        1  "ok"',
+        "         beside, task 1",
+        "  ~1.1     aside         recorded         0 ms        1",
+        r"             raised ValueError: no\nluck",
+    ]
+    assert re.fullmatch(r"  3      charge          started   1 min \d+ s…        1", last)
+
+
+def the(store: Store, job: Job, name: str) -> Step:
+    return next(each for each in store.steps(job.id, aside=True) if each.name == name)
+
+
+def test_the_shapes_of_json(run: Run, store: Store) -> None:
+    job = with_open_step(store, "charge")
+    story = run.json("jobs", "show", job.id)
+    assert [each.keys() for each in story["steps"]] == [STEP, STEP]
+    assert [each["state"] for each in story["steps"]] == ["recorded", "started"]
+    assert story["steps"][0]["result"] == "ok"
+    shown = run.json("workflows", "show", job.id)
+    assert shown.keys() - story.keys() == {
+        *("at_step", "known_steps", "rolling_back", "open_step", "parent", "waits_for", "set_aside"),
+    }
+    assert [each.keys() for each in shown["steps"]] == [STEP | MORE] * 2
+    assert (shown["open_step"], shown["rolling_back"], shown["waits_for"]) == ("charge", False, None)
+    [death] = shown["steps"][1]["deaths"]
+    assert (death["worker"], death["inside"], death["cause"]) == ("box/1", True, KILLED.cause)
+    asks = run.json("workflows", "show", asking(store).id)
+    assert asks["waits_for"] == {"until": None, "signals": ["approve:2"], "jobs": [], "question": "Ship it?"}
+
+
+def test_a_plain_job_has_no_steps(run: Run, store: Store) -> None:
+    job = start(store)
+    assert run.json("jobs", "show", job.id)["steps"] == []
+    assert "Steps" not in run("jobs", "show", job.id).stdout
+    assert f"holdfast jobs show {job.id}" in run("workflows", "show", job.id, code=6).stderr
+    run("workflows", "show", "nobody", code=5)
+    for words in ("retry", "rollback", "cancel"):
+        run("workflows", words, job.id, code=6)
+
+
+def test_an_export_has_the_steps(run: Run, store: Store) -> None:
+    job = checkout(store)
+    [line] = run("jobs", "export").stdout.splitlines()
+    shown = json.loads(line)
+    assert (shown["id"], [each["name"] for each in shown["steps"]]) == (job.id, ["reserve", "charge", "ship"])
+
+
+def test_a_very_long_workflow_is_shown_by_its_ends(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laid_out, "_ENDS", 2)
+    job = begin(store)
+    put(store, job, *(step(store, job, at, f"step-{at}") for at in range(1, 8)))
+    told = run("workflows", "show", job.id).stdout
+    assert [f"step-{at} " in told for at in range(1, 8)] == [True, True, False, False, False, True, True]
+    assert "… 3 more; all of them with --json" in told
+    assert len(run.json("workflows", "show", job.id)["steps"]) == 7
+
+
+def test_progress_goes_by_what_was_set_aside_and_by_the_last_one_that_was_done(run: Run, store: Store) -> None:
+    def far(job: Job) -> tuple[int, int]:
+        shown = run.json("workflows", "show", job.id)
+        return shown["at_step"], shown["known_steps"]
+
+    job = begin(store)
+    assert far(job) == (1, 1)
+    put(store, job, step(store, job, 1, "reserve"))
+    assert far(job) == (2, 2)
+    before = checkout(store)
+    settle(store, before, Succeeded())
+    assert far(row(store, before.id)) == (3, 3)
+    assert far(job) == (2, 3)
+    other = failed(store, task="shop.other")
+    run("workflows", "retry", other.id, "--from-step", "charge")
+    assert far(row(store, other.id)) == (2, 3)
+
+
+# ---------------------------------------------------------------------------------------- who died where
+
+
+def a_death(at: float, fence: int = 1, **detail: Any) -> Event:
+    return Event(1, "j", at, "zombie", fence, "w", None, {"cause": "SIGKILL", **detail})
+
+
+def seen(path: str, started: float | None, ended: float | None, fence: int = 1, **given: Any) -> Step:
+    state = "recorded" if ended is not None else "started"
+    known: dict[str, Any] = {"kind": "step", "name": f"step {path}", "state": state, "attempt": 1, "fence": fence}
+    return Step(position=int(path), path=path, started_at=started, ended_at=ended, **known | given)
+
+
+DEATHS: dict[str, tuple[list[Step], Event, str | None, bool]] = {
+    "in one that is open": ([seen("1", 1, 2), seen("2", 3, None)], a_death(5), "2", True),
+    "in one that somebody answered for": ([seen("1", 1, 2), seen("2", 3, 9)], a_death(5), "2", True),
+    "in one that is named, and was undone since": (
+        [seen("1", 1, 2), seen("2", 3, 9, fence=4, state="undone"), seen("3", 8, 9, fence=3)],
+        a_death(5, step="step 2"),
+        "2",
+        True,
+    ),
+    "in a plain one, recorded later": ([seen("1", 1, 2), seen("2", 6, 7, fence=3)], a_death(5), "2", False),
+    "not in one that another attempt has open": (
+        [seen("1", 1, 2), seen("2", 3, None, fence=3), seen("3", 6, 7, fence=3)],
+        a_death(5),
+        "3",
+        False,
+    ),
+    "behind all": ([seen("1", 1, 2), seen("2", 3, 4)], a_death(5), None, False),
+    "at the very end of one": ([seen("1", 1, 5), seen("2", 5, 6, fence=3)], a_death(5), "2", False),
+}
+
+
+@pytest.mark.parametrize(("steps", "event", "path", "inside"), DEATHS.values(), ids=DEATHS.keys())
+def test_a_death_is_shown_at_its_step(steps: list[Step], event: Event, path: str | None, inside: bool) -> None:
+    [death] = insight.deaths(steps, [event])
+    assert (death.step.path if death.step else None, death.inside, death.undoing) == (path, inside, False)
+
+
+def test_a_death_among_branches_is_shown_in_each_that_was_open() -> None:
+    steps = [seen("1", 1, None), seen("2", 1, None)]
+    assert [death.step for death in insight.deaths(steps, [a_death(5)])] == steps
+
+
+def test_a_death_while_undoing_is_shown_at_the_step_that_was_to_be_undone() -> None:
+    first, second = (replace(seen(path, 1, 2), has_undo=True) for path in "12")
+    undone = replace(seen("3", 1, 4), has_undo=True, state="undone")
+    [death] = insight.deaths([first, second, undone], [a_death(5, rolling_back=True)])
+    assert (death.step, death.undoing) == (second, True)
+    [death] = insight.deaths([first, replace(second, state="undone", ended_at=6)], [a_death(5, rolling_back=True)])
+    assert death.step is not None
+    assert death.step.path == "2"
+
+
+def test_the_death_is_told_below_its_step(run: Run, store: Store) -> None:
+    job = with_open_step(store, "charge")
+    told = run("workflows", "show", job.id).stdout.splitlines()
+    [at] = [number for number, line in enumerate(told) if line.startswith("  2  charge")]
+    assert told[at + 1].strip().startswith("worker box/1 died in it, ")
+    assert told[at + 1].endswith(": its process was killed by SIGKILL")
+
+
+# ---------------------------------------------------------------------------------------------- acting
+
+
+def test_a_retry_from_a_step_keeps_what_came_before(run: Run, store: Store) -> None:
+    job = failed(store)
+    result = run("workflows", "retry", job.id, "--from-step", "charge", "--by", "ann", "--note", "new card")
+    assert result.stdout == f"{job.id}  ready\n"
+    assert [each.name for each in store.steps(job.id)] == ["reserve"]
+    assert [each.aside for each in store.steps(job.id, aside=True)] == [0, job.fence, job.fence]
+    moved = store.journal(job.id)[-1]
+    assert (moved.kind, moved.actor, moved.detail["set_aside"]) == ("moved", "ann", ["charge", "ship"])
+    told = run("workflows", "show", job.id).stdout
+    assert f"Set aside  (at fence {job.fence}" in told
+    shown = run.json("workflows", "show", job.id)
+    assert [each["name"] for each in shown["steps"]] == ["reserve"]
+    assert [(each["name"], each["fence"]) for each in shown["set_aside"]] == [
+        ("charge", job.fence),
+        ("ship", job.fence),
+    ]
+    assert [each["name"] for each in run.json("jobs", "show", job.id)["steps"]] == ["reserve"]
+
+
+def test_a_retry_without_a_step_goes_on_behind_the_last(run: Run, store: Store) -> None:
+    job = failed(store)
+    run("workflows", "retry", job.id)
+    assert (row(store, job.id).state, len(store.steps(job.id))) == (State.READY, 3)
+
+
+def test_a_retry_that_cannot_be(run: Run, store: Store) -> None:
+    job = failed(store)
+    said = run("workflows", "retry", job.id, "--from-step", "pack", code=5).stderr
+    assert "known: reserve, charge, ship" in said
+    run("workflows", "retry", job.id, "--from-step", "ship", "--fence", "9", code=6)
+    running, done = checkout(store), checkout(store)
+    settle(store, done, Succeeded())
+    run("workflows", "retry", running.id, "--from-step", "ship", code=6)
+    assert "fork it" in run("workflows", "retry", done.id, "--from-step", "ship", code=6).stderr
+    assert {each.aside for one in (job, running, done) for each in store.steps(one.id, aside=True)} == {0}
+
+
+def test_rollback_and_cancel(run: Run, store: Store) -> None:
+    held, kept, undone, running = with_open_step(store, "charge"), asking(store), asking(store), checkout(store)
+    assert run("workflows", "rollback", held.id, "--note", "withdrawn").stdout == f"{held.id}  ready (rolling back)\n"
+    assert (row(store, held.id).rolling_back, row(store, held.id).error) == (True, "withdrawn")
+    assert "It will undo" in run("workflows", "show", held.id).stdout
+    assert run("workflows", "cancel", kept.id).stdout == f"{kept.id}  cancelled\n"
+    assert run("workflows", "cancel", undone.id, "--rollback").stdout == f"{undone.id}  ready (rolling back)\n"
+    assert run("workflows", "cancel", running.id, "--rollback").stdout == f"{running.id}  running (asked to stop)\n"
+    assert row(store, running.id).undo_requested
+    run("workflows", "rollback", held.id, code=6)
+    done = checkout(store)
+    settle(store, done, Succeeded())
+    run("workflows", "rollback", done.id, code=6)
+
+
+def test_a_signal_is_delivered_once(run: Run, store: Store) -> None:
+    job = begin(store)
+    settle(store, job, Parked("waits", awaits=("signal:paid",), inbox=0))
+    words = ("workflows", "signal", job.id, "paid", '{"cents": 5}', "--id", "bank-7", "--note", "from the bank")
+    assert run(*words).stdout == f"{job.id}  signalled\n"
+    assert run(*words).stdout == f"{job.id}  had this signal already\n"
+    assert row(store, job.id).state is State.READY
+    [kept] = store.inbox(job.id).signals
+    assert (kept.name, kept.value) == ("paid", '{"cents":5}')
+    [event] = store.journal(job.id, kinds=["signalled"])
+    assert event.detail == {"name": "paid", "note": "from the bank"}
+    run("workflows", "signal", job.id, "ready")
+    assert store.inbox(job.id).signals[-1].value == "null"
+    shown = run.json("workflows", "signal", job.id, "ready")
+    assert (shown["id"], shown["sent"]) == (job.id, True)
+
+
+def test_a_signal_that_cannot_arrive(run: Run, store: Store) -> None:
+    ended = failed(store)
+    assert "has ended" in run("workflows", "signal", ended.id, "paid", code=6).stderr
+    run("workflows", "signal", start(store).id, "paid", code=6)
+    run("workflows", "signal", "nobody", "paid", code=5)
+    run("workflows", "signal", ended.id, "paid", "{oops", code=2)
+
+
+# ------------------------------------------------------------------------------------------------ forks
+
+
+def test_a_fork_begins_with_what_was_recorded(run: Run, store: Store) -> None:
+    old = checkout(store, payload='{"order": 1}', priority=3, lease_s=60.0)
+    settle(store, old, Succeeded())
+    [shown] = run.json("workflows", "fork", old.id, '{"order": 2}', "--from-step", "ship", "--by", "ann")
+    new = row(store, shown["id"])
+    assert (new.state, new.workflow, new.payload) == (State.READY, True, '{"order":2}')
+    assert (new.task, new.priority, new.lease_s, new.undoable) == (old.task, 3, 60.0, False)
+    copies = [(each.name, each.state, each.attempt, each.has_undo) for each in store.steps(new.id)]
+    assert copies == [("reserve", "recorded", 0, False), ("charge", "recorded", 0, False)]
+    assert len(store.steps(old.id)) == 3
+    [event] = store.journal(new.id)
+    assert (event.kind, event.actor) == ("moved", "ann")
+    assert (event.detail["forked_from"], event.detail["from_step"]) == (old.id, "ship")
+    told = run("workflows", "show", new.id).stdout
+    assert "copied" in told
+    [same] = run.json("workflows", "fork", old.id, "--from-step", "3")
+    assert row(store, same["id"]).payload == old.payload
+
+
+def test_a_fork_that_cannot_be(run: Run, store: Store) -> None:
+    live, old = checkout(store), checkout(store)
+    settle(store, old, Succeeded())
+    assert "has ended" in run("workflows", "fork", live.id, "--from-step", "ship", code=6).stderr
+    run("workflows", "fork", old.id, "--from-step", "pack", code=5)
+    run("workflows", "fork", old.id, "[2]", "--from-step", "ship", code=2)  # names are known to the app only
+    run("workflows", "fork", old.id, "7", "--from-step", "ship", code=2)
+    run("workflows", "fork", start(store).id, "--from-step", "ship", code=6)
+
 
 APP = """
 from holdfast import App, Flow
 app = App()
 
-@app.workflow(name="order")
-def order(flow: Flow, number: int) -> int:
-    return number
+@app.workflow(name="shop.checkout")
+def checkout(flow: Flow, order: int) -> int:
+    return order
 """
 
 
-def parked(store: Store, *awaits: str, question: str | None = None, wake_at: float | None = None) -> Job:
-    job = start(store, workflow=True, task="order")
-    record(store, job, a_step(1, name="reserve", result='"r1"'), a_step(2, name="wait", state="started", result=None))
-    assert settle(store, job, Parked("waits", wake_at, awaits, question, job.inbox)) is Answer.ACCEPTED
-    return row(store, job.id)
-
-
-def held(store: Store) -> Job:
-    job = start(store, workflow=True, task="order")
-    begun = a_step(2, name="charge", state="started", repeatable=False, result=None, ended_at=None)
-    record(store, job, a_step(1, name="reserve"), begun, open_step="charge", undoable=True)
-    settle(store, row(store, job.id), Lost("exit", "killed"))
-    return row(store, job.id)
-
-
-def test_list_shows_workflows_only_and_what_they_wait_for(run: Run, store: Store, clock: FakeClock) -> None:
-    add(store)
-    waiting = parked(store, "signal:go", wake_at=clock.wall() + 10_000)
-    shown = run.json("workflows", "list")
-    assert [job["id"] for job in shown] == [waiting.id]
-    assert run.json("workflows", "list", "--state", "held") == []
-    assert "for signal go, at most" in run("workflows", "list", terminal_width=200).stdout
-
-
-def test_show_has_the_steps_as_data_and_as_a_tree(run: Run, store: Store) -> None:
-    job = start(store, workflow=True)
-    record(store, job, a_step(1, name="a", result='{"n":1}', started_at=1.0, ended_at=3.0))
-    record(store, job, a_step(2, name="b", path="2.1.1", error="ValueError: no", error_kind="ValueError", result=None))
-    shown = run.json("workflows", "show", job.id)
-    assert shown["steps"][0] == {
-        "name": "a", "state": "recorded", "attempt": 1, "started_at": "1970-01-01T00:00:01.000Z",
-        "ended_at": "1970-01-01T00:00:03.000Z", "result": {"n": 1}, "error": None, "kind": "step", "path": "1",
-        "has_undo": False, "repeatable": True, "set_aside": False,
-    }  # fmt: skip
-    assert run.json("jobs", "show", job.id)["steps"] == shown["steps"]
-    text = run("workflows", "show", job.id).stdout
-    assert "Steps  (step 2 of 2 known)" in text
-    assert "1 a  recorded, 2.0 s, attempt 1" in text
-    assert "    2.1.1 b  failed" in text
-    assert "ValueError: no" in text
-
-
-def test_a_plain_job_is_no_workflow(run: Run, store: Store) -> None:
-    job = add(store)
-    for command in (["show"], ["retry"], ["cancel"], ["rollback"]):
-        run("workflows", *command, job.id, code=6)
-    run("workflows", "signal", job.id, "go", code=6)
-    run("workflows", "show", "nobody", code=5)
-    run("workflows", "signal", "nobody", "go", code=5)
-
-
-def test_a_signal_wakes_who_waits_for_it(run: Run, store: Store) -> None:
-    job = parked(store, "signal:go")
-    run("workflows", "signal", job.id, "other", "1", "--by", "ann")
-    assert row(store, job.id).state is State.WAITING
-    assert run("workflows", "signal", job.id, "go", '{"n": 2}').stdout == f"{job.id}  ready\n"
-    assert [(each.name, each.value) for each in store.inbox(job.id).signals] == [("other", "1"), ("go", '{"n":2}')]
-
-
-def test_retry_from_a_step_sets_the_rest_aside(run: Run, store: Store) -> None:
-    job = start(store, workflow=True, attempts_max=1)
-    record(store, job, *(a_step(number) for number in (1, 2, 3)))
-    settle(store, job, Failed("no"))
-    run("workflows", "retry", job.id, "--from-step", "nothing", code=5)
-    assert run("workflows", "retry", job.id, "--from-step", "step 2", "--by", "ann").stdout == f"{job.id}  ready\n"
-    assert [step.position for step in store.steps(job.id)] == [1]
-    assert [step["set_aside"] for step in run.json("workflows", "show", job.id)["steps"]] == [False, True, True]
-
-
-def test_rollback_and_cancel(run: Run, store: Store) -> None:
-    first, second, third = (parked(store, "signal:go") for _ in range(3))
-    run("workflows", "rollback", first.id, "--note", "not wanted")
-    run("workflows", "cancel", second.id, "--rollback")
-    run("workflows", "cancel", third.id)
-    rows = [row(store, job.id) for job in (first, second, third)]
-    assert [(job.state.value, job.rolling_back) for job in rows] == [
-        *(("ready", True), ("ready", True), ("cancelled", False)),
-    ]
-    assert rows[0].error == "not wanted"
-
-
-def test_an_open_step_is_named_and_answered(run: Run, store: Store) -> None:
-    job = held(store)
-    text = run("jobs", "show", job.id).stdout
-    assert "step 'charge' was started and not recorded" in " ".join(text.split())
-    assert f"holdfast held done {job.id} --fence {job.fence} --result JSON" in " ".join(text.split())
-    assert f"holdfast workflows rollback {job.id} --fence {job.fence}" in " ".join(text.split())
-    run("held", "done", job.id, code=6)
-    assert run("held", "done", job.id, "--result", '"paid"', "--by", "ann").stdout == f"{job.id}  ready\n"
-    assert [(step.state, step.result) for step in store.steps(job.id)] == [("recorded", "1"), ("recorded", '"paid"')]
-    assert row(store, job.id).open_step is None
-
-
-@pytest.mark.parametrize(("command", "value"), [("approve", "true"), ("fail", "false")])
-def test_a_question_is_in_the_list_of_what_waits_for_people(run: Run, store: Store, command: str, value: str) -> None:
-    job = parked(store, "signal:approve:2", question="Ship it?")
-    assert [each["id"] for each in run.json("held", "list")] == [job.id]
-    assert "asks: Ship it?" in run("held", "list", terminal_width=200).stdout
-    run("held", command, job.id, "--by", "ann")
-    assert row(store, job.id).state is State.READY
-    [signal] = store.inbox(job.id).signals
-    assert (signal.name, signal.value, signal.actor) == ("approve:2", value, "ann")
-    assert run.json("held", "list") == []
-
-
-def test_fork(run: Run, store: Store, folder: Path, url: str) -> None:
+def test_a_fork_with_arguments_that_are_checked(run: Run, store: Store, folder: Path, url: str) -> None:
     (folder / "forkshop.py").write_text(APP)
-    job = start(store, workflow=True, task="order", payload='{"number":1}', priority=3)
-    record(store, job, a_step(1, name="a"), a_step(2, name="b"))
-    run("workflows", "fork", job.id, "--from-step", "b", code=6)
-    settle(store, job, Succeeded())
-    same = run.json("workflows", "fork", job.id, "--from-step", "b")
-    assert [step.name for step in store.steps(same["id"])] == ["a"]
-    assert (row(store, same["id"]).payload, row(store, same["id"]).priority) == ('{"number":1}', 3)
-    other = run.json("--db", url, "workflows", "fork", job.id, "[2]", "--from-step", "b", "--app", "forkshop:app")
-    assert row(store, other["id"]).payload == '{"number":2}'
-    run("workflows", "fork", job.id, "[2]", "--from-step", "b", code=2)
-    run("workflows", "fork", job.id, "--from-step", "nothing", code=5)
+    old = checkout(store)
+    settle(store, old, Succeeded())
+    words = ("--db", url, "workflows", "fork", old.id, "--from-step", "ship", "--app", "forkshop:app")
+    [new] = run.json(*words, "[2]")
+    assert row(store, new["id"]).payload == '{"order":2}'
+    run(*words, '{"oder": 2}', code=2)
+
+
+def test_no_fork_is_built_on_what_was_undone_or_is_not_finished(run: Run, store: Store) -> None:
+    undone = begin(store)
+    put(store, undone, step(store, undone, 1, "reserve", state="undone"), step(store, undone, 2, "charge"))
+    settle(store, undone, Succeeded())
+    assert "was undone" in run("workflows", "fork", undone.id, "--from-step", "charge", code=6).stderr
+    child, parent = begin(store), begin(store)
+    started = step(store, parent, 1, "child", kind="start", result=f'"{child.id}"')
+    put(store, parent, started, step(store, parent, 2, "next"))
+    settle(store, parent, Succeeded())
+    assert child.id in run("workflows", "fork", parent.id, "--from-step", "next", code=6).stderr
+    settle(store, child, Succeeded())
+    run("workflows", "fork", parent.id, "--from-step", "next")
+
+
+# ----------------------------------------------------------------------------------------------- answers
+
+
+def test_an_open_step_is_named_and_needs_a_result(run: Run, store: Store, clock: FakeClock) -> None:
+    job = with_open_step(store, "charge")
+    assert "step charge: " in run("held", "list").stdout
+    [shown] = run.json("held", "list")
+    assert (shown["id"], shown["open_step"], shown["question"]) == (job.id, "charge", None)
+    said = run("held", "done", job.id, code=6).stderr
+    assert "'charge'" in said
+    assert "a result" in said
+    assert row(store, job.id) == job
+    for words in (f"held done {job.id}", f"held approve {job.id}", f"rollback {job.id}", f"held fail {job.id}"):
+        assert f"{words} --fence {job.fence}" in run("jobs", "show", job.id).stdout
+    run("held", "done", job.id, "--result", '"receipt 7"', "--by", "ann")
+    assert (row(store, job.id).state, row(store, job.id).open_step) == (State.READY, None)
+    said_so = the(store, job, "charge")
+    assert (said_so.state, said_so.result) == ("recorded", '"receipt 7"')
+    clock.advance(2 * PAST_S)
+    settle(store, again(store, row(store, job.id)), Succeeded())
+    assert "It succeeded" in run("jobs", "show", job.id).stdout  # the answer was about the step, not about the job
+
+
+def test_a_step_that_returns_nothing_happened_too(run: Run, store: Store) -> None:
+    job = with_open_step(store, "charge")
+    run("held", "done", job.id, "--result", "null")
+    assert the(store, job, "charge").result == "null"
+
+
+def test_each_of_several_open_steps_has_its_own_question(run: Run, store: Store) -> None:
+    job = with_open_step(store, "charge", "ship")
+    words = ("held", "done", job.id, "--result", "1", "--fence", str(job.fence))
+    assert run(*words).stdout == f"{job.id}  held\n"
+    assert row(store, job.id).open_step == "ship"
+    run(*words, code=6)  # a repeated answer is not one about the next step
+    run("held", "done", job.id, "--result", "2")
+    assert row(store, job.id).state is State.READY
+    assert [the(store, job, name).result for name in ("charge", "ship")] == ["1", "2"]
+
+
+def test_the_other_answers_about_an_open_step(run: Run, store: Store) -> None:
+    again_, gone = with_open_step(store, "charge"), with_open_step(store, "charge")
+    run("held", "approve", again_.id)
+    assert (row(store, again_.id).state, row(store, again_.id).open_step) == (State.READY, None)
+    run("held", "fail", gone.id, "--note", "fraud")
+    assert (row(store, gone.id).state, row(store, gone.id).error) == (State.DEAD, "fraud")
+
+
+def test_a_workflow_that_is_being_undone_is_never_done(run: Run, store: Store, clock: FakeClock) -> None:
+    job = with_open_step(store, "charge")
+    run("workflows", "rollback", job.id)
+    clock.advance(2 * PAST_S)
+    settle(store, replace(again(store, row(store, job.id)), failures=9), Failed("the undo failed"))
+    held = row(store, job.id)
+    assert (held.state, held.rolling_back) == (State.HELD, True)
+    assert "rolled back" in run("held", "done", job.id, "--result", "1", code=6).stderr
+    assert "go on undoing" in run("jobs", "show", job.id).stdout
+
+
+def test_questions_are_among_what_waits_for_people(run: Run, store: Store, clock: FakeClock) -> None:
+    held = with_open_step(store, "charge")
+    clock.advance(1)
+    asks = asking(store)
+    assert [job["id"] for job in run.json("held", "list")] == [asks.id, held.id]
+    assert run.json("held", "list", "--limit", "1")[0]["question"] == "Ship it?"
+    assert [job["id"] for job in run.json("held", "list", "--before", asks.id)] == [held.id]
+    assert [job["id"] for job in run.json("held", "list", "--task", "other")] == []
+    assert run.json("jobs", "list", "--state", "waiting")[0]["id"] == asks.id
+    told = run("workflows", "show", asks.id).stdout
+    assert f"yes  holdfast held approve {asks.id} --fence {asks.fence}" in told
+    assert f"no   holdfast held fail {asks.id} --fence {asks.fence}" in told
+
+
+@pytest.mark.parametrize(("word", "value"), [("approve", "true"), ("fail", "false")])
+def test_a_question_is_answered_once(run: Run, store: Store, word: str, value: str) -> None:
+    job = asking(store)
+    run("held", word, job.id, "--fence", "9", code=6)
+    run("held", "done", job.id, code=6)
+    assert run("held", word, job.id, "--by", "ann", "--note", "it looks good").stdout == f"{job.id}  ready\n"
+    run("held", word, job.id, code=6)
+    [sent] = store.inbox(job.id).signals
+    assert (sent.name, sent.value, sent.actor) == ("approve:2", value, "ann")
+    assert store.journal(job.id)[-1].detail["note"] == "it looks good"
+
+
+def test_an_answer_that_was_repeated_does_not_count_for_the_next_question(
+    store: Store, url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = asking(store)
+    with App(url) as app:
+        app.approve(job.id, fence=job.fence)
+        with monkeypatch.context() as patch:  # two people look at the same moment
+            patch.setattr(app, "_seen", lambda *_: job)
+            with pytest.raises(Refused, match="answered before"):
+                app.approve(job.id)
+        clock.advance(2 * PAST_S)
+        claimed = again(store, row(store, job.id))
+        put(
+            store, claimed, step(store, claimed, 1, "asked", kind="approve"), taken=(store.inbox(job.id).signals[0].id,)
+        )
+        parked = Parked("asks again", awaits=("signal:approve:2",), question="Sure?", inbox=1)
+        settle(store, claimed, parked)
+        assert row(store, job.id).question == "Sure?"
+        app.approve(job.id, False)
+        assert [each.value for each in store.inbox(job.id).signals] == ["false"]
+
+
+# ----------------------------------------------------------------------------------- with the real engine
+
+
+def shop(url: str) -> App:
+    app = App(url)
+
+    @app.workflow(name="shop.checkout")
+    def checkout(flow: Flow, order: int) -> str:
+        flow.step(str, order, name="reserve", undo=lambda result, order: None)
+        ship = flow.approve("Ship it?")
+        note = flow.wait("note")
+        return flow.step(lambda: f"{order} {ship} {note}", name="ship")
+
+    return app
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_from_the_question_to_a_fork(
+    run: Run, kind: str, url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = request.getfixturevalue("postgres") if kind == "postgres" else url
+    monkeypatch.setenv("HOLDFAST_DB", url)
+    with shop(url) as app:
+        job = app.tasks["shop.checkout"].enqueue(1)
+        app.tick(10)
+        assert [one["question"] for one in run.json("held", "list")] == ["Ship it?"]
+        run("held", "approve", job.id)
+        run("workflows", "signal", job.id, "note", '"quick"')
+        app.tick(10)
+        assert job.result(timeout=10) == "1 True quick"
+        names = [each["name"] for each in run.json("workflows", "show", job.id)["steps"]]
+        assert names == ["reserve", "Ship it?", "note", "ship"]
+        [fork] = run.json("workflows", "fork", job.id, '{"order": 2}', "--from-step", "ship")
+        [other] = run.json("workflows", "fork", job.id, "--from-step", "Ship it?")
+        again_from = other["id"]
+        app.tick(10)
+        assert app.get(fork["id"]).result(timeout=10) == "2 True quick"
+        run("workflows", "cancel", again_from)
+        run("workflows", "retry", again_from, "--from-step", "reserve")
+        app.tick(10)
+        assert app.get(again_from).state == "waiting"
+        run("workflows", "rollback", again_from, "--note", "enough")
+        app.tick(10)
+        ended = run.json("workflows", "show", again_from)
+        assert (ended["state"], ended["error"]) == ("rolled_back", "enough")
+        assert [each["state"] for each in ended["steps"]] == ["undone"]
+        assert len(ended["set_aside"]) == 1
+
+
+def test_a_question_that_was_set_aside_is_asked_again(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DB", url)
+    with shop(url) as app:
+        job = app.tasks["shop.checkout"].enqueue(1)
+        app.tick(10)
+        run("held", "fail", job.id)
+        app.tick(10)
+        run("workflows", "cancel", job.id)
+        run("workflows", "retry", job.id, "--from-step", "Ship it?")
+        app.tick(10)
+        assert [one["id"] for one in run.json("held", "list")] == [job.id]
+        run("held", "approve", job.id)
+        run("workflows", "signal", job.id, "note")
+        app.tick(10)
+        assert job.result(timeout=10) == "1 True None"

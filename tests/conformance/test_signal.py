@@ -1,4 +1,4 @@
-"""signal, inbox, rouse, fork; parking and waking: nobody is woken for nothing, and no wake-up is lost."""
+"""signal, inbox, rouse; parking and waking: nobody is woken for nothing, and no wake-up is lost."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from holdfast.core.records import Filter, Job
 from holdfast.core.verdict import Cancelled, Failed, Lost, Outcome, Parked, Succeeded
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
-from tests.factory import a_signal, a_step, add, again, job_in, make_job, record, row, settle, start
+from tests.factory import a_signal, a_step, add, again, job_in, record, row, settle, start
 
 ACCEPTED, ALREADY, GONE = Answer.ACCEPTED, Answer.ALREADY, Answer.GONE
 
@@ -226,13 +226,43 @@ def test_steps_are_set_aside_and_their_signals_wait_again(store: Store, clock: F
     assert [step.result for step in store.steps(job.id)] == ["1", '"new"']
 
 
-def test_a_fork_begins_with_the_steps_before_a_position(store: Store) -> None:
+def test_a_persons_answer_is_not_given_back(store: Store) -> None:
     job = start(store, workflow=True)
-    record(store, job, *(a_step(number, has_undo=number == 1) for number in (1, 2, 3)))
-    settle(store, job, Succeeded())
-    new = make_job(workflow=True, payload='{"n":2}')
-    assert store.fork(new, job.id, 3) == (new.id, False)
-    assert store.fork(new, job.id, 2) == (new.id, True)
-    assert [(step.position, step.result, step.fence) for step in store.steps(new.id)] == [(1, "1", 0), (2, "1", 0)]
-    assert (row(store, new.id).state, row(store, new.id).payload) == (State.READY, '{"n":2}')
-    assert len(store.steps(job.id)) == 3
+    answer, paid = a_signal(job, "approve:1"), a_signal(job, "paid")
+    for each in (answer, paid):
+        store.signal(each)
+    record(store, job, a_step(1, kind="approve"), taken=(answer.id,))
+    record(store, job, a_step(2, kind="wait"), taken=(paid.id,))
+    settle(store, job, Lost("exit", "gone"))
+    ready = row(store, job.id)
+    store.move(job.id, ready.state, ready.fence, acts.cancel(ready, actor="ann"))
+    cancelled, steps = row(store, job.id), store.steps(job.id)
+    verdict = acts.retry_from(cancelled, steps[0], steps, 0.0, actor="ann")
+    assert store.move(job.id, cancelled.state, cancelled.fence, verdict)
+    assert [signal.name for signal in store.inbox(job.id).signals] == ["paid"]
+
+
+def test_why_a_signal_was_sent_is_in_the_journal_and_its_value_is_not(store: Store) -> None:
+    job = add(store, workflow=True)
+    for signal in (a_signal(job, "a", note="from the bank"), a_signal(job, "b", value='"secret"')):
+        store.signal(signal)
+    assert [event.detail for event in store.journal(job.id)] == [{"name": "a", "note": "from the bank"}, {"name": "b"}]
+    assert {signal.note for signal in store.inbox(job.id).signals} == {None}
+
+
+def test_what_was_taken_before_that_and_by_others_stays_taken(store: Store) -> None:
+    job, other = start(store, workflow=True), start(store, workflow=True)
+    mine, others = [a_signal(job, "paid") for _ in range(2)], a_signal(other, "paid")
+    for each in (*mine, others):
+        store.signal(each)
+    record(store, job, a_step(1), taken=(mine[0].id,))
+    record(store, job, a_step(2), taken=(mine[1].id,))
+    record(store, other, a_step(2), taken=(others.id,))
+    settle(store, job, Failed("no"))
+    ready = row(store, job.id)
+    store.move(job.id, ready.state, ready.fence, acts.cancel(ready, actor="ann"))
+    cancelled, steps = row(store, job.id), store.steps(job.id)
+    verdict = acts.retry_from(cancelled, steps[1], steps, 0.0, actor="ann")
+    assert store.move(job.id, cancelled.state, cancelled.fence, verdict)
+    assert [signal.id for signal in store.inbox(job.id).signals] == [mine[1].id]
+    assert store.inbox(other.id).signals == []

@@ -353,7 +353,7 @@ def test_a_fork_begins_where_another_one_was(house: House, shop: Shop) -> None:
     house.start()
     job = work.enqueue(1)
     assert job.result(20) == "A1"
-    fork = house.app.fork(job.id, "second", 2)
+    fork = house.app.fork(job.id, "second", args=[2])
     assert fork.result(20) == "A2"
     same = house.app.fork(job.id, "second")
     assert same.result(20) == "A1"

@@ -11,10 +11,10 @@ from holdfast.app import App
 from holdfast.cli.base import Command, say, settings, show_log
 from holdfast.cli.loading import load_app
 from holdfast.cli.screen import clean, show_json
-from holdfast.cli.types import Duration, Json, Text, json_option
+from holdfast.cli.types import Duration, Json, Text, call_of, json_option
 from holdfast.core.records import Job as Row
 from holdfast.core.records import NewJob
-from holdfast.errors import UnknownTask, UsageError
+from holdfast.errors import UnknownTask
 from holdfast.tasks import Task
 
 _CALL = (
@@ -62,7 +62,7 @@ def enqueue(
     show_log()
     with load_app(app, settings().db_given) as found:
         wanted = _task(found, task)
-        args, kwargs = _call(arguments)
+        args, kwargs = call_of(arguments, _CALL)
         sender = wanted.using(
             queue=queue, key=key, run_after=run_after, priority=priority, id=job_id, on_crash=on_crash
         )
@@ -93,15 +93,3 @@ def _task(app: App, name: str) -> Task[..., Any]:
         if not guesses:
             raise
         raise UnknownTask(f"this app has no task {name!r}; did you mean {' or '.join(guesses)}?") from error
-
-
-def _call(arguments: Any) -> tuple[list[Any], dict[str, Any]]:
-    match arguments:
-        case None:
-            return [], {}
-        case list():
-            return arguments, {}
-        case dict():
-            return [], arguments
-        case _:
-            raise UsageError(f"the arguments must be a JSON array (positional) or object (keywords). {_CALL}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from msgspec.structs import replace
 
 from holdfast.app import App
 from holdfast.cli.base import Group
@@ -24,7 +23,7 @@ def held() -> None:
     """Answer for jobs that wait for a person.
 
     A job with on_crash="hold" whose attempt was cut short is never run again by itself: nobody but you can know whether
-    its work happened.
+    its work happened. A workflow that asks a person something is answered here too.
     """
 
 
@@ -41,10 +40,10 @@ def held() -> None:
 @click.option("--before", metavar="ID", type=JobId(), help="The page after this job.")
 @json_option
 def list_(queue: str | None, task: str | None, limit: int, before: str | None, as_json: bool) -> None:
-    """Show what waits for an answer, newest first; workflows that ask a question come after held jobs."""
-    where = Filter(queue=queue, task=task, limit=limit, before=before)
+    """Show what waits for an answer, newest first."""
     with opened_store() as store:
-        show_jobs(store, ["held"], where, as_json, also=replace(where, asking=True, before=None))
+        where = Filter(queue=queue, task=task, limit=limit, before=before)
+        show_jobs(store, ["held"], where, as_json, asking=True)
 
 
 @held.command(epilog='holdfast held approve 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "not paid"')
@@ -53,7 +52,10 @@ def list_(queue: str | None, task: str | None, limit: int, before: str | None, a
 @fence_option
 @json_option
 def approve(job_id: str, by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
-    """Run the job again, with fresh budgets. To a workflow that asks a question the answer is yes."""
+    """Run the job again, with fresh budgets.
+
+    Of a workflow also the step that was open. To a workflow that asks something it says yes.
+    """
     _answer(job_id, "retry", by, note, fence, as_json)
 
 
@@ -64,7 +66,9 @@ def approve(job_id: str, by: str | None, note: str | None, fence: int | None, as
     """
 )
 @click.argument("job_id", metavar="ID", type=JobId())
-@click.option("--result", type=Json(_RESULT), metavar="JSON", help="What the task would have returned.")
+@click.option(
+    "--result", type=Json(_RESULT), default=..., metavar="JSON", help="What the task, or the open step, returned."
+)
 @click.option("--app", "app_ref", type=Text(), metavar="APP", help="Check the result against the task of this app.")
 @person_options
 @fence_option
@@ -78,8 +82,9 @@ def done(
     fence: int | None,
     as_json: bool,
 ) -> None:
-    """Say that the job's work did happen. Of a workflow it is the step that was cut short, and --result what that
-    step returned; the workflow goes on behind it.
+    """Say that the job's work did happen.
+
+    Of a workflow with an open step it says that of the step, needs --result, and the workflow goes on behind it.
 
     With --app (module:name, on the app's own store unless --db says otherwise) the result must fit what the task
     returns, or nothing is changed. Without it the result is not checked: any JSON is stored as it is.
@@ -93,7 +98,10 @@ def done(
 @fence_option
 @json_option
 def fail(job_id: str, by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
-    """Give the job up: it goes to the dead ones. To a workflow that asks a question the answer is no."""
+    """Give the job up: it goes to the dead ones.
+
+    Nothing is undone. To a workflow that asks something it says no.
+    """
     _answer(job_id, "fail", by, note, fence, as_json)
 
 
@@ -104,7 +112,7 @@ def _answer(
     note: str | None,
     fence: int | None,
     as_json: bool,
-    result: Any = None,
+    result: Any = ...,
     app_ref: str | None = None,
 ) -> None:
     def act(app: App, it: str) -> Job:
@@ -112,9 +120,6 @@ def _answer(
             raise UnknownTask(
                 f"{app_ref} has no task {task!r}, so the result cannot be checked; name another app or none"
             )
-        if known(app.store, it).question is not None and answer in ("retry", "fail"):
-            app.approve(it, answer == "retry", by=person(by))
-            return known(app.store, it)
         return app.resolve(it, answer, by=person(by), note=note, result=result, fence=fence).row
 
     act_on([job_id], act, as_json, app_ref=app_ref)

@@ -27,6 +27,7 @@ from holdfast.cli.types import (
     require_one,
     yes_option,
 )
+from holdfast.core.machine import LIVE
 from holdfast.core.records import Filter, Job, Moment
 from holdfast.errors import NotFound, Refused, UsageError
 from holdfast.stores.protocol import Store
@@ -84,39 +85,47 @@ def list_(
         show_jobs(store, states, where, as_json)
 
 
-def show_jobs(store: Store, states: Sequence[str], where: Filter, as_json: bool, also: Filter | None = None) -> None:
-    """Find jobs and print them: the list behind `jobs`, `held` and `dead`. `also`: those come after them."""
+def show_jobs(
+    store: Store, states: Sequence[str], where: Filter, as_json: bool, what: str = "jobs", asking: bool = False
+) -> None:
+    """Find jobs and print them: the list behind `jobs`, `workflows`, `held` and `dead`.
+
+    With `asking` also workflows that wait for a person's answer; then each says in JSON what is asked.
+    """
     if where.before is not None and store.get(where.before) is None:
         raise NotFound(f"there is no job {where.before!r} to continue after")
     found = insight.find_jobs(store, states, where)
-    if also is not None and where.before is None:
-        found += store.find(also)
+    if asking:
+        found = insight.with_asking(store, found, where)
     now, names = store.now(), insight.worker_names(store)
     if as_json:
-        show_json([insight.job_view(job, now, names) for job in found])
+        show_json([{**insight.job_view(job, now, names), **(insight.asked(job) if asking else {})} for job in found])
     elif not found:
-        say("No such jobs." if states or where.queue or where.task or where.key or where.before else "No jobs.")
+        narrow = states or where.queue or where.task or where.key or where.before
+        say(f"No such {what}." if narrow else f"No {what}.")
     if not found:
         suggest_task(store, where.task, states)
     if as_json or not found:
         return
-    show_table(_columns(now, names, states), found)
+    show_table(_columns(now, names, states, tells=what != "jobs"), found)
     if len(found) == where.limit:
         say(f"Perhaps there are more: add --before {clean(found[-1].id)}, or a larger --limit.")
 
 
-def _columns(now: Moment, names: insight.Names, states: Sequence[str]) -> list[Column]:
+def _columns(now: Moment, names: insight.Names, states: Sequence[str], *, tells: bool) -> list[Column]:
+    """Return what is shown of jobs. `tells`: the detail matters more than queue and attempts."""
     one_state = len(states) == 1
+    queue, attempt, age, detail = (4, 5, 3, 1) if tells else (4, 5, 1, 2) if one_state else (2, 3, 1, 4)
     fence = Column("FENCE", lambda job: job.fence, right=True, keep=True, rank=3)
     return [
         Column("ID", lambda job: job.id, keep=True),
         Column("STATE", lambda job: job.shown_state(now.wall), keep=True, rank=6 if one_state else 0),
         Column("TASK", lambda job: job.task, least=12),
-        Column("QUEUE", lambda job: job.queue, rank=4 if one_state else 2),
-        Column("ATTEMPT", lambda job: job.attempt, right=True, keep=True, rank=5 if one_state else 3),
+        Column("QUEUE", lambda job: job.queue, rank=queue),
+        Column("ATTEMPT", lambda job: job.attempt, right=True, keep=True, rank=attempt),
         *([fence] if "held" in states else []),  # whoever answers says which one was seen
-        Column("AGE", lambda job: insight.brief(now.wall - job.created_at), right=True, keep=True, rank=1),
-        Column("DETAIL", lambda job: insight.in_short(job, now, names), rank=2 if one_state else 4, least=16),
+        Column("AGE", lambda job: insight.brief(now.wall - job.created_at), right=True, keep=True, rank=age),
+        Column("DETAIL", lambda job: insight.in_short(job, now, names), rank=detail, least=16),
     ]
 
 
@@ -135,8 +144,7 @@ def show(job_id: str, as_json: bool) -> None:
         if as_json:
             show_json(insight.job_story(store, job))
             return
-        names = insight.worker_names(store)
-        story.tell(job, insight.explain(store, job), store.journal(job.id), store.now(), names)
+        story.tell(store, job)
 
 
 def known(store: Store, job_id: str) -> Job:
@@ -236,7 +244,8 @@ def outcome(job: Job, now: Moment) -> str:
     """Say where a job is after an act on it."""
     shown = job.shown_state(now.wall)
     asked = " (asked to stop)" if job.cancel_requested else ""
-    return styled(shown) + asked
+    undoes = " (rolling back)" if job.rolling_back and job.state in LIVE else ""
+    return styled(shown) + asked + undoes
 
 
 def confirm(question: str, yes: bool) -> None:

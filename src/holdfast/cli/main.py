@@ -18,7 +18,7 @@ COMMANDS = {
     "reaper": "Recover jobs whose worker died, until told to stop.",
     "zombies": "Look back at the jobs that lost their worker.",
     "jobs": "See, export, retry, cancel and delete jobs.",
-    "workflows": "See workflows and their steps, signal, retry, undo and fork them.",
+    "workflows": "See workflows step by step; retry, undo, signal, cancel and fork them.",
     "held": "Answer for jobs that wait for a person.",
     "dead": "See, revive and purge jobs that gave up.",
     "queues": "See, pause and resume queues.",

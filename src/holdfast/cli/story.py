@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from holdfast import insight
 from holdfast.cli.screen import bold, clean, clean_lines, dim, is_terminal, one_line, styled, width
+from holdfast.cli.steps import show_steps
 from holdfast.core.records import Event, Job, Moment
 from holdfast.core.times import iso
+from holdfast.stores.protocol import Store
 
 _LABEL = 12
 _LONG = 4000  # characters of a payload or a result that are shown; all of it is in the JSON
@@ -29,7 +31,8 @@ _AUTOPSY = {
     "seconds_overdue": "overdue",
     "attempt": "attempt",
     "started": "had begun",
-    "step": "step",
+    "step": "open step",
+    "rolling_back": "rolling back",
     "progress": "progress",
     "note": "note",
     "rss_mb": "memory",
@@ -43,8 +46,10 @@ _LABELS = {"log": _AUTOPSY["log"]}  # of what other events tell
 _SAID_ELSEWHERE = {"fence_after", "worker"}
 
 
-def tell(job: Job, why: insight.Why, events: Sequence[Event], now: Moment, names: insight.Names) -> None:
-    """Print a job's story on stdout."""
+def tell(store: Store, job: Job) -> None:
+    """Print a job's story on stdout, with all that the store knows of it."""
+    why, events = insight.explain(store, job), store.journal(job.id)
+    now, names = store.now(), insight.worker_names(store)
     state = job.shown_state(now.wall)
     click.echo(f"{bold(clean(job.task))}  {styled(state)}  {dim(clean(job.id))}")
     click.echo()
@@ -58,6 +63,9 @@ def tell(job: Job, why: insight.Why, events: Sequence[Event], now: Moment, names
     click.echo()
     for label, value in _facts(job, now, names):
         _show(label, value, "  ")
+    if job.workflow:
+        steps = insight.steps_of(store, job, aside=True)
+        show_steps(job, steps, insight.progress_of(store, job, steps), events, now, names)
     if events:
         click.echo()
         click.echo(bold("Journal") + dim("  (oldest first, UTC)"))
@@ -70,13 +78,17 @@ def _facts(job: Job, now: Moment, names: insight.Names) -> Iterator[tuple[str, s
     yield "queue", job.queue + (f", priority {job.priority}" if job.priority else "")
     if job.key is not None:
         yield "key", job.key
+    if job.parent is not None:
+        yield "started by", f"workflow {job.parent}"
     yield "created", f"{moment(job.created_at)}, {insight.ago(job.created_at, now)}"
     if job.run_at > now.wall:
         yield "runs at", f"{moment(job.run_at)}, in {insight.duration(job.run_at - now.wall)}"
     yield "attempts", f"{job.attempt}, with {job.failures} failed and {job.crashes} crashed"
     crashes = insight.counted(job.crashes_max, "crash", "crashes")
     yield "gives up", f"after {crashes}, or {job.attempts_max} failed and crashed in all"
-    yield "on crash", job.on_crash + (", rolling back" if job.rolling_back else "")
+    yield "on crash", job.on_crash + (", rolling back" if job.rolling_back and job.ended_at is None else "")
+    if job.open_step is not None:
+        yield "open step", f"{job.open_step}: started, not recorded, must not be repeated"
     if job.zombies > job.crashes:
         yield "zombies", f"{job.zombies} over its life"
     yield "fence", str(job.fence)

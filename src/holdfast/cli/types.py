@@ -103,6 +103,19 @@ class Json(ParamType):
             self.fail(f"{error}. {self.advice}", param, ctx)
 
 
+def call_of(arguments: Any, advice: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a call that were written as JSON: an array of positional, or an object of named ones."""
+    match arguments:
+        case None:
+            return [], {}
+        case list():
+            return arguments, {}
+        case dict():
+            return [], arguments
+        case _:
+            raise UsageError(f"the arguments must be a JSON array (positional) or object (keywords). {advice}")
+
+
 def _is_utf8(text: str) -> bool:
     try:
         text.encode()

@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from holdfast.core.flow import open_steps
-from holdfast.core.machine import Move, State, after
+from holdfast.core.machine import ENDED, Move, State, after
 from holdfast.core.records import Job, Note, Step
 from holdfast.core.verdict import Verdict
 from holdfast.errors import IllegalMove
@@ -85,13 +85,33 @@ def retry_from(
     job: Job, step: Step, steps: Sequence[Step], now: float, *, actor: str, reason: str | None = None
 ) -> Verdict:
     """Run a workflow again from one of its steps: earlier records stay, that one and later ones are set aside."""
+    if job.state is State.DONE:
+        raise IllegalMove(f"workflow {job.id} is done: it cannot be retried; fork it, or start a new one")
+    revived = revive(job, now, actor=actor, reason=reason)
     if job.rolling_back:
         raise IllegalMove(f"workflow {job.id} is being rolled back: what it did is undone, in part; start a new one")
-    revived = revive(job, now, actor=actor, reason=reason)
     later = [each for each in steps if each.position >= step.position and not each.aside]
     names = [each.name for each in sorted(later, key=lambda each: each.position)]
     detail = {"from_step": step.name, "path": step.path, "set_aside": names, "note": reason}
     return replace(revived, aside_from=step.position, notes=(*revived.notes, Note("moved", detail, actor)))
+
+
+def check_forkable(job: Job) -> None:
+    """Raise if nothing can begin with what the job did."""
+    if not job.workflow:
+        raise IllegalMove(f"job {job.id} is no workflow: it has no steps to begin with")
+    if job.state not in ENDED:
+        raise IllegalMove(f"workflow {job.id} is {job.state.value}: only one that has ended can be forked")
+
+
+def fork(job: Job, step: Step, steps: Sequence[Step], *, actor: str, reason: str | None = None) -> Note:
+    """Allow that a new workflow begins with what an ended one has recorded before a step; return what is journalled."""
+    check_forkable(job)
+    kept = [each for each in steps if each.position < step.position and not each.aside]
+    undone = next((each.name for each in kept if each.state == "undone"), None)
+    if undone is not None:
+        raise IllegalMove(f"workflow {job.id}: its step {undone!r} was undone, so nothing can be built on it")
+    return Note("moved", {"forked_from": job.id, "from_step": step.name, "path": step.path, "note": reason}, actor)
 
 
 def resolve(
@@ -108,6 +128,8 @@ def resolve(
 
     In a workflow that was held with an open step, "done" is said of that step, and needs its result.
     """
+    if job.question is not None:
+        raise IllegalMove(f'workflow {job.id} asks "{job.question}": answer yes (approve) or no (fail)')
     if job.state is not State.HELD:
         raise IllegalMove(f"job {job.id} is {job.state.value}; only a held job waits for an answer")
     if answer == "retry":
@@ -116,6 +138,8 @@ def resolve(
         return rollback(job, now, actor=actor, reason=reason)
     if answer == "done" and job.open_step is not None:
         return _it_happened(job, steps, now, actor=actor, reason=reason, result=result)
+    if answer == "done" and job.rolling_back:
+        raise IllegalMove(f"workflow {job.id} is being rolled back: it is never done; go on with that, or give up")
     move = Move.RESOLVE if answer == "done" else Move.BURY
     notes = [Note("resolved", {"answer": answer, "note": reason}, actor)]
     error = (reason or f"given up by {actor}") if move is Move.BURY else None
@@ -140,13 +164,20 @@ def _it_happened(
     first, *others = opened
     if result is None:
         raise IllegalMove(
-            f"workflow {job.id} waits for an answer about its step {first.name!r}: say what it returned (a result), "
-            "and the workflow goes on behind it"
+            f"workflow {job.id} waits for an answer about its step {first.name!r}: say what it returned "
+            "(a result, null if nothing), and the workflow goes on behind it"
         )
     said = replace(first, state="recorded", result=result, ended_at=now)
     note = Note("resolved", {"answer": "done", "step": first.name, "note": reason}, actor)
     if others:  # the next one has its own question
-        return Verdict(move=Move.HOLD, state=State.HELD, open_step=others[0].name, steps=(said,), notes=(note,))
+        return Verdict(
+            move=Move.HOLD,
+            state=State.HELD,
+            open_step=others[0].name,
+            raises_fence=True,  # a repeated answer must not be taken for one about the next step
+            steps=(said,),
+            notes=(note,),
+        )
     return Verdict(
         move=Move.REVIVE,
         state=after(job.state, Move.REVIVE, job.id),

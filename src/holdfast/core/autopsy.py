@@ -55,6 +55,7 @@ def autopsy(job: Job, victim: Victim, now: Moment, facts: dict[str, Any]) -> dic
         "attempt": job.attempt,
         "started": job.started,
         "step": job.open_step or None,
+        "rolling_back": job.rolling_back or None,
         "progress": job.progress,
         "note": job.note,
         "rss_mb": None if victim.rss_mb is None else round(victim.rss_mb, 1),

@@ -22,6 +22,9 @@ WAYS_OUT = (
 )
 
 
+APPROVAL = "approve:"  # the signal that answers `flow.approve` at a path is called so, and by that path
+
+
 class Scope:
     """One line of calls. `failed` holds what went wrong in it and is not written yet; `owner` is who walks it."""
 

@@ -131,6 +131,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     def retry(self) -> Retry:
         return Retry(self.attempts_max, self.backoff_base_s, self.backoff_cap_s, self.backoff_jitter)
 
+    @property
+    def policy(self) -> Policy:
+        """Return what it was declared with, for another job like it."""
+        times = self.lease_s, self.beat_s, self.timeout_s, self.stall_s
+        return Policy(self.retry, self.crashes_max, self.on_crash, *times)
+
     def shown_state(self, now: float) -> str:
         """Return the word that people see: a `ready` job with a later `run_at` is scheduled or retrying."""
         if self.state is State.READY and self.run_at > now:
@@ -189,6 +195,12 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     value: str | None = None
     actor: str | None = None
     sent_at: float = 0.0
+    note: str | None = None  # why it was sent: for the journal, and not kept with it
+
+    @property
+    def line(self) -> Note:
+        """Return what the journal says of it. Its value is not there: it may be large, or a secret."""
+        return Note("signalled", {"name": self.name, **({"note": self.note} if self.note else {})}, self.actor)
 
 
 class Inbox(msgspec.Struct, frozen=True):

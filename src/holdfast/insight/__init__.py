@@ -7,46 +7,62 @@ from __future__ import annotations
 
 from holdfast.insight.health import Ending, Health, endings, health, worker_state
 from holdfast.insight.schedules import schedule_views
-from holdfast.insight.steps import depth_of, progress_of, step_view, steps_of, took, waits_for
+from holdfast.insight.steps import (
+    Branch,
+    Death,
+    Progress,
+    as_tree,
+    asked,
+    awaited,
+    deaths,
+    progress_of,
+    result_of,
+    step_view,
+    steps_of,
+    with_asking,
+    workflow_view,
+)
 from holdfast.insight.views import (
     SHOWN_STATES,
     Names,
-    Why,
     all_jobs,
     event_view,
-    explain,
     find_jobs,
-    in_short,
     job_records,
     job_story,
     job_view,
     lease_end,
     near_tasks,
-    parsed,
     queue_views,
     scan_view,
     totals,
-    why,
     worker_names,
     worker_view,
     zombie_view,
 )
-from holdfast.insight.words import DECIDED, ago, brief, counted, duration, near
+from holdfast.insight.why import Why, explain, in_short, why
+from holdfast.insight.words import DECIDED, ago, brief, counted, duration, near, parsed
 from holdfast.insight.zombies import look_back, zombies_view
 from holdfast.stores.urls import shown_url
 
 __all__ = [
     "DECIDED",
     "SHOWN_STATES",
+    "Branch",
+    "Death",
     "Ending",
     "Health",
     "Names",
+    "Progress",
     "Why",
     "ago",
     "all_jobs",
+    "as_tree",
+    "asked",
+    "awaited",
     "brief",
     "counted",
-    "depth_of",
+    "deaths",
     "duration",
     "endings",
     "event_view",
@@ -64,18 +80,19 @@ __all__ = [
     "parsed",
     "progress_of",
     "queue_views",
+    "result_of",
     "scan_view",
     "schedule_views",
     "shown_url",
     "step_view",
     "steps_of",
-    "took",
     "totals",
-    "waits_for",
     "why",
+    "with_asking",
     "worker_names",
     "worker_state",
     "worker_view",
+    "workflow_view",
     "zombie_view",
     "zombies_view",
 ]

@@ -6,9 +6,7 @@ lease clock, which people cannot read; it is shown as the wall time at which it 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -20,15 +18,15 @@ from holdfast.core.records import Event, Filter, Job, Moment, Worker
 from holdfast.core.times import iso
 from holdfast.errors import StoreError
 from holdfast.insight.health import Health, ending_view, endings, health, usual, worker_state
-from holdfast.insight.steps import step_view, steps_of, waits_for
-from holdfast.insight.words import ago, counted, duration, near
+from holdfast.insight.steps import step_view, steps_of
+from holdfast.insight.words import near, parsed
 from holdfast.reaper import Report, Zombie
 from holdfast.stores.protocol import Store
 
 SHOWN_STATES = (*(state.value for state in State), "scheduled", "retrying")
 _PAGE = 1000
 _SAMPLE = 200  # jobs, where a guess is all that is wanted
-_EVENTS = 100_000  # of one job
+EVENTS_MAX = 100_000  # of one job
 
 Names = Mapping[str, str]  # worker id -> worker name
 
@@ -47,7 +45,7 @@ def job_view(job: Job, now: Moment, names: Names | None = None) -> dict[str, Any
         "failures": job.failures,
         "crashes": job.crashes,
         "run_at": iso(job.run_at),
-        "worker": _name(job.worker, names),
+        "worker": name_of(job.worker, names),
         "lease_until": iso(lease_end(job, now)),
         "error": job.error,
         "result": parsed(job.result),
@@ -73,7 +71,7 @@ def event_view(event: Event, names: Names | None = None) -> dict[str, Any]:
         "at": iso(event.at),
         "kind": event.kind,
         "fence": event.fence,
-        "worker": _name(event.worker, names),
+        "worker": name_of(event.worker, names),
         "actor": event.actor,
         "detail": event.detail,
     }
@@ -107,7 +105,7 @@ def job_records(
             "created_at": iso(job.created_at),
             "claimed_at": iso(job.claimed_at),
             "ended_at": iso(job.ended_at),
-            "events": [event_view(event, names) for event in store.journal(job.id, limit=_EVENTS)],
+            "events": [event_view(event, names) for event in store.journal(job.id, limit=EVENTS_MAX)],
             "steps": [step_view(step) for step in steps_of(store, job)],
         }
 
@@ -164,66 +162,9 @@ def near_tasks(store: Store, task: str, shown_states: Sequence[str] = ()) -> lis
     return [] if task in known else near(task, known)
 
 
-def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
-    """Say the one thing about a job that a list has room for."""
-    match job.shown_state(now.wall):
-        case "scheduled":
-            return f"in {duration(job.run_at - now.wall)}"
-        case "retrying":
-            return f"in {duration(job.run_at - now.wall)}: {reason(job)}"
-        case "running":
-            late = job.lease_until is not None and job.lease_until < now.lease
-            parts = [
-                "lease ran out" if late else None,
-                None if job.progress is None else f"{job.progress:.0%}",
-                job.note,
-                f"on {_name(job.worker, names)}",
-            ]
-            return ", ".join(part for part in parts if part)
-        case "done":
-            return job.result
-        case "waiting":
-            return waits_for(job, now)
-        case _:
-            return reason(job) if job.error else None
-
-
 def lease_end(job: Job, now: Moment) -> float | None:
     """Return the wall time at which the job's lease ends."""
     return None if job.lease_until is None else now.wall + (job.lease_until - now.lease)
-
-
-def parsed(text: str | None) -> Any:
-    """Return what a JSON text says; the text itself when an app with a codec of its own wrote something else."""
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-# ------------------------------------------------------------------------------------- why is it here?
-
-
-@dataclass(frozen=True, slots=True)
-class Why:
-    """Why a job is where it is, in a sentence, and what would bring it on: (words, command) pairs."""
-
-    sentence: str
-    answers: tuple[tuple[str, str], ...] = ()
-
-
-def explain(store: Store, job: Job) -> Why:
-    """Say why the job is where it is, with what the store knows of its queue and its worker."""
-    workers, now = store.workers(gone=True), store.now()
-    served = any(job.queue in worker.queues for worker in workers if worker_state(worker, now) == "alive")
-    paused = job.state is State.READY and job.queue in store.paused()
-    answers = store.journal(job.id, kinds=("resolved",), limit=_EVENTS) if job.state is State.DONE else []
-    answer = answers[-1] if answers else None
-    names = {worker.id: worker.name for worker in workers}
-    state = health_of(store, job, workers)
-    return why(job, now, names, paused=paused, served=served, answer=answer, state=state)
 
 
 def health_of(store: Store, job: Job, workers: Sequence[Worker] | None = None) -> Health | None:
@@ -233,97 +174,6 @@ def health_of(store: Store, job: Job, workers: Sequence[Worker] | None = None) -
     workers = store.workers(gone=True) if workers is None else workers
     holder = next((worker for worker in workers if worker.id == job.worker), None)
     return health(job, holder, store.now(), usual(store, job.task))
-
-
-def why(
-    job: Job,
-    now: Moment,
-    names: Names | None = None,
-    *,
-    paused: bool = False,
-    served: bool = True,
-    answer: Event | None = None,
-    state: Health | None = None,
-) -> Why:
-    """The same, from facts at hand. `paused`, `served`: what is known of the job's queue. `answer`: a person's last.
-    `state`: what is the matter with it, if it runs and more is known than its row says."""
-    seen = f"{job.id} --fence {job.fence}"  # so that the act counts only for what the reader of the sentence saw
-    match job.state:
-        case State.READY:
-            return _why_ready(job, now, paused=paused, served=served)
-        case State.RUNNING:
-            return _why_running(job, now, _name(job.worker, names), state or health(job, None, now))
-        case State.WAITING:
-            return _why_waiting(job, now, seen)
-        case State.HELD:
-            happened = f"holdfast held done {seen}" + (" --result JSON" if job.open_step is not None else "")
-            undo = (("undo what it did", f"holdfast workflows rollback {seen}"),) if job.workflow else ()
-            choices = (
-                ("run it again", f"holdfast held approve {seen}"),
-                ("it happened", happened),
-                *undo,
-                ("give up", f"holdfast held fail {seen}"),
-            )
-            return Why(f"It waits for a person's answer: {reason(job)}.", choices)
-        case State.DONE if answer is not None and answer.detail.get("answer") == "done":
-            note = answer.detail.get("note")
-            by = f"{answer.actor} resolved it as done {ago(answer.at, now)}"
-            return Why(f"{by}{f': {_first_line(note)}' if note else ''}. No attempt reported success.")
-        case State.DONE:
-            return Why(f"It succeeded at attempt {job.attempt}, {ago(job.ended_at, now)}.")
-        case State.DEAD:
-            back = ("bring it back", f"holdfast dead revive {seen}")
-            return Why(f"It gave up {ago(job.ended_at, now)}: {reason(job)}.", (back,))
-        case State.CANCELLED:
-            back = ("bring it back", f"holdfast jobs retry {seen}")
-            return Why(f"It was cancelled {ago(job.ended_at, now)}: {reason(job)}.", (back,))
-        case State.ROLLED_BACK:
-            return Why(f"Its recorded steps were undone {ago(job.ended_at, now)}: {reason(job)}.")
-
-
-def _why_waiting(job: Job, now: Moment, seen: str) -> Why:
-    waits = waits_for(job, now) or "for a signal, a timer or other jobs"
-    answers: tuple[tuple[str, str], ...] = ()
-    if job.question is not None:
-        answers = (("yes", f"holdfast held approve {job.id}"), ("no", f"holdfast held fail {job.id}"))
-    return Why(
-        f"It waits {waits}, and holds no slot meanwhile.", (*answers, ("stop it", f"holdfast jobs cancel {seen}"))
-    )
-
-
-def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool) -> Why:
-    tail, answers = "", []
-    if job.rolling_back:
-        tail += " It will undo the steps that it had recorded."
-    if paused:
-        tail += f" Its queue, {job.queue}, is paused."
-        answers.append(("let it run", f"holdfast queues resume {job.queue}"))
-    elif not served:
-        tail += f" No worker serves its queue, {job.queue}."
-        answers.append(("start one", "holdfast worker APP"))
-    if job.run_at <= now.wall:
-        again = f"; last time: {reason(job)}" if job.failures or job.crashes else ""
-        head = f"It has been due for {duration(now.wall - job.run_at)} and waits for a free slot{again}."
-    elif job.failures or job.crashes:
-        spent = f"{counted(job.failures, 'failure')} and {counted(job.crashes, 'crash', 'crashes')}"
-        head = f"It runs again in {duration(job.run_at - now.wall)}, after {spent}: {reason(job)}."
-    else:
-        head = f"It is scheduled and runs in {duration(job.run_at - now.wall)}."
-    return Why(head + tail, tuple(answers))
-
-
-def _why_running(job: Job, now: Moment, worker: str | None, state: Health) -> Why:
-    began = f" for {duration(now.wall - job.claimed_at)}" if job.claimed_at is not None else ""
-    text = f"Worker {worker} has held it{began}, attempt {job.attempt}"
-    text += ". " if job.started else ", and has not begun it yet. "
-    if job.cancel_requested:
-        text += "It was asked to stop. "
-    return Why(text + state.sentence, (("recover it now", "holdfast scan --fix"),) if state.word == "dead" else ())
-
-
-def reason(job: Job) -> str:
-    """Return the first line of why the last attempt did not succeed."""
-    return _first_line(job.error) or "no reason was recorded"
 
 
 # ---------------------------------------------------------------------------------------------- a scan
@@ -437,10 +287,5 @@ def _oldest_due(store: Store, queue: str, now: float, paused: bool) -> float | N
 # ----------------------------------------------------------------------------------------------- parts
 
 
-def _first_line(text: str | None) -> str:
-    lines = (text or "").strip().splitlines()
-    return lines[0].rstrip(".") if lines else ""
-
-
-def _name(worker_id: str | None, names: Names | None) -> str | None:
+def name_of(worker_id: str | None, names: Names | None) -> str | None:
     return worker_id if worker_id is None or names is None else names.get(worker_id, worker_id)

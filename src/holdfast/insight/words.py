@@ -1,9 +1,11 @@
-"""Lengths of time, numbers and addresses as people write them."""
+"""Lengths of time, numbers and data as people write them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 from holdfast.core.records import Moment
 
@@ -72,3 +74,18 @@ def listed(words: Sequence[str], most: int = 5) -> str:
     """Write several words in a row; of very many the first few, and how many more."""
     more = len(words) - most
     return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def first_line(text: str | None) -> str:
+    lines = (text or "").strip().splitlines()
+    return lines[0].rstrip(".") if lines else ""
+
+
+def parsed(text: str | None) -> Any:
+    """Return what a JSON text says; the text itself when an app with a codec of its own wrote something else."""
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -19,7 +19,7 @@ from holdfast.core.machine import Move
 from holdfast.core.records import Event
 from holdfast.core.times import iso
 from holdfast.insight.storms import storm_view, storms
-from holdfast.insight.views import reason
+from holdfast.insight.why import reason
 from holdfast.stores.protocol import Store, rows_of
 
 REPEATS_MAX = 3  # a job that was a zombie more often than this is perhaps what kills its workers

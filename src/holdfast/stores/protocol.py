@@ -23,6 +23,7 @@ from holdfast.core.records import (
     Lease,
     Moment,
     NewJob,
+    Note,
     Pulse,
     Record,
     Schedule,
@@ -201,8 +202,11 @@ class Store(Protocol):
         """Make up to `limit` waiting jobs ready whose `wake_at` has come; return the earliest that is left, if any."""
         ...
 
-    def fork(self, new: NewJob, source: str, before: int) -> Added:
-        """Store a workflow that begins with the steps of another one, those before that position."""
+    def fork(self, new: NewJob, source: str, before: int, note: Note) -> Added:
+        """Store a workflow that begins with what another one has recorded before that position, and write the note.
+
+        The copies have no undo: what they did belongs to the other one. An id or key that is taken: as in `add`.
+        """
         ...
 
     # ------------------------------------------------------------------------------ finding the dead
@@ -256,8 +260,8 @@ class Store(Protocol):
         """Apply an act if state and fence are still what the person saw; False otherwise, and nothing changed.
 
         The verdict's notes are written under the fence that the person saw, its steps as in `record`; steps from
-        `aside_from` on are set aside under that fence, and the signals that they took wait to be taken again. A parent
-        is woken as in `settle`.
+        `aside_from` on are set aside under that fence, and the signals that they took wait to be taken again, except
+        answers of people (`approve:…`): these are asked again. A parent is woken as in `settle`.
         Raises `KeyTaken` when the job would come alive onto a key that another live job holds.
         """
         ...

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
-from holdfast.core.flow import Scope
+from holdfast.core.flow import APPROVAL, Scope
 from holdfast.core.payload import encode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Job as Row
@@ -132,7 +132,7 @@ class Flow:
     def approve(self, question: str, timeout: float | timedelta | None = None, *, default: Any = NOTHING) -> bool:
         """Ask a person, and return the answer: true or false. It shows in the list of what waits for people."""
         call = self._call("approve", checked_name(question))
-        operation = self._run.wait(call, f"approve:{call.path}", _seconds(timeout), default, question)
+        operation = self._run.wait(call, f"{APPROVAL}{call.path}", _seconds(timeout), default, question)
         answer: bool = self._driver.drive(operation)
         return answer
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
-
-from msgspec.structs import replace
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import Clock
 from holdfast.core import acts
-from holdfast.core.flow import first_named
-from holdfast.core.payload import Codec, encode_value
-from holdfast.core.policy import Policy
+from holdfast.core.flow import APPROVAL, first_named
+from holdfast.core.payload import Codec, decode_value, encode_value
 from holdfast.core.records import Job as Row
 from holdfast.core.records import NewJob, Signal, Step
 from holdfast.core.verdict import Verdict
@@ -21,7 +18,6 @@ from holdfast.stores.protocol import Answer, Store
 from holdfast.workflow.values import checked_name
 
 if TYPE_CHECKING:
-    from holdfast.app import App
     from holdfast.jobs import Job
     from holdfast.tasks import Task
 
@@ -35,14 +31,23 @@ class Verbs:
     clock: Clock
     tasks: dict[str, Task[..., Any]]
 
-    def signal(self, id: str, name: str, value: Any = None, *, by: str = "app", signal_id: str | None = None) -> bool:
+    def signal(
+        self,
+        id: str,
+        name: str,
+        value: Any = None,
+        *,
+        by: str = "app",
+        note: str | None = None,
+        signal_id: str | None = None,
+    ) -> bool:
         """Send a signal to a workflow; `flow.wait(name)` returns the value. It is kept until the workflow asks for it.
 
         signal_id: the caller's own, for repeating a call whose answer was lost: the signal is delivered once. Returns
         False if it was sent before. Raises `NotFound`, and `Refused` if the job has ended or is no workflow.
         """
         text = encode_value(value, f"signal {name!r}: the value", codec=self.codec)
-        signal = Signal(id=signal_id or new_id(), job_id=id, name=checked_name(name), value=text, actor=by)
+        signal = Signal(id=signal_id or new_id(), job_id=id, name=checked_name(name), value=text, actor=by, note=note)
         answer = self.store.signal(signal)
         if answer is Answer.GONE:
             row = self._row(id)
@@ -51,13 +56,23 @@ class Verbs:
         self.store.wake()
         return answer is Answer.ACCEPTED
 
-    def approve(self, id: str, yes: bool = True, *, by: str = "app") -> None:
-        """Answer the question of a workflow that asks a person with `flow.approve`. Raises `Refused` if none does."""
-        row = self._row(id)
-        asked = [what for what in row.awaits or () if what.startswith("signal:approve:")]
-        if not asked or row.question is None:
+    def approve(
+        self, id: str, yes: bool = True, *, by: str = "app", note: str | None = None, fence: int | None = None
+    ) -> Job[Any]:
+        """Answer the question of a workflow that asks a person with `flow.approve`, and return it.
+
+        The first answer counts. fence: as in `cancel`. Raises `NotFound`, and `Refused` if it asks nobody, or was
+        answered before.
+        """
+        row = self._seen(id, fence)
+        asked = next((what for what in row.awaits or () if what.startswith(f"signal:{APPROVAL}")), None)
+        if asked is None or row.question is None:
             raise Refused(f"job {id} is {row.state.value} and asks nobody")
-        self.signal(id, asked[0].removeprefix("signal:"), yes, by=by, signal_id=f"{id}:{asked[0]}")
+        # Two answers to one question are one signal; the fence is in its name because it may be asked again.
+        once = f"{id}:{asked}:{row.fence}"
+        if not self.signal(id, asked.removeprefix("signal:"), yes, by=by, note=note, signal_id=once):
+            raise Refused(f"the question of workflow {id} was answered before; look again")
+        return self.get(id)
 
     def rollback(self, id: str, *, by: str = "app", note: str | None = None, fence: int | None = None) -> Job[Any]:
         """Undo what a workflow did, in the reverse order, and return it. A running one is stopped first.
@@ -84,27 +99,58 @@ class Verbs:
 
         return self._act(id, fence, judged)
 
-    def fork(self, id: str, step: str, *args: Any, **kwargs: Any) -> Job[Any]:
-        """Start a new workflow with the records of an ended one, up to a step, and return it.
+    def fork(
+        self,
+        id: str,
+        step: str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        by: str = "app",
+        note: str | None = None,
+    ) -> Job[Any]:
+        """Start a new workflow with what an ended one has recorded before a step, by its name or path, and return it.
 
-        With arguments it is called with these; without, with those of the old one. Raises `NotFound`, and `Refused` if
-        the old one has not ended.
+        With `args` or `kwargs` it is called with these; without, with those of the old one. What the copied steps did
+        belongs to the old one: the new one never undoes it. Raises `NotFound`, and `Refused` if the old one has not
+        ended, or what it began with is not finished.
         """
-        from holdfast.jobs import Job
-
         row = self._row(id)
-        task = self.tasks.get(row.task)
-        if not row.workflow or row.ended_at is None:
-            raise Refused(f"job {id} is {row.state.value}: only a workflow that has ended can be forked")
-        first = _named(id, self.steps(id), step)
-        new = _copied(row, new_job_id(self.clock))
-        if args or kwargs:
-            if task is None:
-                raise UsageError(f"this app has no workflow {row.task!r}, so its arguments cannot be checked")
-            new = replace(new, payload=task.encode(args, kwargs))
-        added = self.store.fork(new, id, first.position)
+        acts.check_forkable(row)
+        steps = self.steps(id)
+        first = _named(id, steps, step)
+        line = acts.fork(row, first, steps, actor=by, reason=note)
+        self._check_children(steps, first)
+        new = NewJob(
+            id=new_job_id(self.clock),
+            task=row.task,
+            payload=self._payload(row, tuple(args), dict(kwargs or {})),
+            queue=row.queue,
+            priority=row.priority,
+            policy=row.policy,
+            workflow=True,
+        )
+        added = self.store.fork(new, id, first.position, line)
         self.store.wake()
-        return Job(cast("App", self), added.id, existed=added.existed)
+        return self.get(added.id)
+
+    def _payload(self, row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        task = self.tasks.get(row.task)
+        if not args and not kwargs:
+            return row.payload
+        if task is not None:
+            return task.encode(args, kwargs)
+        if args:
+            raise UsageError(f"this app has no workflow {row.task!r}: give its arguments by their names")
+        return encode_value(kwargs, f"{row.task}: the arguments", codec=self.codec)
+
+    def _check_children(self, steps: list[Step], first: Step) -> None:
+        """Raise if a child that the new one would wait for is still on its way: its end wakes the old one only."""
+        for each in steps:
+            if each.kind == "start" and each.position < first.position and each.result is not None:
+                child = self.store.get(str(decode_value(each.result, None, "a child", codec=self.codec)))
+                if child is not None and child.ended_at is None:
+                    raise Refused(f"job {child.id}, which it started, is {child.state.value}; wait for its end")
 
     def steps(self, id: str, *, aside: bool = False) -> list[Step]:
         """Return the recorded steps of a workflow, in their order; with `aside` also those that were set aside."""
@@ -120,17 +166,14 @@ class Verbs:
     def _row(self, id: str) -> Row:
         raise NotImplementedError
 
-    def _act(self, id: str, seen_fence: int | None, judged: Callable[[Row], Verdict]) -> Job[Any]:
+    def _seen(self, id: str, seen_fence: int | None) -> Row:
         raise NotImplementedError
 
+    def get(self, id: str) -> Job[Any]:
+        raise NotImplementedError
 
-def _copied(row: Row, id: str) -> NewJob:
-    limits = {
-        name: getattr(row, name) for name in ("crashes_max", "on_crash", "lease_s", "beat_s", "timeout_s", "stall_s")
-    }
-    policy = Policy(retry=row.retry, **limits)
-    names = ("task", "payload", "queue", "priority")
-    return NewJob(id=id, policy=policy, workflow=True, **{name: getattr(row, name) for name in names})
+    def _act(self, id: str, seen_fence: int | None, judged: Callable[[Row], Verdict]) -> Job[Any]:
+        raise NotImplementedError
 
 
 def _named(id: str, steps: list[Step], name: str) -> Step:

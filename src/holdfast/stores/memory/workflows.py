@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.clock import Clock
 from holdfast.core import rows
+from holdfast.core.flow import APPROVAL
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.records import Inbox, Job, Lease, NewJob, Note, Record, Signal, Step
 from holdfast.core.verdict import Verdict
@@ -90,13 +91,14 @@ class Workflows:
                 self.wake()
             return timed[len(due)][0] if len(timed) > len(due) else None
 
-    def fork(self, new: NewJob, source: str, before: int) -> Added:
+    def fork(self, new: NewJob, source: str, before: int, note: Note) -> Added:
         with self._lock:
             [added] = self.add([new])
             if not added.existed:
                 for step in self.steps(source, limit=before):
-                    if step.position < before:
-                        self._put_step(new.id, replace(step, fence=0, attempt=0))
+                    if step.position < before and step.state == "recorded":
+                        self._put_step(new.id, replace(step, fence=0, attempt=0, has_undo=False))
+                self._write(new.id, note, 0, None)
             return added
 
     # ------------------------------------------------------------------- what other verbs do to workflows
@@ -110,7 +112,8 @@ class Workflows:
         for step in self.steps(job.id, verdict.aside_from - 1, limit=len(self._steps.get(job.id, ()))):
             del self._steps[job.id][0, step.position]
             self._put_step(job.id, replace(step, aside=job.fence))
-        ours = {each.id for each in self._signals.values() if each.job_id == job.id}
+        all_ours = [each for each in self._signals.values() if each.job_id == job.id]
+        ours = {each.id for each in all_ours if not each.name.startswith(APPROVAL)}  # a person is asked again
         kept = {key: at for key, at in self._taken.items() if key not in ours or at < verdict.aside_from}
         self._taken = kept  # whoever took the others does not count any more: they wait to be taken again
 
@@ -141,9 +144,9 @@ class Workflows:
         if signal.id in self._signals:
             return
         job, wall = self._jobs[signal.job_id], self._clock.wall()
-        self._signals[signal.id] = replace(signal, sent_at=wall)
+        self._signals[signal.id] = replace(signal, sent_at=wall, note=None)
         self._jobs[job.id] = rows.reached(job, f"signal:{signal.name}", wall)
-        self._write(job.id, Note("signalled", {"name": signal.name}, signal.actor), job.fence, None)
+        self._write(job.id, signal.line, job.fence, None)
 
     # Of the store itself:
 

@@ -601,14 +601,15 @@ SELECT (
 ), (SELECT count(*) FROM told);
 
 -- name: fork
+-- What the copied steps did belongs to the workflow that did it: they have no undo here.
 INSERT INTO {schema}.step (
     job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
     arguments, result, error, error_kind, started_at, ended_at, aside
 )
-SELECT %(id)s, position, path, kind, name, state, 0, 0, has_undo, repeatable,
+SELECT %(id)s, position, path, kind, name, state, 0, 0, false, repeatable,
     arguments, result, error, error_kind, started_at, ended_at, 0
 FROM {schema}.step
-WHERE job_id = %(source)s AND aside = 0 AND position < %(before)s;
+WHERE job_id = %(source)s AND aside = 0 AND position < %(before)s AND state = 'recorded';
 
 -- name: overdue
 SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY place), '') || ']' FROM (
@@ -781,8 +782,10 @@ UPDATE {schema}.step SET aside = %(seen_fence)s
 WHERE job_id = %(id)s AND aside = 0 AND position >= %(aside_from)s;
 
 -- name: move_give_back
--- Whoever took these signals does not count any more: they wait to be taken again.
-UPDATE {schema}.signal SET taken = NULL WHERE job_id = %(id)s AND taken >= %(aside_from)s;
+-- Whoever took these signals does not count any more: they wait to be taken again. A person's answer does not: what was
+-- asked may look different by now, and is asked again.
+UPDATE {schema}.signal SET taken = NULL
+WHERE job_id = %(id)s AND taken >= %(aside_from)s AND NOT starts_with(name, 'approve:');
 
 -- name: pause
 WITH kept AS (

@@ -8,7 +8,7 @@ from typing import Any
 from psycopg import errors
 
 from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Inbox, NewJob, Record, Signal, Step
+from holdfast.core.records import Inbox, NewJob, Note, Record, Signal, Step
 from holdfast.core.verdict import Verdict, stale_report
 from holdfast.points import point
 from holdfast.stores import codec
@@ -51,13 +51,15 @@ class Workflows:
         earliest: float | None = self._often.one("rouse", values)[0]
         return earliest
 
-    def fork(self, new: NewJob, source: str, before: int) -> Added:
+    def fork(self, new: NewJob, source: str, before: int, note: Note) -> Added:
         def fork(db: Cursor) -> Added:
             with db.connection.transaction():
                 [added] = batch.add(self._db, db, [new], self._wall())
                 if not added.existed:
                     values = {"id": new.id, "source": source, "before": before}
                     db.execute(self._db["fork"], values, prepare=False)
+                    lines = codec.journal_lines(new.id, 0, None, (note,))
+                    batch.write_notes(self._db, db, lines, self._wall())
             return added
 
         added = self._db.run(fork)
@@ -151,7 +153,7 @@ def _write_with_others(q: Connections, db: Cursor, record: Record, wall: float |
 
 def _send(q: Connections, db: Cursor, signal: Signal, wall: float | None) -> Answer:
     values: dict[str, Any] = {**codec.signal(signal), "wall": wall, "channel": q.channel}
-    values |= {"what": f"signal:{signal.name}", "detail": codec.encode({"name": signal.name}).decode()}
+    values |= {"what": f"signal:{signal.name}", "detail": codec.encode(signal.line.detail).decode()}
     try:
         with db.connection.transaction():
             known, reached, _ = q.row(db.execute(q["signal"], values, prepare=False))

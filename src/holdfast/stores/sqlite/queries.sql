@@ -336,14 +336,15 @@ WHERE seq IN (
 SELECT min(wake_at) FROM holdfast_job WHERE state = 'waiting' AND wake_at IS NOT NULL;
 
 -- name: fork
+-- What the copied steps did belongs to the workflow that did it: they have no undo here.
 INSERT INTO holdfast_step (
     job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
     arguments, result, error, error_kind, started_at, ended_at, aside
 )
-SELECT :id, position, path, kind, name, state, 0, 0, has_undo, repeatable,
+SELECT :id, position, path, kind, name, state, 0, 0, 0, repeatable,
     arguments, result, error, error_kind, started_at, ended_at, 0
 FROM holdfast_step
-WHERE job_id = :source AND aside = 0 AND position < :before;
+WHERE job_id = :source AND aside = 0 AND position < :before AND state = 'recorded';
 
 -- name: overdue
 -- A lease of another boot is on another clock: that worker is judged by `vanished`. A worker without a row cannot be,
@@ -439,8 +440,10 @@ RETURNING queue, parent;
 UPDATE holdfast_step SET aside = :seen_fence WHERE job_id = :id AND aside = 0 AND position >= :aside_from;
 
 -- name: move_give_back
--- Whoever took these signals does not count any more: they wait to be taken again.
-UPDATE holdfast_signal SET taken = NULL WHERE job_id = :id AND taken >= :aside_from;
+-- Whoever took these signals does not count any more: they wait to be taken again. A person's answer does not: what was
+-- asked may look different by now, and is asked again.
+UPDATE holdfast_signal SET taken = NULL
+WHERE job_id = :id AND taken >= :aside_from AND name NOT LIKE 'approve:%';
 
 -- name: pause
 INSERT INTO holdfast_queue (name, paused) VALUES (:queue, :paused)

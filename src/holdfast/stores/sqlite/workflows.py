@@ -55,11 +55,13 @@ class Workflows:
             earliest = self._next_wake()
         return earliest
 
-    def fork(self, new: NewJob, source: str, before: int) -> Added:
+    def fork(self, new: NewJob, source: str, before: int, note: Note) -> Added:
+        wall = self._clock.wall()
         with self._db.writing() as db:
-            [added] = batch.add(db, [new], self._clock.wall())
+            [added] = batch.add(db, [new], wall)
             if not added.existed:
                 db.execute(Q["fork"], {"id": new.id, "source": source, "before": before})
+                batch.write_notes(db, codec.journal_lines(new.id, 0, None, (note,)), wall)
         return added
 
     def _next_wake(self) -> float | None:
@@ -126,8 +128,7 @@ def _send(db: sqlite3.Connection, signal: Signal, wall: float) -> Answer:
     if fence is None:
         return Answer.GONE
     db.execute(Q["signal"], values)
-    note = Note("signalled", {"name": signal.name}, signal.actor)
-    batch.write_notes(db, codec.journal_lines(signal.job_id, fence, None, (note,)), wall)
+    batch.write_notes(db, codec.journal_lines(signal.job_id, fence, None, (signal.line,)), wall)
     return Answer.ACCEPTED
 
 

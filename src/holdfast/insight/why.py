@@ -1,0 +1,181 @@
+"""Why a job is where it is, in a sentence, and what would bring it on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from shlex import quote
+
+from holdfast.core.machine import State
+from holdfast.core.records import Event, Job, Moment
+from holdfast.insight.health import Health, health, worker_state
+from holdfast.insight.steps import awaited
+from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
+from holdfast.insight.words import ago, counted, duration, first_line
+from holdfast.stores.protocol import Store
+
+
+def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
+    """Say the one thing about a job that a list has room for."""
+    match job.shown_state(now.wall):
+        case "scheduled":
+            return f"in {duration(job.run_at - now.wall)}"
+        case "retrying":
+            return f"in {duration(job.run_at - now.wall)}: {reason(job)}"
+        case "running":
+            late = job.lease_until is not None and job.lease_until < now.lease
+            parts = [
+                "lease ran out" if late else None,
+                None if job.progress is None else f"{job.progress:.0%}",
+                job.note,
+                f"on {name_of(job.worker, names)}",
+            ]
+            return ", ".join(part for part in parts if part)
+        case "done":
+            return job.result
+        case "waiting":
+            return ", ".join(awaited(job, now)) or None
+        case "held" if job.open_step is not None:
+            return f"step {job.open_step}: {reason(job)}"
+        case _:
+            return reason(job) if job.error else None
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a job is where it is, in a sentence, and what would bring it on: (words, command) pairs."""
+
+    sentence: str
+    answers: tuple[tuple[str, str], ...] = ()
+
+
+def explain(store: Store, job: Job) -> Why:
+    """Say why the job is where it is, with what the store knows of its queue and its worker."""
+    workers, now = store.workers(gone=True), store.now()
+    served = any(job.queue in worker.queues for worker in workers if worker_state(worker, now) == "alive")
+    paused = job.state is State.READY and job.queue in store.paused()
+    answers = store.journal(job.id, kinds=("resolved",), limit=EVENTS_MAX) if job.state is State.DONE else []
+    answer = answers[-1] if answers else None
+    names = {worker.id: worker.name for worker in workers}
+    state = health_of(store, job, workers)
+    return why(job, now, names, paused=paused, served=served, answer=answer, state=state)
+
+
+def why(
+    job: Job,
+    now: Moment,
+    names: Names | None = None,
+    *,
+    paused: bool = False,
+    served: bool = True,
+    answer: Event | None = None,
+    state: Health | None = None,
+) -> Why:
+    """The same, from facts at hand. `paused`, `served`: what is known of the job's queue. `answer`: a person's last.
+    `state`: what is the matter with it, if it runs and more is known than its row says."""
+    seen = f"{job.id} --fence {job.fence}"  # so that the act counts only for what the reader of the sentence saw
+    match job.state:
+        case State.READY:
+            return _why_ready(job, now, paused=paused, served=served)
+        case State.RUNNING:
+            return _why_running(job, now, name_of(job.worker, names), state or health(job, None, now))
+        case State.WAITING:
+            return _why_waiting(job, now)
+        case State.HELD:
+            return _why_held(job, seen)
+        case State.DONE if answer is not None and _is_about_the_job(answer):
+            note = answer.detail.get("note")
+            by = f"{answer.actor} resolved it as done {ago(answer.at, now)}"
+            return Why(f"{by}{f': {first_line(note)}' if note else ''}. No attempt reported success.")
+        case State.DONE:
+            return Why(f"It succeeded at attempt {job.attempt}, {ago(job.ended_at, now)}.")
+        case State.DEAD:
+            back = ("bring it back", f"holdfast dead revive {seen}")
+            return Why(f"It gave up {ago(job.ended_at, now)}: {reason(job)}.", (back, *_ways_of_a_workflow(job)))
+        case State.CANCELLED:
+            back = ("bring it back", f"holdfast jobs retry {seen}")
+            ways = (back, *_ways_of_a_workflow(job))
+            return Why(f"It was cancelled {ago(job.ended_at, now)}: {reason(job)}.", ways)
+        case State.ROLLED_BACK:
+            return Why(f"Its recorded steps were undone {ago(job.ended_at, now)}: {reason(job)}.")
+
+
+def _why_waiting(job: Job, now: Moment) -> Why:
+    if job.question is not None:
+        seen = f"{job.id} --fence {job.fence}"
+        choices = (("yes", f"holdfast held approve {seen}"), ("no", f"holdfast held fail {seen}"))
+        late = f", at most {duration(job.wake_at - now.wall)} more" if job.wake_at is not None else ""
+        return Why(f'It asks a person: "{first_line(job.question)}" It holds no slot meanwhile{late}.', choices)
+    what = " and ".join(awaited(job, now)) or "a signal, a timer or other jobs"
+    signals = [each.removeprefix("signal:") for each in job.awaits or () if each.startswith("signal:")]
+    sends = [(f"send {name}", f"holdfast workflows signal {job.id} {quote(name)} JSON") for name in signals]
+    return Why(f"It waits for {what}, and holds no slot meanwhile.", tuple(sends))
+
+
+def _why_held(job: Job, seen: str) -> Why:
+    sentence = f"It waits for a person's answer: {reason(job)}."
+    if job.open_step is not None:
+        choices = (
+            (f"{first_line(job.open_step)} happened", f"holdfast held done {seen} --result JSON"),
+            ("it did not: run it", f"holdfast held approve {seen}"),
+            ("undo all steps", f"holdfast workflows rollback {seen}"),
+            ("give up", f"holdfast held fail {seen}"),
+        )
+        return Why(sentence, choices)
+    first = "go on undoing" if job.rolling_back else "run it again"
+    return Why(
+        sentence,
+        (
+            (first, f"holdfast held approve {seen}"),
+            ("it happened", f"holdfast held done {seen}"),
+            ("give up", f"holdfast held fail {seen}"),
+            *_ways_of_a_workflow(job),
+        ),
+    )
+
+
+def _ways_of_a_workflow(job: Job) -> tuple[tuple[str, str], ...]:
+    if not job.workflow or job.rolling_back:
+        return ()
+    seen = f"{job.id} --fence {job.fence}"
+    again = ("from a step", f"holdfast workflows retry {seen} --from-step NAME")
+    return (again, ("undo its steps", f"holdfast workflows rollback {seen}")) if job.undoable else (again,)
+
+
+def _is_about_the_job(answer: Event) -> bool:
+    """Say whether a person said of the whole job that it happened, and not of a step of it."""
+    return answer.detail.get("answer") == "done" and "step" not in answer.detail
+
+
+def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool) -> Why:
+    tail, answers = "", []
+    if job.rolling_back:
+        tail += " It will undo the steps that it had recorded."
+    if paused:
+        tail += f" Its queue, {job.queue}, is paused."
+        answers.append(("let it run", f"holdfast queues resume {job.queue}"))
+    elif not served:
+        tail += f" No worker serves its queue, {job.queue}."
+        answers.append(("start one", "holdfast worker APP"))
+    if job.run_at <= now.wall:
+        again = f"; last time: {reason(job)}" if job.failures or job.crashes else ""
+        head = f"It has been due for {duration(now.wall - job.run_at)} and waits for a free slot{again}."
+    elif job.failures or job.crashes:
+        spent = f"{counted(job.failures, 'failure')} and {counted(job.crashes, 'crash', 'crashes')}"
+        head = f"It runs again in {duration(job.run_at - now.wall)}, after {spent}: {reason(job)}."
+    else:
+        head = f"It is scheduled and runs in {duration(job.run_at - now.wall)}."
+    return Why(head + tail, tuple(answers))
+
+
+def _why_running(job: Job, now: Moment, worker: str | None, state: Health) -> Why:
+    began = f" for {duration(now.wall - job.claimed_at)}" if job.claimed_at is not None else ""
+    text = f"Worker {worker} has held it{began}, attempt {job.attempt}"
+    text += ". " if job.started else ", and has not begun it yet. "
+    if job.cancel_requested:
+        text += "It was asked to stop. "
+    return Why(text + state.sentence, (("recover it now", "holdfast scan --fix"),) if state.word == "dead" else ())
+
+
+def reason(job: Job) -> str:
+    """Return the first line of why the last attempt did not succeed."""
+    return first_line(job.error) or "no reason was recorded"

@@ -1,0 +1,161 @@
+"""What a person may do to a workflow, and what refuses to be done."""
+
+import pytest
+
+from holdfast.core import acts
+from holdfast.core.machine import ENDED, Move, State
+from holdfast.core.records import Job, Step
+from holdfast.errors import IllegalMove
+from tests.factory import a_job, a_step
+
+NOW = 50.0
+AT_REST = (State.READY, State.WAITING, State.HELD, State.DEAD, State.CANCELLED)
+
+
+def flow(state: State = State.RUNNING, **changes: object) -> Job:
+    return a_job(state, workflow=True, **changes)
+
+
+# --------------------------------------------------------------------------------------------- rollback
+
+
+@pytest.mark.parametrize("state", AT_REST)
+def test_a_rollback_makes_it_ready_to_be_undone(state: State) -> None:
+    job = flow(state, open_step="charge", cancel_requested=True, undo_requested=True)
+    verdict = acts.rollback(job, NOW, actor="ann", reason="withdrawn")
+    assert (verdict.move, verdict.state, verdict.run_at) == (Move.UNDO, State.READY, NOW)
+    assert (verdict.rolling_back, verdict.fresh_budgets, verdict.raises_fence) == (True, True, True)
+    assert (verdict.open_step, verdict.cancel_requested, verdict.undo_requested) == ("", False, False)
+    assert verdict.error == "withdrawn"
+    [note] = verdict.notes
+    detail = {"rolling_back": True, "from": state.value, "reason": "withdrawn"}
+    assert (note.kind, note.actor, note.detail) == ("moved", "ann", detail)
+    assert acts.rollback(job, NOW, actor="ann").error == "rolled back by ann"
+
+
+def test_a_running_one_is_asked_to_stop_and_to_undo() -> None:
+    verdict = acts.rollback(flow(), NOW, actor="ann", reason="withdrawn")
+    assert (verdict.move, verdict.state, verdict.raises_fence) == (Move.CANCEL, State.RUNNING, False)
+    assert (verdict.cancel_requested, verdict.undo_requested) == (True, True)
+    assert verdict.notes[0].detail == {"undo_requested": True, "reason": "withdrawn"}
+
+
+def test_what_cannot_be_rolled_back() -> None:
+    for state in (State.DONE, State.ROLLED_BACK):
+        with pytest.raises(IllegalMove):
+            acts.rollback(flow(state), NOW, actor="ann")
+    with pytest.raises(IllegalMove, match="no workflow"):
+        acts.rollback(a_job(State.HELD), NOW, actor="ann")
+    for state in (State.READY, State.RUNNING):
+        with pytest.raises(IllegalMove, match="already"):
+            acts.rollback(flow(state, rolling_back=True), NOW, actor="ann")
+    assert acts.rollback(flow(State.HELD, rolling_back=True), NOW, actor="ann").state is State.READY
+
+
+# ------------------------------------------------------------------------------------------ from a step
+
+
+@pytest.mark.parametrize("state", [State.HELD, State.DEAD, State.CANCELLED])
+def test_that_step_and_later_ones_are_set_aside_and_named(state: State) -> None:
+    steps = [a_step(1), a_step(3), a_step(2), a_step(2, aside=1, name="long ago")]
+    verdict = acts.retry_from(flow(state), steps[2], steps, NOW, actor="ann", reason="mended")
+    assert (verdict.move, verdict.state, verdict.aside_from) == (Move.REVIVE, State.READY, 2)
+    assert (verdict.open_step, verdict.undo_requested) == ("", False)
+    revived, moved = verdict.notes
+    assert revived.kind == "revived"
+    set_aside = ["step 2", "step 3"]
+    assert (moved.kind, moved.actor) == ("moved", "ann")
+    assert moved.detail == {"from_step": "step 2", "path": "2", "set_aside": set_aside, "note": "mended"}
+
+
+def test_what_cannot_be_run_again_from_a_step() -> None:
+    with pytest.raises(IllegalMove, match="fork it"):
+        acts.retry_from(flow(State.DONE), a_step(), [a_step()], NOW, actor="ann")
+    for state in (State.READY, State.RUNNING, State.WAITING, State.ROLLED_BACK):
+        with pytest.raises(IllegalMove, match="revived"):
+            acts.retry_from(flow(state), a_step(), [a_step()], NOW, actor="ann")
+    with pytest.raises(IllegalMove, match="rolled back"):
+        acts.retry_from(flow(State.HELD, rolling_back=True), a_step(), [a_step()], NOW, actor="ann")
+
+
+# ------------------------------------------------------------------------------------------------ forks
+
+
+@pytest.mark.parametrize("state", sorted(ENDED))
+def test_one_that_has_ended_can_be_forked(state: State) -> None:
+    job = flow(state)
+    note = acts.fork(job, a_step(2), [a_step(1), a_step(2)], actor="ann", reason="again")
+    detail = {"forked_from": job.id, "from_step": "step 2", "path": "2", "note": "again"}
+    assert (note.kind, note.actor, note.detail) == ("moved", "ann", detail)
+
+
+def test_what_cannot_be_forked() -> None:
+    for state in sorted(set(State) - ENDED):
+        with pytest.raises(IllegalMove, match="has ended"):
+            acts.fork(flow(state), a_step(), [a_step()], actor="ann")
+    with pytest.raises(IllegalMove, match="no workflow"):
+        acts.fork(a_job(State.DONE), a_step(), [a_step()], actor="ann")
+
+
+def test_nothing_is_built_on_what_was_undone() -> None:
+    undone, second = a_step(1, state="undone"), a_step(2)
+    job = flow(State.ROLLED_BACK)
+    with pytest.raises(IllegalMove, match="'step 1' was undone"):
+        acts.fork(job, second, [undone, second], actor="ann")
+    acts.fork(job, undone, [undone, second], actor="ann")  # begins before it
+    acts.fork(job, second, [a_step(1, state="undone", aside=3), second], actor="ann")
+
+
+# ---------------------------------------------------------------------------------------------- answers
+
+
+def held(*names: str) -> tuple[Job, list[Step]]:
+    opened = [a_step(at, name=name, state="started", repeatable=False) for at, name in enumerate(names, 2)]
+    return flow(State.HELD, open_step=names[0]), [a_step(1), *reversed(opened)]
+
+
+def test_that_it_happened_is_said_of_the_open_step() -> None:
+    job, steps = held("charge")
+    verdict = acts.resolve(job, "done", NOW, actor="ann", reason="seen", result="7", steps=steps)
+    assert (verdict.move, verdict.state, verdict.run_at, verdict.result) == (Move.REVIVE, State.READY, NOW, None)
+    assert (verdict.open_step, verdict.fresh_budgets, verdict.raises_fence) == ("", True, True)
+    [said] = verdict.steps
+    assert (said.name, said.state, said.result, said.ended_at) == ("charge", "recorded", "7", NOW)
+    assert verdict.notes[0].detail == {"answer": "done", "step": "charge", "note": "seen"}
+    with pytest.raises(IllegalMove, match="a result"):
+        acts.resolve(job, "done", NOW, actor="ann", steps=steps)
+    with pytest.raises(IllegalMove, match="not on record"):
+        acts.resolve(job, "done", NOW, actor="ann", result="7", steps=[a_step(1)])
+
+
+def test_the_next_open_step_has_its_own_question() -> None:
+    job, steps = held("charge", "ship")
+    verdict = acts.resolve(job, "done", NOW, actor="ann", result="7", steps=steps)
+    assert (verdict.state, verdict.open_step, verdict.raises_fence) == (State.HELD, "ship", True)
+    assert [step.name for step in verdict.steps] == ["charge"]
+
+
+def test_the_other_answers_leave_the_step() -> None:
+    job, steps = held("charge")
+    assert acts.resolve(job, "retry", NOW, actor="ann", steps=steps) == acts.revive(job, NOW, actor="ann")
+    assert acts.resolve(job, "rollback", NOW, actor="ann", steps=steps) == acts.rollback(job, NOW, actor="ann")
+    assert acts.resolve(job, "fail", NOW, actor="ann", steps=steps).state is State.DEAD
+
+
+def test_one_that_is_held_without_an_open_step_may_be_done() -> None:
+    verdict = acts.resolve(flow(State.HELD), "done", NOW, actor="ann", result="7")
+    assert (verdict.state, verdict.result, verdict.steps) == (State.DONE, "7", ())
+
+
+def test_one_that_is_being_undone_is_never_done() -> None:
+    job = flow(State.HELD, rolling_back=True)
+    with pytest.raises(IllegalMove, match="never done"):
+        acts.resolve(job, "done", NOW, actor="ann", result="7")
+    assert acts.resolve(job, "retry", NOW, actor="ann").state is State.READY
+    assert acts.resolve(job, "fail", NOW, actor="ann").state is State.DEAD
+
+
+def test_a_question_is_not_answered_by_a_move() -> None:
+    job = flow(State.WAITING, question="Ship it?")
+    with pytest.raises(IllegalMove, match=r"Ship it\?"):
+        acts.resolve(job, "done", NOW, actor="ann")
