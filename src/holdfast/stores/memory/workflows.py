@@ -42,7 +42,7 @@ class Workflows:
             return Answer.REFUSED
         if job.state is not State.RUNNING:
             return Answer.REFUSED
-        if any(self._is_taken(new) for new in record.jobs):
+        if self._are_taken(record.jobs):
             return Answer.TAKEN
         if not all(self._takes(signal) for signal in record.sent):
             return Answer.GONE
@@ -50,7 +50,9 @@ class Workflows:
         self._jobs[job.id] = replace(job, undoable=job.undoable or record.undoable, open_step=opened or None)
         for step in record.steps:
             self._put_step(job.id, step)
-        self._taken |= dict.fromkeys(record.taken, record.steps[0].position)
+        for signal_id in record.taken:
+            if signal_id in self._signals and self._signals[signal_id].job_id == job.id:
+                self._taken.setdefault(signal_id, record.steps[0].position)
         for new in record.jobs:
             self._jobs.setdefault(new.id, rows.first_row(new, self._clock.wall()))
         for signal in record.sent:
@@ -123,15 +125,17 @@ class Workflows:
     def _forget_workflow(self, job_id: str) -> None:
         self._steps.pop(job_id, None)
         self._signals = {key: each for key, each in self._signals.items() if each.job_id != job_id}
+        self._taken = {key: at for key, at in self._taken.items() if key in self._signals}
 
     def _put_step(self, job_id: str, step: Step) -> None:
         known = self._steps.setdefault(job_id, {})
         place = step.aside, step.position
         known[place] = rows.recorded(known.get(place), step)
 
-    def _is_taken(self, new: NewJob) -> bool:
-        holder = None if new.id in self._jobs else self._holder(new.key)
-        return holder is not None
+    def _are_taken(self, jobs: Sequence[NewJob]) -> bool:
+        """Say whether one of these cannot be stored because its key belongs to another, or to one beside it."""
+        keys = [new.key for new in jobs if new.key is not None and new.id not in self._jobs]
+        return len(set(keys)) < len(keys) or any(self._holder(key) is not None for key in keys)
 
     def _takes(self, signal: Signal) -> bool:
         job = self._jobs.get(signal.job_id)
