@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Lease, Record
 from holdfast.core.verdict import Failed, Outcome, Parked, Succeeded
@@ -324,15 +325,9 @@ def test_who_took_a_signal_first_has_it(store: Store) -> None:
     record(store, job, a_step(5, kind="wait"), taken=("one",))
     settle(store, row(store, job.id), Failed("x", final=True))
     dead = row(store, job.id)
-    set_aside(store, dead, 5)
+    verdict = replace(acts.revive(dead, store.now().wall, actor="ann"), aside_from=5)
+    assert store.move(dead.id, dead.state, dead.fence, verdict) is True
     assert store.inbox(job.id).signals == []
-
-
-def set_aside(store: Store, job: Any, position: int) -> None:
-    from holdfast.core import acts
-
-    verdict = replace(acts.revive(job, store.now().wall, actor="ann"), aside_from=position)
-    assert store.move(job.id, job.state, job.fence, verdict) is True
 
 
 # -------------------------------------------------------------------------------------------- children
