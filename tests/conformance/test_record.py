@@ -299,9 +299,10 @@ def test_a_record_is_that_of_its_own_workflow(store: Store) -> None:
     one, other = claim(store)
     store.signal(a_signal(other, id="others"))
     seen = row(store, other.id)
-    assert record(store, one, a_step(1), open_step="a", undoable=True, taken=("others",)) is ACCEPTED
+    greedy = a_record(one, a_step(1), open_step="a", undoable=True, taken=("others",))
+    assert store.record([greedy, a_record(other, a_step(2))]) == [ACCEPTED, ACCEPTED]
     assert row(store, other.id) == seen
-    assert store.steps(other.id) == []
+    assert (store.steps(one.id), store.steps(other.id)) == ([a_step(1)], [a_step(2)])
     assert [signal.id for signal in store.inbox(other.id).signals] == ["others"]
 
 

@@ -116,8 +116,9 @@ class Workflows:
         kept = {key: at for key, at in self._taken.items() if key not in ours or at < verdict.aside_from}
         self._taken = kept  # whoever took the others does not count any more: they wait to be taken again
 
-    def _tell_parent(self, job: Job) -> None:
-        """Tell the workflow that started the job, if any, that it has ended."""
+    def _tell_parent(self, job_id: str) -> None:
+        """Tell the workflow that started the job, if any, that it has ended, if it has."""
+        job = self._jobs[job_id]
         parent = self._jobs.get(job.parent or "")
         if job.state in ENDED and parent is not None and parent.workflow and parent.state in LIVE:
             self._jobs[parent.id] = rows.reached(parent, f"job:{job.id}", self._clock.wall())
