@@ -65,8 +65,6 @@ GUARDED = {
     ),
 }
 
-# Whose statements are tested elsewhere than in the file of their verb.
-
 # Conjuncts that can be dropped without harm, each with its reason.
 EQUIVALENT = {
     "sqlite claim_answers: state = 'running'": "a claim_id is only on rows that this claim made running, and is unique",
