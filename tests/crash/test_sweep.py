@@ -61,6 +61,8 @@ CASES = [
     *(Case("order_or_nothing", kill) for kill in IN_A_STEP),
 ]
 
+PLAYED = {case.kill.split(":")[0] for case in CASES if "." in case.kill and " " not in case.kill}
+
 
 @pytest.fixture
 def world(tmp_path: Path, db: str) -> Iterator[World]:
@@ -183,3 +185,44 @@ def test_an_order_that_dies_anywhere_is_done_or_rolled_back(world: World) -> Non
     sweep.run()
     for job_id in sweep.cases:
         sweep.check(job_id)
+
+
+DEEDS = ("step", "signal", "start", "transaction")
+
+
+@pytest.mark.slow  # a lease has to run out
+@on_every_store
+def test_a_zombie_that_returns_can_neither_record_nor_signal_nor_start(world: World) -> None:
+    with contextlib.closing(world.connect()) as db:
+        world.store.counts()  # its tables, and the schema that they are in, are there
+        db.execute("CREATE TABLE effect (job TEXT, fence INTEGER)")
+    zombie, other = world.tasks.zombie, world.tasks.other.enqueue().id
+    frozen = world.worker("ann", "--slots", "8")
+    jobs = {deed: zombie.using(lease_s=1.5).enqueue(deed, other).id for deed in DEEDS}
+    until(lambda: {line.step for line in ledger(world) if line.event == "comes"} == set(DEEDS), "all are in the middle")
+    world.until_state(other, "waiting")
+    world.worker("bob", "--slots", "8").until_ready()
+    world.freeze(frozen)
+    world.go()
+    before = {deed: world.until_state(job, "done") for deed, job in jobs.items()}
+    row = before["step"]
+    assert {(each.result, each.attempt, each.zombies) for each in before.values()} == {(str(row.fence), 2, 1)}
+    assert world.until_state(other, "done").result == f'"{row.fence}"'
+    children = world.app.find(task="child")
+    world.until_state(children[0].id, "done")
+    frozen.signal_group(signal.SIGCONT)
+    for job in jobs.values():
+        until(lambda job=job: "stale_report" in world.kinds(job), "the zombie reports")  # type: ignore[misc]
+    fine = world.tasks.child.enqueue().id  # it goes on working; its threads have come to an end
+    world.until_state(fine, "done")
+    for deed, job in jobs.items():
+        assert world.row(job) == before[deed], "nothing has changed"
+        assert [event.fence for event in world.events(job, "stale_report")] == [1]
+        fences = [step.fence for step in world.store.steps(job)]
+        assert fences == ([1, row.fence] if len(fences) > 1 else [1])
+    assert len(world.store.steps(jobs["step"])) == 2
+    assert [job.id for job in world.app.find(task="child")] == [fine, children[0].id]
+    assert len(world.events(other, "signalled")) == 1
+    with contextlib.closing(world.connect()) as db:
+        effects = [tuple(each) for each in db.execute("SELECT job, fence FROM effect")]
+    assert effects == [(jobs["transaction"], row.fence)]
