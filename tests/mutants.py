@@ -1480,14 +1480,14 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "stores/sqlite/queries.sql",
         "state = iif(ending.state = 'waiting' AND job.inbox <> ending.inbox, 'ready', ending.state)",
         "state = ending.state",
-        (f"{CONFORMANCE}/test_signal.py",),
+        (f"{CONFORMANCE}/test_parking.py",),
     ),
     (
         "a wake-up is lost on PostgreSQL",
         "stores/postgres/queries.sql",
         "state = CASE WHEN ending.state = 'waiting' AND job.inbox <> ending.inbox THEN 'ready' ELSE ending.state END",
         "state = ending.state",
-        (f"{CONFORMANCE}/test_signal.py",),
+        (f"{CONFORMANCE}/test_parking.py",),
     ),
     (
         "nobody wakes a timer",
@@ -1495,6 +1495,34 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "        earliest = self._store.rouse()\n",
         "        earliest = None\n",
         WORKFLOW,
+    ),
+    (
+        "what a zombie says of a workflow counts when its successor is in the same batch",
+        "stores/postgres/workflows.py",
+        "leases.get(record.lease.job_id, record.lease) != record.lease",
+        "False",
+        (f"{CONFORMANCE}/test_record.py",),
+    ),
+    (
+        "two records of one step are written by one statement",
+        "stores/postgres/workflows.py",
+        "not steps.isdisjoint(own)",
+        "False",
+        (f"{CONFORMANCE}/test_record.py",),
+    ),
+    (
+        "what starts a child overtakes what was recorded before it",
+        "stores/sqlite/workflows.py",
+        "            _write(db, plain)  # what came before is written before\n            plain = []\n",
+        "",
+        (f"{CONFORMANCE}/test_record.py",),
+    ),
+    (
+        "a step that is begun anew keeps the undo of the old code",
+        "workflow/run.py",
+        "replace(call.known, has_undo=has_undo, repeatable=repeatable, **begun)",
+        "replace(call.known, **begun)",
+        ("tests/workflow/test_undo.py",),
     ),
 ]
 

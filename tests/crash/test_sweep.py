@@ -142,6 +142,7 @@ class Sweep:
         in_order = list(dict.fromkeys(begun))
         assert in_order == list(STEPS[: len(in_order)])
         assert begun == sorted(begun, key=STEPS.index), "no step is run after the next one: it was recorded"
+        assert len(begun) <= len(in_order) + 1, "only what was interrupted is run again"
         for name in ONCE:
             assert begun.count(name) <= 1 + self.allowed.get((job_id, name), 0)
         for step in steps:
@@ -155,6 +156,7 @@ class Sweep:
         undos = [line for line in lines if line.event == "undo"]
         names = [line.step for line in undos]
         assert names == sorted(names, key=STEPS.index, reverse=True), "in reverse, and none after the next one"
+        assert len(names) <= len(set(names)) + 1, "only what was interrupted is undone again"
         for step in steps:
             own = [line for line in undos if line.step == step.name]
             wanted = undoes and step.name in UNDONE
