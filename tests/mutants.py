@@ -1518,6 +1518,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         (f"{CONFORMANCE}/test_record.py",),
     ),
     (
+        "a step that must not be repeated is begun and nobody is told",
+        "workflow/run.py",
+        "if undo is not None or not repeatable:",
+        "if False:",
+        ("tests/crash/test_workflows.py",),
+    ),
+    (
+        "undos run in the order of the steps",
+        "core/flow.py",
+        "key=lambda step: -step.position",
+        "key=lambda step: step.position",
+        ("tests/crash/test_workflows.py",),
+    ),
+    (
         "a step that is begun anew keeps the undo of the old code",
         "workflow/run.py",
         "replace(call.known, has_undo=has_undo, repeatable=repeatable, **begun)",
