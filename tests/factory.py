@@ -151,7 +151,43 @@ def revive(store: Store, job: Job) -> bool:
 def picture(store: Store) -> Any:
     """Everything that can be read from the store. Two that are equal: nothing was changed in between."""
     jobs = store.find(Filter(limit=10_000))
-    return jobs, store.journal(limit=10_000), store.counts(), store.workers(gone=True), store.paused()
+    flows = [(store.steps(job.id, aside=True), store.inbox(job.id)) for job in jobs if job.workflow]
+    return jobs, flows, store.journal(limit=10_000), store.counts(), store.workers(gone=True), store.paused()
+
+
+# Of workflows:
+
+
+def start_flow(store: Store, worker: str | None = None, **given: Any) -> Job:
+    """Add a workflow and claim it, and nothing else."""
+    return start(store, worker, **{"workflow": True} | given)
+
+
+def a_step(position: int = 1, state: str = "recorded", **given: Any) -> Step:
+    named: dict[str, Any] = {"path": str(position), "kind": "step", "name": f"step-{position}"}
+    named |= {"attempt": 1, "fence": 1, "started_at": 8.0, "ended_at": None if state == "started" else 9.0}
+    return Step(position=position, state=state, **named | given)  # type: ignore[arg-type]
+
+
+def a_record(job: Job | Lease, *steps: Step, **given: Any) -> Record:
+    """What the attempt that has this lease wants to be written."""
+    lease = job.lease if isinstance(job, Job) else job
+    return Record(lease=lease, worker="w", steps=steps, **given)
+
+
+def record(store: Store, job: Job | Lease, *steps: Step, **given: Any) -> Answer:
+    [answer] = store.record([a_record(job, *steps, **given)])
+    return answer
+
+
+def a_signal(job: Job, name: str = "go", **given: Any) -> Signal:
+    return Signal(id=given.pop("id", f"signal-{next(_numbers)}"), job_id=job.id, name=name, **given)
+
+
+def park(store: Store, job: Job, *awaits: str, **given: Any) -> Job:
+    """Let a workflow wait for these things; return its row, whatever became of it."""
+    assert settle(store, job, Parked("waits", awaits=awaits, **given)) is Answer.ACCEPTED
+    return row(store, job.id)
 
 
 def stale_reports(store: Store, job_id: str | None = None) -> list[Event]:
@@ -248,20 +284,3 @@ STALE: dict[str, Callable[[Store], Lease]] = {
     for name, make in list(globals().items())
     if name.startswith(("_after_", "_with_", "_of_a_"))
 }
-
-
-def a_step(position: int = 1, **given: Any) -> Step:
-    """A recorded step; its path is its position unless one is given."""
-    named: dict[str, Any] = {"position": position, "path": str(position), "kind": "step", "name": f"step {position}"}
-    named |= {"state": "recorded", "attempt": 1, "fence": 1, "result": "1", "started_at": 1.0, "ended_at": 2.0}
-    return Step(**named | given)
-
-
-def record(store: Store, job: Job, *steps: Step, **given: Any) -> Answer:
-    """Record steps of the attempt that `job` shows."""
-    [answer] = store.record([Record(lease=job.lease, worker=job.worker, steps=steps, **given)])
-    return answer
-
-
-def a_signal(job: Job, name: str = "go", **given: Any) -> Signal:
-    return Signal(**{"id": f"signal-{next(_numbers)}", "job_id": job.id, "name": name, "value": '"v"'} | given)

@@ -41,29 +41,33 @@ CONFORMANCE = "tests/conformance"
 CORE = ("tests/core",)
 STORE = (CONFORMANCE, "tests/test_sqlite_store.py")
 
+# Where else a statement whose name begins so is tested; these run first.
+FURTHER = {
+    "move_": f"{CONFORMANCE}/test_move_steps.py",
+    "signal_": f"{CONFORMANCE}/test_parking.py",
+    "settle": f"{CONFORMANCE}/test_parking.py",
+}
+
 # Statements whose WHERE protects somebody: every conjunct is a guard.
 GUARDED = {
     "sqlite": (
         *("claim_worker", "claim", "claim_answers", "beat_worker", "beat", "beat_lost", "beat_cancelled"),
         *("settle", "settle_done", "transaction", "overdue", "vanished", "retire", "move", "purge", "delete", "due"),
         *("declare_again", "fire", "fire_job", "pause_schedule"),
-        *("record_owned", "record", "record_facts", "record_taken", "steps", "signal_reach", "inbox_signals", "rouse"),
-        *("rouse_next", "fork", "move_aside", "move_give_back", "purge_signals"),
+        *("record_owned", "record", "record_facts", "record_taken", "steps", "steps_aside", "signal_known"),
+        *("signal_reach", "inbox", "inbox_signals", "rouse", "rouse_next", "fork", "move_aside", "move_give_back"),
+        *("purge_steps", "purge_signals"),
     ),
     "postgres": (
         *("add_holders", "claim", "claim_answers", "beat", "settle", "settle_done", "settle_seen", "transaction"),
         *("overdue", "deadline", "vanished", "retire", "acquire", "resign", "move", "purge", "delete", "find"),
         *("unserved", "due", "declare_again", "fire", "pause_schedule"),
-        *("record", "steps", "signal", "signal_parents", "inbox", "rouse", "fork", "move_steps", "move_aside"),
-        *("move_give_back", "find_workflows"),
+        *("record", "record_lock", "record_seen", "steps", "signal", "signal_parents", "inbox"),
+        *("rouse", "fork", "move_steps", "move_aside", "move_give_back", "find_workflows"),
     ),
 }
 
 OF_SCHEDULES = ("declare_again", "fire", "fire_job", "pause_schedule")
-# Whose statements are tested elsewhere than in the file of their verb.
-WORKFLOWS = {"steps": "record", "inbox": "signal", "rouse": "signal", "fork": "signal"}
-WORKFLOWS |= {"move_steps": "signal", "move_aside": "signal", "move_give_back": "signal", "purge_signals": "record"}
-
 # Conjuncts that can be dropped without harm, each with its reason.
 EQUIVALENT = {
     "sqlite claim_answers: state = 'running'": "a claim_id is only on rows that this claim made running, and is unique",
@@ -106,6 +110,18 @@ EQUIVALENT = {
     "postgres vanished: job.state = 'running'": "only a running job has a worker: a CHECK says so",
     "postgres retire.forgotten: allowed.yes": "who is long gone and holds nothing may be forgotten by anybody",
     "postgres retire.forgotten: job.state = 'running'": "only a running job has a worker: a CHECK says so",
+    "sqlite rouse: state = 'waiting'": "only who waits has a wake_at: a CHECK says so",
+    "sqlite rouse: wake_at IS NOT NULL": "it names the index; NULL is not before anything",
+    "sqlite rouse_next: state = 'waiting'": "only who waits has a wake_at: a CHECK says so",
+    "sqlite rouse_next: wake_at IS NOT NULL": "it names the index; the least of all is never NULL",
+    "postgres rouse.due: job.state = 'waiting'": "only who waits has a wake_at: a CHECK says so",
+    "postgres rouse.due: job.wake_at IS NOT NULL": "it names the index; NULL is not before anything",
+    "postgres rouse: job.state = 'waiting'": "only who waits has a wake_at: a CHECK says so",
+    "postgres rouse: job.wake_at IS NOT NULL": "it names the index; NULL comes last",
+    "postgres record_lock: id = ANY (%(ids)s::text[])": "it locks more than it must",
+    "postgres signal.reached: NOT EXISTS (SELECT FROM known)": "the key of the table says the same, later",
+    "postgres signal.told: state = 'ready'": "a hint too many: who is woken looks and sleeps again",
+    "postgres signal_parents.told: state = 'ready'": "a hint too many: who is woken looks and sleeps again",
 }
 
 
@@ -140,8 +156,9 @@ def sql_mutants() -> Iterator[Mutant]:
             start, end = span(whole, guard.query)
             verb = "acquire" if ".duty:" in guard.name or ".allowed:" in guard.name else guard.query.split("_")[0]
             verb = "fire" if guard.query in OF_SCHEDULES else verb
-            nearest = f"{CONFORMANCE}/test_{WORKFLOWS.get(guard.query, WORKFLOWS.get(verb, verb))}.py"
-            tests = (nearest, *STORE) if (ROOT / nearest).exists() else STORE
+            nearest = f"{CONFORMANCE}/test_{verb}.py"
+            near = [*(file for word, file in FURTHER.items() if guard.query.startswith(word)), nearest]
+            tests = (*(test for test in near if (ROOT / test).exists()), *STORE)
             tests = (tests[0], "tests/stores/test_postgres_guards.py", *tests[1:]) if store == "postgres" else tests
             if "claim_try" in guard.name:
                 tests = OUTAGES
@@ -178,7 +195,8 @@ def span(whole: str, query: str) -> tuple[int, int]:
 
 BEGINS = re.compile(r"\b(?:WHERE|AND|OR|(?<!DISTINCT )ON(?! CONFLICT))\s+")
 ENDS = re.compile(
-    r"\s+(?:AND|OR|AS|ORDER BY|LIMIT|RETURNING|GROUP BY|UNION|FOR|(?:LEFT |CROSS )?JOIN|WHERE)\b|;|,|\s*\)|\s*$"
+    r"\s+(?:AND|OR|AS|ORDER BY|LIMIT|RETURNING|GROUP BY|UNION|FOR|(?:LEFT |CROSS )?JOIN|WHERE|ON CONFLICT)\b"
+    r"|(?<!DISTINCT)\s+FROM\b|;|,|\s*\)|\s*$"
 )
 PART = re.compile(r"^(?:WITH (?:RECURSIVE )?)?(\w+)(?: \([\w, ]+\))? AS (?:MATERIALIZED )?\($", re.MULTILINE)
 
@@ -1764,14 +1782,14 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "stores/sqlite/queries.sql",
         "state = iif(ending.state = 'waiting' AND job.inbox <> ending.inbox, 'ready', ending.state)",
         "state = ending.state",
-        (f"{CONFORMANCE}/test_signal.py",),
+        (f"{CONFORMANCE}/test_parking.py",),
     ),
     (
         "a wake-up is lost on PostgreSQL",
         "stores/postgres/queries.sql",
         "state = CASE WHEN ending.state = 'waiting' AND job.inbox <> ending.inbox THEN 'ready' ELSE ending.state END",
         "state = ending.state",
-        (f"{CONFORMANCE}/test_signal.py",),
+        (f"{CONFORMANCE}/test_parking.py",),
     ),
     (
         "nobody wakes a timer",
@@ -1779,6 +1797,48 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "        earliest = self._store.rouse()\n",
         "        earliest = None\n",
         WORKFLOW,
+    ),
+    (
+        "what a zombie says of a workflow counts when its successor is in the same batch",
+        "stores/postgres/workflows.py",
+        "leases.get(record.lease.job_id, record.lease) != record.lease",
+        "False",
+        (f"{CONFORMANCE}/test_record.py",),
+    ),
+    (
+        "two records of one step are written by one statement",
+        "stores/postgres/workflows.py",
+        "not steps.isdisjoint(own)",
+        "False",
+        (f"{CONFORMANCE}/test_record.py",),
+    ),
+    (
+        "what starts a child overtakes what was recorded before it",
+        "stores/sqlite/workflows.py",
+        "            _write(db, plain)  # what came before is written before\n            plain = []\n",
+        "",
+        (f"{CONFORMANCE}/test_record.py",),
+    ),
+    (
+        "a step that must not be repeated is begun and nobody is told",
+        "workflow/run.py",
+        "if undo is not None or not repeatable:",
+        "if False:",
+        ("tests/crash/test_workflows.py",),
+    ),
+    (
+        "undos run in the order of the steps",
+        "core/flow.py",
+        "key=lambda step: -step.position",
+        "key=lambda step: step.position",
+        ("tests/crash/test_workflows.py",),
+    ),
+    (
+        "a step that is begun anew keeps the undo of the old code",
+        "workflow/run.py",
+        "replace(call.known, has_undo=has_undo, repeatable=repeatable, **begun)",
+        "replace(call.known, **begun)",
+        ("tests/workflow/test_undo.py",),
     ),
 ]
 

@@ -21,7 +21,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from holdfast.core import acts
 from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import Policy, Retry
-from holdfast.core.records import Event, Filter, Job, Lease, NewJob, Pulse, Record, Signal, Step, Worker
+from holdfast.core.records import Event, Filter, Job, Lease, NewJob, Pulse, Worker
 from holdfast.core.verdict import (
     Cancelled,
     Failed,
@@ -182,82 +182,6 @@ class Stores(RuleBasedStateMachine):
             return store.settle([judged(store, job, outcome) for job in (now if knows else jobs)])
 
         self.agree(call, unique([pair, other, third][:many]))
-
-    # ------------------------------------------------------------------------------------------ workflows
-
-    @rule(pair=attempts, other=attempts, third=attempts, many=some, position=st.integers(1, 3),
-          state=st.sampled_from(["started", "recorded", "recorded", "undone"]),
-          open_step=st.sampled_from([None, None, "", "x", "y"]), undoable=st.booleans(), child=rarely, sent=rarely,
-          take=st.booleans(), key=st.sampled_from(KEYS))  # fmt: skip
-    def record(
-        self, pair: Pair, other: Pair, third: Pair, many: int, position: int, state: Any, child: bool, sent: bool,
-        take: bool, key: str | None, **facts: Any,
-    ) -> None:  # fmt: skip
-        """Attempts write steps, whether they may or not: all leases that were ever given are kept."""
-        number = next(self.numbers)
-        step = Step(
-            position=position, path=str(position), kind="step", name=f"s{position}", state=state, attempt=1,
-            fence=number, result=f'"{number}"', has_undo=number % 2 == 0, repeatable=number % 3 > 0,
-            error=None if number % 5 else "no", started_at=1.0, ended_at=float(number),
-        )  # fmt: skip
-
-        def call(store: Store, jobs: list[Job]) -> list[Answer]:
-            records = []
-            for job in jobs:
-                new = NewJob(id=f"child-{number}-{job.id}", task="t", payload="{}", queue="a", key=key, parent=job.id)
-                signal = Signal(id=f"signal-{number}-{job.id}", job_id=other.memory.id, name="go", value="1")
-                waiting = [each.id for each in store.inbox(job.id).signals][:1] if take else []
-                records.append(Record(
-                    lease=job.lease, worker=job.worker, steps=(step,), jobs=(new,) if child else (),
-                    sent=(signal,) if sent else (), taken=tuple(waiting), **facts,
-                ))  # fmt: skip
-            return store.record(records)
-
-        pairs = unique([pair, other, third][:many])
-        self.agree(call, pairs)
-        self._same_steps(pairs)
-
-    @rule(pair=seen, name=st.sampled_from(["go", "stop"]), again=rarely)
-    def signal(self, pair: Pair, name: str, again: bool) -> None:
-        number = 0 if again else next(self.numbers)
-        signal = Signal(id=f"sent-{number}", job_id=pair.memory.id, name=name, value='"v"', actor="ann")
-        self.agree(lambda store, _: store.signal(signal))
-        self._same_steps([pair])
-
-    @rule(pair=attempts, behind=st.sampled_from([0, 0, 0, 1]), wake_s=st.sampled_from([None, 0.5, 1.5]),
-          awaits=st.sampled_from([("signal:go",), ("signal:go", "job:job-2"), ()]))  # fmt: skip
-    def park(self, pair: Pair, behind: int, wake_s: float | None, awaits: tuple[str, ...]) -> None:
-        """Wait; perhaps something came after the look (`behind`)."""
-        wake_at = None if wake_s is None else self.clock.wall() + wake_s
-
-        def call(store: Store, job: Job) -> list[Answer]:
-            seen = store.inbox(job.id).count - behind
-            return store.settle([judged(store, job, Parked("waits", wake_at, awaits, "?", seen))])
-
-        self.agree(call, pair)
-
-    @rule(limit=st.sampled_from([1, 500]))
-    def rouse(self, limit: int) -> None:
-        self.agree(lambda store, _: store.rouse(limit))
-
-    @rule(pair=attempts, position=st.integers(1, 3))
-    def set_aside(self, pair: Pair, position: int) -> None:
-        def call(store: Store, job: Job) -> bool | None:
-            now = store.get(job.id)
-            if now is None or now.state not in (State.HELD, State.DEAD, State.CANCELLED):
-                return None
-            verdict = acts.revive(now, self.clock.wall(), actor="ann")
-            return store.move(now.id, now.state, now.fence, msgspec.structs.replace(verdict, aside_from=position))
-
-        self.agree(call, pair)
-        self._same_steps([pair])
-
-    def _same_steps(self, pairs: Sequence[Pair]) -> None:
-        for pair in pairs:
-            self.agree(lambda store, job: store.steps(job.id, aside=True), pair)
-            self.agree(lambda store, job: store.inbox(job.id), pair)
-
-    more_records, more_signals = record, signal
 
     # --------------------------------------------------------------------------------- finding the dead
 
@@ -445,9 +369,7 @@ class Stores(RuleBasedStateMachine):
 
     def _new(self, policy: Policy, *, queue: str = "a", task: str = "t", **given: Any) -> NewJob:
         number = next(self.numbers)
-        parent = f"job-{number - 2}" if number % 3 == 0 else None
-        family = {"workflow": number % 2 == 0, "parent": parent}
-        return NewJob(id=f"job-{number}", task=task, payload="{}", queue=queue, policy=policy, **family, **given)
+        return NewJob(id=f"job-{number}", task=task, payload="{}", queue=queue, policy=policy, **given)
 
     def _add(self, jobs: list[NewJob]) -> None:
         self.agree(lambda store, _: store.add(jobs))

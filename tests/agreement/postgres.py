@@ -8,10 +8,10 @@ from tests.agreement.machine import Stores
 from tests.conftest import empty
 
 
-def stores_at(address: str) -> type[Stores]:
+def stores_at(address: str, machine: type[Stores] = Stores) -> type[Stores]:
     """Return the machine over the database at this address."""
 
-    class PostgresStores(Stores):
+    class PostgresStores(machine):  # type: ignore[misc, valid-type]
         rounding = 0.0
 
         def open_second(self) -> Store:

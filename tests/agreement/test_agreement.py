@@ -8,6 +8,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.agreement.machine import Stores
 from tests.agreement.postgres import stores_at
+from tests.agreement.workflows import Workflows
 
 EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "0"))
 
@@ -31,3 +32,13 @@ def test_memory_and_sqlite_agree() -> None:
 @pytest.mark.slow  # every step is a dozen round trips
 def test_memory_and_postgres_agree(postgres_server: str) -> None:
     run_state_machine_as_test(stores_at(postgres_server), settings=drawn(25))
+
+
+@pytest.mark.slow  # a hundred runs of sixty steps
+def test_memory_and_sqlite_agree_about_workflows() -> None:
+    run_state_machine_as_test(Workflows, settings=drawn(120))
+
+
+@pytest.mark.slow  # every step is a dozen round trips
+def test_memory_and_postgres_agree_about_workflows(postgres_server: str) -> None:
+    run_state_machine_as_test(stores_at(postgres_server, Workflows), settings=drawn(25))

@@ -1,5 +1,7 @@
 """The machine itself is tested: with one guard of the SQL dropped, the two stores must stop agreeing."""
 
+import sqlite3
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -8,6 +10,7 @@ from holdfast.stores.postgres.connection import _QUERIES
 from holdfast.stores.sqlite.batch import Q
 from tests.agreement.machine import Stores
 from tests.agreement.postgres import stores_at
+from tests.agreement.workflows import Workflows
 from tests.mutants import guards
 
 QUICK = settings(
@@ -52,6 +55,33 @@ ON_POSTGRES = [  # those that are found soon; tests/mutants.py drops every one
     "move.moved: job.state = %(seen_state)s",
     "delete.gone: fence = %(seen_fence)s",
 ]
+FLOWS_ON_SQLITE = [
+    "record_owned: job.fence = token.value ->> 1",
+    "record_owned: job.claim_id = token.value ->> 2",
+    "record_owned: job.state = 'running'",
+    "record: step.state = 'started'",
+    "record: excluded.state = 'undone'",
+    "record_taken: job_id = :id",
+    "signal_reach: workflow = 1",
+    "signal_reach: state IN ('ready', 'running', 'waiting', 'held')",
+    "signal_reach: :what IN (SELECT value FROM json_each(awaits))",
+    "settle: job.inbox <> ending.inbox",
+    "inbox_signals: taken IS NULL",
+    "rouse: wake_at <= :wall",
+    "fork: aside = 0",
+    "move_aside: position >= :aside_from",
+    "move_give_back: taken >= :aside_from",
+    "purge_steps: job_id IN (SELECT value ->> 1 FROM json_each(:jobs))",
+]
+FLOWS_ON_POSTGRES = [  # those that are found soon
+    "record.mine: job.fence = token.fence",
+    "record.mine: job.state || '' = 'running'",
+    "record.written: (value ->> 17)::bigint IN (SELECT place FROM mine)",
+    "record.told: job.id IN (SELECT id FROM mine)",
+    "signal.reached: job.state || '' IN ('ready', 'running', 'waiting', 'held')",
+    "settle.applied: job.inbox <> ending.inbox",
+    "rouse.due: job.wake_at <= (SELECT wall FROM clock)",
+]
 
 
 @pytest.mark.parametrize("guard", ON_SQLITE)
@@ -69,3 +99,23 @@ def test_it_is_missed_on_postgres(guard: str, monkeypatch: pytest.MonkeyPatch, p
     monkeypatch.setitem(_QUERIES, without.query, without.statement)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(stores_at(postgres_server), settings=QUICK)
+
+
+@pytest.mark.slow  # sixty steps of two stores, some of them many times
+@pytest.mark.parametrize("guard", FLOWS_ON_SQLITE)
+def test_the_machine_of_workflows_misses_it(guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    without = WITHOUT[f"sqlite {guard}"]
+    monkeypatch.setitem(Q, without.query, without.statement)
+    with pytest.raises((AssertionError, sqlite3.Error)):
+        run_state_machine_as_test(Workflows, settings=QUICK)
+
+
+@pytest.mark.slow  # some need ten runs, each of a thousand round trips
+@pytest.mark.parametrize("guard", FLOWS_ON_POSTGRES)
+def test_the_machine_of_workflows_misses_it_on_postgres(
+    guard: str, monkeypatch: pytest.MonkeyPatch, postgres_server: str
+) -> None:
+    without = WITHOUT[f"postgres {guard}"]
+    monkeypatch.setitem(_QUERIES, without.query, without.statement)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(stores_at(postgres_server, Workflows), settings=QUICK)

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.core.machine import State
 from holdfast.stores.protocol import Store
-from tests.factory import job_in, make_job, picture
+from tests.factory import a_signal, a_step, job_in, make_job, park, picture, record, row, start_flow
 
 STILL = sorted(set(State) - {State.RUNNING})
 
@@ -48,3 +48,29 @@ def test_a_deleted_jobs_id_and_key_are_free(store: Store) -> None:
     job = job_in(store, State.HELD, key="k")
     store.delete(job.id, State.HELD, job.fence)
     assert not store.add([make_job(id=job.id, key="k")])[0].existed
+
+
+def test_a_workflow_goes_with_its_steps_and_signals_and_with_nobody_elses(store: Store) -> None:
+    flows = [start_flow(store) for _ in range(2)]
+    for job in flows:
+        record(store, job, a_step(1))
+        store.signal(a_signal(job, id=f"for-{job.id}"))
+        park(store, job)
+    gone, other = (row(store, job.id) for job in flows)
+    assert store.delete(gone.id, gone.state, gone.fence) is True
+    assert (store.steps(gone.id, aside=True), store.inbox(gone.id).signals) == ([], [])
+    assert store.steps(other.id) == [a_step(1)]
+    assert [signal.id for signal in store.inbox(other.id).signals] == [f"for-{other.id}"]
+
+
+def test_who_is_added_under_a_deleted_id_finds_nothing_of_the_first(store: Store) -> None:
+    job = start_flow(store)
+    record(store, job, a_step(1))
+    store.signal(a_signal(job, id="one"))
+    record(store, job, a_step(2, kind="wait"), taken=("one",))
+    parked = park(store, job)
+    store.delete(job.id, parked.state, parked.fence)
+    anew = start_flow(store, id=job.id)
+    assert store.steps(job.id) == []
+    store.signal(a_signal(anew, id="one"))
+    assert [signal.id for signal in store.inbox(job.id).signals] == ["one"]

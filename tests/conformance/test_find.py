@@ -1,13 +1,14 @@
 """find: jobs by state, queue, task, worker, key; newest first; in pages."""
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.factory import add, enrol, job_in, make_job, row, start
+from tests.factory import add, enrol, job_in, make_job, park, row, start, start_flow
 
 
 def ids(jobs: list[Job]) -> list[str]:
@@ -108,3 +109,28 @@ def test_by_id(store: Store) -> None:
     assert store.find(Filter(ids=(held.id, ready.id), queue="mail")) == [ready]
     assert ids(store.find(Filter(ids=(held.id, done.id, ready.id), limit=1, before=ready.id))) == [done.id]
     assert store.find(Filter(ids=())) == []
+
+
+@pytest.mark.parametrize("state", [None, *State])
+def test_workflows_and_other_jobs_in_every_state(store: Store, state: State | None) -> None:
+    states = (state,) if state else ()
+    made = [job_in(store, state or State.READY, workflow=number % 2 == 0, queue="a") for number in range(4)]
+    flows, plain = ids([made[2], made[0]]), ids([made[3], made[1]])
+    for given in (Filter(states=states), Filter(states=states, ids=tuple(job.id for job in made))):
+        assert ids(store.find(replace(given, workflow=True))) == flows
+        assert ids(store.find(replace(given, workflow=False))) == plain
+    assert ids(store.find(Filter(states=states, workflow=True, queue="b"))) == []
+    assert ids(store.find(Filter(states=states, workflow=True, limit=1))) == flows[:1]
+    assert ids(store.find(Filter(states=states, workflow=True, before=made[2].id))) == flows[1:]
+
+
+def test_who_asks_a_person(store: Store) -> None:
+    asks, waits = park(store, start_flow(store), "signal:a", question="Ship it?"), park(store, start_flow(store))
+    runs = start_flow(store)
+    for given in (Filter(), Filter(workflow=True), Filter(ids=(asks.id, waits.id, runs.id))):
+        assert ids(store.find(replace(given, asking=True))) == [asks.id]
+        assert ids(store.find(replace(given, asking=False))) == [runs.id, waits.id]
+    assert ids(store.find(Filter(states=(State.WAITING,), asking=True))) == [asks.id]
+    assert ids(store.find(Filter(states=(State.WAITING,), asking=False))) == [waits.id]
+    assert ids(store.find(Filter(states=(State.RUNNING,), asking=False))) == [runs.id]
+    assert store.find(Filter(worker=runs.worker, asking=True)) == []

@@ -4,9 +4,10 @@ import pytest
 
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.records import Filter
+from holdfast.core.verdict import Succeeded
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.factory import add, job_in, make_job, picture
+from tests.factory import a_signal, a_step, add, job_in, make_job, picture, record, settle, start_flow
 
 EVERY = sorted(State)
 
@@ -85,3 +86,16 @@ def test_an_id_may_be_used_again_after_the_purge(store: Store, clock: FakeClock)
     job = job_in(store, State.DONE, key="k")
     store.purge([State.DONE], clock.wall() + 1)
     assert not store.add([make_job(id=job.id, key="k")])[0].existed
+
+
+def test_a_workflow_goes_with_its_steps_and_signals_and_with_nobody_elses(store: Store, clock: FakeClock) -> None:
+    old, other = start_flow(store), start_flow(store)
+    for job in (old, other):
+        record(store, job, a_step(1))
+        store.signal(a_signal(job, id=f"for-{job.id}"))
+    settle(store, old, Succeeded())
+    clock.advance(1)
+    assert store.purge(EVERY, clock.wall()) == 1
+    assert (store.steps(old.id, aside=True), store.inbox(old.id).signals) == ([], [])
+    assert store.steps(other.id) == [a_step(1)]
+    assert [signal.id for signal in store.inbox(other.id).signals] == [f"for-{other.id}"]

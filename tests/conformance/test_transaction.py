@@ -17,7 +17,23 @@ from holdfast.core.records import Lease, NewJob
 from holdfast.core.verdict import Failed, Outcome, Succeeded
 from holdfast.errors import LeaseLost, TransactionExpired
 from holdfast.stores.protocol import Answer, Store
-from tests.factory import EXPIRED, STALE, add, claim, make_job, picture, row, settle, settlement, start
+from tests.factory import (
+    EXPIRED,
+    STALE,
+    a_record,
+    a_signal,
+    a_step,
+    add,
+    claim,
+    make_job,
+    park,
+    picture,
+    row,
+    settle,
+    settlement,
+    start,
+    start_flow,
+)
 
 with_sql = pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
 only_sqlite = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
@@ -245,3 +261,66 @@ def test_a_user_error_in_sql_is_the_users_and_changes_nothing(store: Store, ledg
     ):
         transaction.connection.execute("INSERT INTO no_such_table VALUES (1)")
     assert (picture(store), ledger()) == (before, [])
+
+
+# ------------------------------------------------------------------------------------------ of workflows
+
+
+@with_sql
+def test_writes_and_record_are_committed_together_and_the_attempt_goes_on(store: Store, ledger: Ledger) -> None:
+    job = start_flow(store)
+    for number in (1, 2):
+        with store.transaction(job.lease, 5.0) as transaction:
+            transaction.connection.execute("INSERT INTO ledger VALUES ('paid')")
+            assert (len(ledger()), len(store.steps(job.id))) == (number - 1, number - 1)
+            assert transaction.record(a_record(job, a_step(number, kind="transaction"))) is Answer.ACCEPTED
+    assert (ledger(), [step.position for step in store.steps(job.id)]) == (["paid", "paid"], [1, 2])
+    assert row(store, job.id) == job
+    assert settle(store, job, Succeeded()) is Answer.ACCEPTED
+
+
+@with_sql
+@pytest.mark.parametrize("stale", STALE.values(), ids=STALE.keys())
+def test_a_record_that_is_refused_undoes_the_writes(
+    store: Store, ledger: Ledger, stale: Callable[[Store], Lease]
+) -> None:
+    running = start_flow(store)
+    lease = stale(store)
+    before = row(store, lease.job_id)
+    with store.transaction(running.lease, 5.0) as transaction:
+        transaction.connection.execute("INSERT INTO ledger VALUES ('paid twice')")
+        assert transaction.record(a_record(lease, a_step(1))) is Answer.REFUSED
+    assert (ledger(), row(store, lease.job_id), store.steps(lease.job_id)) == ([], before, [])
+
+
+@with_sql
+def test_a_record_that_cannot_start_its_child_undoes_the_writes(store: Store, ledger: Ledger) -> None:
+    add(store, key="k")
+    job = start_flow(store)
+    with store.transaction(job.lease, 5.0) as transaction:
+        transaction.connection.execute("INSERT INTO ledger VALUES ('paid')")
+        record = a_record(job, a_step(1), jobs=(make_job(key="k"),))
+        assert transaction.record(record) is Answer.TAKEN
+    assert (ledger(), store.steps(job.id)) == ([], [])
+
+
+@with_sql
+def test_children_and_signals_go_with_the_record_and_its_writes(store: Store, ledger: Ledger) -> None:
+    job, other = start_flow(store), park(store, start_flow(store), "signal:go")
+    with store.transaction(job.lease, 5.0) as transaction:
+        transaction.connection.execute("INSERT INTO ledger VALUES ('paid')")
+        record = a_record(job, a_step(1), jobs=(make_job(id="child", parent=job.id),), sent=(a_signal(other),))
+        assert transaction.record(record) is Answer.ACCEPTED
+    assert (ledger(), row(store, "child").state, row(store, other.id).state) == (["paid"], State.READY, State.READY)
+
+
+@with_sql
+def test_a_child_that_settles_with_its_writes_wakes_its_parent(store: Store, ledger: Ledger) -> None:
+    parent = start_flow(store)
+    child = start(store, parent=parent.id)
+    park(store, parent, f"job:{child.id}")
+    with store.transaction(child.lease, 5.0) as transaction:
+        transaction.connection.execute("INSERT INTO ledger VALUES ('paid')")
+        assert transaction.settle(settlement(child, Succeeded())) is Answer.ACCEPTED
+    assert (ledger(), row(store, child.id).state) == (["paid"], State.DONE)
+    assert (row(store, parent.id).state, row(store, parent.id).inbox) == (State.READY, 1)

@@ -63,9 +63,9 @@ def test_that_step_and_later_ones_are_set_aside_and_named(state: State) -> None:
     assert (verdict.open_step, verdict.undo_requested) == ("", False)
     revived, moved = verdict.notes
     assert revived.kind == "revived"
-    set_aside = ["step 2", "step 3"]
+    set_aside = ["step-2", "step-3"]
     assert (moved.kind, moved.actor) == ("moved", "ann")
-    assert moved.detail == {"from_step": "step 2", "path": "2", "set_aside": set_aside, "note": "mended"}
+    assert moved.detail == {"from_step": "step-2", "path": "2", "set_aside": set_aside, "note": "mended"}
 
 
 def test_what_cannot_be_run_again_from_a_step() -> None:
@@ -85,7 +85,7 @@ def test_what_cannot_be_run_again_from_a_step() -> None:
 def test_one_that_has_ended_can_be_forked(state: State) -> None:
     job = flow(state)
     note = acts.fork(job, a_step(2), [a_step(1), a_step(2)], actor="ann", reason="again")
-    detail = {"forked_from": job.id, "from_step": "step 2", "path": "2", "note": "again"}
+    detail = {"forked_from": job.id, "from_step": "step-2", "path": "2", "note": "again"}
     assert (note.kind, note.actor, note.detail) == ("moved", "ann", detail)
 
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_forked() -> None:
 def test_nothing_is_built_on_what_was_undone() -> None:
     undone, second = a_step(1, state="undone"), a_step(2)
     job = flow(State.ROLLED_BACK)
-    with pytest.raises(IllegalMove, match="'step 1' was undone"):
+    with pytest.raises(IllegalMove, match="'step-1' was undone"):
         acts.fork(job, second, [undone, second], actor="ann")
     acts.fork(job, undone, [undone, second], actor="ann")  # begins before it
     acts.fork(job, second, [a_step(1, state="undone", aside=3), second], actor="ann")

@@ -120,14 +120,14 @@ class World:
     """A folder with the module of tasks, the ledger, the processes of one test, and a store: a file in the folder, or
     the one at `url`."""
 
-    def __init__(self, folder: Path, options: str = "", url: str = "") -> None:
+    def __init__(self, folder: Path, options: str = "", url: str = "", source: Path = SOURCE) -> None:
         self.folder = folder
         self.db = folder / "jobs.db"
         self.url = url or f"sqlite:///{self.db}{options}"
         self.kind = "postgres" if url.startswith("postgres") else "sqlite"
         self.ledger_path = folder / "ledger"
         self.processes: list[Process] = []
-        (folder / f"{MODULE}.py").write_text(SOURCE.read_text())
+        (folder / f"{MODULE}.py").write_text(source.read_text())
         self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST")},
             "HOLDFAST_DB": self.url,
@@ -179,12 +179,12 @@ class World:
         command = ["-m", "holdfast", "worker", f"{MODULE}:app", "--name", name, "--processes", str(processes), *flags]
         return self.run(name, command, {"CRASH_POINT": point} if point else {})
 
-    def lone_worker(self, name: str, point: str | None = None) -> Process:
+    def lone_worker(self, name: str, point: str | None = None, slots: int = 4) -> Process:
         """Start one worker process without a supervisor: nobody sees it end."""
         code = (
             f"import logging; logging.basicConfig(level='INFO'); import {MODULE}; "
             "from holdfast.worker.runner import Runner; from holdfast.worker.options import WorkerOptions; "
-            f"Runner({MODULE}.app, WorkerOptions(name={name!r}, slots=4), may_exit=True).run()"
+            f"Runner({MODULE}.app, WorkerOptions(name={name!r}, slots={slots}), may_exit=True).run()"
         )
         return self.run(name, ["-c", code], {"HOLDFAST_POINT": point} if point else {})
 

@@ -168,6 +168,26 @@ class Gate:
         return what
 
 
+def test_a_step_that_got_its_undo_after_it_was_begun_is_undone(house: House, shop: Shop) -> None:
+    """A deploy between two attempts: what counts is the code that has run it to its record."""
+    gate, undos = Gate(), [None, shop.undo]
+
+    @house.app.workflow(name="w", crashes_max=9)
+    def work(flow: Flow) -> None:
+        undo = undos[0] if flow.ctx.attempt == 1 else undos[1]
+        flow.step(gate, "x", undo=undo, repeatable=False, name="charge")
+        raise Rollback("why")
+
+    house.start(slots=2)
+    job = work.enqueue()
+    assert gate.inside.wait(20)
+    lose(house, job.id)
+    gate.open.set()
+    house.app.resolve(job.id, "retry")
+    ended(house, job.id, "rolled_back")
+    assert shop.lines == ["undo x x"]
+
+
 @pytest.mark.parametrize("on_crash", ["retry", "rollback", "fail", "hold"])
 def test_a_death_in_a_step_that_must_not_be_repeated_holds_whatever_on_crash_says(
     house: House, shop: Shop, on_crash: Any

@@ -122,13 +122,16 @@ def recorded(known: Step | None, new: Step) -> Step:
     """Return what is on record after `new` was written: a recorded step changes no more, unless it is undone."""
     if known is None:
         return new
-    if known.state == "started":
-        said = {name: getattr(new, name) for name in ("result", "error", "error_kind", "started_at")}
+    if known.state == "started":  # whoever begins it anew may have other code: with an undo, or without
+        said = {name: getattr(new, name) for name in _SAID_ANEW}
     elif known.state == "recorded" and new.state == "undone":
         said = {}
     else:
         return known
     return replace(known, state=new.state, attempt=new.attempt, fence=new.fence, ended_at=new.ended_at, **said)
+
+
+_SAID_ANEW = ("has_undo", "repeatable", "arguments", "result", "error", "error_kind", "started_at")
 
 
 def matches(job: Job, where: Filter) -> bool:

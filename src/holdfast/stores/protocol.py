@@ -157,7 +157,8 @@ class Store(Protocol):
         reaper, not a zombie.
         A verdict other than done, made before the job was asked to stop (`seen_cancel`), is answered with AGAIN.
         A job that would wait, and for which more has come than the verdict's `inbox` says, is ready now instead. The
-        end of a job with a parent raises the parent's inbox, and wakes it if it awaits that.
+        end of a job with a parent raises the parent's inbox, and wakes it if it awaits that; all verdicts of the call
+        are applied before parents are told.
         With `under`, raises `DutyLost` and applies nothing when that duty has a newer term or another holder.
         Either all accepted settlements are durable on return, or the call raised.
         """

@@ -312,7 +312,8 @@ class Run:
     def _base(self, call: Call, *, has_undo: bool = False, repeatable: bool = True) -> Step:
         job = self.attempt.job
         if call.known is not None:
-            return replace(call.known, attempt=job.attempt, fence=self.attempt.lease.fence)
+            begun = {"attempt": job.attempt, "fence": self.attempt.lease.fence}
+            return replace(call.known, has_undo=has_undo, repeatable=repeatable, **begun)
         with self._lock:
             position = self.replay.next_position()
         return Step(

@@ -128,6 +128,9 @@ class MemoryStore(Workflows):
         with self._lock:
             self._check_duty(under)
             answers = [self._settle_one(settlement) for settlement in settlements]
+            for settlement, answer in zip(settlements, answers, strict=True):
+                if answer is Answer.ACCEPTED:
+                    self._tell_parent(settlement.lease.job_id)
             self.wake()
             return answers
 
@@ -222,6 +225,7 @@ class MemoryStore(Workflows):
             if verdict.state in LIVE and holder is not None and holder.id != job_id:
                 raise KeyTaken(f"key {job.key!r} belongs to job {holder.id}, which is {holder.state.value}")
             self._apply(job, verdict, None)
+            self._tell_parent(job_id)
             self.wake()
             return True
 
@@ -394,7 +398,7 @@ class MemoryStore(Workflows):
 
     def _apply(self, job: Job, verdict: Verdict, worker_id: str | None) -> None:
         """Make the job what the verdict says, and write down why."""
-        self._tell_parent(self._put(rows.judged(job, verdict, self._clock.wall())))
+        self._put(rows.judged(job, verdict, self._clock.wall()))
         self._say_of_steps(job, verdict)
         for note in verdict.notes:
             self._write(job.id, note, job.fence, worker_id)

@@ -43,7 +43,7 @@ class Workflows:
             return Answer.REFUSED
         if job.state is not State.RUNNING:
             return Answer.REFUSED
-        if any(self._is_taken(new) for new in record.jobs):
+        if self._are_taken(record.jobs):
             return Answer.TAKEN
         if not all(self._takes(signal) for signal in record.sent):
             return Answer.GONE
@@ -51,7 +51,9 @@ class Workflows:
         self._jobs[job.id] = replace(job, undoable=job.undoable or record.undoable, open_step=opened or None)
         for step in record.steps:
             self._put_step(job.id, step)
-        self._taken |= dict.fromkeys(record.taken, record.steps[0].position)
+        for signal_id in record.taken:
+            if signal_id in self._signals and self._signals[signal_id].job_id == job.id:
+                self._taken.setdefault(signal_id, record.steps[0].position)
         for new in record.jobs:
             self._jobs.setdefault(new.id, rows.first_row(new, self._clock.wall()))
         for signal in record.sent:
@@ -117,8 +119,9 @@ class Workflows:
         kept = {key: at for key, at in self._taken.items() if key not in ours or at < verdict.aside_from}
         self._taken = kept  # whoever took the others does not count any more: they wait to be taken again
 
-    def _tell_parent(self, job: Job) -> None:
-        """Tell the workflow that started the job, if any, that it has ended."""
+    def _tell_parent(self, job_id: str) -> None:
+        """Tell the workflow that started the job, if any, that it has ended, if it has."""
+        job = self._jobs[job_id]
         parent = self._jobs.get(job.parent or "")
         if job.state in ENDED and parent is not None and parent.workflow and parent.state in LIVE:
             self._jobs[parent.id] = rows.reached(parent, f"job:{job.id}", self._clock.wall())
@@ -126,15 +129,17 @@ class Workflows:
     def _forget_workflow(self, job_id: str) -> None:
         self._steps.pop(job_id, None)
         self._signals = {key: each for key, each in self._signals.items() if each.job_id != job_id}
+        self._taken = {key: at for key, at in self._taken.items() if key in self._signals}
 
     def _put_step(self, job_id: str, step: Step) -> None:
         known = self._steps.setdefault(job_id, {})
         place = step.aside, step.position
         known[place] = rows.recorded(known.get(place), step)
 
-    def _is_taken(self, new: NewJob) -> bool:
-        holder = None if new.id in self._jobs else self._holder(new.key)
-        return holder is not None
+    def _are_taken(self, jobs: Sequence[NewJob]) -> bool:
+        """Say whether one of these cannot be stored because its key belongs to another, or to one beside it."""
+        keys = [new.key for new in jobs if new.key is not None and new.id not in self._jobs]
+        return len(set(keys)) < len(keys) or any(self._holder(key) is not None for key in keys)
 
     def _takes(self, signal: Signal) -> bool:
         job = self._jobs.get(signal.job_id)

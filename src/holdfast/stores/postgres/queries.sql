@@ -454,6 +454,9 @@ written AS (
         state = excluded.state,
         attempt = excluded.attempt,
         fence = excluded.fence,
+        has_undo = CASE WHEN step.state = 'started' THEN excluded.has_undo ELSE step.has_undo END,
+        repeatable = CASE WHEN step.state = 'started' THEN excluded.repeatable ELSE step.repeatable END,
+        arguments = CASE WHEN step.state = 'started' THEN excluded.arguments ELSE step.arguments END,
         result = CASE WHEN step.state = 'started' THEN excluded.result ELSE step.result END,
         error = CASE WHEN step.state = 'started' THEN excluded.error ELSE step.error END,
         error_kind = CASE WHEN step.state = 'started' THEN excluded.error_kind ELSE step.error_kind END,
@@ -763,7 +766,7 @@ told AS MATERIALIZED (
 SELECT EXISTS (SELECT FROM moved), (SELECT parent FROM moved), (SELECT count(*) FROM told);
 
 -- name: move_steps
--- What a person says of steps.
+-- What a person says of steps, written as in `record`.
 INSERT INTO {schema}.step AS step (
     job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
     arguments, result, error, error_kind, started_at, ended_at, aside
@@ -774,8 +777,18 @@ SELECT
     value ->> 13, (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::bigint
 FROM json_array_elements(%(steps)s::json) AS value
 ON CONFLICT (job_id, aside, position) DO UPDATE SET
-    state = excluded.state, result = excluded.result, ended_at = excluded.ended_at
-WHERE step.state = 'started';
+    state = excluded.state,
+    attempt = excluded.attempt,
+    fence = excluded.fence,
+    has_undo = CASE WHEN step.state = 'started' THEN excluded.has_undo ELSE step.has_undo END,
+    repeatable = CASE WHEN step.state = 'started' THEN excluded.repeatable ELSE step.repeatable END,
+    arguments = CASE WHEN step.state = 'started' THEN excluded.arguments ELSE step.arguments END,
+    result = CASE WHEN step.state = 'started' THEN excluded.result ELSE step.result END,
+    error = CASE WHEN step.state = 'started' THEN excluded.error ELSE step.error END,
+    error_kind = CASE WHEN step.state = 'started' THEN excluded.error_kind ELSE step.error_kind END,
+    started_at = CASE WHEN step.state = 'started' THEN excluded.started_at ELSE step.started_at END,
+    ended_at = excluded.ended_at
+WHERE step.state = 'started' OR (step.state = 'recorded' AND excluded.state = 'undone');
 
 -- name: move_aside
 UPDATE {schema}.step SET aside = %(seen_fence)s

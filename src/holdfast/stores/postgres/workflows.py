@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from psycopg import errors
 
 from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Inbox, NewJob, Note, Record, Signal, Step
+from holdfast.core.records import Inbox, Lease, NewJob, Note, Record, Signal, Step
 from holdfast.core.verdict import Verdict, stale_report
 from holdfast.points import point
 from holdfast.stores import codec
@@ -94,20 +94,40 @@ class Workflows:
 
 def write_records(q: Connections, db: Cursor, records: Sequence[Record], wall: float | None) -> list[Answer]:
     """Write those whose lease is the current one. Most are steps and nothing else, and go in one statement."""
-    plain = [place for place, record in enumerate(records) if not (record.jobs or record.sent)]
-    answers = [Answer.ACCEPTED] * len(records)
-    for place, record in enumerate(records):
-        if record.jobs or record.sent:
-            answers[place] = _write_with_others(q, db, record, wall)
-    if plain:
-        ours = _write(q, db, [records[place] for place in plain])
-        for number, place in enumerate(plain):
-            if number not in ours:
-                answers[place] = Answer.REFUSED
+    answers: list[Answer] = []
+    for part in _parts(records):
+        if _touches_others(part[0]):
+            answers.append(_write_with_others(q, db, part[0], wall))
+        else:
+            ours = _write(q, db, part)
+            answers += [Answer.ACCEPTED if place in ours else Answer.REFUSED for place in range(len(part))]
     refused = [record for record, answer in zip(records, answers, strict=True) if answer is Answer.REFUSED]
     if refused:
         _report(q, db, refused, wall)
     return answers
+
+
+def _touches_others(record: Record) -> bool:
+    return bool(record.jobs or record.sent)
+
+
+def _parts(records: Sequence[Record]) -> Iterator[list[Record]]:
+    """Split, in their order, into what one statement can write: it says nothing about the order of two records of one
+    step, and could not tell what a zombie says of a workflow from what its successor says."""
+    part: list[Record] = []
+    steps: set[tuple[str, int]] = set()
+    leases: dict[str, Lease] = {}
+    for record in records:
+        own = [(record.lease.job_id, step.position) for step in record.steps]
+        alone = _touches_others(record) or leases.get(record.lease.job_id, record.lease) != record.lease
+        if part and (alone or not steps.isdisjoint(own) or _touches_others(part[0])):
+            yield part
+            part, steps, leases = [], set(), {}
+        part.append(record)
+        steps.update(own)
+        leases[record.lease.job_id] = record.lease
+    if part:
+        yield part
 
 
 def _write(q: Connections, db: Cursor, records: Sequence[Record]) -> set[int]:

@@ -89,6 +89,9 @@ def settle(db: sqlite3.Connection, settlements: Sequence[Settlement], wall: floa
     else:
         db.execute("ROLLBACK TO settle")
         answers = [_settle_one(db, settlement, wall) for settlement in settlements]
+    for settlement, answer in zip(settlements, answers, strict=True):
+        if settlement.parent is not None and answer is Answer.ACCEPTED and settlement.verdict.state in ENDED:
+            reach(db, settlement.parent, f"job:{settlement.lease.job_id}", wall)
     db.execute("RELEASE settle")
     return answers
 
@@ -123,8 +126,6 @@ def _write_down(db: sqlite3.Connection, accepted: Sequence[Settlement], wall: fl
         verdict, lease = settlement.verdict, settlement.lease
         if verdict.state in ENDED:
             tallies[settlement.queue, verdict.state] += 1
-            if settlement.parent is not None:
-                reach(db, settlement.parent, f"job:{lease.job_id}", wall)
         if verdict.notes:
             notes += codec.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.notes)
     write_tallies(db, tallies)

@@ -81,6 +81,8 @@ def write_records(db: sqlite3.Connection, records: Sequence[Record], wall: float
         if place not in ours:
             answers[place] = _refuse(db, record, wall)
         elif record.jobs or record.sent:
+            _write(db, plain)  # what came before is written before
+            plain = []
             answers[place] = _write_with_others(db, record, wall)
         else:
             plain.append(record)
@@ -110,7 +112,7 @@ def _write_with_others(db: sqlite3.Connection, record: Record, wall: float) -> A
         if added.id != new.id:
             answer = Answer.TAKEN
     for signal in record.sent:
-        if _send(db, signal, wall) is Answer.GONE:
+        if answer is Answer.ACCEPTED and _send(db, signal, wall) is Answer.GONE:
             answer = Answer.GONE
     if answer is Answer.ACCEPTED:
         _write(db, [record])
