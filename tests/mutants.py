@@ -1824,14 +1824,14 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "workflow/run.py",
         "if undo is not None or not repeatable:",
         "if False:",
-        ("tests/crash/test_workflows.py",),
+        ("tests/crash/test_sweep.py",),
     ),
     (
         "undos run in the order of the steps",
         "core/flow.py",
         "key=lambda step: -step.position",
         "key=lambda step: step.position",
-        ("tests/crash/test_workflows.py",),
+        ("tests/crash/test_sweep.py",),
     ),
     (
         "a step that is begun anew keeps the undo of the old code",
