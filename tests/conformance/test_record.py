@@ -408,3 +408,25 @@ def test_a_workflow_may_send_to_itself(store: Store) -> None:
     assert record(store, job, a_step(1), sent=(a_signal(job, id="own"),)) is ACCEPTED
     assert row(store, job.id) == replace(job, inbox=1)
     assert [signal.id for signal in store.inbox(job.id).signals] == ["own"]
+
+
+def test_steps_and_signals_go_with_their_job(store: Store) -> None:
+    job = start(store, workflow=True)
+    store.signal(a_signal(job))
+    record(store, job, a_step())
+    settle(store, job, Succeeded())
+    done = row(store, job.id)
+    assert store.delete(done.id, done.state, done.fence)
+    assert store.steps(job.id) == []
+    assert store.inbox(job.id).signals == []
+
+
+def test_a_job_that_was_claimed_with_others_does_not_speak_for_them(store: Store) -> None:
+    for _ in range(2):
+        add(store, workflow=True)
+    lost, kept = claim(store, limit=2)
+    assert (lost.fence, lost.claim_id) == (kept.fence, kept.claim_id)
+    settle(store, lost, EXPIRED)
+    assert record(store, lost, a_step()) is REFUSED
+    assert record(store, kept, a_step()) is ACCEPTED
+    assert (store.steps(lost.id), len(store.steps(kept.id))) == ([], 1)
