@@ -11,7 +11,7 @@ from hypothesis.stateful import invariant, rule
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.policy import Policy
-from holdfast.core.records import Filter, Inbox, Job, NewJob, Record, Signal, Step
+from holdfast.core.records import Filter, Inbox, Job, NewJob, Note, Record, Signal, Step
 from holdfast.core.verdict import Outcome, Parked
 from holdfast.errors import HoldfastError
 from holdfast.stores.protocol import Answer, Store
@@ -173,7 +173,7 @@ class Workflows(Stores):
     @rule(pair=Stores.seen, before=st.integers(0, 5), key=st.sampled_from(KEYS))
     def fork(self, pair: Pair, before: int, key: str | None) -> None:
         new = NewJob(id=f"fork-{next(self.numbers)}", task="t", payload="{}", queue="a", key=key, workflow=True)
-        self.agree(lambda store, _: store.fork(new, pair.memory.id, before))
+        self.agree(lambda store, _: store.fork(new, pair.memory.id, before, Note("moved", {"forked_from": "x"}, "ann")))
 
     # ------------------------------------------------------------------------------------------------ reading
 

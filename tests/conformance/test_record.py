@@ -18,6 +18,7 @@ from tests.factory import (
     a_record,
     a_signal,
     a_step,
+    add,
     again,
     claim,
     enrol,
