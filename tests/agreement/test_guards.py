@@ -68,19 +68,13 @@ FLOWS_ON_SQLITE = [
     "settle: job.inbox <> ending.inbox",
     "inbox_signals: taken IS NULL",
     "rouse: wake_at <= :wall",
-    "fork: aside = 0",
     "move_aside: position >= :aside_from",
-    "move_give_back: taken >= :aside_from",
-    "purge_steps: job_id IN (SELECT value ->> 1 FROM json_each(:jobs))",
 ]
 FLOWS_ON_POSTGRES = [  # those that are found soon
     "record.mine: job.fence = token.fence",
     "record.mine: job.state || '' = 'running'",
     "record.written: (value ->> 17)::bigint IN (SELECT place FROM mine)",
     "record.told: job.id IN (SELECT id FROM mine)",
-    "signal.reached: job.state || '' IN ('ready', 'running', 'waiting', 'held')",
-    "settle.applied: job.inbox <> ending.inbox",
-    "rouse.due: job.wake_at <= (SELECT wall FROM clock)",
 ]
 
 
