@@ -19,7 +19,7 @@ import pytest
 
 from holdfast import reaper
 from holdfast.core import acts, rows, verdict
-from holdfast.stores import memory
+from holdfast.stores.memory import store as memory
 from holdfast.stores.sqlite import batch
 from holdfast.testing import crew, hands
 

@@ -11,18 +11,19 @@ from msgspec.structs import replace
 
 from holdfast.core import acts
 from holdfast.core.machine import State
-from holdfast.core.records import Filter, Pulse
-from holdfast.core.verdict import Failed, Succeeded
+from holdfast.core.records import Filter, Note, Pulse, Schedule
+from holdfast.core.verdict import Failed, Parked, Succeeded
 from holdfast.errors import HoldfastError, Refused, StoreUnavailable, UsageError
 from holdfast.stores.protocol import Added, Answer, Store
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import AFTER, BEFORE, VERBS, Fault, FaultyStore, scripted, seeded
 from tests.conftest import open_store
-from tests.factory import EXPIRED, a_worker, make_job, picture, row, settlement
+from tests.factory import EXPIRED, a_record, a_signal, a_step, a_worker, make_job, picture, row, settlement
 
 Call = Callable[[Store], Any]
 
 QUEUES, TASKS = ["default"], ["t"]
+NIGHTLY, NOTE = make_job(id=""), Note("moved", {"forked_from": "flow"}, "ann")
 
 
 class Scene:
@@ -44,6 +45,12 @@ class Scene:
         duty = self.store.acquire("sweep", "w1", 5.0)
         assert duty is not None
         self.duty = duty
+        self.store.add([make_job(id=name, queue="flows", workflow=True) for name in ("flow", "sleeper")])
+        self.flow, sleeper = self.store.claim("w3", "flows", ["flows"], TASKS, 2)
+        parked = Parked("sleeps", self.clock.wall() - 0.5, (), None, 0)
+        assert self.store.settle([settlement(sleeper, parked, now=self.store.now().wall)]) == ["accepted"]
+        self.store.declare([Schedule(key="s", spec="* * * * *", tz="UTC", job=make_job(id=""))])
+        self.clock.advance(60)
 
     def close(self) -> None:
         assert self.store.check() == []
@@ -87,6 +94,13 @@ WRITES: dict[str, Callable[[Scene], Call]] = {
     "pause": lambda scene: lambda store: store.pause("default", True),
     "purge": lambda scene: lambda store: store.purge([State.DEAD], 2e9),
     "delete": lambda scene: lambda store: store.delete(scene.dead.id, scene.dead.state, scene.dead.fence),
+    "record": lambda scene: lambda store: store.record([a_record(scene.flow, a_step(1, result="1"), a_step(2))]),
+    "signal": lambda scene: lambda store: store.signal(a_signal(scene.flow, id="once")),
+    "rouse": lambda scene: lambda store: store.rouse(),
+    "fork": lambda scene: lambda store: store.fork(make_job(id="fork", workflow=True), "flow", 2, NOTE),
+    "declare": lambda scene: lambda store: store.declare([Schedule(key="n", spec="1 * * * *", tz="UTC", job=NIGHTLY)]),
+    "fire": lambda scene: lambda store: store.fire("s", scene.clock.wall(), make_job(id="fired"), scene.duty),
+    "pause_schedule": lambda scene: lambda store: store.pause_schedule("s", True),
     "migrate": lambda scene: lambda store: store.migrate(),
     "ping": lambda scene: lambda store: store.ping(),
     "wake": lambda scene: lambda store: store.wake(),
@@ -104,6 +118,9 @@ READS: dict[str, Callable[[Scene], Call]] = {
     "paused": lambda scene: lambda store: store.paused(),
     "unserved": lambda scene: lambda store: store.unserved(QUEUES, []),
     "due": lambda scene: lambda store: store.due(QUEUES, TASKS),
+    "steps": lambda scene: lambda store: store.steps("flow"),
+    "inbox": lambda scene: lambda store: store.inbox("flow"),
+    "schedules": lambda scene: lambda store: store.schedules(),
     "schema": lambda scene: lambda store: store.schema(),
     "check": lambda scene: lambda store: store.check(),
 }
@@ -118,6 +135,9 @@ SECOND = {
     "move": False,
     "purge": 0,
     "delete": False,
+    "signal": Answer.ALREADY,
+    "fork": Added("fork", True),
+    "fire": None,
 }
 # `enroll` is repeated with a new id (see below), `wait` is a hint, `close` is the end, `transaction` is SQL's own.
 ASIDE = {"enroll", "wait", "close", "transaction"}
@@ -138,8 +158,8 @@ def after_the_fault(scene: Scene, call: Call, verb: str, fault: Fault | None) ->
 
 def without_beats(seen: Any) -> Any:
     """A beat that is repeated counts twice, and nothing else may."""
-    jobs, events, counts, workers, paused = seen
-    return jobs, events, counts, [replace(worker, beats=0) for worker in workers], paused
+    *others, workers, paused = seen
+    return *others, [replace(worker, beats=0) for worker in workers], paused
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -153,6 +173,7 @@ def test_a_call_that_failed_and_is_repeated_leaves_the_same_store(
     answer = after_the_fault(smooth, make(smooth), name.split()[0], None)
     repeated = after_the_fault(rough, make(rough), name.split()[0], fault)
     assert without_beats(picture(rough.store)) == without_beats(picture(smooth.store))
+    assert rough.store.schedules() == smooth.store.schedules()
     assert rough.store.acquire("sweep", "w3", 5.0) == smooth.store.acquire("sweep", "w3", 5.0)
     assert repeated == (SECOND.get(name, answer) if fault is AFTER else answer)
     smooth.close()
