@@ -238,3 +238,10 @@ def test_a_pause_never_takes_the_mark_back(store: Store) -> None:
 def test_there_is_nothing_to_pause_where_there_is_no_schedule(store: Store) -> None:
     assert store.pause_schedule("unknown", True) is False
     assert store.schedules() == []
+
+
+def test_a_workflow_is_stored_as_one(store: Store, clock: FakeClock) -> None:
+    declared(store)
+    clock.advance(DAY_S)
+    fire(store, clock.wall(), the_duty(store), id="flow", workflow=True)
+    assert row(store, "flow").workflow is True

@@ -9,6 +9,8 @@ import pytest
 
 from holdfast import AsyncFlow, Flow, JobDead, NotFound, Refused, Retry
 from holdfast.core.records import Filter
+from holdfast.errors import Parking
+from holdfast.workflow.effects import merged
 from tests.worker.house import House, until
 
 
@@ -244,3 +246,13 @@ def test_ten_thousand_steps_are_replayed_without_growing_slow(one_house: House) 
     one_house.app.signal(job.id, "go")
     assert job.result(60) == 10_000
     assert spans[1] < 2.0
+
+
+def test_of_several_questions_the_one_that_is_shown_is_the_one_that_is_answered() -> None:
+    """Branches come to a stand in any order; an answer goes to the first question in the order of what is awaited."""
+    pay = Parking(None, ("job:1", "signal:approve:4.10.1"), "Pay?", 3)
+    ship = Parking(9.0, ("signal:approve:4.2.1",), "Ship?", 2)
+    for waits in ([pay, ship], [ship, pay]):
+        found = merged(waits)
+        assert next(what for what in found.awaits if what.startswith("signal:approve:")) == "signal:approve:4.10.1"
+        assert (found.question, found.wake_at, found.inbox) == ("Pay?", 9.0, 2)

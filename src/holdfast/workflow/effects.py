@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from holdfast.core.flow import APPROVAL
 from holdfast.core.records import Record
 from holdfast.errors import Parking
 
@@ -59,8 +60,11 @@ def merged(waits: list[Parking]) -> Parking:
     """Return what wakes a workflow whose branches wait for several things: the first of them that comes."""
     times = [each.wake_at for each in waits if each.wake_at is not None]
     awaits = tuple(sorted({what for each in waits for what in each.awaits}))
-    questions = [each.question for each in waits if each.question is not None]
+    asking = {_first_question(each): each.question for each in waits if each.question is not None}
+    asked = asking[min(asking)] if asking else None  # an answer goes to the first in the order of `awaits`
     counts = [each.inbox for each in waits if each.awaits]
-    return Parking(
-        min(times, default=None), awaits, questions[0] if questions else None, min(counts) if counts else waits[0].inbox
-    )
+    return Parking(min(times, default=None), awaits, asked, min(counts) if counts else waits[0].inbox)
+
+
+def _first_question(parking: Parking) -> str:
+    return min(what for what in parking.awaits if what.startswith(f"signal:{APPROVAL}"))

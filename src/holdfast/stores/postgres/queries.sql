@@ -940,14 +940,15 @@ stored AS (
     INSERT INTO {schema}.job (
         id, task, queue, payload, key, priority, run_at, created_at,
         attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-        lease_s, beat_s, timeout_s, stall_s
+        lease_s, beat_s, timeout_s, stall_s, workflow, parent
     )
     SELECT
         value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, (value ->> 5)::bigint,
         coalesce((value ->> 6)::float8, clock.wall + (value ->> 7)::float8), clock.wall,
         (value ->> 8)::bigint, (value ->> 9)::float8, (value ->> 10)::float8, (value ->> 11)::boolean,
         (value ->> 12)::bigint, value ->> 13,
-        (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::float8, (value ->> 17)::float8
+        (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::float8, (value ->> 17)::float8,
+        (value ->> 18)::boolean, value ->> 19
     FROM clock, fired, (SELECT %(job)s::json AS value) AS wanted
     ON CONFLICT DO NOTHING
     RETURNING id

@@ -446,7 +446,7 @@ UPDATE holdfast_step SET aside = :seen_fence WHERE job_id = :id AND aside = 0 AN
 -- Whoever took these signals does not count any more: they wait to be taken again. A person's answer does not: what was
 -- asked may look different by now, and is asked again.
 UPDATE holdfast_signal SET taken = NULL
-WHERE job_id = :id AND taken >= :aside_from AND name NOT LIKE 'approve:%';
+WHERE job_id = :id AND taken >= :aside_from AND name NOT GLOB 'approve:*';
 
 -- name: pause
 INSERT INTO holdfast_queue (name, paused) VALUES (:queue, :paused)
