@@ -122,15 +122,9 @@ def _why_held(job: Job, seen: str) -> Why:
         )
         return Why(sentence, choices)
     first = "go on undoing" if job.rolling_back else "run it again"
-    return Why(
-        sentence,
-        (
-            (first, f"holdfast held approve {seen}"),
-            ("it happened", f"holdfast held done {seen}"),
-            ("give up", f"holdfast held fail {seen}"),
-            *_ways_of_a_workflow(job),
-        ),
-    )
+    happened = () if job.rolling_back else (("it happened", f"holdfast held done {seen}"),)
+    ways = (("give up", f"holdfast held fail {seen}"), *_ways_of_a_workflow(job))
+    return Why(sentence, ((first, f"holdfast held approve {seen}"), *happened, *ways))
 
 
 def _ways_of_a_workflow(job: Job) -> tuple[tuple[str, str], ...]:
