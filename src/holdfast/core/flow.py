@@ -82,9 +82,6 @@ class Replay:
         self._undos_left = {step.path for step in self._steps.values() if needs_undo(step)}
         self._position = max((step.position for step in self._steps.values()), default=0)
 
-    def __len__(self) -> int:
-        return len(self._steps)
-
     def next_position(self) -> int:
         """Return the place of a record that is new."""
         self._position += 1
@@ -136,10 +133,6 @@ class Replay:
         """Return what is to be undone, in the order in which it is."""
         wanted = [step for step in self._steps.values() if needs_undo(step)]
         return sorted(wanted, key=lambda step: -step.position)
-
-    def open_steps(self) -> list[Step]:
-        """Return the steps that must not be repeated and were begun, as far as nothing more is known of them."""
-        return open_steps(self._steps.values())
 
 
 def needs_undo(step: Step) -> bool:

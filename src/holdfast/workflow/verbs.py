@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 STEPS_MAX = 1_000_000
 
 
-class Verbs:
+class Verbs(ABC):
     """See the module's docstring."""
 
     codec: Codec
@@ -160,20 +161,20 @@ class Verbs:
     # Of the app itself:
 
     @property
-    def store(self) -> Store:
-        raise NotImplementedError
+    @abstractmethod
+    def store(self) -> Store: ...
 
-    def _row(self, id: str) -> Row:
-        raise NotImplementedError
+    @abstractmethod
+    def _row(self, id: str) -> Row: ...
 
-    def _seen(self, id: str, seen_fence: int | None) -> Row:
-        raise NotImplementedError
+    @abstractmethod
+    def _seen(self, id: str, seen_fence: int | None) -> Row: ...
 
-    def get(self, id: str) -> Job[Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def get(self, id: str) -> Job[Any]: ...
 
-    def _act(self, id: str, seen_fence: int | None, judged: Callable[[Row], Verdict]) -> Job[Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _act(self, id: str, seen_fence: int | None, judged: Callable[[Row], Verdict]) -> Job[Any]: ...
 
 
 def _named(id: str, steps: list[Step], name: str) -> Step:

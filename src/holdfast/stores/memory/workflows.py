@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from threading import RLock
 from typing import Any
@@ -17,7 +18,7 @@ from holdfast.core.verdict import Verdict
 from holdfast.stores.protocol import Added, Answer
 
 
-class Workflows:
+class Workflows(ABC):
     """The part of `MemoryStore` that knows steps and signals. See `stores/protocol.py: Store` for every promise."""
 
     _lock: RLock
@@ -155,19 +156,19 @@ class Workflows:
 
     # Of the store itself:
 
-    def add(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Added]:
-        raise NotImplementedError
+    @abstractmethod
+    def add(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Added]: ...
 
-    def wake(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def wake(self) -> None: ...
 
-    def _holder(self, key: str | None) -> Job | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _holder(self, key: str | None) -> Job | None: ...
 
-    def _write(self, job_id: str, note: Note, fence: int, worker: str | None) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _write(self, job_id: str, note: Note, fence: int, worker: str | None) -> None: ...
 
+    @abstractmethod
     def _report_stale(
         self, lease: Lease, worker_id: str | None, reported: State | None = None, step: str | None = None
-    ) -> None:
-        raise NotImplementedError
+    ) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from holdfast.core.records import Duty, NewJob, Schedule
@@ -12,7 +13,7 @@ from holdfast.stores.postgres.connection import Connections
 from holdfast.stores.protocol import DECLARED_EVERY_S, Added, duty_lost
 
 
-class Schedules:
+class Schedules(ABC):
     """See `stores/protocol.py: Store` for every promise."""
 
     _db: Connections
@@ -47,8 +48,8 @@ class Schedules:
         values = {"key": key, "paused": paused, "wall": self._wall()}
         return self._db.run(lambda db: db.execute(self._db["pause_schedule"], values, prepare=False).rowcount == 1)
 
-    def _wall(self) -> float | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _wall(self) -> float | None: ...
 
-    def wake(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def wake(self) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from holdfast.stores.postgres.connection import Connections, Cursor
 from holdfast.stores.protocol import Added, Answer
 
 
-class Workflows:
+class Workflows(ABC):
     """The part of `PostgresStore` that knows steps and signals. See `stores/protocol.py: Store` for every promise."""
 
     _db: Connections
@@ -85,11 +86,11 @@ class Workflows:
 
     # Of the store itself:
 
-    def _wall(self) -> float | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _wall(self) -> float | None: ...
 
-    def wake(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def wake(self) -> None: ...
 
 
 def write_records(q: Connections, db: Cursor, records: Sequence[Record], wall: float | None) -> list[Answer]:
