@@ -1,6 +1,6 @@
 """Break one guard at a time; something must go red. A net is trusted only after something was thrown into it.
 
-    make mutants                          every mutant, about ten minutes on two cores
+    make mutants                          every mutant, an hour or so on two cores
     .venv/bin/python tests/mutants.py settle judge      only those whose name contains one of the words
     .venv/bin/python tests/mutants.py postgres          only those of that store
     .venv/bin/python tests/mutants.py --list
@@ -914,7 +914,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "elif False and (why",
         ENTRANCE,
     ),
-    ("entrance: who was approved is held back again", "worker/entrance.py", " and is_new(job) else", " else", ENTRANCE),
+    ("entrance: who was approved is held back again", "worker/entrance.py", " and is_new(job)", "", ENTRANCE),
     (
         "entrance: what cannot be read stops the claims",
         "worker/entrance.py",
@@ -922,7 +922,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "except ZeroDivisionError",
         ENTRANCE,
     ),
-    ("entrance: it reads before every claim", "worker/entrance.py", " < REFRESH_S", " < 0", ENTRANCE),
+    ("entrance: it reads after every claim", "worker/entrance.py", " < REFRESH_S", " < 0", ENTRANCE),
     (
         "entrance: who died of failures counts",
         "worker/entrance.py",
@@ -1248,7 +1248,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ("schedules: an old term may fire", "stores/sqlite/schedules.py", "batch.check_duty(db, under)", "pass", FIRE),
     (
         "schedules: an old term may fire in memory",
-        "stores/memory.py",
+        "stores/memory/store.py",
         "            self._check_duty(under)\n            schedule =",
         "            schedule =",
         FIRE,
@@ -1846,10 +1846,21 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
 def hand_mutants() -> Iterator[Mutant]:
     for name, file, old, new, tests in HAND:
         path = f"holdfast/{file}"
-        text = (SRC / path).read_text()
+        text = (SRC / path).read_text() if (SRC / path).exists() else ""
         if text.count(old) != 1:
             raise SystemExit(f"mutant {name!r}: {old!r} stands {text.count(old)} times in {file}; mend the mutant")
         yield Mutant(f"hand {name}", path, text.replace(old, new), (*NEAREST.get(file, ()), *tests))
+
+
+def all_mutants() -> list[Mutant]:
+    """Make each of them; one that does not fit the tree any more ends the program."""
+    mutants = [*sql_mutants(), *judge_mutants(), *hand_mutants()]
+    if unknown := set(EQUIVALENT) - {mutant.name for mutant in mutants}:
+        raise SystemExit(f"EQUIVALENT names mutants that do not exist: {unknown}")
+    places = {test.partition("::")[0] for mutant in mutants for test in mutant.tests}
+    if missing := [place for place in places if not (ROOT / place).exists()]:
+        raise SystemExit(f"mutants name tests that do not exist: {missing}")
+    return mutants
 
 
 # ----------------------------------------------------------------------------------------------- run
@@ -1907,11 +1918,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the names and run nothing")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
-    everything = [*sql_mutants(), *judge_mutants(), *hand_mutants()]
-    unknown = set(EQUIVALENT) - {mutant.name for mutant in everything}
-    if unknown:
-        raise SystemExit(f"EQUIVALENT names mutants that do not exist: {unknown}")
-    meant = [mutant for mutant in everything if not given.words or any(word in mutant.name for word in given.words)]
+    meant = [mutant for mutant in all_mutants() if not given.words or any(word in mutant.name for word in given.words)]
     chosen = [mutant for mutant in meant if mutant.name not in EQUIVALENT]
     if given.list:
         print("\n".join(mutant.name for mutant in chosen))

@@ -19,7 +19,7 @@ WITH_OTHERS = Lost("expired", "its lease ran out")
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker looks before every claim."""
+    """A worker looks after every claim."""
     monkeypatch.setattr("holdfast.worker.entrance.REFRESH_S", 0.0)
 
 
@@ -169,6 +169,20 @@ def test_one_that_a_person_says_has_happened_does_not_count(house: House) -> Non
     house.until_state(task.enqueue(7).id, "held")
     house.app.resolve(fallen[1].id, "done", by="ann")
     assert task.enqueue(7).result(20) == 14
+
+
+def test_what_is_decided_just_before_a_job_is_claimed_counts_for_it(house: House) -> None:
+    task = declare(house, on_crash="hold")
+    fallen = [fall(house, task) for _ in range(2)]
+
+    def answer(*_: Any) -> None:
+        if house.row(fallen[1].id).state == "held":
+            house.app.resolve(fallen[1].id, "done", by="ann")
+
+    job = task.enqueue(7)
+    with house.store.before("claim", answer):
+        house.start()
+        assert job.result(20) == 14
 
 
 def test_who_falls_again_is_the_last_whatever_an_older_attempt_reports(house: House) -> None:

@@ -2,7 +2,8 @@
 
 Whether a call is held back is in the journal, and is read here, not at the enqueue: that stays one statement, and a
 job that waits for days is judged by what is known when its turn comes. The journal is read every few seconds at most,
-only when there is something to claim, and only if a task of this worker asks for it (`hold_after`).
+only for new jobs of tasks that ask for it (`hold_after`), and after they were claimed: what a person decided before a
+job was enqueued counts for it.
 """
 
 from __future__ import annotations
@@ -46,18 +47,10 @@ class Entrance:
         self._known: dict[str, tuple[int, Call | None]] = {}  # job -> its newest event, and the call that it fell with
         self._held_back: dict[Call, str] = {}  # -> why
 
-    def look(self) -> None:
-        """Learn which calls are held back, if it is time to. When that cannot be read, what was known stays so."""
-        if not self._limits or self._clock.lease() - self._looked_at < REFRESH_S:
-            return
-        self._looked_at = self._clock.lease()
-        try:
-            self._held_back = self._read()
-        except HoldfastError as error:
-            log.warning("which calls are held back cannot be read: %s", error)
-
     def admit(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Return those that may start; the others are settled."""
+        if self._limits and any(self._asks(attempt.job) for attempt in attempts):
+            self._look()
         admitted = []
         for attempt in attempts:
             if attempt.job.cancel_requested:
@@ -68,8 +61,21 @@ class Entrance:
                 admitted.append(attempt)
         return admitted
 
+    def _look(self) -> None:
+        """Learn which calls are held back, if it is time to. When that cannot be read, what was known stays so."""
+        if self._clock.lease() - self._looked_at < REFRESH_S:
+            return
+        self._looked_at = self._clock.lease()
+        try:
+            self._held_back = self._read()
+        except HoldfastError as error:
+            log.warning("which calls are held back cannot be read: %s", error)
+
     def _why_not(self, job: Job) -> str | None:
-        return self._held_back.get(call_of(job)) if job.task in self._limits and is_new(job) else None
+        return self._held_back.get(call_of(job)) if self._asks(job) else None
+
+    def _asks(self, job: Job) -> bool:
+        return job.task in self._limits and is_new(job)
 
     def _read(self) -> dict[Call, str]:
         zombies, newest = self._fallen()

@@ -250,7 +250,6 @@ class Runner:
         return self._due_in_s is not None and self._due_in_s <= 0
 
     def _claim(self, claim_id: str, sent_at: float, limit: int, ahead: int) -> list[Job]:
-        self._entrance.look()
         self._queues.append(self._queues.pop(0))  # the next claim begins with another queue
         jobs = self._store.claim(self.worker_id, claim_id, self._queues, self._homes.claimable(), limit, ahead)
         attempts = [Attempt(job, self._tasks[job.task], sent_at) for job in jobs]
