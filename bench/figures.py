@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from statistics import median
 
 import reaping
 from ground import Ground, cpu_seconds, fill, worker
@@ -21,6 +22,7 @@ from holdfast.identity import new_id, new_job_id
 
 Found = dict[str, float]
 CHUNK = 100  # one at a time, raw and ours by turns
+DEPTH_LOOKS = 3
 
 
 def enqueue(ground: Ground) -> Found:
@@ -101,17 +103,21 @@ def _drain(ground: Ground, task: str, *options: str) -> float:
 
 
 def depth(ground: Ground) -> Found:
-    """The cost of a job with ten thousand of them queued, and with a million. Half of a short queue's jobs are gone
-    when half of it is drained, so that is filled to twice the length and drained to its end."""
-    jobs = 2 * ground.scale.shallow
-    found = {}
-    for name in random.sample(["cost.shallow", "cost.deep"], 2):
-        if name == "cost.shallow":
-            with ground.fresh() as bed:
-                found[name] = 1e6 / _drain_some(bed, jobs, jobs)
-        else:
-            found[name] = 1e6 / _drain_some(ground.deep(), ground.scale.deep, jobs)
-    return found
+    """The cost of a job with ten thousand of them queued, and with a million.
+
+    A short queue is drained from half above that length to half below it, never to its end, where nothing is left to be
+    claimed and a job is cheaper. Several looks by turns: each takes half a second, and machines wobble.
+    """
+    jobs = ground.scale.shallow
+    seen: dict[str, list[float]] = {"cost.shallow": [], "cost.deep": []}
+    for _ in range(DEPTH_LOOKS):
+        for name in random.sample(list(seen), 2):
+            if name == "cost.shallow":
+                with ground.fresh() as bed:
+                    seen[name].append(1e6 / _drain_some(bed, jobs + jobs // 2, jobs))
+            else:
+                seen[name].append(1e6 / _drain_some(ground.deep(), ground.scale.deep, jobs))
+    return {name: median(costs) for name, costs in seen.items()}
 
 
 def _drain_some(bed: Bed, queued: int, jobs: int) -> float:
