@@ -10,7 +10,8 @@ from psycopg import errors
 
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Inbox, Lease, NewJob, Note, Record, Signal, Step
-from holdfast.core.verdict import Verdict, stale_report
+from holdfast.core.settlement import stale_report
+from holdfast.core.verdict import Verdict
 from holdfast.points import point
 from holdfast.stores import codec
 from holdfast.stores.postgres import batch
