@@ -590,8 +590,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a plain success ignores what a reaper saw",
         "stores/codec.py",
-        "    return is_done and settlement.seen_lease_until is None",
-        "    return is_done",
+        "    return is_done and looked == (None, None, None)",
+        "    return is_done and looked[1:] == (None, None)",
         STORE,
     ),
     (
