@@ -769,6 +769,14 @@ told AS MATERIALIZED (
 )
 SELECT EXISTS (SELECT FROM moved), (SELECT parent FROM moved), (SELECT count(*) FROM told);
 
+-- name: move_lock
+-- The job and its parent, in the order of `record_lock`.
+SELECT count(*) FROM (
+    SELECT FROM {schema}.job
+    WHERE id = ANY (ARRAY[%(id)s, (SELECT parent FROM {schema}.job WHERE id = %(id)s)])
+    ORDER BY id FOR NO KEY UPDATE
+) AS locked;
+
 -- name: move_steps
 -- What a person says of steps, written as in `record`.
 INSERT INTO {schema}.step AS step (
@@ -852,6 +860,7 @@ tallied AS (
 SELECT (SELECT yes FROM allowed), (SELECT count(*) FROM gone);
 
 -- name: delete
+-- Behind `record_lock`: whoever was about to add a line or a signal has done so, and this sees it.
 WITH gone AS (
     DELETE FROM {schema}.job
     WHERE id = %(id)s AND state = %(seen_state)s AND fence = %(seen_fence)s AND state <> 'running'

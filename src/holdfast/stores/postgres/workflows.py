@@ -74,6 +74,8 @@ class Workflows(ABC):
         notes = codec.encode(codec.journal_lines(job_id, seen_fence, None, verdict.notes)).decode()
         values = {**codec.changes(verdict), **seen, "notes": notes, "channel": self._db.channel}
         with db.connection.transaction():
+            if verdict.state in ENDED:  # then its parent is told, and may have to be locked before it
+                db.execute(self._db["move_lock"], {"id": job_id}, prepare=False)
             moved, parent, _ = self._db.row(db.execute(self._db["move"], values, prepare=False))
             if moved and verdict.steps:
                 rows = codec.encode([codec.step(job_id, step) for step in verdict.steps]).decode()
