@@ -144,7 +144,10 @@ def settle(
 def _settle_families(
     q: Connections, db: Cursor, settlements: Sequence[Settlement], wall: float | None, under: Duty | None
 ) -> list[Answer]:
-    """Settle, and tell the workflows that have started these jobs, all in one commit."""
+    """Settle, and tell the workflows that have started these jobs, all in one commit.
+
+    Those that have no parent go with them: a commit of their own costs more than their locks do.
+    """
     with db.connection.transaction():
         touched = {each.lease.job_id for each in settlements} | {each.parent for each in settlements if each.parent}
         db.execute(q["record_lock"], {"ids": sorted(touched)}, prepare=False)

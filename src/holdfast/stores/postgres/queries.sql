@@ -778,7 +778,8 @@ SELECT count(*) FROM (
 ) AS locked;
 
 -- name: move_steps
--- What a person says of steps, written as in `record`.
+-- What a person says of steps, written as in `record`: a test compares the two. One statement for both would have to
+-- let who has no lease pass the guards there.
 INSERT INTO {schema}.step AS step (
     job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
     arguments, result, error, error_kind, started_at, ended_at, aside
