@@ -224,7 +224,7 @@ class Stores(RuleBasedStateMachine):
     @rule()
     def pass_of_the_real_reaper(self) -> None:
         memory, second = (reaper.once() for reaper in self.reapers)
-        assert [zombie.job.id for zombie in memory.zombies] == [zombie.job.id for zombie in second.zombies]
+        assert {zombie.job.id for zombie in memory.zombies} == {zombie.job.id for zombie in second.zombies}
         assert memory.recovered == second.recovered
 
     @rule(target=workers, worker=workers, cause=st.sampled_from(["exit: killed", "released: stopped", "left"]),
@@ -348,7 +348,7 @@ class Stores(RuleBasedStateMachine):
         self.agree(lambda store, _: by_job(store.journal(limit=10_000)))
         self.agree(lambda store, _: store.counts())
         self.agree(lambda store, _: sorted(store.workers(gone=True), key=lambda worker: worker.id))
-        self.agree(lambda store, _: [(found.worker.id, found.evidence) for found in store.vanished()])
+        self.agree(lambda store, _: sorted((found.worker.id, found.evidence) for found in store.vanished()))
         self.agree(lambda store, _: store.paused())
         assert self.memory.check() == []
 
