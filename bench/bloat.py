@@ -18,7 +18,8 @@ from stores import BATCH, CLOCK, PostgresBed, server
 from tasks import make_app
 
 from holdfast.core.records import Worker
-from holdfast.core.verdict import Succeeded, judge, settlement
+from holdfast.core.settlement import settlement
+from holdfast.core.verdict import Succeeded, judge
 from holdfast.identity import new_id
 from holdfast.stores.postgres import frontier
 from holdfast.stores.postgres.store import PostgresStore

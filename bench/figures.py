@@ -17,7 +17,8 @@ from tasks import make_app
 from watch import percentile, watch
 
 from holdfast.core.records import Worker
-from holdfast.core.verdict import Succeeded, judge, settlement
+from holdfast.core.settlement import settlement
+from holdfast.core.verdict import Succeeded, judge
 from holdfast.identity import new_id, new_job_id
 
 Found = dict[str, float]

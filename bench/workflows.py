@@ -32,7 +32,8 @@ from watch import counter, watch
 
 from holdfast import App
 from holdfast.core.records import Job, NewJob, Record, Step, Worker
-from holdfast.core.verdict import Parked, judge, settlement
+from holdfast.core.settlement import settlement
+from holdfast.core.verdict import Parked, judge
 from holdfast.identity import new_id
 from holdfast.stores.protocol import Answer, Store
 

@@ -12,17 +12,9 @@ from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.policy import Policy, Retry
 from holdfast.core.records import Event, Filter, Job, Lease, NewJob, Record, Signal, Step, Worker
-from holdfast.core.verdict import (
-    Cancelled,
-    Failed,
-    Lost,
-    Outcome,
-    Parked,
-    Settlement,
-    Succeeded,
-    judge,
-)
-from holdfast.core.verdict import settlement as addressed
+from holdfast.core.settlement import Settlement
+from holdfast.core.settlement import settlement as addressed
+from holdfast.core.verdict import Cancelled, Failed, Lost, Outcome, Parked, Succeeded, judge
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock

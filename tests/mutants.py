@@ -63,7 +63,7 @@ GUARDED = {
         *("overdue", "deadline", "vanished", "retire", "acquire", "resign", "move", "purge", "delete", "find"),
         *("unserved", "due", "declare_again", "fire", "pause_schedule"),
         *("record", "record_lock", "record_seen", "steps", "signal", "signal_parents", "inbox"),
-        *("rouse", "fork", "move_steps", "move_aside", "move_give_back", "find_workflows"),
+        *("rouse", "fork", "move_lock", "move_steps", "move_aside", "move_give_back", "find_workflows"),
     ),
 }
 
@@ -119,6 +119,9 @@ EQUIVALENT = {
     "postgres rouse: job.state = 'waiting'": "only who waits has a wake_at: a CHECK says so",
     "postgres rouse: job.wake_at IS NOT NULL": "it names the index; NULL comes last",
     "postgres record_lock: id = ANY (%(ids)s::text[])": "it locks more than it must",
+    "postgres move_lock: id = ANY (ARRAY[%(id)s, (SELECT parent FROM {schema}.job WHERE id = %(id)s)])": (
+        "it locks more than it must"
+    ),
     "postgres signal.reached: NOT EXISTS (SELECT FROM known)": "the key of the table says the same, later",
     "postgres signal.told: state = 'ready'": "a hint too many: who is woken looks and sleeps again",
     "postgres signal_parents.told: state = 'ready'": "a hint too many: who is woken looks and sleeps again",
@@ -354,6 +357,7 @@ ALERTS_WEBHOOK = ("tests/alerts/test_webhook.py",)
 ALERTS_COMMAND = ("tests/alerts/test_command.py",)
 WORKFLOW = tuple(f"tests/workflow/test_{part}.py" for part in ("steps", "undo", "waiting"))
 
+LOCKS = ("tests/stores/test_postgres_locks.py",)
 WORKFLOWS_CLI = ("tests/cli/test_workflows.py",)
 
 HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
@@ -405,9 +409,65 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "memory: a cancel is overlooked",
-        "stores/memory/store.py",
-        "job.cancel_requested != settlement.seen_cancel",
+        "core/settlement.py",
+        "each.seen_cancel != bool(cancel_requested)",
         "False",
+        STORE,
+    ),
+    (
+        "memory: a step that was begun meanwhile is overlooked",
+        "core/settlement.py",
+        'each.seen_open_step != (open_step or "")',
+        "False",
+        STORE,
+    ),
+    (
+        "memory: what is to be undone by now is overlooked",
+        "core/settlement.py",
+        "each.seen_undoable == bool(undoable)",
+        "True",
+        STORE,
+    ),
+    (
+        "a settlement does not say which step its judge saw open",
+        "core/settlement.py",
+        'seen_open_step=(job.open_step or "") if looked else None',
+        "seen_open_step=None",
+        STORE,
+    ),
+    (
+        "a settlement does not say whether its judge saw something to undo",
+        "core/settlement.py",
+        "seen_undoable=job.undoable if looked else None",
+        "seen_undoable=None",
+        STORE,
+    ),
+    (
+        "a job of a dead worker that has changed meanwhile is left to others",
+        "reaper.py",
+        "frozenset({Answer.ACCEPTED, Answer.AGAIN})",
+        "frozenset({Answer.ACCEPTED})",
+        ("tests/worker/test_reaper.py",),
+    ),
+    (
+        "a worker does not learn what was begun behind its back",
+        "worker/settler.py",
+        'attempt.learn(open_step=row.open_step or "", undoable=row.undoable)',
+        "pass",
+        ("tests/workflow/test_undo.py",),
+    ),
+    (
+        "a success waits for what is recorded beside it",
+        "core/settlement.py",
+        "job.workflow and verdict.state is not State.DONE",
+        "job.workflow",
+        STORE,
+    ),
+    (
+        "a success that names what was seen is not compared",
+        "stores/codec.py",
+        "is_done and looked == (None, None, None)",
+        "is_done and settlement.seen_lease_until is None",
         STORE,
     ),
     (
@@ -548,8 +608,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a plain success ignores what a reaper saw",
         "stores/codec.py",
-        "    return is_done and settlement.seen_lease_until is None",
-        "    return is_done",
+        "    return is_done and looked == (None, None, None)",
+        "    return is_done and looked[1:] == (None, None)",
         STORE,
     ),
     (
@@ -1797,6 +1857,41 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "        earliest = self._store.rouse()\n",
         "        earliest = None\n",
         WORKFLOW,
+    ),
+    (
+        "a sleep is ended by any signal",
+        "workflow/run.py",
+        "yield Wait(Parking(wake_at))",
+        "yield Wait(Parking(wake_at, inbox=self.attempt.job.inbox))",
+        ("tests/workflow/test_waiting.py",),
+    ),
+    (
+        "postgres: a child is locked before its parent",
+        "stores/postgres/workflows.py",
+        "if verdict.state in ENDED:  # then",
+        "if False:  # then",
+        LOCKS,
+    ),
+    (
+        "postgres: a child that ends is locked before its parent",
+        "stores/postgres/batch.py",
+        'db.execute(q["record_lock"], {"ids": sorted(touched)}, prepare=False)',
+        "pass",
+        LOCKS,
+    ),
+    (
+        "postgres: who signals is locked before who hears it",
+        "stores/postgres/workflows.py",
+        'db.execute(q["record_lock"], {"ids": sorted(touched)}, prepare=False)',
+        "pass",
+        LOCKS,
+    ),
+    (
+        "postgres: a delete does not see what it waited for",
+        "stores/postgres/store.py",
+        'db.execute(self._db["record_lock"], {"ids": [job_id]}, prepare=False)',
+        "pass",
+        LOCKS,
     ),
     (
         "what a zombie says of a workflow counts when its successor is in the same batch",

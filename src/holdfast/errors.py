@@ -201,10 +201,17 @@ class Stopping(Interrupted):
 
 
 class Parking(Interrupted):
-    """The workflow waits without a slot: until `wake_at`, for any of `awaits`."""
+    """The workflow waits without a slot: until `wake_at`, for any of `awaits`.
+
+    `inbox`: how much had come for it when it looked; None: it does not wait for anything that could come.
+    """
 
     def __init__(
-        self, wake_at: float | None = None, awaits: tuple[str, ...] = (), question: str | None = None, inbox: int = 0
+        self,
+        wake_at: float | None = None,
+        awaits: tuple[str, ...] = (),
+        question: str | None = None,
+        inbox: int | None = None,
     ) -> None:
         self.wake_at = wake_at
         self.awaits = awaits

@@ -24,7 +24,8 @@ from holdfast.core.autopsy import autopsy, of_worker
 from holdfast.core.epitaph import Epitaph, read_epitaph
 from holdfast.core.machine import State
 from holdfast.core.records import Detector, Duty, Filter, Job, Vanished, Worker
-from holdfast.core.verdict import Lost, Released, Settlement, Verdict, judge, settlement
+from holdfast.core.settlement import Settlement, settlement
+from holdfast.core.verdict import Lost, Released, Verdict, judge
 from holdfast.errors import HoldfastError, PolicyError, StoreError, is_passing
 from holdfast.hooks import Hooks
 from holdfast.identity import chance
@@ -39,6 +40,7 @@ COMPLAIN_S = 60.0  # how often to say that a row is damaged
 SILENCE_S = 2.0  # when the store does not answer for longer than this, it was a gap
 STORM = 100  # when one pass recovers more than this many jobs,
 STORM_SPREAD_S = 5.0  # they come back over so many seconds
+GOES_ON = frozenset({Answer.ACCEPTED, Answer.AGAIN})  # after these the next page is another one; some is judged anew
 
 
 OverdueKey = tuple[str, int, float]  # of a job: id, fence, end of the lease
@@ -62,7 +64,12 @@ class Zombie(msgspec.Struct, frozen=True, kw_only=True):
     worker: Worker | None
     detector: Detector
     verdict: Verdict
-    recovered: bool  # False: a dry run, or somebody else was first
+    answer: Answer | None = None  # what the store said to the verdict; None: it was not asked, or could not say
+
+    @property
+    def recovered(self) -> bool:
+        """Say whether it was settled here. Else it was a dry run, or somebody else was first."""
+        return self.answer is Answer.ACCEPTED
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -164,13 +171,13 @@ class Reaper:
             wall = self._store.now().wall
             outcome = Released(started=True, cause=cause)
             batch = [settlement(job, judge(outcome, job, wall, chance=self._lots())) for job in jobs]
-            accepted = [answer is Answer.ACCEPTED for answer in self._answers(batch)]
-            for job, each, was_accepted in zip(jobs, batch, accepted, strict=True):
-                if was_accepted:
+            answers = self._answers(batch)
+            for job, each, answer in zip(jobs, batch, answers, strict=True):
+                if answer is Answer.ACCEPTED:
                     log.warning("job %s (%s) had to stop with its worker, now %s", job.id, job.task, each.verdict.state)
                     self._hooks.tell(job, each.verdict)
-            released += sum(accepted)
-            if not any(accepted):
+            released += answers.count(Answer.ACCEPTED)
+            if not GOES_ON.intersection(answers):
                 return released
 
     # ------------------------------------------------------------------------------------- vanished
@@ -219,14 +226,14 @@ class Reaper:
         return Epitaph(f"{words} (pid {worker.pid} on {worker.host})", detector)
 
     def _settle_all_of(self, worker: Worker, death: Death) -> list[Zombie]:
-        zombies: list[Zombie] = []
+        zombies: dict[str, Zombie] = {}
         while True:
             jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
-            page = self._judge_all(jobs, death, suspects=len(zombies) + len(jobs))
+            page = self._judge_all(jobs, death, suspects=len({job.id for job in jobs} | zombies.keys()))
             page = self._settle(page, seen_lease=False)
-            zombies += page
-            if not any(zombie.recovered for zombie in page):
-                return zombies
+            zombies |= {zombie.job.id: zombie for zombie in page}
+            if not GOES_ON.intersection(zombie.answer for zombie in page):
+                return list(zombies.values())
             point("reap.middle")
 
     # -------------------------------------------------------------------------------------- expired
@@ -305,7 +312,7 @@ class Reaper:
             spread_s=death.spread_s,
         )
         verdict = judge(outcome, job, now.wall, chance=self._lots())
-        return Zombie(job=job, worker=holder, detector=death.detector, verdict=verdict, recovered=False)
+        return Zombie(job=job, worker=holder, detector=death.detector, verdict=verdict)
 
     def _holder(self, job: Job) -> Worker | None:
         if job.worker not in self._holders:
@@ -315,7 +322,7 @@ class Reaper:
     def _settle(self, zombies: list[Zombie], *, seen_lease: bool) -> list[Zombie]:
         batch = [settlement(zombie.job, zombie.verdict, seen_lease=seen_lease) for zombie in zombies]
         settled = [
-            msgspec.structs.replace(zombie, recovered=answer is Answer.ACCEPTED)
+            msgspec.structs.replace(zombie, answer=answer)
             for zombie, answer in zip(zombies, self._answers(batch), strict=True)
         ]
         for zombie in settled:

@@ -66,6 +66,8 @@ FLOWS_ON_SQLITE = [
     "signal_reach: state IN ('ready', 'running', 'waiting', 'held')",
     "signal_reach: :what IN (SELECT value FROM json_each(awaits))",
     "settle: job.inbox <> ending.inbox",
+    "settle: (ending.seen_open_step IS NULL OR coalesce(job.open_step, '') = ending.seen_open_step)",
+    "settle: (ending.seen_undoable IS NULL OR job.undoable = ending.seen_undoable)",
     "inbox_signals: taken IS NULL",
     "rouse: wake_at <= :wall",
     "move_aside: position >= :aside_from",

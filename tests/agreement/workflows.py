@@ -15,7 +15,7 @@ from holdfast.core.records import Filter, Inbox, Job, NewJob, Note, Record, Sign
 from holdfast.core.verdict import Outcome, Parked
 from holdfast.errors import HoldfastError
 from holdfast.stores.protocol import Answer, Store
-from tests.agreement.machine import KEYS, MOMENT_S, Pair, Stores, judged, mixtures, policies, rarely, some
+from tests.agreement.machine import KEYS, MOMENT_S, Pair, Stores, informed, judged, mixtures, policies, rarely, some
 
 NAMES = ["go", "stop"]
 states = st.sampled_from(["started", "recorded", "recorded", "undone"])
@@ -108,10 +108,10 @@ class Workflows(Stores):
 
     @rule(pair=Stores.attempts, child=Stores.attempts, names=st.sets(st.sampled_from(NAMES)), of_child=st.booleans(),
           wake_s=st.sampled_from([None, 0.0, 0.5, 1.5]), question=st.sampled_from([None, "Ship it?"]),
-          seen=st.sampled_from(["now", "now", "once", None]), nth=nth)  # fmt: skip
+          seen=st.sampled_from(["now", "now", "once", None]), nth=nth, knows=st.booleans())  # fmt: skip
     def park(
         self, pair: Pair, child: Pair, names: set[str], of_child: bool, wake_s: float | None, seen: str | None,
-        nth: int, question: str | None,
+        nth: int, question: str | None, knows: bool,
     ) -> None:  # fmt: skip
         awaits = [f"signal:{name}" for name in sorted(names)] + [f"job:{child.memory.id}"] * of_child
         wake_at = self.clock.wall() + wake_s if wake_s is not None else None
@@ -119,7 +119,7 @@ class Workflows(Stores):
         def call(store: Store, job: Job) -> list[Answer]:
             count = self.inboxes[nth % len(self.inboxes)].count if seen == "once" else store.inbox(job.id).count
             outcome = Parked("waits", wake_at, tuple(awaits), question, count if seen is not None else None)
-            return store.settle([judged(store, job, outcome)])
+            return store.settle([judged(store, informed(store, job) if knows else job, outcome)])
 
         self.agree(call, pair)
 
@@ -127,7 +127,7 @@ class Workflows(Stores):
     def wait_and_be_woken(self, pair: Pair, name: str, worker: str) -> Any:
         """The usual course, so that the rest of it is met often."""
         outcome: Outcome = Parked("waits", None, (f"signal:{name}",))
-        self.agree(lambda store, job: store.settle([judged(store, job, outcome)]), pair)
+        self.agree(lambda store, job: store.settle([judged(store, informed(store, job), outcome)]), pair)
         signal = msgspec.structs.replace(self._signal(pair.memory, 0, False), name=name)
         self.agree(lambda store, _: store.signal(signal))
         return self._claim(worker, queues=[pair.memory.queue], tasks=[pair.memory.task], limit=2)

@@ -4,7 +4,8 @@ import pytest
 
 from holdfast.core.machine import Move, State
 from holdfast.core.records import Note
-from holdfast.core.verdict import Failed, Succeeded, Verdict, settlement
+from holdfast.core.settlement import settlement
+from holdfast.core.verdict import Failed, Succeeded, Verdict
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.factory import EXPIRED, again, job_in, revive, row, settle, start

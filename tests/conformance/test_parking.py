@@ -45,9 +45,11 @@ ENDINGS: dict[State, Outcome] = {
 
 def test_a_parked_workflow_has_no_lease_and_says_what_it_waits_for(store: Store, clock: FakeClock) -> None:
     job = start_flow(store)
+    clock.advance(5)
     wake_at = clock.wall() + 60
     waiting = park(store, job, "signal:a", "job:b", wake_at=wake_at, question="Ship it?", inbox=0)
     assert (waiting.state, waiting.worker, waiting.lease_until) == (State.WAITING, None, None)
+    assert waiting.run_at == job.run_at
     assert (waiting.wake_at, waiting.awaits, waiting.question) == (wake_at, ["signal:a", "job:b"], "Ship it?")
     assert (waiting.fence, waiting.claim_id, waiting.ended_at) == (job.fence, job.claim_id, None)
     assert claim(store, tasks=[job.task]) == []

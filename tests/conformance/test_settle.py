@@ -1,6 +1,7 @@
 """settle: the only way out of running; applies verdicts, journals them, refuses who is not the attempt. Fenced."""
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from holdfast.core import acts
 from holdfast.core.machine import ENDED, Move, State
 from holdfast.core.records import Filter, Job, Lease, Note, Pulse
+from holdfast.core.settlement import Settlement
+from holdfast.core.settlement import settlement as addressed
 from holdfast.core.verdict import (
     Cancelled,
     Failed,
@@ -15,14 +18,12 @@ from holdfast.core.verdict import (
     Outcome,
     Parked,
     Released,
-    Settlement,
     Snoozed,
     Stalled,
     Succeeded,
     TimedOut,
     Verdict,
 )
-from holdfast.core.verdict import settlement as addressed
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from tests.conformance.test_add import AWKWARD
@@ -30,17 +31,20 @@ from tests.factory import (
     EXPIRED,
     STALE,
     a_job,
+    a_step,
     again,
     claim,
     enrol,
     job_in,
     make_job,
     picture,
+    record,
     row,
     settle,
     settlement,
     stale_reports,
     start,
+    start_flow,
 )
 
 ACCEPTED, ALREADY, REFUSED = Answer.ACCEPTED, Answer.ALREADY, Answer.REFUSED
@@ -515,8 +519,110 @@ def test_a_lease_that_was_renewed_is_not_settled_whatever_else_has_changed(store
     store.beat(job.worker, [Pulse(job.lease)])
     cancel(store, job)
     before = picture(store)
-    assert settle(store, seen, EXPIRED, seen_lease=True) in (REFUSED, Answer.AGAIN)
+    assert settle(store, seen, EXPIRED, seen_lease=True) is REFUSED
     assert picture(store) == before
+
+
+# ----------------------------------------------------------------- steps that came after the judge looked
+
+
+def test_a_step_that_was_begun_after_the_reaper_looked_is_held_and_not_repeated(store: Store, clock: FakeClock) -> None:
+    """The worker was late, not dead: it wrote down that the step begins, and ran it."""
+    job = start_flow(store)
+    clock.advance(30)
+    [seen] = store.overdue()
+    record(store, job, a_step(1, "started", repeatable=False), open_step="charge")
+    before = picture(store)
+    assert settle(store, seen, EXPIRED, seen_lease=True) is Answer.AGAIN
+    assert picture(store) == before
+    [seen] = store.overdue()
+    assert settle(store, seen, EXPIRED, seen_lease=True) is ACCEPTED
+    held = row(store, job.id)
+    assert (held.state, held.open_step) == (State.HELD, "charge")
+
+
+def test_a_step_that_was_recorded_after_the_reaper_looked_needs_nobody(store: Store, clock: FakeClock) -> None:
+    job = start_flow(store)
+    record(store, job, a_step(1, "started", repeatable=False), open_step="charge")
+    clock.advance(30)
+    [seen] = store.overdue()
+    record(store, job, a_step(1, repeatable=False), open_step="")
+    assert settle(store, seen, EXPIRED, seen_lease=True) is Answer.AGAIN
+    [seen] = store.overdue()
+    assert settle(store, seen, EXPIRED, seen_lease=True) is ACCEPTED
+    assert row(store, job.id).state is State.READY
+
+
+def test_a_person_is_asked_about_the_step_that_is_open_now(store: Store) -> None:
+    job = start_flow(store)
+    record(store, job, a_step(1, "started", repeatable=False), open_step="charge")
+    seen = row(store, job.id)
+    record(store, job, a_step(1, repeatable=False), a_step(2, "started", repeatable=False), open_step="ship")
+    assert settle(store, seen, EXPIRED) is Answer.AGAIN
+    assert settle(store, row(store, job.id), EXPIRED) is ACCEPTED
+    assert "'ship'" in (row(store, job.id).error or "")
+
+
+@pytest.mark.parametrize("outcome", [EXPIRED, Failed("no luck"), TimedOut("too slow")], ids=["lost", "failed", "slow"])
+def test_what_is_to_be_undone_since_the_judge_looked_is_not_buried(store: Store, outcome: Outcome) -> None:
+    job = start_flow(store, crashes_max=1, attempts_max=1)
+    record(store, job, a_step(1, "started", has_undo=True), undoable=True)
+    before = picture(store)
+    assert settle(store, job, outcome) is Answer.AGAIN
+    assert picture(store) == before
+    assert settle(store, row(store, job.id), outcome) is ACCEPTED
+    after = row(store, job.id)
+    assert (after.state, after.rolling_back) == (State.READY, True)
+
+
+def test_an_ending_of_the_attempt_itself_is_to_be_judged_again_too(store: Store) -> None:
+    """A thread that was given up may have begun a step behind the back of its worker."""
+    job = start_flow(store)
+    record(store, job, a_step(1, "started", repeatable=False), open_step="charge")
+    assert settle(store, job, Released(True, "stopping")) is Answer.AGAIN
+    assert settle(store, row(store, job.id), Released(True, "stopping")) is ACCEPTED
+    assert row(store, job.id).state is State.HELD
+
+
+def test_a_success_is_a_success_whatever_was_recorded_meanwhile(store: Store) -> None:
+    job = start_flow(store)
+    record(store, job, a_step(1, "started", has_undo=True, repeatable=False), open_step="charge", undoable=True)
+    assert settle(store, job, Succeeded('"fine"')) is ACCEPTED
+
+
+def test_who_did_not_look_at_steps_is_not_asked_about_them(store: Store) -> None:
+    job = start_flow(store)
+    record(store, job, a_step(1, "started", has_undo=True, repeatable=False), open_step="charge", undoable=True)
+    blind = msgspec.structs.replace(settlement(job, Failed("x")), seen_open_step=None, seen_undoable=None)
+    assert store.settle([blind]) == [ACCEPTED]
+
+
+@pytest.mark.parametrize("seen", [{"seen_open_step": ""}, {"seen_undoable": False}], ids=["open step", "undoable"])
+def test_even_a_success_is_to_be_judged_again_when_it_names_what_was_seen(store: Store, seen: dict[str, Any]) -> None:
+    job = start_flow(store)
+    record(store, job, a_step(1, "started", has_undo=True, repeatable=False), open_step="charge", undoable=True)
+    named = msgspec.structs.replace(settlement(job, Succeeded()), **seen)
+    assert store.settle([named]) == [Answer.AGAIN]
+    assert row(store, job.id).state is State.RUNNING
+
+
+def test_steps_of_one_do_not_stop_the_others_of_its_batch(store: Store) -> None:
+    flows = [start_flow(store) for _ in range(3)]
+    record(store, flows[1], a_step(1, "started", repeatable=False), open_step="charge")
+    plain = start(store)
+    batch = [settlement(job, Failed("x")) for job in (*flows, plain)]
+    assert store.settle(batch) == [ACCEPTED, Answer.AGAIN, ACCEPTED, ACCEPTED]
+    assert [row(store, job.id).state for job in flows] == [State.READY, State.RUNNING, State.READY]
+
+
+def test_a_lease_that_was_renewed_is_not_settled_whatever_was_begun(store: Store, clock: FakeClock) -> None:
+    job = start_flow(store)
+    assert job.worker is not None
+    clock.advance(30)
+    [seen] = store.overdue()
+    store.beat(job.worker, [Pulse(job.lease)])
+    record(store, job, a_step(1, "started", repeatable=False), open_step="charge")
+    assert settle(store, seen, EXPIRED, seen_lease=True) is REFUSED
 
 
 # ------------------------------------------------------------------------------------------- reapers

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.machine import MOVES, Move, State
 from holdfast.core.records import Job, Note
+from holdfast.core.settlement import own_ending, settlement
 from holdfast.core.verdict import (
     FORGIVEN_MAX,
     Cancelled,
@@ -30,8 +31,6 @@ from holdfast.core.verdict import (
     TimedOut,
     Verdict,
     judge,
-    own_ending,
-    settlement,
 )
 from tests.factory import a_job
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from holdfast import reaper
-from holdfast.core import acts, rows, verdict
+from holdfast.core import acts, rows, settlement, verdict
 from holdfast.stores.memory import store as memory
 from holdfast.stores.sqlite import batch
 from holdfast.testing import crew, hands
@@ -34,6 +34,7 @@ class Broken:
     edits: tuple[Edit, ...]
     world: str | None = "pauses only"
     why: str = ""
+    simulated: bool = True  # the simulation finds it; it has no workflows
     sqlite: bool = False  # the change is in the SQLite store, so the simulation runs over that one
 
     @contextmanager
@@ -171,8 +172,13 @@ BROKEN = [
     ),
     Broken(
         "a verdict made before the cancellation stands",
-        ((memory, SETTLE, "job.cancel_requested != settlement.seen_cancel", "False"),),
+        ((settlement, "is_as_judged", "each.seen_cancel != bool(cancel_requested)", "False"),),
         world="cancelled",
+    ),
+    Broken(
+        "a verdict made before a step was begun stands",
+        ((settlement, "is_as_judged", 'each.seen_open_step != (open_step or "")', "False"),),
+        world="such a step, and who was late", simulated=False,
     ),
     Broken(
         "trust is anchored at the answer",

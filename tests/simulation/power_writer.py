@@ -9,7 +9,8 @@ import sys
 from holdfast.clock import SystemClock, pause
 from holdfast.core.policy import Policy
 from holdfast.core.records import NewJob, Pulse, Worker
-from holdfast.core.verdict import Succeeded, judge, settlement
+from holdfast.core.settlement import settlement
+from holdfast.core.verdict import Succeeded, judge
 from holdfast.identity import new_id, new_job_id
 from holdfast.stores.sqlite.store import SqliteStore
 

@@ -22,6 +22,8 @@ STATES = {
     "cancelled": 18_000,
     "hold, approved": 7_900,
     "hold, approved twice, held by hand": 2_000,
+    "a step that must not be repeated": 15_600,
+    "such a step, and who was late": 6_500,
     "on_crash=fail": 1_400,
 }
 

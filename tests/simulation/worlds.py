@@ -9,10 +9,12 @@ from holdfast.core.records import NewJob
 from holdfast.testing.walk import LEASE_S, World
 
 
-def job(number: int = 1, *, on_crash: OnCrash = "retry", crashes_max: int = 2, attempts_max: int = 3) -> NewJob:
+def job(
+    number: int = 1, *, on_crash: OnCrash = "retry", crashes_max: int = 2, attempts_max: int = 3, **given: Any
+) -> NewJob:
     retry = Retry(attempts_max=attempts_max, base_s=1.0, cap_s=1.0, jitter=False)
     policy = Policy(retry=retry, crashes_max=crashes_max, on_crash=on_crash, lease_s=LEASE_S)
-    return NewJob(id=f"job-{number}", task="t", payload="{}", queue="q", policy=policy)
+    return NewJob(id=f"job-{number}", task="t", payload="{}", queue="q", policy=policy, **given)
 
 
 def world(*jobs: NewJob, claims: int = 2, deaths: int = 0, losses: int = 0, **given: Any) -> World:
@@ -35,6 +37,8 @@ WORLDS = {
     "hold, approved twice, held by hand": world(
         job(on_crash="hold"), acts=["approve", "hold", "hold", "approve"], losses=1, workers=1, claims=1
     ),
+    "a step that must not be repeated": world(job(workflow=True), deaths=1, workers=1, acts=["approve"]),
+    "such a step, and who was late": world(job(workflow=True)),
     "on_crash=fail": world(job(on_crash="fail"), deaths=1, workers=1),
 }
 LARGE = {

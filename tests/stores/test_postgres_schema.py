@@ -21,7 +21,7 @@ from holdfast.errors import (
 from holdfast.stores.postgres.connection import Options
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Schema
-from holdfast.stores.sql import load_migrations
+from holdfast.stores.sql import load_migrations, load_queries
 from tests.factory import OLD_JOB, a_worker, add, claim, enrol, make_job, start
 from tests.servers import PostgresServer
 from tests.worker.house import House
@@ -316,3 +316,13 @@ def test_a_password_that_is_wrong_is_not_shown_either(server: PostgresServer, sc
         rules.write_text(before)
         server.execute("SELECT pg_reload_conf()")
         store.close()
+
+
+def test_what_a_person_says_of_a_step_is_written_as_an_attempt_writes_it() -> None:
+    """Two statements, because an attempt must show its lease; but only one way to write a step."""
+    queries = load_queries("holdfast.stores.postgres")
+    recorded = queries["record"].partition("written AS (")[2].partition("\n),")[0]
+    guard = "WHERE (value ->> 17)::bigint IN (SELECT place FROM mine)"
+    assert guard in recorded
+    said = " ".join(queries["move_steps"].split())
+    assert said[said.index("INSERT") :].rstrip(";") == " ".join(recorded.replace(guard, "").split())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, JobCancelled, Retry, Snooze
-from holdfast.core.verdict import Settlement
+from holdfast.core.settlement import Settlement
 from holdfast.errors import Cancelled
 from tests.worker.house import House, on_every_store, until
 

@@ -12,14 +12,28 @@ import pytest
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Job, Pulse
-from holdfast.core.verdict import Settlement, Succeeded
+from holdfast.core.settlement import Settlement
+from holdfast.core.verdict import Succeeded
 from holdfast.errors import StoreUnavailable, WorkerGone
 from holdfast.hooks import Hooks
 from holdfast.reaper import PAGE, SECOND_LOOK_S, STORM, STORM_SPREAD_S, Reaper, reap
-from holdfast.stores.protocol import Store
+from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from tests.conftest import open_store
-from tests.factory import again, claim, enrol, make_job, picture, row, settlement, stale_reports, start
+from tests.factory import (
+    a_step,
+    again,
+    claim,
+    enrol,
+    make_job,
+    picture,
+    record,
+    row,
+    settlement,
+    stale_reports,
+    start,
+    start_flow,
+)
 from tests.worker.house import until
 from tests.worker.meddler import Meddler
 from tests.worker.test_settler import damage
@@ -166,6 +180,53 @@ def test_two_reapers_that_read_before_either_wrote(store: Store, clock: FakeCloc
         assert slow.once().recovered == 0
     assert row(store, job.id).zombies == 1
     assert stale_reports(store, job.id) == []
+
+
+def begins(store: Store, job: Job) -> Callable[..., None]:
+    """Its worker, which was late and not dead, begins a step that must not be repeated; once."""
+    steps = [a_step(1, "started", repeatable=False, has_undo=True)]
+
+    def step(*_: Any) -> None:
+        if steps:
+            assert record(store, job, steps.pop(), open_step="charge", undoable=True) is Answer.ACCEPTED
+
+    return step
+
+
+def test_a_step_that_begins_in_between_is_held_at_the_next_look(store: Store, clock: FakeClock) -> None:
+    """P13: the verdict was made of a row on which nothing was open."""
+    meddler = Meddler(store)
+    reaper = Reaper(meddler, clock)  # type: ignore[arg-type]
+    job = start_flow(store)
+    clock.advance(LEASE_S)
+    reaper.once()
+    clock.advance(A_MOMENT_S)
+    with meddler.before("settle", begins(store, job)):
+        assert reaper.once().recovered == 0
+        assert row(store, job.id).state is State.RUNNING
+        assert reaper.once().recovered == 1
+    after = row(store, job.id)
+    assert (after.state, after.open_step, after.zombies) == (State.HELD, "charge", 1)
+    assert [event.kind for event in store.journal(job.id)] == ["zombie", "held"]
+
+
+@pytest.mark.parametrize("released", [False, True], ids=["dead", "told to stop"])
+def test_a_step_that_begins_while_a_dead_workers_jobs_are_settled_is_held_at_once(
+    store: Store, clock: FakeClock, released: bool
+) -> None:
+    """Its last record was on the wire when it died; nobody may come by again for a while."""
+    meddler = Meddler(store)
+    reaper = Reaper(meddler, clock)  # type: ignore[arg-type]
+    worker = enrol(store)
+    job = start_flow(store, worker)
+    known = next(each for each in store.workers() if each.id == worker)
+    with meddler.before("settle", begins(store, job)):
+        if released:
+            assert reaper.release_worker(known, "it was told to stop") == 1
+        else:
+            [zombie] = reaper.recover_worker(known, "exit", "it was killed").zombies
+            assert (zombie.recovered, zombie.verdict.state) == (True, State.HELD)
+    assert (row(store, job.id).state, row(store, job.id).suspects) == (State.HELD, 0)
 
 
 def test_the_crash_of_a_job_that_was_asked_to_stop_is_its_cancellation(

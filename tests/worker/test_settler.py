@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, JobDead, Retry
-from holdfast.core.verdict import Failed, Settlement, Succeeded
+from holdfast.core.settlement import Settlement
+from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError, StoreFull, StoreUnavailable
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.settler import Settler

@@ -12,7 +12,8 @@ import psycopg
 import pytest
 
 from holdfast import App, Context, JobDead, Retry
-from holdfast.core.verdict import Lost, judge, settlement
+from holdfast.core.settlement import settlement
+from holdfast.core.verdict import Lost, judge
 from holdfast.errors import LeaseLost, StoreUnsupported, TransactionExpired, UsageError
 from holdfast.stores.protocol import Answer
 from holdfast.stores.sqlite.connection import Pen

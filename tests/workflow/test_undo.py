@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncFlow, Flow, IllegalMove, JobRolledBack, NotFound, Refused, Retry, Rollback
+from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Lost
-from tests.factory import settlement
+from holdfast.errors import StoreError
+from holdfast.stores.protocol import Answer
+from tests.factory import a_step, record, settlement
 from tests.worker.house import House, until
+from tests.worker.meddler import once
 
 ONCE = Retry(attempts_max=1)
 
@@ -217,6 +221,45 @@ def test_a_death_in_a_step_that_must_not_be_repeated_holds_whatever_on_crash_say
     until(
         lambda: [each.detail.get("verb") for each in job.events() if each.kind == "stale_report"], "the zombie is told"
     )
+
+
+def test_a_step_that_began_behind_the_judges_back_is_held(house: House) -> None:
+    """A thread that was given up, or a process whose last record was on the wire, began it after the worker judged."""
+
+    @house.app.workflow(name="w", retry=ONCE)
+    def work(flow: Flow) -> None:
+        flow.step(str)
+        raise ValueError("no luck")
+
+    began = []
+
+    def begin(batch: list[Settlement], *_: Any) -> None:
+        if not began:
+            began.append(batch[0].lease)
+            steps = a_step(2, "started", repeatable=False, name="charge")
+            assert record(house.store.real, began[0], steps, open_step="charge") is Answer.ACCEPTED
+
+    with house.store.before("settle", begin):
+        house.start()
+        held = house.until_state(work.enqueue().id, "held")
+    assert (held.open_step, held.attempt, held.failures) == ("charge", 1, 1)
+    assert house.store.calls["settle"] == 2, "judged twice, and no more"
+    assert house.events(held.id, "stale_report") == []
+
+
+def test_a_step_whose_beginning_was_never_written_needs_nobody(house: House, shop: Shop) -> None:
+    """The worker had noted that it may be open; the row knows better, since the function did not run."""
+
+    @house.app.workflow(name="w", retry=Retry(attempts_max=2, base_s=0.0, cap_s=0.0))
+    def work(flow: Flow) -> Any:
+        return flow.step(shop.do, "charge", undo=shop.undo, repeatable=False)
+
+    with house.store.before("record", once(StoreError("no store takes this"))):
+        house.start()
+        job = work.enqueue()
+        assert job.result(20) == "CHARGE"
+    assert shop.lines == ["do charge"]
+    assert (house.row(job.id).attempt, house.kinds(job.id)) == (2, ["failed", "succeeded"])
 
 
 def test_the_other_answers_run_it_roll_back_or_give_up(house: House, shop: Shop) -> None:

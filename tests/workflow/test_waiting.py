@@ -106,6 +106,27 @@ def test_a_sleep_parks_and_wakes_at_its_instant(house: House) -> None:
     assert house.row(job.id).attempt == 2
 
 
+@pytest.mark.parametrize("side_by_side", [False, True], ids=["alone", "in branches"])
+def test_a_signal_does_not_wake_who_only_sleeps(house: House, side_by_side: bool) -> None:
+    """It would be a replay for nothing; the signal is kept for whoever waits for it later."""
+
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> Any:
+        if flow.ctx.attempt == 1:
+            house.app.signal(flow.ctx.job.id, "go", 7)  # it comes before the workflow parks
+        if side_by_side:
+            flow.gather(lambda: flow.sleep(1.2), lambda: flow.sleep(1.3))
+        else:
+            flow.sleep(1.2)
+        return flow.wait("go")
+
+    house.start()
+    job = work.enqueue()
+    row = waits(house, job.id)
+    assert (row.attempt, row.inbox) == (1, 1)
+    assert job.result(20) == 7
+
+
 def test_branches_wait_for_several_things_and_go_on_one_by_one(house: House) -> None:
     @house.app.workflow(name="w")
     def work(flow: Flow) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 import msgspec
 
 from holdfast.core.machine import Move, State, after
-from holdfast.core.records import Detector, EventKind, Job, Lease, Note, Step
+from holdfast.core.records import Detector, EventKind, Job, Note, Step
 
 # ---------------------------------------------------------------------------------------- outcomes
 
@@ -145,47 +145,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
 
 
-class Settlement(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict with the lease that it ends.
-
-    `seen_lease_until`: the lease end that the reaper read. If a beat came in between, the settlement is refused,
-    so a live job is never reaped. `seen_cancel`: whether the judge knew that the job was asked to stop; if that has
-    changed, the store answers AGAIN, because every ending but success becomes a cancellation.
-    """
-
-    lease: Lease
-    queue: str  # for the count of finished jobs
-    worker: str | None  # whose attempt it is, for the journal
-    verdict: Verdict
-    seen_lease_until: float | None = None
-    seen_cancel: bool = False
-    parent: str | None = None  # is woken if this ends the job
-
-
-def settlement(job: Job, verdict: Verdict, *, seen_lease: bool = False) -> Settlement:
-    """Address a verdict to the attempt that `job` shows; with `seen_lease` only while its lease is as seen."""
-    return Settlement(
-        lease=job.lease,
-        queue=job.queue,
-        worker=job.worker,
-        verdict=verdict,
-        seen_lease_until=job.lease_until if seen_lease else None,
-        seen_cancel=job.cancel_requested,
-        parent=job.parent,
-    )
-
-
-def stale_report(state: State, fence_now: int, reported: State | None = None, step: str | None = None) -> Note:
-    """Write down that an attempt came back after it was given up: what it said, and how things stand.
-
-    With `step` it wanted to record that one; without it and `reported` it was a beat: it only said that it lives.
-    """
-    said = {"verb": "beat"} if reported is None else {"verb": "settle", "reported": reported.value}
-    if step is not None:
-        said = {"verb": "record", "step": step}
-    return Note("stale_report", {**said, "state": State(state).value, "fence_now": fence_now})
-
-
 ENDING_EVENT: dict[type, EventKind] = {
     Failed: "failed",
     Diverged: "failed",
@@ -196,15 +155,6 @@ ENDING_EVENT: dict[type, EventKind] = {
     HeldBack: "released",
     Snoozed: "snoozed",
 }
-
-
-def own_ending(verdict: Verdict) -> Note | None:
-    """Return the line that this verdict, if it is an attempt's own report, writes to the journal under its fence.
-
-    The same line there already: the report is a repeat of one that was accepted before.
-    """
-    own = (note for note in verdict.notes if note.kind in ENDING_EVENT.values() and note.kind != "zombie")
-    return next(own, None)
 
 
 def judge(outcome: Outcome, job: Job, now: float, *, chance: float) -> Verdict:

@@ -12,7 +12,8 @@ import msgspec
 from holdfast.core.machine import ENDED
 from holdfast.core.policy import Policy
 from holdfast.core.records import Event, Job, NewJob, Note, Pulse, Record, Schedule, Signal, Step, Worker
-from holdfast.core.verdict import Settlement, Verdict
+from holdfast.core.settlement import Settlement
+from holdfast.core.verdict import Verdict
 from holdfast.errors import PolicyError
 
 log = logging.getLogger("holdfast.stores")
@@ -135,7 +136,8 @@ def is_plain_success(settlement: Settlement) -> bool:
     """Say whether nothing but `done` and a result is to be written."""
     verdict = settlement.verdict
     is_done = verdict.state == "done" and not verdict.raises_fence and verdict.suspects is None
-    return is_done and settlement.seen_lease_until is None
+    looked = settlement.seen_lease_until, settlement.seen_open_step, settlement.seen_undoable
+    return is_done and looked == (None, None, None)
 
 
 def plain_ending(settlement: Settlement) -> list[Any]:
@@ -153,6 +155,7 @@ def ending(settlement: Settlement) -> list[Any]:
         *(verdict.failures, verdict.crashes, verdict.zombies, verdict.suspects, verdict.rolling_back),
         *(verdict.cancel_requested, verdict.priority, verdict.fresh_budgets, verdict.raises_fence),
         *(verdict.open_step, verdict.undo_requested, verdict.wake_at, awaits(verdict), verdict.question, verdict.inbox),
+        *(settlement.seen_open_step, settlement.seen_undoable),
     ]
 
 

@@ -32,7 +32,8 @@ from holdfast.core.records import (
     Vanished,
     Worker,
 )
-from holdfast.core.verdict import Settlement, Verdict
+from holdfast.core.settlement import Settlement
+from holdfast.core.verdict import Verdict
 from holdfast.errors import DutyLost
 
 DECLARED_EVERY_S = 30.0  # how often at most `declare(again=True)` writes
@@ -51,7 +52,7 @@ class Answer(StrEnum):
     ACCEPTED = "accepted"
     ALREADY = "already"  # this very settlement was accepted before; its answer was lost
     REFUSED = "refused"  # the lease is not the current one
-    AGAIN = "again"  # the job was asked to stop after the judge looked: judge again
+    AGAIN = "again"  # what the judge looked at has changed since: look, and judge again
     TAKEN = "taken"  # a child's key belongs to another live job
     GONE = "gone"  # there is no live workflow that a signal could reach
 
@@ -155,7 +156,9 @@ class Store(Protocol):
         Also writes the verdict's notes to the journal, under the fence of the lease, and counts finished jobs. With
         `seen_lease_until`, a lease that was renewed meanwhile is REFUSED without a stale_report: the caller was a
         reaper, not a zombie.
-        A verdict other than done, made before the job was asked to stop (`seen_cancel`), is answered with AGAIN.
+        A verdict whose judge saw another row is answered with AGAIN, and nothing changed: one other than done, made
+        before the job was asked to stop (`seen_cancel`), and one with `seen_open_step` or `seen_undoable` that are not
+        what is on the row by now.
         A job that would wait, and for which more has come than the verdict's `inbox` says, is ready now instead. The
         end of a job with a parent raises the parent's inbox, and wakes it if it awaits that; all verdicts of the call
         are applied before parents are told.

@@ -21,13 +21,14 @@ from msgspec.structs import replace
 
 from holdfast.core.machine import ENDED, LIVE, Move, State
 from holdfast.core.policy import OnCrash
-from holdfast.core.records import BeatAnswer, Duty, Filter, Job, Lease, NewJob, Pulse, Worker
-from holdfast.core.verdict import Cancelled, Failed, Outcome, Released, Settlement, Stalled, TimedOut, Verdict
+from holdfast.core.records import BeatAnswer, Duty, Filter, Job, Lease, NewJob, Pulse, Record, Worker
+from holdfast.core.settlement import Settlement
+from holdfast.core.verdict import Cancelled, Failed, Outcome, Released, Stalled, TimedOut, Verdict
 from holdfast.errors import HoldfastError
 from holdfast.stores.protocol import Added, Answer, Store
 
 Voice = Literal["attempt", "reaper"]  # who speaks: a worker about its own attempt, or somebody about another's
-WRITES = ("add", "claim", "beat", "settle", "enroll", "retire", "acquire", "resign", "move")
+WRITES = ("add", "claim", "beat", "settle", "enroll", "retire", "acquire", "resign", "move", "record")
 KEPT = ("entries", "rows", "gone", "dead", "excused", "duties", "decisions", "reported", "settled")
 ENDINGS = ["failed", "timed_out", "stalled", "zombie", "released", "snoozed"]
 FORGIVEN_MAX = 10  # losses of a suspect in company
@@ -63,6 +64,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     suspects: int = 0  # how many were in the process with it when it was lost last
     cancel_asked: bool = False
     started: bool = False  # since the last approval, and it has not come to an end of its own
+    opened: Lease | None = None  # which attempt began a step that must not be repeated, and has not recorded it
 
 
 class Book:
@@ -217,8 +219,11 @@ class Book:
                 self._expect(lease in self.settled, "P3", "{} was told that it had settled; it had not", lease)
                 self.sometimes["settles already accepted"] += 1
             case Answer.AGAIN:
-                changed = newest and runs and entry.cancel_asked != settlement.seen_cancel
-                self._expect(changed, "race 11", "{} was told to judge again for nothing", lease)
+                changed = entry.cancel_asked != settlement.seen_cancel
+                changed |= settlement.seen_open_step is not None and bool(settlement.seen_open_step) != bool(
+                    entry.opened
+                )
+                self._expect(newest and runs and changed, "race 11", "{} was told to judge again for nothing", lease)
                 self.sometimes["settles judged again"] += 1
             case Answer.REFUSED:
                 rightful = newest and runs and not renewed
@@ -226,6 +231,21 @@ class Book:
                 late = "stale settles" if voice == "attempt" else "reapers that came second"
                 self.sometimes["reapers that met a beat" if newest and runs else late] += 1
         return False
+
+    def _record(self, voice: Voice, answers: list[Answer], records: Sequence[Record]) -> set[str]:
+        touched = set()
+        for record, answer in zip(records, answers, strict=True):
+            lease, entry = record.lease, self.entries[record.lease.job_id]
+            rightful = entry.lease == lease and entry.state is State.RUNNING
+            self._expect((answer is Answer.ACCEPTED) is rightful, "P3", "a record of {} was {}", lease, answer.value)
+            if not rightful or record.open_step is None:
+                continue
+            repeated = bool(record.open_step) and entry.opened not in (None, lease)
+            self._expect(not repeated, "P13", "{} began a step that {} may have done", lease, entry.opened)
+            self._put(lease.job_id, replace(entry, opened=lease if record.open_step else None))
+            touched.add(lease.job_id)
+            self.sometimes["steps begun or ended"] += 1
+        return touched
 
     def _check_death(self, entry: Entry, lease: Lease) -> None:
         now = self._store.now().lease
@@ -248,6 +268,9 @@ class Book:
             self._expect(ends, "race 11", "{} was asked to stop, and became {}", lease, verdict.state.value)
         elif short and entry.on_crash == "fail":
             self._expect(verdict.state is State.DEAD, "on_crash", "{} became {}, not dead", lease, verdict.state.value)
+        if entry.opened is not None and not entry.cancel_asked:
+            known = verdict.state in (State.HELD, State.DONE)
+            self._expect(known, "P13", "{} was in a step, and became {}, not held", lease, verdict.state.value)
         failures = 0 if cancelled else int(isinstance(outcome, Failed | TimedOut | Stalled))
         self.sometimes[f"{'ended' if outcome is not None else 'lost'}: {verdict.state.value}"] += 1
         if outcome is None:
@@ -321,7 +344,7 @@ class Book:
         self._expect(revived or seen_state not in ENDED, "P5", "job {} had ended, {}", job_id, verdict.state)
         entry = replace(entry, state=verdict.state, by_itself=entry.by_itself and not verdict.raises_fence)
         if revived:
-            entry = replace(entry, failures=0, crashes=0, cancel_asked=False, started=False)
+            entry = replace(entry, failures=0, crashes=0, cancel_asked=False, started=False, opened=None)
         elif verdict.state is State.RUNNING:
             entry = replace(entry, cancel_asked=True)
         self._put(job_id, entry)

@@ -13,6 +13,7 @@ from holdfast.core.lease import TrustWindow, trust
 from holdfast.core.machine import State
 from holdfast.core.policy import OnCrash, Policy, Retry
 from holdfast.core.records import Filter, Job, Lease, NewJob, Pulse, Worker
+from holdfast.core.settlement import settlement
 from holdfast.core.verdict import (
     Cancelled,
     Failed,
@@ -24,7 +25,6 @@ from holdfast.core.verdict import (
     TimedOut,
     Verdict,
     judge,
-    settlement,
 )
 from holdfast.duties import Post
 from holdfast.errors import DutyLost, HoldfastError, IllegalMove, Refused, StoreError, WorkerGone

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.core import acts
 from holdfast.core.lease import TrustWindow, trust
 from holdfast.core.machine import State
-from holdfast.core.records import Filter, Job, Pulse
+from holdfast.core.records import Filter, Job, Pulse, Record
 from holdfast.core.verdict import Cancelled, Failed, Lost, Outcome, Released, Succeeded, Verdict
 from holdfast.errors import WorkerGone
 from holdfast.stores.protocol import Answer
@@ -40,6 +40,8 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome | None = None
     beat_at: float | None = None
     beaten: tuple[bool, bool] | None = None  # the answer to its beat is on the way: lost, cancelled
+    writing: str | None = None  # a record is on the wire: the step that it opens, or "" when it ends it
+    has_stepped: bool = False
 
     @property
     def id(self) -> str:
@@ -51,18 +53,23 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
 
     def key(self, walk: Walk) -> Hashable:
         if self.phase == "dead" or (self._is_asking() and walk.is_used_up()):
-            return (self.id, self.claim_id if self._is_asking() else None)
+            sent = self.job.lease if self.job is not None and self.writing is not None else None
+            return (self.id, self.claim_id if self._is_asking() else None, sent, self.writing)
         if self.job is not None and not walk.is_current(self.job.lease):
             return (self.id, self.claims, self.job.lease)
-        seen = (self.job.lease, self.job.cancel_requested) if self.job is not None else None
+        job = self.job
+        seen = (job.lease, job.cancel_requested, job.open_step, self.has_stepped) if job is not None else None
         given = None if self.given is None else tuple(job.lease for job in self.given)
         until = None if self.window is None else walk.left_s(self.window.end_at)
         asked, beat = walk.age_s(self.asked_at), walk.age_s(self.beat_at)
-        return (self.id, self.phase, self.claims, asked, given, seen, until, repr(self.outcome), beat, self.beaten)
+        told = (repr(self.outcome), beat, self.beaten, self.writing)
+        return (self.id, self.phase, self.claims, asked, given, seen, until, *told)
 
     def steps(self, walk: Walk) -> Iterator[tuple[str, Callable[[], Hand]]]:
         if self._is_asking() and walk.may_arrive(self):
             yield "its claim arrives", partial(self._claim, walk)
+        if self.writing is not None:
+            yield "its record arrives", partial(self._record, walk)
         if self.phase == "dead":
             if walk.has_work():
                 yield "starts again", partial(walk.enrol, Worker(name=self.name, born=self.born + 1))
@@ -92,6 +99,11 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
                 yield "settles, and loses the answer", lambda: walk.spend("losses", self._settle(walk) and self)
         elif window.must_stop(now):
             yield "stops its handler", partial(self._end, Released(started=True, cause="no beat got through"))
+        elif self.job is not None and self.job.workflow and not self.has_stepped:
+            if self.writing is None and self.job.open_step is None:
+                yield "begins its step", partial(replace, self, writing="s", job=replace(self.job, open_step="s"))
+            elif self.writing is None:
+                yield "ends its step", partial(replace, self, writing="")
         else:
             yield "succeeds", partial(self._end, Succeeded('"fine"'))
             if walk.left["failures"]:
@@ -146,6 +158,18 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
             return heard if ended else heard._end(Cancelled())
         return heard
 
+    def _record(self, walk: Walk) -> Hand:
+        job, written = walk.sure(self.job), replace(self, writing=None)
+        [answer] = walk.attempts.record([Record(lease=job.lease, open_step=self.writing)])
+        if self.phase == "dead":
+            return replace(written, job=None)
+        if answer is Answer.REFUSED:
+            lost = Released(started=True, cause="another attempt has taken over")
+            return written if self.phase == "ending" else written._end(lost)
+        if self.writing == "":
+            return replace(written, job=replace(job, open_step=None), has_stepped=True)
+        return written
+
     def reporting(self, walk: Walk) -> Callable[[], Hand]:
         """Return the last step of an attempt."""
         return partial(self._settle, walk)
@@ -155,13 +179,16 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
         walk.book.reports(job.lease, outcome)
         [answer] = walk.attempts.settle([walk.judged(job, outcome)])
         if answer is Answer.AGAIN:
-            return replace(self, job=replace(job, cancel_requested=True))
+            row = walk.sure(walk.store.get(job.id))
+            return replace(self, job=replace(job, cancel_requested=row.cancel_requested, open_step=row.open_step))
         return Worker(name=self.name, born=self.born, claims=self.claims)
 
     def _die(self, walk: Walk) -> Hand:
         walk.book.dies(self.id)
         on_the_wire = self.asked_at if self.given is None else None
         dead = Worker(name=self.name, born=self.born, phase="dead", claims=self.claims, asked_at=on_the_wire)
+        if self.writing is not None:
+            dead = replace(dead, job=self.job, writing=self.writing)
         return walk.spend("deaths", dead)
 
     def _next_life(self) -> Worker:
@@ -182,7 +209,7 @@ class ReaperHand(msgspec.Struct, frozen=True, kw_only=True):
     def key(self, walk: Walk) -> Hashable:
         rows = walk.book.rows
         saw = [job for job in self.saw if walk.is_current(job.lease)]
-        seen = tuple((job.lease, job.cancel_requested, job.lease_until == rows[job.id].lease_until) for job in saw)
+        seen = tuple((*_seen(job), job.lease_until == rows[job.id].lease_until) for job in saw)
         return bool(self.saw), seen
 
     def steps(self, walk: Walk) -> Iterator[tuple[str, Callable[[], Hand]]]:
@@ -205,7 +232,7 @@ class SupervisorHand(msgspec.Struct, frozen=True, kw_only=True):
     saw: tuple[Job, ...] = ()
 
     def key(self, walk: Walk) -> Hashable:
-        seen = tuple((job.lease, job.cancel_requested) for job in self.saw if walk.is_current(job.lease))
+        seen = tuple(_seen(job) for job in self.saw if walk.is_current(job.lease))
         return self.whom, bool(self.saw), seen
 
     def steps(self, walk: Walk) -> Iterator[tuple[str, Callable[[], Hand]]]:
@@ -266,6 +293,11 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
         job, verdict = walk.sure(self.decided)
         walk.attempts.move(job.id, job.state, job.fence, verdict)
         return replace(self, decided=None)
+
+
+def _seen(job: Job) -> tuple[Hashable, ...]:
+    """Return what of a row decides about its verdict, and whether that is taken."""
+    return job.lease, job.cancel_requested, job.open_step
 
 
 Hand = Worker | ReaperHand | SupervisorHand | Person

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Job, Lease, NewJob, Note, Pulse
+from holdfast.core.records import Job, Lease, NewJob, Note, Pulse, Record
 from holdfast.core.records import Worker as Enrolled
-from holdfast.core.verdict import Outcome, Settlement, Succeeded, judge, settlement
+from holdfast.core.settlement import Settlement, settlement
+from holdfast.core.verdict import Outcome, Succeeded, judge
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Store
 from holdfast.testing.book import Book, Violation, Witness
@@ -195,7 +196,7 @@ class Walk:
         left_s = self.left_s(job.lease_until)
         return (
             *(job.state, job.fence, job.claim_id, job.worker, job.attempt, job.failures, job.crashes, due_s, left_s),
-            *(job.cancel_requested, entry.started, entry.by_itself, entry.lease),
+            *(job.cancel_requested, job.open_step, entry.started, entry.by_itself, entry.lease, entry.opened),
         )
 
     def steps(self) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -220,6 +221,8 @@ class Walk:
                 verdict = judge(Succeeded('"stale"'), job, self.clock.wall(), chance=0.5)
                 late = Settlement(lease=lease, queue=job.queue, worker=BYSTANDER, verdict=verdict)
                 self.attempts.settle([late])
+                if job.workflow:
+                    self.attempts.record([Record(lease=lease, open_step="late")])
 
     def is_over(self) -> bool:
         """Say whether every job has ended."""

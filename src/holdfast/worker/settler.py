@@ -16,10 +16,11 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.core.machine import State
 from holdfast.core.records import Job, Note
+from holdfast.core.settlement import Settlement
+from holdfast.core.settlement import settlement as addressed
 from holdfast.core.text import clean
 from holdfast.core.times import iso
-from holdfast.core.verdict import Failed, Outcome, Settlement, Stalled, Succeeded, TimedOut, Verdict, judge
-from holdfast.core.verdict import settlement as addressed
+from holdfast.core.verdict import Failed, Outcome, Stalled, Succeeded, TimedOut, Verdict, judge
 from holdfast.errors import HoldfastError, is_passing
 from holdfast.hooks import Hooks
 from holdfast.identity import chance
@@ -154,7 +155,7 @@ class Settler:
                 self._catch_up(attempt)
         settlements = [self._judge(attempt, outcome, wall) for attempt, outcome in batch]
         answers = self._store.settle(settlements)
-        asked_to_stop = []
+        again = []
         for (attempt, outcome), settlement, answer in zip(batch, settlements, answers, strict=True):
             if answer is Answer.ACCEPTED:
                 if settlement.verdict.notes:
@@ -162,19 +163,25 @@ class Settler:
             elif answer is Answer.REFUSED:
                 log.warning("job %s: attempt %d reported too late and was refused", attempt.job.id, attempt.job.attempt)
             elif answer is Answer.AGAIN:
-                row = self._store.get(attempt.job.id) if attempt.job.workflow else None
-                attempt.ask_to_stop(undo=row is not None and row.undo_requested)
-                asked_to_stop.append((attempt, outcome))
-        self._forget([ending[0] for ending in batch if ending not in asked_to_stop])
-        self.settled += len(batch) - len(asked_to_stop)
-        if asked_to_stop:
-            self._settle(asked_to_stop)
+                if attempt.job.workflow:
+                    self._catch_up(attempt)
+                else:
+                    attempt.ask_to_stop()
+                again.append((attempt, outcome))
+        self._forget([ending[0] for ending in batch if ending not in again])
+        self.settled += len(batch) - len(again)
+        if again:
+            self._settle(again)
 
     def _catch_up(self, attempt: Attempt) -> None:
-        """Learn what a workflow in another process has recorded: the judge must know of an open step."""
+        """Learn what is on the row of a workflow by now: whether it is to stop, and what was recorded for it elsewhere,
+        in another process or by a thread that goes on although it was given up."""
         row = self._store.get(attempt.job.id)
-        if row is not None:
-            attempt.learn(open_step=row.open_step or "", undoable=row.undoable)
+        if row is None:
+            return
+        attempt.learn(open_step=row.open_step or "", undoable=row.undoable)
+        if row.cancel_requested:
+            attempt.ask_to_stop(undo=row.undo_requested)
 
     def _judge(self, attempt: Attempt, outcome: Outcome, wall: float) -> Settlement:
         verdict = judge(outcome, attempt.job, wall, chance=chance())

@@ -62,8 +62,8 @@ def merged(waits: list[Parking]) -> Parking:
     awaits = tuple(sorted({what for each in waits for what in each.awaits}))
     asking = {_first_question(each): each.question for each in waits if each.question is not None}
     asked = asking[min(asking)] if asking else None  # an answer goes to the first in the order of `awaits`
-    counts = [each.inbox for each in waits if each.awaits]
-    return Parking(min(times, default=None), awaits, asked, min(counts) if counts else waits[0].inbox)
+    counts = [each.inbox for each in waits if each.inbox is not None]
+    return Parking(min(times, default=None), awaits, asked, min(counts, default=None))
 
 
 def _first_question(parking: Parking) -> str:

@@ -186,7 +186,7 @@ class Run:
         if left <= SHORT_S:
             yield Pause(left)
         else:
-            yield Wait(Parking(wake_at, inbox=self.attempt.job.inbox))
+            yield Wait(Parking(wake_at))
 
     def wait(
         self, call: Call, signal: str, timeout: float | None, default: Any, question: str | None = None

@@ -34,7 +34,8 @@ from holdfast.core.records import (
     Vanished,
     Worker,
 )
-from holdfast.core.verdict import Settlement, Verdict, own_ending, stale_report
+from holdfast.core.settlement import Settlement, is_as_judged, own_ending, stale_report
+from holdfast.core.verdict import Verdict
 from holdfast.errors import KeyTaken, StoreUnsupported, UsageError, WorkerGone
 from holdfast.stores.hints import Hints
 from holdfast.stores.memory.workflows import Workflows
@@ -147,7 +148,7 @@ class MemoryStore(Workflows):
             return Answer.ALREADY
         if seen is not None and job.lease_until != seen:
             return Answer.REFUSED  # it beat after the reaper looked: it lives
-        if settlement.verdict.state is not State.DONE and job.cancel_requested != settlement.seen_cancel:
+        if not is_as_judged(settlement, job.cancel_requested, job.open_step, job.undoable):
             return Answer.AGAIN
         self._apply(job, settlement.verdict, settlement.worker)
         return Answer.ACCEPTED

@@ -11,7 +11,7 @@ from psycopg import errors
 from holdfast.core.machine import ENDED
 from holdfast.core.policy import Policy
 from holdfast.core.records import Duty, Job, NewJob
-from holdfast.core.verdict import Settlement, own_ending, stale_report
+from holdfast.core.settlement import Settlement, is_as_judged, own_ending, stale_report
 from holdfast.errors import StoreUnavailable
 from holdfast.stores import codec
 from holdfast.stores.postgres.connection import Connections, Cursor
@@ -144,7 +144,10 @@ def settle(
 def _settle_families(
     q: Connections, db: Cursor, settlements: Sequence[Settlement], wall: float | None, under: Duty | None
 ) -> list[Answer]:
-    """Settle, and tell the workflows that have started these jobs, all in one commit."""
+    """Settle, and tell the workflows that have started these jobs, all in one commit.
+
+    Those that have no parent go with them: a commit of their own costs more than their locks do.
+    """
     with db.connection.transaction():
         touched = {each.lease.job_id for each in settlements} | {each.parent for each in settlements if each.parent}
         db.execute(q["record_lock"], {"ids": sorted(touched)}, prepare=False)
@@ -227,11 +230,12 @@ def _refusals(q: Connections, db: Cursor, refused: list[Settlement], wall: float
     tokens = {"tokens": codec.encode([_token(each) for each in refused]).decode()}
     row = q.row(db.execute(q["settle_seen"], tokens, prepare=False))
     answers, notes = [], []
-    for settlement, (own, state, cancel_requested, fence, before) in zip(refused, codec.rows_from(row[0]), strict=True):
+    for settlement, found in zip(refused, codec.rows_from(row[0]), strict=True):
+        own, state, fence, renewed, before, *facts = found
         answer = Answer.REFUSED
         if own and state != "running":
             answer = Answer.ALREADY
-        elif own and cancel_requested != settlement.seen_cancel:
+        elif own and not renewed and not is_as_judged(settlement, *facts):
             answer = Answer.AGAIN
         elif not own and before:
             answer = Answer.ALREADY
@@ -249,7 +253,7 @@ def _token(settlement: Settlement) -> list[Any]:
     note, lease = own_ending(settlement.verdict), settlement.lease
     kind = note.kind if note is not None else None
     detail = codec.encode(note.detail).decode() if note is not None else None
-    return [lease.job_id, lease.fence, lease.claim_id, kind, detail]
+    return [lease.job_id, lease.fence, lease.claim_id, kind, detail, settlement.seen_lease_until]
 
 
 def write_notes(q: Connections, db: Cursor, notes: list[list[Any]], wall: float | None) -> None:

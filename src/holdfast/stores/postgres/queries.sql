@@ -272,7 +272,8 @@ ending AS MATERIALIZED (
         (value ->> 15)::boolean AS cancel_requested, (value ->> 16)::bigint AS priority,
         (value ->> 17)::boolean AS fresh_budgets, (value ->> 18)::boolean AS raises_fence,
         value ->> 19 AS open_step, (value ->> 20)::boolean AS undo_requested, (value ->> 21)::float8 AS wake_at,
-        (value ->> 22)::json AS awaits, value ->> 23 AS question, (value ->> 24)::bigint AS inbox
+        (value ->> 22)::json AS awaits, value ->> 23 AS question, (value ->> 24)::bigint AS inbox,
+        value ->> 25 AS seen_open_step, (value ->> 26)::boolean AS seen_undoable
     FROM json_array_elements(%(endings)s::json) AS value
 ),
 -- A job for which something came after it had looked (inbox) does not wait. The count is on the row that is locked here,
@@ -313,6 +314,8 @@ applied AS (
         AND job.state || '' = 'running'
         AND (ending.seen_lease_until IS NULL OR job.lease_until <= ending.seen_lease_until)
         AND (ending.state = 'done' OR job.cancel_requested = ending.seen_cancel)
+        AND (ending.seen_open_step IS NULL OR coalesce(job.open_step, '') = ending.seen_open_step)
+        AND (ending.seen_undoable IS NULL OR job.undoable = ending.seen_undoable)
         AND allowed.yes
     RETURNING job.id, job.queue, job.state, ending.ended, job.run_at <= clock.wall AS due
 ),
@@ -371,16 +374,17 @@ SELECT true, CASE WHEN count(*) = %(many)s THEN NULL ELSE coalesce(json_agg(id),
 -- the job has moved on since: then the journal knows the fence.
 SELECT coalesce(json_agg(json_build_array(
     job.fence = token.fence AND job.claim_id IS NOT DISTINCT FROM token.claim_id,
-    job.state, job.cancel_requested, job.fence,
+    job.state, job.fence, coalesce(job.lease_until > token.seen_lease_until, false),
     EXISTS (
         SELECT FROM {schema}.journal AS line
         WHERE line.job_id = token.id AND line.fence = token.fence AND line.kind = token.kind
             AND line.detail::text = token.detail
-    )
+    ),
+    job.cancel_requested, job.open_step, job.undoable
 ) ORDER BY token.place), '[]')::text
 FROM (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, value ->> 3 AS kind,
-        value ->> 4 AS detail, place
+        value ->> 4 AS detail, (value ->> 5)::float8 AS seen_lease_until, place
     FROM json_array_elements(%(tokens)s::json) WITH ORDINALITY AS each (value, place)
 ) AS token
 LEFT JOIN {schema}.job AS job ON job.id = token.id;
@@ -765,8 +769,17 @@ told AS MATERIALIZED (
 )
 SELECT EXISTS (SELECT FROM moved), (SELECT parent FROM moved), (SELECT count(*) FROM told);
 
+-- name: move_lock
+-- The job and its parent, in the order of `record_lock`.
+SELECT count(*) FROM (
+    SELECT FROM {schema}.job
+    WHERE id = ANY (ARRAY[%(id)s, (SELECT parent FROM {schema}.job WHERE id = %(id)s)])
+    ORDER BY id FOR NO KEY UPDATE
+) AS locked;
+
 -- name: move_steps
--- What a person says of steps, written as in `record`.
+-- What a person says of steps, written as in `record`: a test compares the two. One statement for both would have to
+-- let who has no lease pass the guards there.
 INSERT INTO {schema}.step AS step (
     job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
     arguments, result, error, error_kind, started_at, ended_at, aside
@@ -848,6 +861,7 @@ tallied AS (
 SELECT (SELECT yes FROM allowed), (SELECT count(*) FROM gone);
 
 -- name: delete
+-- Behind `record_lock`: whoever was about to add a line or a signal has done so, and this sees it.
 WITH gone AS (
     DELETE FROM {schema}.job
     WHERE id = %(id)s AND state = %(seen_state)s AND fence = %(seen_fence)s AND state <> 'running'

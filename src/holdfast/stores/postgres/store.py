@@ -27,7 +27,8 @@ from holdfast.core.records import (
     Vanished,
     Worker,
 )
-from holdfast.core.verdict import Settlement, Verdict, stale_report
+from holdfast.core.settlement import Settlement, stale_report
+from holdfast.core.verdict import Verdict
 from holdfast.errors import (
     KeyTaken,
     Refused,
@@ -268,7 +269,13 @@ class PostgresStore(Schedules, Workflows):
 
     def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
         values = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence}
-        return bool(self._db.one("delete", values)[0])
+
+        def delete(db: Cursor) -> bool:
+            with db.connection.transaction():
+                db.execute(self._db["record_lock"], {"ids": [job_id]}, prepare=False)
+                return bool(self._db.row(db.execute(self._db["delete"], values, prepare=False))[0])
+
+        return self._db.run(delete)
 
     # ---------------------------------------------------------------------------------- the read side
 

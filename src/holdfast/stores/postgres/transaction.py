@@ -26,7 +26,7 @@ from psycopg.pq.abc import PGconn
 
 from holdfast.clock import SystemClock
 from holdfast.core.records import Lease, Record
-from holdfast.core.verdict import Settlement
+from holdfast.core.settlement import Settlement
 from holdfast.errors import LeaseLost, TransactionExpired, UsageError
 from holdfast.shield import shielded
 from holdfast.stores.postgres import batch

@@ -10,7 +10,8 @@ from psycopg import errors
 
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Inbox, Lease, NewJob, Note, Record, Signal, Step
-from holdfast.core.verdict import Verdict, stale_report
+from holdfast.core.settlement import stale_report
+from holdfast.core.verdict import Verdict
 from holdfast.points import point
 from holdfast.stores import codec
 from holdfast.stores.postgres import batch
@@ -73,6 +74,8 @@ class Workflows(ABC):
         notes = codec.encode(codec.journal_lines(job_id, seen_fence, None, verdict.notes)).decode()
         values = {**codec.changes(verdict), **seen, "notes": notes, "channel": self._db.channel}
         with db.connection.transaction():
+            if verdict.state in ENDED:  # then its parent is told, and may have to be locked before it
+                db.execute(self._db["move_lock"], {"id": job_id}, prepare=False)
             moved, parent, _ = self._db.row(db.execute(self._db["move"], values, prepare=False))
             if moved and verdict.steps:
                 rows = codec.encode([codec.step(job_id, step) for step in verdict.steps]).decode()

@@ -10,7 +10,8 @@ from typing import Any
 
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Duty, NewJob
-from holdfast.core.verdict import Settlement, Verdict, own_ending, stale_report
+from holdfast.core.settlement import Settlement, is_as_judged, own_ending, stale_report
+from holdfast.core.verdict import Verdict
 from holdfast.stores import codec
 from holdfast.stores.protocol import Added, Answer, duty_lost
 from holdfast.stores.sql import load_queries
@@ -102,13 +103,13 @@ def _settle_one(db: sqlite3.Connection, settlement: Settlement, wall: float) -> 
         return Answer.ACCEPTED
     lease = settlement.lease
     token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
-    row = db.execute(Q["settle_seen"], token).fetchone()
+    row = db.execute(Q["settle_seen"], {**token, "seen_lease_until": settlement.seen_lease_until}).fetchone()
     if row is None:
         return Answer.REFUSED
-    own, state, cancel_requested, fence = row
+    own, state, fence, renewed, *facts = row
     if own and state != State.RUNNING:
         return Answer.ALREADY
-    if own and cancel_requested != settlement.seen_cancel:
+    if own and not renewed and not is_as_judged(settlement, *facts):
         return Answer.AGAIN
     if not own and _is_repeat(db, settlement):
         return Answer.ALREADY

@@ -168,7 +168,8 @@ FROM (
         value ->> 12 AS zombies, value ->> 13 AS suspects, value ->> 14 AS rolling_back,
         value ->> 15 AS cancel_requested, value ->> 16 AS priority, value ->> 17 AS fresh_budgets,
         value ->> 18 AS raises_fence, value ->> 19 AS open_step, value ->> 20 AS undo_requested,
-        value ->> 21 AS wake_at, value ->> 22 AS awaits, value ->> 23 AS question, value ->> 24 AS inbox
+        value ->> 21 AS wake_at, value ->> 22 AS awaits, value ->> 23 AS question, value ->> 24 AS inbox,
+        value ->> 25 AS seen_open_step, value ->> 26 AS seen_undoable
     FROM json_each(:endings)
 ) AS ending
 WHERE job.id = ending.id
@@ -176,7 +177,9 @@ WHERE job.id = ending.id
     AND job.claim_id = ending.claim_id
     AND job.state = 'running'
     AND (ending.seen_lease_until IS NULL OR job.lease_until <= ending.seen_lease_until + 0.000001)
-    AND (ending.state = 'done' OR job.cancel_requested = ending.seen_cancel);
+    AND (ending.state = 'done' OR job.cancel_requested = ending.seen_cancel)
+    AND (ending.seen_open_step IS NULL OR coalesce(job.open_step, '') = ending.seen_open_step)
+    AND (ending.seen_undoable IS NULL OR job.undoable = ending.seen_undoable);
 
 -- name: settle_done
 -- The same guards for the plain success, which is most of all endings.
@@ -199,7 +202,9 @@ WHERE job.id = ending.id
 
 -- name: settle_seen
 -- What stands in the way of a settlement that was not applied.
-SELECT fence = :fence AND claim_id IS :claim_id, state, cancel_requested, fence FROM holdfast_job WHERE id = :id;
+SELECT fence = :fence AND claim_id IS :claim_id, state, fence, coalesce(lease_until > :seen_lease_until + 0.000001, 0),
+    cancel_requested, open_step, undoable
+FROM holdfast_job WHERE id = :id;
 
 -- name: settle_before
 -- This very ending of the attempt was accepted, and the job has moved on since: the journal knows the fence.

@@ -25,7 +25,8 @@ from holdfast.core.records import (
     Vanished,
     Worker,
 )
-from holdfast.core.verdict import Settlement, Verdict, stale_report
+from holdfast.core.settlement import Settlement, stale_report
+from holdfast.core.verdict import Verdict
 from holdfast.errors import (
     KeyTaken,
     Refused,

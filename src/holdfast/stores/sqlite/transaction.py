@@ -18,7 +18,7 @@ from typing import Any
 
 from holdfast.clock import Clock
 from holdfast.core.records import Lease, Record
-from holdfast.core.verdict import Settlement
+from holdfast.core.settlement import Settlement
 from holdfast.errors import LeaseLost, TransactionExpired
 from holdfast.shield import shielded
 from holdfast.stores.protocol import Answer

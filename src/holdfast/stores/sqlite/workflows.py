@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from holdfast.clock import Clock
 from holdfast.core.records import Inbox, NewJob, Note, Record, Signal, Step
-from holdfast.core.verdict import stale_report
+from holdfast.core.settlement import stale_report
 from holdfast.points import point
 from holdfast.stores import codec
 from holdfast.stores.protocol import Added, Answer

@@ -1,0 +1,82 @@
+"""A verdict on its way to the row: which attempt it ends, and what its judge saw of the row.
+
+The judge reads and then somebody writes; in between the row may change. So a settlement carries what the verdict was
+made of, and the store applies it only to a row that is still like that.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core.machine import State
+from holdfast.core.records import Job, Lease, Note
+from holdfast.core.verdict import ENDING_EVENT, Verdict
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict with the lease that it ends.
+
+    `seen_lease_until`: the lease end that the reaper read. If a beat came in between, the settlement is refused,
+    so a live job is never reaped. If anything else has changed that its judge saw, the store answers AGAIN:
+    `seen_cancel`, because every ending but success becomes a cancellation; `seen_open_step` ("": none was open),
+    because a step that must not be repeated was begun, or is recorded by now; `seen_undoable`, because there is
+    something to undo by now. None: that was not looked at.
+    """
+
+    lease: Lease
+    queue: str  # for the count of finished jobs
+    worker: str | None  # whose attempt it is, for the journal
+    verdict: Verdict
+    seen_lease_until: float | None = None
+    seen_cancel: bool = False
+    seen_open_step: str | None = None
+    seen_undoable: bool | None = None
+    parent: str | None = None  # is woken if this ends the job
+
+
+def settlement(job: Job, verdict: Verdict, *, seen_lease: bool = False) -> Settlement:
+    """Address a verdict to the attempt that `job` shows; with `seen_lease` only while its lease is as seen.
+
+    Only workflows have steps, and a success is one whatever is open: others are not looked at for them.
+    """
+    looked = job.workflow and verdict.state is not State.DONE
+    return Settlement(
+        lease=job.lease,
+        queue=job.queue,
+        worker=job.worker,
+        verdict=verdict,
+        seen_lease_until=job.lease_until if seen_lease else None,
+        seen_cancel=job.cancel_requested,
+        seen_open_step=(job.open_step or "") if looked else None,
+        seen_undoable=job.undoable if looked else None,
+        parent=job.parent,
+    )
+
+
+def is_as_judged(each: Settlement, cancel_requested: bool, open_step: str | None, undoable: bool) -> bool:
+    """Say whether the row still is what the judge saw; else the verdict may be another one by now."""
+    if each.verdict.state is not State.DONE and each.seen_cancel != bool(cancel_requested):
+        return False
+    if each.seen_open_step is not None and each.seen_open_step != (open_step or ""):
+        return False
+    return each.seen_undoable is None or each.seen_undoable == bool(undoable)
+
+
+def stale_report(state: State, fence_now: int, reported: State | None = None, step: str | None = None) -> Note:
+    """Write down that an attempt came back after it was given up: what it said, and how things stand.
+
+    With `step` it wanted to record that one; without it and `reported` it was a beat: it only said that it lives.
+    """
+    said = {"verb": "beat"} if reported is None else {"verb": "settle", "reported": reported.value}
+    if step is not None:
+        said = {"verb": "record", "step": step}
+    return Note("stale_report", {**said, "state": State(state).value, "fence_now": fence_now})
+
+
+def own_ending(verdict: Verdict) -> Note | None:
+    """Return the line that this verdict, if it is an attempt's own report, writes to the journal under its fence.
+
+    The same line there already: the report is a repeat of one that was accepted before.
+    """
+    own = (note for note in verdict.notes if note.kind in ENDING_EVENT.values() and note.kind != "zombie")
+    return next(own, None)

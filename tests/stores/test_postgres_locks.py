@@ -1,0 +1,119 @@
+"""Who waits for whom on PostgreSQL: rows of several jobs are locked in one order, and who waited sees what came."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.core import acts
+from holdfast.core.machine import State
+from holdfast.core.records import Job
+from holdfast.core.verdict import Succeeded
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.protocol import Answer
+from holdfast.testing import FakeClock
+from tests.factory import a_record, a_signal, a_step, add, park, row, settlement, start, start_flow
+from tests.servers import CLOCK, pause
+
+LOCK = "SELECT FROM holdfast.job WHERE id = %s FOR NO KEY UPDATE"
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def store(postgres: str, clock: FakeClock) -> Iterator[PostgresStore]:
+    store = PostgresStore(postgres, clock=clock)
+    store.migrate()
+    yield store
+    store.close()
+
+
+@contextmanager
+def meanwhile(postgres: str, call: Callable[[], object], *first: tuple[str, tuple[Any, ...]]) -> Iterator[Any]:
+    """A session that runs these statements and has not committed when `call`, in a thread, waits for it. The call is
+    over at the end, and what it returned, or raised, is in the list."""
+    answers: list[object] = []
+
+    def carry_out() -> None:
+        try:
+            answers.append(call())
+        except Exception as error:
+            answers.append(error)
+
+    with psycopg.connect(postgres) as db, psycopg.connect(postgres, autocommit=True) as eyes:
+        for statement, values in first:
+            db.execute(statement, values)  # type: ignore[call-overload]
+        thread = threading.Thread(target=carry_out, daemon=True)
+        thread.start()
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+        give_up_at = CLOCK.lease() + PATIENCE_S
+        while not eyes.execute(waits, (db.info.backend_pid,)).fetchone()[0]:  # type: ignore[index]
+            assert CLOCK.lease() < give_up_at, f"nobody waits; the answer was {answers}"
+            pause(0.01)
+        yield db, answers
+        db.commit()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def cancels(store: PostgresStore, job: Job) -> Callable[[], object]:
+    return lambda: store.move(job.id, job.state, job.fence, acts.cancel(job, actor="ann"))
+
+
+def ends(store: PostgresStore, job: Job) -> Callable[[], object]:
+    return lambda: store.settle([settlement(job, Succeeded())])
+
+
+def signals(store: PostgresStore, job: Job, other: Job) -> Callable[[], object]:
+    return lambda: store.record([a_record(job, a_step(1), sent=(a_signal(other),))])
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")], ids=["parent first", "child first"])
+@pytest.mark.parametrize("act", ["a person ends the child", "the child ends", "the parent signals the child"])
+def test_rows_of_several_jobs_are_locked_in_one_order(
+    store: PostgresStore, postgres: str, act: str, names: tuple[str, str]
+) -> None:
+    """Somebody has the first of the two, and wants the other: whoever waits for the first has not taken that one."""
+    parent = start_flow(store, id=names[0])
+    if act == "a person ends the child":
+        call = cancels(store, add(store, id=names[1], parent=parent.id))
+    elif act == "the child ends":
+        call = ends(store, start(store, id=names[1], parent=parent.id))
+    else:
+        call = signals(store, parent, add(store, id=names[1], parent=parent.id, workflow=True))
+    with meanwhile(postgres, call, (LOCK, ("a",))) as (db, answers):
+        db.execute(f"{LOCK} NOWAIT", ("b",))
+    assert answers in ([True], [[Answer.ACCEPTED]])
+
+
+def test_a_child_that_a_person_ends_wakes_its_parent(store: PostgresStore) -> None:
+    parent = start_flow(store)
+    child = add(store, parent=parent.id)
+    park(store, parent, f"job:{child.id}")
+    assert cancels(store, child)()
+    assert (row(store, parent.id).state, row(store, parent.id).inbox) == (State.READY, 1)
+
+
+def test_a_delete_that_waited_for_a_signal_takes_it_along(store: PostgresStore, postgres: str) -> None:
+    """Else the signal, and what the journal says of it, would be there for ever."""
+    flow = add(store, workflow=True)
+    reach = "UPDATE holdfast.job SET inbox = inbox + 1 WHERE id = %s"
+    signal = "INSERT INTO holdfast.signal (id, job_id, name, sent_at) VALUES ('s', %s, 'go', 1)"
+    line = "INSERT INTO holdfast.journal (job_id, at, kind, fence, detail) VALUES (%s, 1, 'signalled', 0, '{}')"
+    sends = [(statement, (flow.id,)) for statement in (reach, signal, line)]
+    with meanwhile(postgres, lambda: store.delete(flow.id, flow.state, flow.fence), *sends) as (_, answers):
+        assert answers == []
+    assert answers == [True]
+    assert store.inbox(flow.id).signals == []
+    assert store.journal(flow.id) == []
+
+
+def test_a_signal_that_waited_for_a_delete_reaches_nobody(store: PostgresStore, postgres: str) -> None:
+    flow = add(store, workflow=True)
+    gone = ("DELETE FROM holdfast.job WHERE id = %s", (flow.id,))
+    with meanwhile(postgres, lambda: store.signal(a_signal(flow)), gone) as (_, answers):
+        assert answers == []
+    assert answers == [Answer.GONE]
+    assert store.inbox(flow.id).signals == []
