@@ -353,6 +353,7 @@ ALERTS_TELLER = ("tests/alerts/test_teller.py",)
 ALERTS_WEBHOOK = ("tests/alerts/test_webhook.py",)
 ALERTS_COMMAND = ("tests/alerts/test_command.py",)
 WORKFLOW = tuple(f"tests/workflow/test_{part}.py" for part in ("steps", "undo", "waiting"))
+ANSWERS = ("tests/workflow/test_answers.py",)
 
 WORKFLOWS_CLI = ("tests/cli/test_workflows.py",)
 
@@ -1713,7 +1714,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "        talkers = _talkers(attempts, now)\n        due |= talkers\n",
         LINES,
     ),
-    ("a refused record goes unnoticed", "workflow/run.py", "if answer is Answer.REFUSED:", "if False:", WORKFLOW),
+    ("a refused record goes unnoticed", "workflow/ledger.py", "if answer is Answer.REFUSED:", "if False:", WORKFLOW),
     (
         "undos run forwards",
         "core/flow.py",
@@ -1723,7 +1724,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "a recorded step runs again",
-        "workflow/run.py",
+        "workflow/ledger.py",
         'return step is not None and step.state != "started"',
         "return False",
         WORKFLOW,
@@ -1835,10 +1836,39 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "a step that is begun anew keeps the undo of the old code",
-        "workflow/run.py",
+        "workflow/ledger.py",
         "replace(call.known, has_undo=has_undo, repeatable=repeatable, **begun)",
         "replace(call.known, **begun)",
         ("tests/workflow/test_undo.py",),
+    ),
+    (
+        "an answer that cannot be read counts",
+        "workflow/ledger.py",
+        "            yield from self._begin(call, replace(said, result=None, ended_at=None))  # held, because it is open\n",
+        "",
+        ANSWERS,
+    ),
+    ("a step runs again that was answered for", "workflow/run.py", "is_answered(call.known):", "False:", ANSWERS),
+    (
+        "an answered step is asked for again",
+        "core/flow.py",
+        "(step for step in begun if not is_answered(step))",
+        "begun",
+        ANSWERS,
+    ),
+    (
+        "an undo does not hear of an answer",
+        "workflow/run.py",
+        'step.state == "recorded" or is_answered(step)',
+        'step.state == "recorded"',
+        ANSWERS,
+    ),
+    (
+        "a result that the code cannot read is a failure",
+        "workflow/ledger.py",
+        "        except PayloadError as error:\n            ways",
+        "        except ZeroDivisionError as error:\n            ways",
+        ANSWERS,
     ),
 ]
 

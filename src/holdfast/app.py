@@ -267,8 +267,9 @@ class App(Declares, Verbs):
 
         `result` goes with "done", and must be what the task would have returned; it is taken as it is where this app
         does not have the task. Of a workflow that is held with an open step it is the result of that step, cannot be
-        left out, and the workflow goes on behind it. A workflow that asks a person is answered with "retry" for yes and
-        "fail" for no. fence: as in `cancel`. Raises as `revive` does.
+        left out, and the workflow goes on behind it; a worker holds it to the step's annotation, and asks again if it
+        does not fit. Of one whose rollback is stuck, "done" says that the next undo was done by hand. A workflow that
+        asks a person is answered with "retry" for yes and "fail" for no. fence: as in `cancel`. Raises as `revive` does.
         """
         if answer not in get_args(acts.Answer):
             raise UsageError(f'{answer!r} is no answer; choose "retry", "done", "fail" or "rollback"')
@@ -279,7 +280,8 @@ class App(Declares, Verbs):
             return self.approve(id, answer == "retry", by=by, note=note, fence=fence)
 
         def judged(row: Row) -> Verdict:
-            steps = self.store.steps(id, limit=STEPS_MAX) if row.open_step is not None else []
+            asks_of_steps = row.open_step is not None or row.rolling_back
+            steps = self.store.steps(id, limit=STEPS_MAX) if asks_of_steps else []
             said = result is not ... and (result is not None or row.open_step is not None)
             text = self._result_text(row, result) if said else None
             return acts.resolve(row, answer, now, actor=by, reason=note, result=text, steps=steps)

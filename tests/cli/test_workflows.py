@@ -432,7 +432,7 @@ def test_an_open_step_is_named_and_needs_a_result(run: Run, store: Store, clock:
     run("held", "done", job.id, "--result", '"receipt 7"', "--by", "ann")
     assert (row(store, job.id).state, row(store, job.id).open_step) == (State.READY, None)
     said_so = the(store, job, "charge")
-    assert (said_so.state, said_so.result) == ("recorded", '"receipt 7"')
+    assert (said_so.state, said_so.result) == ("started", '"receipt 7"')  # a worker records it
     clock.advance(2 * PAST_S)
     settle(store, again(store, row(store, job.id)), Succeeded())
     assert "It succeeded" in run("jobs", "show", job.id).stdout  # the answer was about the step, not about the job
@@ -471,7 +471,11 @@ def test_a_workflow_that_is_being_undone_is_never_done(run: Run, store: Store, c
     held = row(store, job.id)
     assert (held.state, held.rolling_back) == (State.HELD, True)
     assert "rolled back" in run("held", "done", job.id, "--result", "1", code=6).stderr
-    assert "go on undoing" in run("jobs", "show", job.id).stdout
+    told = run("jobs", "show", job.id).stdout
+    assert "go on undoing" in told
+    assert f"undone by hand  holdfast held done {job.id} --fence {held.fence}" in told
+    assert run("held", "done", job.id).stdout == f"{job.id}  ready (rolling back)\n"
+    assert the(store, job, "reserve").state == "undone"
 
 
 def test_questions_are_among_what_waits_for_people(run: Run, store: Store, clock: FakeClock) -> None:

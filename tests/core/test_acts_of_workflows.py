@@ -120,7 +120,7 @@ def test_that_it_happened_is_said_of_the_open_step() -> None:
     assert (verdict.move, verdict.state, verdict.run_at, verdict.result) == (Move.REVIVE, State.READY, NOW, None)
     assert (verdict.open_step, verdict.fresh_budgets, verdict.raises_fence) == ("", True, True)
     [said] = verdict.steps
-    assert (said.name, said.state, said.result, said.ended_at) == ("charge", "recorded", "7", NOW)
+    assert (said.name, said.state, said.result, said.ended_at) == ("charge", "started", "7", NOW)
     assert verdict.notes[0].detail == {"answer": "done", "step": "charge", "note": "seen"}
     with pytest.raises(IllegalMove, match="a result"):
         acts.resolve(job, "done", NOW, actor="ann", steps=steps)
@@ -147,10 +147,26 @@ def test_one_that_is_held_without_an_open_step_may_be_done() -> None:
     assert (verdict.state, verdict.result, verdict.steps) == (State.DONE, "7", ())
 
 
-def test_one_that_is_being_undone_is_never_done() -> None:
+def test_one_that_was_answered_for_is_not_open_until_its_answer_is_taken_back() -> None:
+    job, steps = held("charge", "ship")
+    answered = acts.resolve(job, "done", NOW, actor="ann", result="7", steps=steps).steps
+    left = [*answered, *(step for step in steps if step.name != "charge")]
+    verdict = acts.resolve(job, "done", NOW, actor="ann", result="8", steps=left)
+    assert ([step.name for step in verdict.steps], verdict.state) == (["ship"], State.READY)
+
+
+def test_of_one_that_is_being_undone_it_is_said_that_the_next_undo_was_done_by_hand() -> None:
     job = flow(State.HELD, rolling_back=True)
-    with pytest.raises(IllegalMove, match="never done"):
-        acts.resolve(job, "done", NOW, actor="ann", result="7")
+    steps = [a_step(1, has_undo=True), a_step(2, has_undo=True), a_step(3), a_step(4, state="undone", has_undo=True)]
+    verdict = acts.resolve(job, "done", NOW, actor="ann", reason="paid back", steps=steps)
+    assert (verdict.move, verdict.state, verdict.run_at, verdict.error) == (Move.REVIVE, State.READY, NOW, None)
+    assert (verdict.fresh_budgets, verdict.raises_fence, verdict.rolling_back) == (True, True, None)
+    assert [(step.position, step.state, step.ended_at) for step in verdict.steps] == [(2, "undone", NOW)]
+    assert verdict.notes[0].detail == {"answer": "done", "undone": "step-2", "note": "paid back"}
+    with pytest.raises(IllegalMove, match="'step-2' was undone by hand"):
+        acts.resolve(job, "done", NOW, actor="ann", result="7", steps=steps)
+    with pytest.raises(IllegalMove, match="nothing left to undo"):
+        acts.resolve(job, "done", NOW, actor="ann", steps=[a_step(1), a_step(2, has_undo=True, aside=3)])
     assert acts.resolve(job, "retry", NOW, actor="ann").state is State.READY
     assert acts.resolve(job, "fail", NOW, actor="ann").state is State.DEAD
 

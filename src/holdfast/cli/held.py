@@ -84,10 +84,12 @@ def done(
 ) -> None:
     """Say that the job's work did happen.
 
-    Of a workflow with an open step it says that of the step, needs --result, and the workflow goes on behind it.
+    Of a workflow with an open step it says that of the step, needs --result, and the workflow goes on behind it; if the
+    result does not fit what the step returns, a worker holds it again and says so. Of a workflow whose rollback is
+    stuck it says that the next undo was done by hand.
 
     With --app (module:name, on the app's own store unless --db says otherwise) the result must fit what the task
-    returns, or nothing is changed. Without it the result is not checked: any JSON is stored as it is.
+    returns, or nothing is changed. Without it the result of a task is not checked: any JSON is stored as it is.
     """
     _answer(job_id, "done", by, note, fence, as_json, result, app_ref)
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import open_steps
+from holdfast.core.flow import open_steps, to_undo
 from holdfast.core.machine import ENDED, Move, State, after
 from holdfast.core.records import Job, Note, Step
 from holdfast.core.verdict import Verdict
@@ -126,7 +126,8 @@ def resolve(
 ) -> Verdict:
     """Answer the question of a held job: run it again, it happened, give up, or roll back.
 
-    In a workflow that was held with an open step, "done" is said of that step, and needs its result.
+    In a workflow that was held with an open step, "done" is said of that step, and needs its result. In one whose
+    rollback is stuck it is said of the undo that is next: it was done by hand.
     """
     if job.question is not None:
         raise IllegalMove(f'workflow {job.id} asks "{job.question}": answer yes (approve) or no (fail)')
@@ -139,7 +140,7 @@ def resolve(
     if answer == "done" and job.open_step is not None:
         return _it_happened(job, steps, now, actor=actor, reason=reason, result=result)
     if answer == "done" and job.rolling_back:
-        raise IllegalMove(f"workflow {job.id} is being rolled back: it is never done; go on with that, or give up")
+        return _it_is_undone(job, steps, now, actor=actor, reason=reason, result=result)
     move = Move.RESOLVE if answer == "done" else Move.BURY
     notes = [Note("resolved", {"answer": answer, "note": reason}, actor)]
     error = (reason or f"given up by {actor}") if move is Move.BURY else None
@@ -167,7 +168,7 @@ def _it_happened(
             f"workflow {job.id} waits for an answer about its step {first.name!r}: say what it returned "
             "(a result, null if nothing), and the workflow goes on behind it"
         )
-    said = replace(first, state="recorded", result=result, ended_at=now)
+    said = replace(first, result=result, ended_at=now)  # it is recorded by the worker that can read it
     note = Note("resolved", {"answer": "done", "step": first.name, "note": reason}, actor)
     if others:  # the next one has its own question
         return Verdict(
@@ -187,6 +188,28 @@ def _it_happened(
         raises_fence=True,
         steps=(said,),
         notes=(note,),
+    )
+
+
+def _it_is_undone(
+    job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None, result: str | None
+) -> Verdict:
+    left = to_undo(steps)
+    if not left:
+        raise IllegalMove(f"workflow {job.id} is being rolled back, and has nothing left to undo: go on, or give up")
+    if result is not None:
+        raise IllegalMove(
+            f"workflow {job.id} is being rolled back, so no result is wanted: leave it out to say that the step "
+            f"{left[0].name!r} was undone by hand"
+        )
+    return Verdict(
+        move=Move.REVIVE,
+        state=after(job.state, Move.REVIVE, job.id),
+        run_at=now,
+        fresh_budgets=True,
+        raises_fence=True,
+        steps=(replace(left[0], state="undone", ended_at=now),),
+        notes=(Note("resolved", {"answer": "done", "undone": left[0].name, "note": reason}, actor),),
     )
 
 

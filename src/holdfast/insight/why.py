@@ -122,9 +122,9 @@ def _why_held(job: Job, seen: str) -> Why:
         )
         return Why(sentence, choices)
     first = "go on undoing" if job.rolling_back else "run it again"
-    happened = () if job.rolling_back else (("it happened", f"holdfast held done {seen}"),)
+    words = "undone by hand" if job.rolling_back else "it happened"
     ways = (("give up", f"holdfast held fail {seen}"), *_ways_of_a_workflow(job))
-    return Why(sentence, ((first, f"holdfast held approve {seen}"), *happened, *ways))
+    return Why(sentence, ((first, f"holdfast held approve {seen}"), (words, f"holdfast held done {seen}"), *ways))
 
 
 def _ways_of_a_workflow(job: Job) -> tuple[tuple[str, str], ...]:

@@ -17,7 +17,8 @@ from holdfast.core.records import Signal
 from holdfast.errors import UsageError
 from holdfast.identity import chance, new_id, new_uuid
 from holdfast.workflow.effects import Operation
-from holdfast.workflow.run import Call, Run
+from holdfast.workflow.ledger import Call
+from holdfast.workflow.run import Run
 from holdfast.workflow.values import NOTHING, checked_name, name_of
 
 if TYPE_CHECKING:

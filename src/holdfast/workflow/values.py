@@ -16,6 +16,7 @@ from holdfast.errors import StepFailed, UsageError
 from holdfast.workflow.effects import Operation
 
 NAME_MAX = 200
+SHOWN_MAX = 200
 NOTHING: Any = object()  # no default was given
 _shapes: dict[Any, Shape | None] = {}
 _raised: dict[str, type[Exception]] = {}  # exceptions that steps of this process have raised, by their names
@@ -35,6 +36,12 @@ def checked_name(name: Any) -> str:
     if not isinstance(name, str) or not 1 <= len(name) <= NAME_MAX or clean(name, NAME_MAX) != name:
         raise UsageError(f"{name!r} is no name for a step: use text of 1 to {NAME_MAX} characters")
     return name
+
+
+def shown(text: str | None) -> str:
+    """Return the beginning of a stored value, for a sentence."""
+    value = text or "null"
+    return value if len(value) <= SHOWN_MAX else f"{value[:SHOWN_MAX]}…"
 
 
 def nothing_to_do(value: Any) -> Operation[Any]:
