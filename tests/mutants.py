@@ -1864,6 +1864,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ANSWERS,
     ),
     (
+        "workflows: all dead ones are revived, whatever they had begun",
+        "cli/dead.py",
+        "ids = [job.id for job in found if job.open_step is None]",
+        "ids = [job.id for job in found]",
+        WORKFLOWS_CLI,
+    ),
+    (
+        "doctor: whoever has a step open is revived with the others",
+        "insight/diagnosis.py",
+        "return sum(job.open_step is not None for job in dead)",
+        "return 0",
+        ("tests/cli/test_doctor.py",),
+    ),
+    (
         "a result that the code cannot read is a failure",
         "workflow/ledger.py",
         "        except PayloadError as error:\n            ways",

@@ -463,6 +463,39 @@ def test_the_other_answers_about_an_open_step(run: Run, store: Store) -> None:
     assert (row(store, gone.id).state, row(store, gone.id).error) == (State.DEAD, "fraud")
 
 
+def test_what_was_given_up_with_an_open_step_is_not_run_again_by_the_way(run: Run, store: Store) -> None:
+    job, plain = with_open_step(store, "charge"), failed(store)
+    run("held", "fail", job.id)
+    for words in ("dead revive", "jobs retry", "workflows retry"):
+        said = run(*words.split(), job.id, code=6).stderr
+        assert "'charge' was started and not recorded" in said
+        assert "--repeat-step" in said
+    run("workflows", "retry", job.id, "--from-step", "reserve", code=6)
+    assert (row(store, job.id).state, row(store, job.id).open_step) == (State.DEAD, "charge")
+    told = run("workflows", "show", job.id).stdout
+    assert f"run it, and charge again  holdfast dead revive {job.id} --fence {job.fence + 1} --repeat-step" in told
+    run("dead", "revive", "--all", "--repeat-step", "-y", code=2)
+    result = run("dead", "revive", "--all", "-y")
+    assert result.stdout == "1 revived\n"
+    assert f"Left alone: 1 workflow with a step that may have happened and must not be repeated: {job.id} (charge)" in (
+        result.stderr
+    )
+    assert row(store, plain.id).state is State.READY
+    assert run.json("dead", "revive", "--all", "-y") == {"revived": 0, "refused": 0, "open_steps": 1}
+    run("dead", "revive", job.id, "--repeat-step", "--by", "ann", "--note", "not on the card")
+    assert (row(store, job.id).state, row(store, job.id).open_step) == (State.READY, None)
+    revived = store.journal(job.id, kinds=["revived"])[-1]
+    assert (revived.actor, revived.detail["repeat_step"]) == ("ann", "charge")
+
+
+@pytest.mark.parametrize("words", ["jobs retry ID --repeat-step", "workflows retry ID --from-step charge"])
+def test_who_says_so_runs_it_again(run: Run, store: Store, words: str) -> None:
+    job = with_open_step(store, "charge")
+    run("workflows", "cancel", job.id)
+    run(*words.replace("ID", job.id).split())
+    assert (row(store, job.id).state, row(store, job.id).open_step) == (State.READY, None)
+
+
 def test_a_workflow_that_is_being_undone_is_never_done(run: Run, store: Store, clock: FakeClock) -> None:
     job = with_open_step(store, "charge")
     run("workflows", "rollback", job.id)

@@ -89,9 +89,18 @@ def test_an_answer_to_what_is_no_longer_there_changes_no_step(store: Store, seen
 
 def test_who_may_run_again_has_no_open_step_and_the_step_stays_begun(store: Store) -> None:
     held = held_with(store, 1)
-    assert move(store, held, acts.revive(held, 50.0, actor="ann")) is True
+    assert move(store, held, acts.revive(held, 50.0, actor="ann", repeat_step=True)) is True
     assert row(store, held.id).open_step is None
     assert [step.state for step in store.steps(held.id)] == ["started"]
+
+
+def test_that_one_of_two_may_run_again_leaves_the_question_about_the_other(store: Store) -> None:
+    held = held_with(store, 1, 2)
+    answer = acts.resolve(held, "retry", 50.0, actor="ann", steps=store.steps(held.id))
+    assert move(store, held, answer) is True
+    now = row(store, held.id)
+    assert (now.state, now.open_step) == (State.HELD, "charge-2")
+    assert [step.repeatable for step in store.steps(held.id)] == [True, False]
 
 
 # -------------------------------------------------------------------------------------------- set aside

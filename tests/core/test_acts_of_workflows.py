@@ -78,6 +78,56 @@ def test_what_cannot_be_run_again_from_a_step() -> None:
         acts.retry_from(flow(State.HELD, rolling_back=True), a_step(), [a_step()], NOW, actor="ann")
 
 
+# ----------------------------------------------------------------- what was begun and must not be repeated
+
+
+@pytest.mark.parametrize("state", [State.HELD, State.DEAD, State.CANCELLED])
+def test_an_open_step_runs_again_only_if_somebody_says_so(state: State) -> None:
+    job = flow(state, open_step="charge")
+    with pytest.raises(IllegalMove, match="'charge' was started and not recorded, and must not be repeated"):
+        acts.revive(job, NOW, actor="ann")
+    verdict = acts.revive(job, NOW, actor="ann", reason="not on the card", repeat_step=True)
+    assert (verdict.state, verdict.open_step) == (State.READY, "")
+    [note] = verdict.notes
+    detail = {"from": state.value, "repeat_step": "charge", "note": "not on the card"}
+    assert (note.kind, note.actor, note.detail) == ("revived", "ann", detail)
+
+
+def test_what_can_be_done_instead_depends_on_whether_it_still_waits_for_an_answer() -> None:
+    with pytest.raises(IllegalMove, match="held done"):
+        acts.revive(flow(State.HELD, open_step="charge"), NOW, actor="ann")
+    with pytest.raises(IllegalMove, match="find out whether it happened"):
+        acts.revive(flow(State.DEAD, open_step="charge"), NOW, actor="ann")
+
+
+def test_to_name_the_open_step_is_to_say_so() -> None:
+    job, steps = held("charge")
+    [charge] = [step for step in steps if step.name == "charge"]
+    assert acts.retry_from(job, charge, steps, NOW, actor="ann").aside_from == charge.position
+    with pytest.raises(IllegalMove, match="'charge' was started"):
+        acts.retry_from(job, steps[0], steps, NOW, actor="ann")
+    verdict = acts.retry_from(job, steps[0], steps, NOW, actor="ann", repeat_step=True)
+    assert (verdict.aside_from, verdict.notes[0].detail["repeat_step"]) == (steps[0].position, "charge")
+
+
+def test_that_one_may_run_again_is_not_said_of_the_next() -> None:
+    job, steps = held("charge", "ship")
+    verdict = acts.resolve(job, "retry", NOW, actor="ann", reason="so", steps=steps)
+    assert (verdict.state, verdict.open_step, verdict.raises_fence) == (State.HELD, "ship", True)
+    assert [(step.name, step.state, step.repeatable) for step in verdict.steps] == [("charge", "started", True)]
+    assert verdict.notes[0].detail == {"answer": "retry", "step": "charge", "note": "so"}
+    left = [*verdict.steps, *(step for step in steps if step.name != "charge")]
+    assert acts.resolve(job, "retry", NOW, actor="ann", steps=left).state is State.READY
+
+
+def test_nothing_is_built_on_what_may_have_happened() -> None:
+    _, steps = held("charge")
+    job, last = flow(State.DEAD, open_step="charge"), a_step(9)
+    with pytest.raises(IllegalMove, match="'charge' may have happened"):
+        acts.fork(job, last, [*steps, last], actor="ann")
+    acts.fork(job, last, [a_step(1, state="started", has_undo=True), a_step(2, repeatable=False), last], actor="ann")
+
+
 # ------------------------------------------------------------------------------------------------ forks
 
 
@@ -137,7 +187,8 @@ def test_the_next_open_step_has_its_own_question() -> None:
 
 def test_the_other_answers_leave_the_step() -> None:
     job, steps = held("charge")
-    assert acts.resolve(job, "retry", NOW, actor="ann", steps=steps) == acts.revive(job, NOW, actor="ann")
+    again = acts.revive(job, NOW, actor="ann", repeat_step=True)
+    assert acts.resolve(job, "retry", NOW, actor="ann", steps=steps) == again
     assert acts.resolve(job, "rollback", NOW, actor="ann", steps=steps) == acts.rollback(job, NOW, actor="ann")
     assert acts.resolve(job, "fail", NOW, actor="ann", steps=steps).state is State.DEAD
 

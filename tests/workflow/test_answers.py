@@ -117,7 +117,10 @@ def test_of_two_answers_the_wrong_one_is_asked_for_again(house: House) -> None:
 
     @house.app.workflow(name="w", crashes_max=9)
     async def work(flow: AsyncFlow) -> list[str]:
-        charge, mail = flow.step(first, repeatable=False, name="charge"), flow.step(second, repeatable=False, name="mail")
+        charge, mail = (
+            flow.step(first, repeatable=False, name="charge"),
+            flow.step(second, repeatable=False, name="mail"),
+        )
         return list(await asyncio.gather(charge, mail))
 
     house.start(slots=2)
@@ -135,6 +138,58 @@ def test_of_two_answers_the_wrong_one_is_asked_for_again(house: House) -> None:
     first.open.set()
     second.open.set()
     assert (first.runs, second.runs) == (1, 1)
+
+
+# ---------------------------------------------------------------------------- approved once, begun once
+
+
+def test_what_was_given_up_is_run_again_only_by_somebody_who_says_so(house: House, shop: Shop) -> None:
+    gate = Gate()
+    job = held_in_charge(house, shop, gate)
+    house.app.resolve(job.id, "fail", by="ann")
+    with pytest.raises(IllegalMove, match="must not be repeated"):
+        house.app.revive(job.id, by="bob")
+    assert house.row(job.id).state == "dead"
+    for runs in (2, 3):  # each approval is good for one start
+        gate.inside.clear()
+        house.app.revive(job.id, by="bob", repeat_step=True)
+        assert gate.inside.wait(20)
+        assert gate.runs == runs
+        lose(house, job.id)
+        ended(house, job.id, "held")
+        with pytest.raises(IllegalMove, match="must not be repeated"):
+            house.app.revive(job.id, by="bob")
+    house.app.resolve(job.id, "done", result="paid")
+    assert job.result(20) == "PAID"
+    gate.open.set()
+    said = [(event.actor, event.detail["repeat_step"]) for event in house.events(job.id, "revived")]
+    assert said == [("bob", "charge")] * 2
+
+
+def test_each_of_two_open_steps_is_approved_by_itself(house: House) -> None:
+    first, second = Gate(), Gate()
+
+    @house.app.workflow(name="w", crashes_max=9)
+    def work(flow: Flow) -> list[str]:
+        return flow.gather(
+            lambda: flow.step(first, "a", repeatable=False, name="charge"),
+            lambda: flow.step(second, "b", repeatable=False, name="mail"),
+        )
+
+    house.start(slots=2)
+    job = work.enqueue()
+    assert first.inside.wait(20)
+    assert second.inside.wait(20)
+    lose(house, job.id)
+    opened = ended(house, job.id, "held").open_step
+    first.open.set()
+    second.open.set()
+    row = house.app.resolve(job.id, "retry").row
+    assert (row.state, row.open_step) == ("held", "mail" if opened == "charge" else "charge")
+    house.app.resolve(job.id, "done", result="by post")
+    approved, other = (first, second) if opened == "charge" else (second, first)
+    assert job.result(20) == (["a", "by post"] if approved is first else ["by post", "b"])
+    assert (approved.runs, other.runs) == (2, 1)
 
 
 # -------------------------------------------------------------------------- records that do not fit any more

@@ -23,6 +23,7 @@ from holdfast.cli.types import (
     limit_option,
     person,
     person_options,
+    repeat_step_option,
     require_one,
 )
 from holdfast.core.records import Filter, Job
@@ -118,19 +119,29 @@ def _known(store: Store, job_id: str) -> Job:
 @click.option(
     "--from-step", "step", type=Text(), metavar="NAME", help="Run this one again, and all behind it. A name or number."
 )
+@repeat_step_option
 @person_options
 @fence_option
 @json_option
-def retry(job_id: str, step: str | None, by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
+def retry(
+    job_id: str,
+    step: str | None,
+    repeat_step: bool,
+    by: str | None,
+    note: str | None,
+    fence: int | None,
+    as_json: bool,
+) -> None:
     """Bring a held, dead or cancelled workflow back, with fresh budgets.
 
     It goes on behind its last recorded step. With --from-step what is recorded before that step stays; that step and
-    what came later are set aside, stay readable, and are run again. Nothing is undone.
+    what came later are set aside, stay readable, and are run again. Nothing is undone. If a step was begun that must
+    not be repeated, it is refused unless that step is named, or --repeat-step says so.
     """
 
     def act(app: App, it: str) -> Job:
         _known(app.store, it)
-        said: dict[str, Any] = {"by": person(by), "note": note, "fence": fence}
+        said: dict[str, Any] = {"by": person(by), "note": note, "fence": fence, "repeat_step": repeat_step}
         return (app.revive(it, **said) if step is None else app.retry_from(it, step, **said)).row
 
     act_on([job_id], act, as_json)

@@ -38,9 +38,15 @@ def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     )
 
 
-def revive(job: Job, now: float, *, actor: str, reason: str | None = None) -> Verdict:
-    """Bring a held, dead or cancelled job back with fresh budgets."""
+def revive(job: Job, now: float, *, actor: str, reason: str | None = None, repeat_step: bool = False) -> Verdict:
+    """Bring a held, dead or cancelled job back with fresh budgets.
+
+    One with an open step only if the person says that the step may be run again: `repeat_step`.
+    """
     state = after(job.state, Move.REVIVE, job.id)
+    if job.open_step is not None and not repeat_step:
+        raise _must_not_be_repeated(job, job.open_step)
+    repeated = {} if job.open_step is None else {"repeat_step": job.open_step}
     return Verdict(
         move=Move.REVIVE,
         state=state,
@@ -50,7 +56,15 @@ def revive(job: Job, now: float, *, actor: str, reason: str | None = None) -> Ve
         open_step="",  # whoever says that it may run says so of the step that was begun, too
         fresh_budgets=True,
         raises_fence=True,
-        notes=(Note("revived", {"from": job.state.value, "note": reason}, actor),),
+        notes=(Note("revived", {"from": job.state.value, **repeated, "note": reason}, actor),),
+    )
+
+
+def _must_not_be_repeated(job: Job, step: str) -> IllegalMove:
+    ways = "answer for it (held approve, held done), or" if job.state is State.HELD else "find out whether it happened;"
+    return IllegalMove(
+        f"workflow {job.id}: its step {step!r} was started and not recorded, and must not be repeated: {ways} "
+        "say that it is to be run again (--repeat-step, repeat_step=True), or roll back"
     )
 
 
@@ -82,12 +96,25 @@ def rollback(job: Job, now: float, *, actor: str, reason: str | None = None) -> 
 
 
 def retry_from(
-    job: Job, step: Step, steps: Sequence[Step], now: float, *, actor: str, reason: str | None = None
+    job: Job,
+    step: Step,
+    steps: Sequence[Step],
+    now: float,
+    *,
+    actor: str,
+    reason: str | None = None,
+    repeat_step: bool = False,
 ) -> Verdict:
-    """Run a workflow again from one of its steps: earlier records stay, that one and later ones are set aside."""
+    """Run a workflow again from one of its steps: earlier records stay, that one and later ones are set aside.
+
+    To name an open step is to say that it may be run again; for any other one it takes `repeat_step`.
+    """
     if job.state is State.DONE:
         raise IllegalMove(f"workflow {job.id} is done: it cannot be retried; fork it, or start a new one")
-    revived = revive(job, now, actor=actor, reason=reason)
+    revived = revive(job, now, actor=actor, reason=reason, repeat_step=True)
+    others = [each.name for each in open_steps(steps) if each.path != step.path]
+    if others and not repeat_step:
+        raise _must_not_be_repeated(job, others[0])
     if job.rolling_back:
         raise IllegalMove(f"workflow {job.id} is being rolled back: what it did is undone, in part; start a new one")
     later = [each for each in steps if each.position >= step.position and not each.aside]
@@ -108,6 +135,9 @@ def fork(job: Job, step: Step, steps: Sequence[Step], *, actor: str, reason: str
     """Allow that a new workflow begins with what an ended one has recorded before a step; return what is journalled."""
     check_forkable(job)
     kept = [each for each in steps if each.position < step.position and not each.aside]
+    begun = next((each.name for each in kept if each.state == "started" and not each.repeatable), None)
+    if begun is not None:
+        raise IllegalMove(f"workflow {job.id}: its step {begun!r} may have happened, so nothing can be built on it")
     undone = next((each.name for each in kept if each.state == "undone"), None)
     if undone is not None:
         raise IllegalMove(f"workflow {job.id}: its step {undone!r} was undone, so nothing can be built on it")
@@ -134,7 +164,7 @@ def resolve(
     if job.state is not State.HELD:
         raise IllegalMove(f"job {job.id} is {job.state.value}; only a held job waits for an answer")
     if answer == "retry":
-        return revive(job, now, actor=actor, reason=reason)
+        return _run_it(job, steps, now, actor=actor, reason=reason)
     if answer == "rollback":
         return rollback(job, now, actor=actor, reason=reason)
     if answer == "done" and job.open_step is not None:
@@ -156,6 +186,26 @@ def resolve(
     )
 
 
+def _run_it(job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None) -> Verdict:
+    opened = open_steps(steps)
+    if len(opened) < 2:
+        return revive(job, now, actor=actor, reason=reason, repeat_step=True)
+    first, second, *_ = opened
+    return _ask_next(replace(first, repeatable=True), second, "retry", actor=actor, reason=reason)
+
+
+def _ask_next(said: Step, following: Step, answer: Answer, *, actor: str, reason: str | None) -> Verdict:
+    """Keep what was said of one open step; the next one has its own question."""
+    return Verdict(
+        move=Move.HOLD,
+        state=State.HELD,
+        open_step=following.name,
+        raises_fence=True,  # a repeated answer must not be taken for one about the next step
+        steps=(said,),
+        notes=(Note("resolved", {"answer": answer, "step": said.name, "note": reason}, actor),),
+    )
+
+
 def _it_happened(
     job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None, result: str | None
 ) -> Verdict:
@@ -169,16 +219,8 @@ def _it_happened(
             "(a result, null if nothing), and the workflow goes on behind it"
         )
     said = replace(first, result=result, ended_at=now)  # it is recorded by the worker that can read it
-    note = Note("resolved", {"answer": "done", "step": first.name, "note": reason}, actor)
-    if others:  # the next one has its own question
-        return Verdict(
-            move=Move.HOLD,
-            state=State.HELD,
-            open_step=others[0].name,
-            raises_fence=True,  # a repeated answer must not be taken for one about the next step
-            steps=(said,),
-            notes=(note,),
-        )
+    if others:
+        return _ask_next(said, others[0], "done", actor=actor, reason=reason)
     return Verdict(
         move=Move.REVIVE,
         state=after(job.state, Move.REVIVE, job.id),
@@ -187,7 +229,7 @@ def _it_happened(
         fresh_budgets=True,
         raises_fence=True,
         steps=(said,),
-        notes=(note,),
+        notes=(Note("resolved", {"answer": "done", "step": first.name, "note": reason}, actor),),
     )
 
 

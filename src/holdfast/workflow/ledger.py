@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 PAGE = 1_000
 ERROR_MAX = 2_000
 STUCK = (
-    "mend the code and go on (`holdfast held approve ID`), or undo by hand the last step that is not undone, and say so "
-    "(`holdfast held done ID`)"
+    "mend the code and go on (`holdfast held approve ID`), or undo by hand the last step that is not undone, and say "
+    "so (`holdfast held done ID`)"
 )
 
 

@@ -85,18 +85,27 @@ class Verbs(ABC):
         return self._act(id, fence, lambda row: acts.rollback(row, now, actor=by, reason=note))
 
     def retry_from(
-        self, id: str, step: str, *, by: str = "app", note: str | None = None, fence: int | None = None
+        self,
+        id: str,
+        step: str,
+        *,
+        by: str = "app",
+        note: str | None = None,
+        fence: int | None = None,
+        repeat_step: bool = False,
     ) -> Job[Any]:
         """Run a held, dead or cancelled workflow again from a step, by its name or path, and return it.
 
-        What is recorded before that step stays; that step and what came later are set aside. Raises `NotFound` for a
-        step that is not on record, and otherwise as `revive` does.
+        What is recorded before that step stays; that step and what came later are set aside. repeat_step: as in
+        `revive`; not needed for the step that is named. Raises `NotFound` for a step that is not on record, and
+        otherwise as `revive` does.
         """
         now = self.store.now().wall
         steps = self.steps(id)
 
         def judged(row: Row) -> Verdict:
-            return acts.retry_from(row, _named(id, steps, step), steps, now, actor=by, reason=note)
+            first = _named(id, steps, step)
+            return acts.retry_from(row, first, steps, now, actor=by, reason=note, repeat_step=repeat_step)
 
         return self._act(id, fence, judged)
 
