@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from holdfast import App, Flow, insight
 from holdfast.cli import steps as laid_out
 from holdfast.core.machine import State
-from holdfast.core.records import Event, Job, Record, Step
+from holdfast.core.records import Event, Filter, Job, Record, Step
 from holdfast.core.verdict import Failed, Lost, Parked, Succeeded
 from holdfast.errors import Refused
 from holdfast.stores.protocol import Answer, Store
@@ -386,19 +387,39 @@ from holdfast import App, Flow
 app = App()
 
 @app.workflow(name="shop.checkout")
-def checkout(flow: Flow, order: int) -> int:
+def checkout(flow: Flow, order: int, express: bool = False) -> int:
     return order
 """
 
 
 def test_a_fork_with_arguments_that_are_checked(run: Run, store: Store, folder: Path, url: str) -> None:
     (folder / "forkshop.py").write_text(APP)
-    old = checkout(store)
+    old = checkout(store, payload='{"order":1,"express":true}')
     settle(store, old, Succeeded())
-    words = ("--db", url, "workflows", "fork", old.id, "--from-step", "ship", "--app", "forkshop:app")
-    [new] = run.json(*words, "[2]")
-    assert row(store, new["id"]).payload == '{"order":2}'
-    run(*words, '{"oder": 2}', code=2)
+    words = ("--db", url, "workflows", "fork", "--from-step", "ship", "--app", "forkshop:app")
+    [new] = run.json(*words, old.id, "[2]")
+    assert row(store, new["id"]).payload == '{"order":2,"express":true}'
+    misfit = checkout(store, payload='{"number":1}')
+    settle(store, misfit, Succeeded())
+    for given, message in {
+        (old.id, '{"oder": 2}'): "unexpected argument 'oder'; it takes (order, express=False)",
+        (old.id, '{"order": "two"}'): "argument 'order': Expected `int`, got `str`",
+        (misfit.id,): "missing argument 'order'",  # what it had is checked, too
+        (misfit.id, '{"order": 2}'): "unexpected argument 'number'",
+    }.items():
+        sys.modules.pop("forkshop")  # each command is a program of its own
+        assert message in run(*words, *given, code=2).stderr
+    assert len(store.find(Filter())) == 3
+
+
+def test_a_fork_keeps_the_arguments_that_are_not_given(run: Run, store: Store) -> None:
+    old = checkout(store, payload='{"order":1,"street":"old"}')
+    settle(store, old, Succeeded())
+    [new] = run.json("workflows", "fork", old.id, '{"street": "new", "express": true}', "--from-step", "ship")
+    assert row(store, new["id"]).payload == '{"order":1,"street":"new","express":true}'
+    odd = checkout(store, payload="[1]")
+    settle(store, odd, Succeeded())
+    assert "no object" in run("workflows", "fork", odd.id, '{"street": "new"}', "--from-step", "ship", code=2).stderr
 
 
 def test_no_fork_is_built_on_what_was_undone_or_is_not_finished(run: Run, store: Store) -> None:

@@ -4,8 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import AsyncFlow, Flow, IllegalMove, Retry, Rollback
+from holdfast.core.verdict import Released
+from tests.factory import a_step, record, row, settle, start_flow
 from tests.worker.house import House, until
 from tests.workflow.test_undo import Gate, Shop, ended, lose
 
@@ -286,3 +289,34 @@ def test_an_undo_that_keeps_failing_may_be_done_by_hand(house: House, shop: Shop
     house.app.resolve(job.id, "done", by="ann")
     assert "Rollback: why" in ended(house, job.id, "rolled_back").error
     assert shop.lines == ["do a", "do b", "undo b B", "undo b B", "undo a A"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_arguments_that_do_not_fit_are_final_and_hold_what_could_not_be_undone(
+    house: House, shop: Shop, kind: str
+) -> None:
+    def sync(flow: Flow, order: int) -> None:
+        flow.step(shop.do, "a", undo=shop.undo)
+
+    async def loop(flow: AsyncFlow, order: int) -> None:
+        await flow.step(shop.do, "a", undo=shop.undo)
+
+    work: Any = house.app.workflow(name="w", retry=TWICE)(sync if kind == "sync" else loop)
+    odd = replace(work.job(1).new, payload='{"oder":1}')
+    store = house.store.real
+    begun = start_flow(store, task="w", payload=odd.payload)
+    record(store, begun, a_step(1, name="do", has_undo=True, result='"A"'), undoable=True)
+    settle(store, row(store, begun.id), Released(started=True, cause="stopped"))
+    store.add([odd])
+    house.start()
+    fresh = ended(house, odd.id, "dead")
+    assert (fresh.failures, "unexpected argument 'oder'" in fresh.error) == (1, True)
+    held = ended(house, begun.id, "held")
+    assert (held.failures, held.rolling_back) == (0, False)
+    assert "the code does not fit the arguments" in held.error
+    house.app.rollback(begun.id)  # for that it needs the arguments, too
+    again = until(lambda: (now := house.row(begun.id)).state == "held" and now.rolling_back and now, "it is held")
+    assert again.failures == 0
+    house.app.resolve(begun.id, "done", by="ann")  # but not if nothing is left
+    ended(house, begun.id, "rolled_back")
+    assert shop.lines == []

@@ -249,9 +249,10 @@ def fork(
 ) -> None:
     """Start a new workflow with what an ended one has recorded before a step.
 
-    The copied records are not run again, and never undone by the new one: what they did belongs to the old one. JSON is
-    an object of keyword arguments, or with --app (module:name) also an array of positional ones; without it the new one
-    has the arguments of the old one. Only with --app are they checked against the workflow before it is stored.
+    The copied records are not run again, and never undone by the new one: what they did belongs to the old one. The new
+    one has the arguments of the old one (`holdfast workflows show ID` has them), but for those that JSON gives anew: an
+    object of named ones, or with --app (module:name) also an array of positional ones. With --app all of them are
+    checked against the workflow before it is stored; without it, one that does not fit gives up at its first attempt.
     """
     args, kwargs = call_of(arguments, _CALL)
 

@@ -329,7 +329,7 @@ def _run_again(
     elif (failures or crashes) and total >= job.attempts_max:
         spent = f"failed or crashed {total} times (attempts_max={job.attempts_max})"
     elif isinstance(outcome, Failed) and outcome.final and not job.rolling_back:
-        spent = "that is recorded, and would come again"
+        spent = "it would fail the same way again"
     if spent is not None:
         reason = f"{_reason(outcome)}; {spent}"
         if job.rolling_back:

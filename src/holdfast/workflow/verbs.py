@@ -13,7 +13,7 @@ from holdfast.core.payload import Codec, decode_value, encode_value
 from holdfast.core.records import Job as Row
 from holdfast.core.records import NewJob, Signal, Step
 from holdfast.core.verdict import Verdict
-from holdfast.errors import NotFound, Refused, UsageError
+from holdfast.errors import NotFound, PayloadError, Refused, UsageError
 from holdfast.identity import new_id, new_job_id
 from holdfast.stores.protocol import Answer, Store
 from holdfast.workflow.values import checked_name
@@ -121,9 +121,10 @@ class Verbs(ABC):
     ) -> Job[Any]:
         """Start a new workflow with what an ended one has recorded before a step, by its name or path, and return it.
 
-        With `args` or `kwargs` it is called with these; without, with those of the old one. What the copied steps did
-        belongs to the old one: the new one never undoes it. Raises `NotFound`, and `Refused` if the old one has not
-        ended, or what it began with is not finished.
+        It is called with the arguments of the old one, but for those that `args` and `kwargs` give anew. What the
+        copied steps did belongs to the old one: the new one never undoes it. Raises `NotFound`; `PayloadError` if this
+        app has the workflow, and the arguments do not fit it; `Refused` if the old one has not ended, or what it began
+        with is not finished.
         """
         row = self._row(id)
         acts.check_forkable(row)
@@ -146,13 +147,16 @@ class Verbs(ABC):
 
     def _payload(self, row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         task = self.tasks.get(row.task)
-        if not args and not kwargs:
-            return row.payload
         if task is not None:
-            return task.encode(args, kwargs)
+            return task.change(row.payload, args, kwargs)
         if args:
             raise UsageError(f"this app has no workflow {row.task!r}: give its arguments by their names")
-        return encode_value(kwargs, f"{row.task}: the arguments", codec=self.codec)
+        if not kwargs:
+            return row.payload
+        old = decode_value(row.payload, None, f"workflow {row.id}: its arguments", codec=self.codec)
+        if not isinstance(old, dict):
+            raise PayloadError(f"workflow {row.id}: its arguments are no object, so none of them can be changed")
+        return encode_value({**old, **kwargs}, f"{row.task}: the arguments", codec=self.codec)
 
     def _check_children(self, steps: list[Step], first: Step) -> None:
         """Raise if a child that the new one would wait for is still on its way: its end wakes the old one only."""
