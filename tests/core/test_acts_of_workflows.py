@@ -41,15 +41,22 @@ def test_a_running_one_is_asked_to_stop_and_to_undo() -> None:
 
 
 def test_what_cannot_be_rolled_back() -> None:
-    for state in (State.DONE, State.ROLLED_BACK):
-        with pytest.raises(IllegalMove):
-            acts.rollback(flow(state), NOW, actor="ann")
+    with pytest.raises(IllegalMove, match="is done, and others may build on its result"):
+        acts.rollback(flow(State.DONE), NOW, actor="ann")
+    with pytest.raises(IllegalMove, match="was rolled back already"):
+        acts.rollback(flow(State.ROLLED_BACK, rolling_back=True), NOW, actor="ann")
     with pytest.raises(IllegalMove, match="no workflow"):
         acts.rollback(a_job(State.HELD), NOW, actor="ann")
     for state in (State.READY, State.RUNNING):
-        with pytest.raises(IllegalMove, match="already"):
+        with pytest.raises(IllegalMove, match="is being rolled back already"):
             acts.rollback(flow(state, rolling_back=True), NOW, actor="ann")
-    assert acts.rollback(flow(State.HELD, rolling_back=True), NOW, actor="ann").state is State.READY
+
+
+@pytest.mark.parametrize("state", [State.HELD, State.DEAD, State.CANCELLED])
+def test_a_rollback_that_was_given_up_goes_on_and_keeps_its_cause(state: State) -> None:
+    verdict = acts.rollback(flow(state, rolling_back=True, error="why"), NOW, actor="ann", reason="once more")
+    assert (verdict.state, verdict.rolling_back, verdict.error) == (State.READY, True, None)
+    assert verdict.notes[0].detail["reason"] == "once more"
 
 
 # ------------------------------------------------------------------------------------------ from a step

@@ -69,12 +69,19 @@ def _must_not_be_repeated(job: Job, step: str) -> IllegalMove:
 
 
 def rollback(job: Job, now: float, *, actor: str, reason: str | None = None) -> Verdict:
-    """Undo what a workflow did. A running one is asked to stop first."""
+    """Undo what a workflow did. A running one is asked to stop first; a rollback that was given up goes on."""
     if not job.workflow:
         raise IllegalMove(f"job {job.id} is no workflow: it has no steps to be undone")
-    if job.rolling_back and job.state is not State.HELD:
+    if job.state is State.DONE:
+        raise IllegalMove(
+            f"workflow {job.id} is done, and others may build on its result: it cannot be rolled back any more; "
+            "run a workflow that takes back what it did"
+        )
+    if job.state is State.ROLLED_BACK:
+        raise IllegalMove(f"workflow {job.id} was rolled back already")
+    if job.rolling_back and job.state in (State.READY, State.RUNNING):
         raise IllegalMove(f"workflow {job.id} is being rolled back already")
-    why = reason or f"rolled back by {actor}"
+    why = None if job.rolling_back else reason or f"rolled back by {actor}"  # the cause stays
     if job.state is State.RUNNING:
         asked = Note("moved", {"undo_requested": True, "reason": reason}, actor)
         return Verdict(
