@@ -1906,6 +1906,27 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ANSWERS,
     ),
     (
+        "anybody may answer a question by a signal",
+        "workflow/values.py",
+        "name.strip().lower().startswith(APPROVAL)",
+        "name.startswith(APPROVAL)",
+        WORKFLOWS_CLI,
+    ),
+    (
+        "a workflow waits for answers to questions",
+        "workflow/flow.py",
+        'self._call("wait", signal_name(signal))',
+        'self._call("wait", checked_name(signal))',
+        ("tests/workflow/test_waiting.py",),
+    ),
+    (
+        "a workflow answers the questions of others",
+        "workflow/flow.py",
+        'self._call("signal", signal_name(name))',
+        'self._call("signal", checked_name(name))',
+        ("tests/workflow/test_waiting.py",),
+    ),
+    (
         "a result that the code cannot read is a failure",
         "workflow/ledger.py",
         "        except PayloadError as error:\n            ways",

@@ -16,7 +16,7 @@ from holdfast.cli import steps as laid_out
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Filter, Job, Record, Step
 from holdfast.core.verdict import Failed, Lost, Parked, Succeeded
-from holdfast.errors import Refused
+from holdfast.errors import Refused, UsageError
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run
@@ -322,7 +322,8 @@ def test_rollback_and_cancel(run: Run, store: Store) -> None:
     run("workflows", "rollback", held.id, code=6)
     done = checkout(store)
     settle(store, done, Succeeded())
-    run("workflows", "rollback", done.id, code=6)
+    for words in ("workflows rollback", "workflows cancel --rollback"):
+        assert "run a workflow that takes back what it did" in run(*words.split(), done.id, code=6).stderr
 
 
 def test_a_signal_is_delivered_once(run: Run, store: Store) -> None:
@@ -340,6 +341,29 @@ def test_a_signal_is_delivered_once(run: Run, store: Store) -> None:
     assert store.inbox(job.id).signals[-1].value == "null"
     shown = run.json("workflows", "signal", job.id, "ready")
     assert (shown["id"], shown["sent"]) == (job.id, True)
+
+
+def test_whoever_signals_is_told_if_nobody_waits_for_it(run: Run, store: Store) -> None:
+    waits, asks, runs = begin(store), asking(store), begin(store)
+    settle(store, waits, Parked("waits", awaits=("signal:paid",), inbox=0))
+
+    def said(job: Job, name: str) -> str:
+        return run("workflows", "signal", job.id, name).stderr
+
+    assert said(waits, "payed") == "Kept: it does not wait for 'payed' now; it waits for the signal paid.\n"
+    assert said(asks, "paid") == "Kept: it does not wait for 'paid' now; it waits for an answer to \"Ship it?\".\n"
+    assert said(runs, "paid") == "Kept: it does not wait for 'paid' now; it is running.\n"
+    assert said(waits, "paid") == ""
+    assert [signal.name for signal in store.inbox(waits.id).signals] == ["payed", "paid"]
+
+
+@pytest.mark.parametrize("name", ["approve:2", "Approve:2", " approve:"])
+def test_an_answer_is_no_signal_for_anybody_to_send(run: Run, store: Store, url: str, name: str) -> None:
+    job = asking(store)
+    assert "`holdfast held approve ID`" in run("workflows", "signal", job.id, name, "true", code=2).stderr
+    with App(url) as app, pytest.raises(UsageError, match=r"flow\.approve"):
+        app.signal(job.id, name, True)
+    assert store.inbox(job.id).signals == []
 
 
 def test_a_signal_that_cannot_arrive(run: Run, store: Store) -> None:

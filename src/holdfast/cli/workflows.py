@@ -9,7 +9,7 @@ import click
 from holdfast import insight
 from holdfast.app import App
 from holdfast.cli import story
-from holdfast.cli.base import Group, acknowledge
+from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.jobs import act_on, known, show_jobs
 from holdfast.cli.loading import opened_app, opened_store
 from holdfast.cli.screen import clean, show_json
@@ -159,7 +159,8 @@ def retry(
 def rollback(job_ids: tuple[str, ...], by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
     """Undo what workflows did, in the reverse order.
 
-    A worker carries the undos out. A workflow that runs is asked to stop first.
+    A worker carries the undos out. A workflow that runs is asked to stop first. One that is done is refused: run a
+    workflow that takes back what it did.
     """
     _roll_back(job_ids, by, note, fence, as_json)
 
@@ -218,11 +219,12 @@ def signal(
 ) -> None:
     """Send a signal to a workflow.
 
-    It is kept until the workflow asks for it with flow.wait(NAME), and delivered once. JSON is its value, null by
-    default; - reads it from stdin.
+    It is kept until the workflow asks for it with flow.wait(NAME), and delivered once; if it does not wait for it now,
+    that is said. JSON is its value, null by default; - reads it from stdin. A question is answered with
+    `holdfast held approve` or `holdfast held fail`.
     """
     with opened_app() as app:
-        _known(app.store, job_id)
+        before = _known(app.store, job_id)
         sent = app.signal(job_id, name, value, by=person(by), note=note, signal_id=signal_id)
         now, names = app.store.now(), insight.worker_names(app.store)
         view = insight.job_view(known(app.store, job_id), now, names)
@@ -230,6 +232,10 @@ def signal(
         show_json({**view, "sent": sent})
     else:
         acknowledge(f"{clean(job_id)}  {'signalled' if sent else 'had this signal already'}")
+    if sent and f"signal:{name}" not in (before.awaits or ()):
+        waits = ", ".join(insight.awaited(before, now))
+        instead = f"it waits for {waits}" if waits else f"it is {before.shown_state(now.wall)}"
+        say(f"Kept: it does not wait for {clean(repr(name))} now; {clean(instead)}.")
 
 
 @workflows.command(

@@ -16,7 +16,7 @@ from holdfast.core.verdict import Verdict
 from holdfast.errors import NotFound, PayloadError, Refused, UsageError
 from holdfast.identity import new_id, new_job_id
 from holdfast.stores.protocol import Answer, Store
-from holdfast.workflow.values import checked_name
+from holdfast.workflow.values import signal_name
 
 if TYPE_CHECKING:
     from holdfast.jobs import Job
@@ -48,7 +48,11 @@ class Verbs(ABC):
         False if it was sent before. Raises `NotFound`, and `Refused` if the job has ended or is no workflow.
         """
         text = encode_value(value, f"signal {name!r}: the value", codec=self.codec)
-        signal = Signal(id=signal_id or new_id(), job_id=id, name=checked_name(name), value=text, actor=by, note=note)
+        signal = Signal(id=signal_id or new_id(), job_id=id, name=signal_name(name), value=text, actor=by, note=note)
+        return self._send(signal)
+
+    def _send(self, signal: Signal) -> bool:
+        id = signal.job_id
         answer = self.store.signal(signal)
         if answer is Answer.GONE:
             row = self._row(id)
@@ -71,7 +75,9 @@ class Verbs(ABC):
             raise Refused(f"job {id} is {row.state.value} and asks nobody")
         # Two answers to one question are one signal; the fence is in its name because it may be asked again.
         once = f"{id}:{asked}:{row.fence}"
-        if not self.signal(id, asked.removeprefix("signal:"), yes, by=by, note=note, signal_id=once):
+        text = encode_value(yes, "the answer", codec=self.codec)
+        name = asked.removeprefix("signal:")
+        if not self._send(Signal(id=once, job_id=id, name=name, value=text, actor=by, note=note)):
             raise Refused(f"the question of workflow {id} was answered before; look again")
         return self.get(id)
 
