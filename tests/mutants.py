@@ -356,6 +356,7 @@ ALERTS_TELLER = ("tests/alerts/test_teller.py",)
 ALERTS_WEBHOOK = ("tests/alerts/test_webhook.py",)
 ALERTS_COMMAND = ("tests/alerts/test_command.py",)
 WORKFLOW = tuple(f"tests/workflow/test_{part}.py" for part in ("steps", "undo", "waiting"))
+ANSWERS = ("tests/workflow/test_answers.py",)
 
 LOCKS = ("tests/stores/test_postgres_locks.py",)
 WORKFLOWS_CLI = ("tests/cli/test_workflows.py",)
@@ -1773,7 +1774,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "        talkers = _talkers(attempts, now)\n        due |= talkers\n",
         LINES,
     ),
-    ("a refused record goes unnoticed", "workflow/run.py", "if answer is Answer.REFUSED:", "if False:", WORKFLOW),
+    ("a refused record goes unnoticed", "workflow/ledger.py", "if answer is Answer.REFUSED:", "if False:", WORKFLOW),
     (
         "undos run forwards",
         "core/flow.py",
@@ -1783,7 +1784,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "a recorded step runs again",
-        "workflow/run.py",
+        "workflow/ledger.py",
         'return step is not None and step.state != "started"',
         "return False",
         WORKFLOW,
@@ -1930,10 +1931,102 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "a step that is begun anew keeps the undo of the old code",
-        "workflow/run.py",
+        "workflow/ledger.py",
         "replace(call.known, has_undo=has_undo, repeatable=repeatable, **begun)",
         "replace(call.known, **begun)",
         ("tests/workflow/test_undo.py",),
+    ),
+    (
+        "an answer that cannot be read counts",
+        "workflow/ledger.py",
+        "            yield from self._begin(call, replace(said, result=None, ended_at=None))  # held, because it is open\n",
+        "",
+        ANSWERS,
+    ),
+    ("a step runs again that was answered for", "workflow/run.py", "is_answered(call.known):", "False:", ANSWERS),
+    (
+        "an answered step is asked for again",
+        "core/flow.py",
+        "(step for step in begun if not is_answered(step))",
+        "begun",
+        ANSWERS,
+    ),
+    (
+        "an undo does not hear of an answer",
+        "workflow/run.py",
+        'step.state == "recorded" or is_answered(step)',
+        'step.state == "recorded"',
+        ANSWERS,
+    ),
+    (
+        "workflows: all dead ones are revived, whatever they had begun",
+        "cli/dead.py",
+        "ids = [job.id for job in found if job.open_step is None]",
+        "ids = [job.id for job in found]",
+        WORKFLOWS_CLI,
+    ),
+    (
+        "doctor: whoever has a step open is revived with the others",
+        "insight/diagnosis.py",
+        "return sum(job.open_step is not None for job in dead)",
+        "return 0",
+        ("tests/cli/test_doctor.py",),
+    ),
+    (
+        "a fork forgets the arguments that are not given",
+        "workflow/verbs.py",
+        "encode_value({**old, **kwargs},",
+        "encode_value(kwargs,",
+        WORKFLOWS_CLI,
+    ),
+    (
+        "a changed call is not held to the signature",
+        "core/payload.py",
+        "        self.decode(changed)  # what was there before may not fit any more\n",
+        "",
+        ("tests/core/test_payload.py",),
+    ),
+    (
+        "a call that does not fit is tried again",
+        "worker/attempt.py",
+        "            self.fatal = error\n",
+        "",
+        ("tests/worker/test_runner.py",),
+    ),
+    (
+        "what could not be undone is rolled back",
+        "worker/attempt.py",
+        "if self.job.undoable or self.job.rolling_back:",
+        "if False:",
+        ANSWERS,
+    ),
+    (
+        "anybody may answer a question by a signal",
+        "workflow/values.py",
+        "name.strip().lower().startswith(APPROVAL)",
+        "name.startswith(APPROVAL)",
+        WORKFLOWS_CLI,
+    ),
+    (
+        "a workflow waits for answers to questions",
+        "workflow/flow.py",
+        'self._call("wait", signal_name(signal))',
+        'self._call("wait", checked_name(signal))',
+        ("tests/workflow/test_waiting.py",),
+    ),
+    (
+        "a workflow answers the questions of others",
+        "workflow/flow.py",
+        'self._call("signal", signal_name(name))',
+        'self._call("signal", checked_name(name))',
+        ("tests/workflow/test_waiting.py",),
+    ),
+    (
+        "a result that the code cannot read is a failure",
+        "workflow/ledger.py",
+        "        except PayloadError as error:\n            ways",
+        "        except ZeroDivisionError as error:\n            ways",
+        ANSWERS,
     ),
 ]
 

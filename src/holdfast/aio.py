@@ -80,8 +80,16 @@ class AsyncApp:
         return await asyncio.to_thread(self._app.cancel, id, by=by, note=note, fence=fence)
 
     @_as(App.revive)
-    async def revive(self, id: str, *, by: str = "app", note: str | None = None, fence: int | None = None) -> Job[Any]:
-        return await asyncio.to_thread(self._app.revive, id, by=by, note=note, fence=fence)
+    async def revive(
+        self,
+        id: str,
+        *,
+        by: str = "app",
+        note: str | None = None,
+        fence: int | None = None,
+        repeat_step: bool = False,
+    ) -> Job[Any]:
+        return await asyncio.to_thread(self._app.revive, id, by=by, note=note, fence=fence, repeat_step=repeat_step)
 
     @_as(App.resolve)
     async def resolve(
@@ -123,9 +131,18 @@ class AsyncApp:
 
     @_as(App.retry_from)
     async def retry_from(
-        self, id: str, step: str, *, by: str = "app", note: str | None = None, fence: int | None = None
+        self,
+        id: str,
+        step: str,
+        *,
+        by: str = "app",
+        note: str | None = None,
+        fence: int | None = None,
+        repeat_step: bool = False,
     ) -> Job[Any]:
-        return await asyncio.to_thread(self._app.retry_from, id, step, by=by, note=note, fence=fence)
+        return await asyncio.to_thread(
+            self._app.retry_from, id, step, by=by, note=note, fence=fence, repeat_step=repeat_step
+        )
 
     @_as(App.fork)
     async def fork(

@@ -243,14 +243,28 @@ class App(Declares, Verbs):
         """
         return self._act(id, fence, lambda row: acts.cancel(row, actor=by, reason=note))
 
-    def revive(self, id: str, *, by: str = "app", note: str | None = None, fence: int | None = None) -> Job[Any]:
+    def revive(
+        self,
+        id: str,
+        *,
+        by: str = "app",
+        note: str | None = None,
+        fence: int | None = None,
+        repeat_step: bool = False,
+    ) -> Job[Any]:
         """Bring a held, dead or cancelled job back, ready now and with fresh budgets, and return it.
 
-        fence: as in `cancel`; a repeated revive cannot start a second run. Raises `NotFound`; `IllegalMove` from any
-        other state; `KeyTaken` when another live job has its key; `Refused` when it moved on meanwhile: look again.
+        fence: as in `cancel`; a repeated revive cannot start a second run. repeat_step: a step that must not be
+        repeated was begun and not recorded, and may be run again. Raises `NotFound`; `IllegalMove` from any other
+        state, and when there is such a step and nobody said so; `KeyTaken` when another live job has its key;
+        `Refused` when it moved on meanwhile: look again.
         """
         now = self.store.now().wall
-        return self._act(id, fence, lambda row: acts.revive(row, now, actor=by, reason=note))
+
+        def judged(row: Row) -> Verdict:
+            return acts.revive(row, now, actor=by, reason=note, repeat_step=repeat_step)
+
+        return self._act(id, fence, judged)
 
     def resolve(
         self,
@@ -267,8 +281,9 @@ class App(Declares, Verbs):
 
         `result` goes with "done", and must be what the task would have returned; it is taken as it is where this app
         does not have the task. Of a workflow that is held with an open step it is the result of that step, cannot be
-        left out, and the workflow goes on behind it. A workflow that asks a person is answered with "retry" for yes and
-        "fail" for no. fence: as in `cancel`. Raises as `revive` does.
+        left out, and the workflow goes on behind it; a worker holds it to the step's annotation, and asks again if it
+        does not fit. Of one whose rollback is stuck, "done" says that the next undo was done by hand. A workflow that
+        asks a person is answered with "retry" for yes and "fail" for no. fence: as in `cancel`. Raises as `revive`.
         """
         if answer not in get_args(acts.Answer):
             raise UsageError(f'{answer!r} is no answer; choose "retry", "done", "fail" or "rollback"')
@@ -279,7 +294,8 @@ class App(Declares, Verbs):
             return self.approve(id, answer == "retry", by=by, note=note, fence=fence)
 
         def judged(row: Row) -> Verdict:
-            steps = self.store.steps(id, limit=STEPS_MAX) if row.open_step is not None else []
+            asks_of_steps = row.open_step is not None or row.rolling_back
+            steps = self.store.steps(id, limit=STEPS_MAX) if asks_of_steps else []
             said = result is not ... and (result is not None or row.open_step is not None)
             text = self._result_text(row, result) if said else None
             return acts.resolve(row, answer, now, actor=by, reason=note, result=text, steps=steps)

@@ -243,6 +243,10 @@ class Task(Sender[P, R]):
         """Return a call as a payload, or raise `PayloadError`."""
         return self._signature.encode(args, kwargs)
 
+    def change(self, payload: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the payload with these arguments in place of its own, or raise `PayloadError`."""
+        return self._signature.change(payload, args, kwargs)
+
     def decode(self, payload: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the call that a payload holds, without the context. Raises only `PayloadError`."""
         return self._signature.decode(payload)

@@ -161,9 +161,9 @@ class Workflows(Stores):
                 elif act == "happened":
                     verdict = acts.resolve(now, "done", wall, actor="ann", result="7", steps=steps)
                 elif act == "from" and steps:
-                    verdict = acts.retry_from(now, steps[nth % len(steps)], steps, wall, actor="ann")
+                    verdict = acts.retry_from(now, steps[nth % len(steps)], steps, wall, actor="ann", repeat_step=True)
                 else:
-                    verdict = acts.revive(now, wall, actor="ann")
+                    verdict = acts.revive(now, wall, actor="ann", repeat_step=nth % 2 == 0)
                 return store.move(now.id, now.state, now.fence, verdict)
             except HoldfastError as error:
                 return type(error).__name__

@@ -102,7 +102,7 @@ def test_revive_all_leaves_alone_what_it_must(run: Run, store: Store) -> None:
     assert "Left alone" in result.stderr
     assert {row(store, job.id).state for job in mail} == {State.READY}
     assert {row(store, job.id).state for job in (other, taken)} == {State.DEAD}
-    assert run.json("dead", "revive", "--all", "-y") == {"revived": 1, "refused": 1}
+    assert run.json("dead", "revive", "--all", "-y") == {"revived": 1, "refused": 1, "open_steps": 0}
     assert run("dead", "revive", "--all", "--queue", "nothing").stdout == "0 revived\n"
 
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from holdfast.app import App
 from holdfast.cli.main import cli
+from holdfast.core import acts
 from holdfast.core.calls import call_of
 from holdfast.core.machine import State
 from holdfast.core.verdict import Lost, Succeeded
@@ -29,7 +30,7 @@ from holdfast.stores.sqlite import condition
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
 from tests.cli.conftest import Run, lose
-from tests.factory import EXPIRED, add, again, enrol, job_in, row, settle, start
+from tests.factory import EXPIRED, a_step, add, again, enrol, job_in, record, row, settle, start, start_flow
 
 
 @pytest.fixture
@@ -313,6 +314,16 @@ def test_the_fix_for_dead_jobs_is_a_whole_command(run: Run, calm: Store, clock: 
     fix = str(diagnose(calm, clock)["Dead jobs grow in number"].fix)
     run(*fix.rpartition("holdfast ")[2].split(), "-y")
     assert row(calm, job.id).state is State.READY
+
+
+def test_dead_jobs_with_an_open_step_are_not_to_be_revived_with_the_others(calm: Store, clock: FakeClock) -> None:
+    job = start_flow(calm)
+    record(calm, job, a_step(1, "started", repeatable=False, name="charge"), open_step="charge")
+    settle(calm, row(calm, job.id), EXPIRED)
+    held = row(calm, job.id)
+    calm.move(held.id, held.state, held.fence, acts.resolve(held, "fail", clock.wall(), actor="ann"))
+    fix = str(diagnose(calm, clock)["Dead jobs grow in number"].fix)
+    assert "that leaves 1 alone, in which a step may have happened that must not be repeated" in fix
 
 
 def test_dead_jobs_that_grow_in_number(calm: Store, clock: FakeClock) -> None:

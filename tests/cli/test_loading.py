@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from holdfast.app import App
 from holdfast.cli.loading import load_app
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
@@ -160,7 +161,8 @@ def test_arguments_are_read_as_the_worker_will(run: Run, words: list[str], paylo
         (["send", "[ann]"], """positional arguments, '["ann@example.org", 3]', or """),
         (["send", "[ann]"], """keyword arguments, '{"order": 42, "cents": 999}', in single quotes"""),
         (["send", '["a"]', "--id", "a b"], "id='a b'"),
-        (["send", '["a"]', "--on-crash", "rollback"], "rollback"),
+        (["send", '["a"]', "--on-crash", "rollback"], "which only workflows have"),
+        (["send", '["a"]', "--on-crash", "nothing"], "'retry', 'hold', 'fail', 'rollback'"),
         (["send", '["a"]', "--priority", "high"], "--priority"),
         (["send", '["a"]', "--run-after", "soon"], "--run-after"),
     ],
@@ -202,9 +204,22 @@ def test_an_id_that_is_taken_is_told_with_what_is_other(run: Run) -> None:
     assert len(stored("sqlite:///own.db")) == 1
 
 
-def test_a_crash_policy_that_no_task_can_have_is_not_offered(run: Run) -> None:
-    assert "rollback" not in run("enqueue", "--help").stdout
-    assert "'retry', 'hold', 'fail'" in run("enqueue", "shop:app", "send", "--on-crash", "rollback", code=2).stderr
+FLOWS = """
+from holdfast import App, Flow
+app = App("sqlite:///flows.db")
+
+@app.workflow
+def checkout(flow: Flow, order: int) -> int:
+    return order
+"""
+
+
+def test_a_workflow_may_be_rolled_back_when_its_worker_dies(run: Run, folder: Path) -> None:
+    (folder / "flowshop.py").write_text(FLOWS)
+    job = run.json("enqueue", "flowshop:app", "checkout", "[1]", "--on-crash", "rollback")
+    with App("sqlite:///flows.db") as app:
+        row = app.get(job["id"]).row
+    assert (row.on_crash, row.workflow) == ("rollback", True)
 
 
 # ------------------------------------------------------------------------- a result, given by a person
@@ -237,7 +252,7 @@ def test_a_result_is_held_to_the_task_of_the_app(run: Run, held_id: str) -> None
 
 
 def test_without_the_app_a_result_is_not_checked_and_help_says_so(run: Run, held_id: str) -> None:
-    assert "Without it the result is not checked" in " ".join(run("held", "done", "--help").stdout.split())
+    assert "Without it the result of a task is not checked" in " ".join(run("held", "done", "--help").stdout.split())
     run("held", "done", held_id, "--result", "7", "--db", "sqlite:///own.db")
     assert result_of(held_id) == ("done", "7")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from msgspec.structs import replace
 from holdfast import App, Flow, insight
 from holdfast.cli import steps as laid_out
 from holdfast.core.machine import State
-from holdfast.core.records import Event, Job, Record, Step
+from holdfast.core.records import Event, Filter, Job, Record, Step
 from holdfast.core.verdict import Failed, Lost, Parked, Succeeded
-from holdfast.errors import Refused
+from holdfast.errors import Refused, UsageError
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run
@@ -321,7 +322,8 @@ def test_rollback_and_cancel(run: Run, store: Store) -> None:
     run("workflows", "rollback", held.id, code=6)
     done = checkout(store)
     settle(store, done, Succeeded())
-    run("workflows", "rollback", done.id, code=6)
+    for words in ("workflows rollback", "workflows cancel --rollback"):
+        assert "run a workflow that takes back what it did" in run(*words.split(), done.id, code=6).stderr
 
 
 def test_a_signal_is_delivered_once(run: Run, store: Store) -> None:
@@ -339,6 +341,29 @@ def test_a_signal_is_delivered_once(run: Run, store: Store) -> None:
     assert store.inbox(job.id).signals[-1].value == "null"
     shown = run.json("workflows", "signal", job.id, "ready")
     assert (shown["id"], shown["sent"]) == (job.id, True)
+
+
+def test_whoever_signals_is_told_if_nobody_waits_for_it(run: Run, store: Store) -> None:
+    waits, asks, runs = begin(store), asking(store), begin(store)
+    settle(store, waits, Parked("waits", awaits=("signal:paid",), inbox=0))
+
+    def said(job: Job, name: str) -> str:
+        return run("workflows", "signal", job.id, name).stderr
+
+    assert said(waits, "payed") == "Kept: it does not wait for 'payed' now; it waits for the signal paid.\n"
+    assert said(asks, "paid") == "Kept: it does not wait for 'paid' now; it waits for an answer to \"Ship it?\".\n"
+    assert said(runs, "paid") == "Kept: it does not wait for 'paid' now; it is running.\n"
+    assert said(waits, "paid") == ""
+    assert [signal.name for signal in store.inbox(waits.id).signals] == ["payed", "paid"]
+
+
+@pytest.mark.parametrize("name", ["approve:2", "Approve:2", " approve:"])
+def test_an_answer_is_no_signal_for_anybody_to_send(run: Run, store: Store, url: str, name: str) -> None:
+    job = asking(store)
+    assert "`holdfast held approve ID`" in run("workflows", "signal", job.id, name, "true", code=2).stderr
+    with App(url) as app, pytest.raises(UsageError, match=r"flow\.approve"):
+        app.signal(job.id, name, True)
+    assert store.inbox(job.id).signals == []
 
 
 def test_a_signal_that_cannot_arrive(run: Run, store: Store) -> None:
@@ -386,19 +411,39 @@ from holdfast import App, Flow
 app = App()
 
 @app.workflow(name="shop.checkout")
-def checkout(flow: Flow, order: int) -> int:
+def checkout(flow: Flow, order: int, express: bool = False) -> int:
     return order
 """
 
 
 def test_a_fork_with_arguments_that_are_checked(run: Run, store: Store, folder: Path, url: str) -> None:
     (folder / "forkshop.py").write_text(APP)
-    old = checkout(store)
+    old = checkout(store, payload='{"order":1,"express":true}')
     settle(store, old, Succeeded())
-    words = ("--db", url, "workflows", "fork", old.id, "--from-step", "ship", "--app", "forkshop:app")
-    [new] = run.json(*words, "[2]")
-    assert row(store, new["id"]).payload == '{"order":2}'
-    run(*words, '{"oder": 2}', code=2)
+    words = ("--db", url, "workflows", "fork", "--from-step", "ship", "--app", "forkshop:app")
+    [new] = run.json(*words, old.id, "[2]")
+    assert row(store, new["id"]).payload == '{"order":2,"express":true}'
+    misfit = checkout(store, payload='{"number":1}')
+    settle(store, misfit, Succeeded())
+    for given, message in {
+        (old.id, '{"oder": 2}'): "unexpected argument 'oder'; it takes (order, express=False)",
+        (old.id, '{"order": "two"}'): "argument 'order': Expected `int`, got `str`",
+        (misfit.id,): "missing argument 'order'",  # what it had is checked, too
+        (misfit.id, '{"order": 2}'): "unexpected argument 'number'",
+    }.items():
+        sys.modules.pop("forkshop")  # each command is a program of its own
+        assert message in run(*words, *given, code=2).stderr
+    assert len(store.find(Filter())) == 3
+
+
+def test_a_fork_keeps_the_arguments_that_are_not_given(run: Run, store: Store) -> None:
+    old = checkout(store, payload='{"order":1,"street":"old"}')
+    settle(store, old, Succeeded())
+    [new] = run.json("workflows", "fork", old.id, '{"street": "new", "express": true}', "--from-step", "ship")
+    assert row(store, new["id"]).payload == '{"order":1,"street":"new","express":true}'
+    odd = checkout(store, payload="[1]")
+    settle(store, odd, Succeeded())
+    assert "no object" in run("workflows", "fork", odd.id, '{"street": "new"}', "--from-step", "ship", code=2).stderr
 
 
 def test_no_fork_is_built_on_what_was_undone_or_is_not_finished(run: Run, store: Store) -> None:
@@ -432,7 +477,7 @@ def test_an_open_step_is_named_and_needs_a_result(run: Run, store: Store, clock:
     run("held", "done", job.id, "--result", '"receipt 7"', "--by", "ann")
     assert (row(store, job.id).state, row(store, job.id).open_step) == (State.READY, None)
     said_so = the(store, job, "charge")
-    assert (said_so.state, said_so.result) == ("recorded", '"receipt 7"')
+    assert (said_so.state, said_so.result) == ("started", '"receipt 7"')  # a worker records it
     clock.advance(2 * PAST_S)
     settle(store, again(store, row(store, job.id)), Succeeded())
     assert "It succeeded" in run("jobs", "show", job.id).stdout  # the answer was about the step, not about the job
@@ -463,6 +508,39 @@ def test_the_other_answers_about_an_open_step(run: Run, store: Store) -> None:
     assert (row(store, gone.id).state, row(store, gone.id).error) == (State.DEAD, "fraud")
 
 
+def test_what_was_given_up_with_an_open_step_is_not_run_again_by_the_way(run: Run, store: Store) -> None:
+    job, plain = with_open_step(store, "charge"), failed(store)
+    run("held", "fail", job.id)
+    for words in ("dead revive", "jobs retry", "workflows retry"):
+        said = run(*words.split(), job.id, code=6).stderr
+        assert "'charge' was started and not recorded" in said
+        assert "--repeat-step" in said
+    run("workflows", "retry", job.id, "--from-step", "reserve", code=6)
+    assert (row(store, job.id).state, row(store, job.id).open_step) == (State.DEAD, "charge")
+    told = run("workflows", "show", job.id).stdout
+    assert f"run it, and charge again  holdfast dead revive {job.id} --fence {job.fence + 1} --repeat-step" in told
+    run("dead", "revive", "--all", "--repeat-step", "-y", code=2)
+    result = run("dead", "revive", "--all", "-y")
+    assert result.stdout == "1 revived\n"
+    assert f"Left alone: 1 workflow with a step that may have happened and must not be repeated: {job.id} (charge)" in (
+        result.stderr
+    )
+    assert row(store, plain.id).state is State.READY
+    assert run.json("dead", "revive", "--all", "-y") == {"revived": 0, "refused": 0, "open_steps": 1}
+    run("dead", "revive", job.id, "--repeat-step", "--by", "ann", "--note", "not on the card")
+    assert (row(store, job.id).state, row(store, job.id).open_step) == (State.READY, None)
+    revived = store.journal(job.id, kinds=["revived"])[-1]
+    assert (revived.actor, revived.detail["repeat_step"]) == ("ann", "charge")
+
+
+@pytest.mark.parametrize("words", ["jobs retry ID --repeat-step", "workflows retry ID --from-step charge"])
+def test_who_says_so_runs_it_again(run: Run, store: Store, words: str) -> None:
+    job = with_open_step(store, "charge")
+    run("workflows", "cancel", job.id)
+    run(*words.replace("ID", job.id).split())
+    assert (row(store, job.id).state, row(store, job.id).open_step) == (State.READY, None)
+
+
 def test_a_workflow_that_is_being_undone_is_never_done(run: Run, store: Store, clock: FakeClock) -> None:
     job = with_open_step(store, "charge")
     run("workflows", "rollback", job.id)
@@ -471,7 +549,11 @@ def test_a_workflow_that_is_being_undone_is_never_done(run: Run, store: Store, c
     held = row(store, job.id)
     assert (held.state, held.rolling_back) == (State.HELD, True)
     assert "rolled back" in run("held", "done", job.id, "--result", "1", code=6).stderr
-    assert "go on undoing" in run("jobs", "show", job.id).stdout
+    told = run("jobs", "show", job.id).stdout
+    assert "go on undoing" in told
+    assert f"undone by hand  holdfast held done {job.id} --fence {held.fence}" in told
+    assert run("held", "done", job.id).stdout == f"{job.id}  ready (rolling back)\n"
+    assert the(store, job, "reserve").state == "undone"
 
 
 def test_questions_are_among_what_waits_for_people(run: Run, store: Store, clock: FakeClock) -> None:

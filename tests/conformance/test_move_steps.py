@@ -41,13 +41,13 @@ def retry_from(store: Store, job: Job, number: int) -> Verdict:
 # ----------------------------------------------------------------------------------------- it happened
 
 
-def test_it_happened_records_the_step_and_the_workflow_goes_on(store: Store) -> None:
+def test_it_happened_is_written_to_the_step_and_the_workflow_goes_on(store: Store) -> None:
     held = held_with(store, 1)
     steps = store.steps(held.id)
     verdict = acts.resolve(held, "done", 50.0, actor="ann", result='"paid"', steps=steps)
     assert move(store, held, verdict) is True
     [said] = store.steps(held.id)
-    assert said == replace(steps[0], state="recorded", result='"paid"', ended_at=50.0)
+    assert said == replace(steps[0], result='"paid"', ended_at=50.0)  # a worker records it
     now = row(store, held.id)
     assert (now.state, now.open_step, now.fence) == (State.READY, None, held.fence + 1)
 
@@ -58,7 +58,10 @@ def test_the_answer_about_one_of_two_leaves_the_question_about_the_other(store: 
     assert move(store, held, answer) is True
     now = row(store, held.id)
     assert (now.state, now.open_step) == (State.HELD, "charge-2")
-    assert [step.state for step in store.steps(held.id)] == ["recorded", "started"]
+    assert [step.result for step in store.steps(held.id)] == ["1", None]
+    answer = acts.resolve(now, "done", 51.0, actor="ann", result="2", steps=store.steps(held.id))
+    assert move(store, now, answer) is True
+    assert [step.result for step in store.steps(held.id)] == ["1", "2"]
 
 
 def test_an_answer_never_changes_what_is_recorded(store: Store) -> None:
@@ -66,6 +69,7 @@ def test_an_answer_never_changes_what_is_recorded(store: Store) -> None:
     verdict = acts.resolve(held, "done", 50.0, actor="ann", result="1", steps=store.steps(held.id))
     assert move(store, held, verdict) is True
     revived = again(store, row(store, held.id))
+    record(store, revived, a_step(1, result="1", repeatable=False, name="charge-1"))
     settle(store, revived, EXPIRED)
     now = row(store, held.id)
     held_again = acts.hold(now, actor="ann")
@@ -85,9 +89,18 @@ def test_an_answer_to_what_is_no_longer_there_changes_no_step(store: Store, seen
 
 def test_who_may_run_again_has_no_open_step_and_the_step_stays_begun(store: Store) -> None:
     held = held_with(store, 1)
-    assert move(store, held, acts.revive(held, 50.0, actor="ann")) is True
+    assert move(store, held, acts.revive(held, 50.0, actor="ann", repeat_step=True)) is True
     assert row(store, held.id).open_step is None
     assert [step.state for step in store.steps(held.id)] == ["started"]
+
+
+def test_that_one_of_two_may_run_again_leaves_the_question_about_the_other(store: Store) -> None:
+    held = held_with(store, 1, 2)
+    answer = acts.resolve(held, "retry", 50.0, actor="ann", steps=store.steps(held.id))
+    assert move(store, held, answer) is True
+    now = row(store, held.id)
+    assert (now.state, now.open_step) == (State.HELD, "charge-2")
+    assert [step.repeatable for step in store.steps(held.id)] == [True, False]
 
 
 # -------------------------------------------------------------------------------------------- set aside

@@ -41,15 +41,22 @@ def test_a_running_one_is_asked_to_stop_and_to_undo() -> None:
 
 
 def test_what_cannot_be_rolled_back() -> None:
-    for state in (State.DONE, State.ROLLED_BACK):
-        with pytest.raises(IllegalMove):
-            acts.rollback(flow(state), NOW, actor="ann")
+    with pytest.raises(IllegalMove, match="is done, and others may build on its result"):
+        acts.rollback(flow(State.DONE), NOW, actor="ann")
+    with pytest.raises(IllegalMove, match="was rolled back already"):
+        acts.rollback(flow(State.ROLLED_BACK, rolling_back=True), NOW, actor="ann")
     with pytest.raises(IllegalMove, match="no workflow"):
         acts.rollback(a_job(State.HELD), NOW, actor="ann")
     for state in (State.READY, State.RUNNING):
-        with pytest.raises(IllegalMove, match="already"):
+        with pytest.raises(IllegalMove, match="is being rolled back already"):
             acts.rollback(flow(state, rolling_back=True), NOW, actor="ann")
-    assert acts.rollback(flow(State.HELD, rolling_back=True), NOW, actor="ann").state is State.READY
+
+
+@pytest.mark.parametrize("state", [State.HELD, State.DEAD, State.CANCELLED])
+def test_a_rollback_that_was_given_up_goes_on_and_keeps_its_cause(state: State) -> None:
+    verdict = acts.rollback(flow(state, rolling_back=True, error="why"), NOW, actor="ann", reason="once more")
+    assert (verdict.state, verdict.rolling_back, verdict.error) == (State.READY, True, None)
+    assert verdict.notes[0].detail["reason"] == "once more"
 
 
 # ------------------------------------------------------------------------------------------ from a step
@@ -76,6 +83,56 @@ def test_what_cannot_be_run_again_from_a_step() -> None:
             acts.retry_from(flow(state), a_step(), [a_step()], NOW, actor="ann")
     with pytest.raises(IllegalMove, match="rolled back"):
         acts.retry_from(flow(State.HELD, rolling_back=True), a_step(), [a_step()], NOW, actor="ann")
+
+
+# ----------------------------------------------------------------- what was begun and must not be repeated
+
+
+@pytest.mark.parametrize("state", [State.HELD, State.DEAD, State.CANCELLED])
+def test_an_open_step_runs_again_only_if_somebody_says_so(state: State) -> None:
+    job = flow(state, open_step="charge")
+    with pytest.raises(IllegalMove, match="'charge' was started and not recorded, and must not be repeated"):
+        acts.revive(job, NOW, actor="ann")
+    verdict = acts.revive(job, NOW, actor="ann", reason="not on the card", repeat_step=True)
+    assert (verdict.state, verdict.open_step) == (State.READY, "")
+    [note] = verdict.notes
+    detail = {"from": state.value, "repeat_step": "charge", "note": "not on the card"}
+    assert (note.kind, note.actor, note.detail) == ("revived", "ann", detail)
+
+
+def test_what_can_be_done_instead_depends_on_whether_it_still_waits_for_an_answer() -> None:
+    with pytest.raises(IllegalMove, match="held done"):
+        acts.revive(flow(State.HELD, open_step="charge"), NOW, actor="ann")
+    with pytest.raises(IllegalMove, match="find out whether it happened"):
+        acts.revive(flow(State.DEAD, open_step="charge"), NOW, actor="ann")
+
+
+def test_to_name_the_open_step_is_to_say_so() -> None:
+    job, steps = held("charge")
+    [charge] = [step for step in steps if step.name == "charge"]
+    assert acts.retry_from(job, charge, steps, NOW, actor="ann").aside_from == charge.position
+    with pytest.raises(IllegalMove, match="'charge' was started"):
+        acts.retry_from(job, steps[0], steps, NOW, actor="ann")
+    verdict = acts.retry_from(job, steps[0], steps, NOW, actor="ann", repeat_step=True)
+    assert (verdict.aside_from, verdict.notes[0].detail["repeat_step"]) == (steps[0].position, "charge")
+
+
+def test_that_one_may_run_again_is_not_said_of_the_next() -> None:
+    job, steps = held("charge", "ship")
+    verdict = acts.resolve(job, "retry", NOW, actor="ann", reason="so", steps=steps)
+    assert (verdict.state, verdict.open_step, verdict.raises_fence) == (State.HELD, "ship", True)
+    assert [(step.name, step.state, step.repeatable) for step in verdict.steps] == [("charge", "started", True)]
+    assert verdict.notes[0].detail == {"answer": "retry", "step": "charge", "note": "so"}
+    left = [*verdict.steps, *(step for step in steps if step.name != "charge")]
+    assert acts.resolve(job, "retry", NOW, actor="ann", steps=left).state is State.READY
+
+
+def test_nothing_is_built_on_what_may_have_happened() -> None:
+    _, steps = held("charge")
+    job, last = flow(State.DEAD, open_step="charge"), a_step(9)
+    with pytest.raises(IllegalMove, match="'charge' may have happened"):
+        acts.fork(job, last, [*steps, last], actor="ann")
+    acts.fork(job, last, [a_step(1, state="started", has_undo=True), a_step(2, repeatable=False), last], actor="ann")
 
 
 # ------------------------------------------------------------------------------------------------ forks
@@ -120,7 +177,7 @@ def test_that_it_happened_is_said_of_the_open_step() -> None:
     assert (verdict.move, verdict.state, verdict.run_at, verdict.result) == (Move.REVIVE, State.READY, NOW, None)
     assert (verdict.open_step, verdict.fresh_budgets, verdict.raises_fence) == ("", True, True)
     [said] = verdict.steps
-    assert (said.name, said.state, said.result, said.ended_at) == ("charge", "recorded", "7", NOW)
+    assert (said.name, said.state, said.result, said.ended_at) == ("charge", "started", "7", NOW)
     assert verdict.notes[0].detail == {"answer": "done", "step": "charge", "note": "seen"}
     with pytest.raises(IllegalMove, match="a result"):
         acts.resolve(job, "done", NOW, actor="ann", steps=steps)
@@ -137,7 +194,8 @@ def test_the_next_open_step_has_its_own_question() -> None:
 
 def test_the_other_answers_leave_the_step() -> None:
     job, steps = held("charge")
-    assert acts.resolve(job, "retry", NOW, actor="ann", steps=steps) == acts.revive(job, NOW, actor="ann")
+    again = acts.revive(job, NOW, actor="ann", repeat_step=True)
+    assert acts.resolve(job, "retry", NOW, actor="ann", steps=steps) == again
     assert acts.resolve(job, "rollback", NOW, actor="ann", steps=steps) == acts.rollback(job, NOW, actor="ann")
     assert acts.resolve(job, "fail", NOW, actor="ann", steps=steps).state is State.DEAD
 
@@ -147,10 +205,26 @@ def test_one_that_is_held_without_an_open_step_may_be_done() -> None:
     assert (verdict.state, verdict.result, verdict.steps) == (State.DONE, "7", ())
 
 
-def test_one_that_is_being_undone_is_never_done() -> None:
+def test_one_that_was_answered_for_is_not_open_until_its_answer_is_taken_back() -> None:
+    job, steps = held("charge", "ship")
+    answered = acts.resolve(job, "done", NOW, actor="ann", result="7", steps=steps).steps
+    left = [*answered, *(step for step in steps if step.name != "charge")]
+    verdict = acts.resolve(job, "done", NOW, actor="ann", result="8", steps=left)
+    assert ([step.name for step in verdict.steps], verdict.state) == (["ship"], State.READY)
+
+
+def test_of_one_that_is_being_undone_it_is_said_that_the_next_undo_was_done_by_hand() -> None:
     job = flow(State.HELD, rolling_back=True)
-    with pytest.raises(IllegalMove, match="never done"):
-        acts.resolve(job, "done", NOW, actor="ann", result="7")
+    steps = [a_step(1, has_undo=True), a_step(2, has_undo=True), a_step(3), a_step(4, state="undone", has_undo=True)]
+    verdict = acts.resolve(job, "done", NOW, actor="ann", reason="paid back", steps=steps)
+    assert (verdict.move, verdict.state, verdict.run_at, verdict.error) == (Move.REVIVE, State.READY, NOW, None)
+    assert (verdict.fresh_budgets, verdict.raises_fence, verdict.rolling_back) == (True, True, None)
+    assert [(step.position, step.state, step.ended_at) for step in verdict.steps] == [(2, "undone", NOW)]
+    assert verdict.notes[0].detail == {"answer": "done", "undone": "step-2", "note": "paid back"}
+    with pytest.raises(IllegalMove, match="'step-2' was undone by hand"):
+        acts.resolve(job, "done", NOW, actor="ann", result="7", steps=steps)
+    with pytest.raises(IllegalMove, match="nothing left to undo"):
+        acts.resolve(job, "done", NOW, actor="ann", steps=[a_step(1), a_step(2, has_undo=True, aside=3)])
     assert acts.resolve(job, "retry", NOW, actor="ann").state is State.READY
     assert acts.resolve(job, "fail", NOW, actor="ann").state is State.DEAD
 

@@ -578,6 +578,36 @@ def test_all_that_is_wrong_with_a_stored_call_is_named() -> None:
         Signature(fn, "t").decode('{"y": 1, "z": 2, "c": 3}')
 
 
+def test_some_arguments_of_a_call_are_changed() -> None:
+    def call(a: int, b: list[int], *more: int, c: str = "x", **others: int) -> None: ...
+
+    signature = Signature(call, "t")
+    text = signature.encode((1, [2], 3), {"c": "y", "d": 4, "e": 5})
+    assert signature.decode(signature.change(text, (), {})) == signature.decode(text)
+    changed = signature.change(text, (9,), {"c": "z", "e": 6, "f": 7})
+    assert signature.decode(changed) == ((9, [2], 3), {"c": "z", "d": 4, "e": 6, "f": 7})
+    odd = signature.change('{"a":1,"others":[]}', (), {"b": [], "others": 1})
+    assert signature.decode(odd) == ((), {"a": 1, "b": [], "others": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "kwargs", "message"),
+    [
+        ('{"a":1}', {}, "missing argument 'b'; it takes"),
+        ('{"a":1}', {"b": 2, "d": 3}, "unexpected argument 'd'; it takes"),
+        ('{"a":1}', {"b": "x"}, "argument 'b'"),
+        ('{"a":"x"}', {"b": 2}, "argument 'a'"),
+        ('{"a":1,"z":1}', {"b": 2}, "unexpected argument 'z'"),
+        ("[1]", {"b": 2}, "must be an object"),
+    ],
+)
+def test_a_changed_call_fits_as_a_whole(text: str, kwargs: dict[str, Any], message: str) -> None:
+    def call(a: int, b: int, c: int = 0) -> None: ...
+
+    with pytest.raises(PayloadError, match=message):
+        Signature(call, "t").change(text, (), kwargs)
+
+
 def test_unpacked_keyword_arguments() -> None:
     def fn(**options: typing.Unpack[Options]) -> None: ...
 

@@ -328,12 +328,25 @@ def test_a_payload_that_no_longer_fits_the_signature_is_a_failure(file_house: Ho
 
     def new(count: int, colour: str) -> None: ...
 
-    task = house.app.task(name="t", retry=Retry(attempts_max=1))(new)
-    drafts = [task.job(1, "red")]
-    old = drafts[0].new
+    task = house.app.task(name="t", retry=Retry(attempts_max=5))(new)
+    old = task.job(1, "red").new
     house.store.add([type(old)(id="old", task="t", payload='{"args":["many"]}', policy=old.policy)])
     house.start()
-    assert house.until_state("old", "dead").failures == 1
+    row = house.until_state("old", "dead")
+    assert row.failures == 1  # the next time it would not fit either
+    assert row.error.endswith("it takes (count, colour); it would fail the same way again")
+
+
+def test_what_a_handler_says_of_another_payload_is_an_ordinary_failure(house: House) -> None:
+    @house.app.task(name="other")
+    def other(count: int) -> None: ...
+
+    @house.app.task(name="t", retry=Retry(attempts_max=2, base_s=0.0, cap_s=0.0))
+    def work() -> None:
+        other.enqueue("many")  # type: ignore[arg-type]
+
+    house.start()
+    assert house.until_state(work.enqueue().id, "dead").failures == 2
 
 
 # ------------------------------------------------------------------------------------- as the worker sees it

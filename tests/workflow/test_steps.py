@@ -450,7 +450,7 @@ def test_a_failure_that_is_on_record_is_final(house: House, ledger: Ledger) -> N
 
     house.start()
     job = work.enqueue()
-    with pytest.raises(JobDead, match="declined; that is recorded"):
+    with pytest.raises(JobDead, match="declined; it would fail the same way again"):
         job.result(20)
     assert ledger.lines == ["charge"]
     assert house.row(job.id).open_step is None

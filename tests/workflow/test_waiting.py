@@ -277,3 +277,17 @@ def test_of_several_questions_the_one_that_is_shown_is_the_one_that_is_answered(
         found = merged(waits)
         assert next(what for what in found.awaits if what.startswith("signal:approve:")) == "signal:approve:4.10.1"
         assert (found.question, found.wake_at, found.inbox) == ("Pay?", 9.0, 2)
+
+
+@pytest.mark.parametrize("call", ["wait", "signal"])
+def test_answers_to_questions_are_no_signals_of_ones_own(one_house: House, call: str) -> None:
+    @one_house.app.workflow(name="w", retry=Retry(attempts_max=1))
+    def work(flow: Flow) -> None:
+        if call == "wait":
+            flow.wait("approve:1")
+        else:
+            flow.signal(flow.id, "APPROVE:1", True)
+
+    one_house.start()
+    with pytest.raises(JobDead, match=r"flow\.approve"):
+        work.enqueue().result(20)

@@ -7,9 +7,10 @@ import click
 from holdfast import insight
 from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.db import purge as purge_ended
-from holdfast.cli.jobs import act_on, confirm, show_jobs
+from holdfast.cli.jobs import confirm, show_jobs
+from holdfast.cli.jobs import revive as revive_each
 from holdfast.cli.loading import opened_app, opened_store, suggest_task
-from holdfast.cli.screen import Progress, show_json
+from holdfast.cli.screen import Progress, clean, show_json
 from holdfast.cli.types import (
     JobId,
     Text,
@@ -19,6 +20,7 @@ from holdfast.cli.types import (
     older_than_option,
     person,
     person_options,
+    repeat_step_option,
     require_one,
     yes_option,
 )
@@ -62,6 +64,7 @@ def list_(queue: str | None, task: str | None, limit: int, before: str | None, a
 @click.option("--all", "every", is_flag=True, help="Every dead job, or those that --queue and --task leave.")
 @click.option("--queue", type=Text(), help="With --all: only of this queue.")
 @click.option("--task", type=Text(), help="With --all: only of this task, by its full name.")
+@repeat_step_option
 @person_options
 @fence_option
 @yes_option
@@ -71,31 +74,40 @@ def revive(
     every: bool,
     queue: str | None,
     task: str | None,
+    repeat_step: bool,
     by: str | None,
     note: str | None,
     fence: int | None,
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Bring dead jobs back, ready now and with fresh budgets."""
+    """Bring dead jobs back, ready now and with fresh budgets.
+
+    A workflow that has begun a step which must not be repeated is left alone, and --all passes it by: find out whether
+    the step happened, then name the workflow and say --repeat-step, or roll it back.
+    """
     if every == bool(job_ids):
         raise UsageError("name the jobs to revive, or say --all")
     if (queue or task) and not every:
         raise UsageError("--queue and --task go with --all")
+    if repeat_step and every:
+        raise UsageError("--repeat-step is said of jobs that you name, one by one, not of --all")
     require_one(fence, job_ids)
     if every:
         _revive_all(Filter(states=(State.DEAD,), queue=queue, task=task, limit=_PAGE), person(by), note, yes, as_json)
     else:
-        act_on(job_ids, lambda app, job_id: app.revive(job_id, by=person(by), note=note, fence=fence).row, as_json)
+        revive_each(job_ids, repeat_step, by, note, fence, as_json)
 
 
 def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bool) -> None:
     """Revive page by page, starting from those that were dead when we began; what moved on meanwhile is left alone."""
     with opened_app() as app:
-        ids = [job.id for job in insight.all_jobs(app.store, where)]
-        if not ids:
+        found = list(insight.all_jobs(app.store, where))
+        ids = [job.id for job in found if job.open_step is None]
+        opened = [job for job in found if job.open_step is not None]
+        if not found:
             suggest_task(app.store, where.task, [State.DEAD])
-        else:
+        elif ids:
             confirm(f"Revive {insight.counted(len(ids), 'dead job')}?", yes)
         revived = 0
         refused: list[str] = []
@@ -108,13 +120,19 @@ def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bo
                     refused.append(str(error))
                 progress.advance(1)
     if as_json:
-        show_json({"revived": revived, "refused": len(refused)})
+        show_json({"revived": revived, "refused": len(refused), "open_steps": len(opened)})
     else:
         acknowledge(f"{revived} revived")
     for reason in refused[:10]:
         say(f"Left alone: {reason}")
     if len(refused) > 10:
         say(f"… and {len(refused) - 10} more.")
+    if opened:
+        say(
+            f"Left alone: {insight.counted(len(opened), 'workflow')} with a step that may have happened and must not "
+            f"be repeated: {', '.join(clean(f'{job.id} ({job.open_step})') for job in opened[:10])}"
+            f"{', …' if len(opened) > 10 else ''}. Find out for each: holdfast workflows show ID"
+        )
 
 
 @dead.command(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -12,6 +12,7 @@ from holdfast.cli.base import Command, say, settings, show_log
 from holdfast.cli.loading import load_app
 from holdfast.cli.screen import clean, show_json
 from holdfast.cli.types import Duration, Json, Text, call_of, json_option
+from holdfast.core.policy import OnCrash
 from holdfast.core.records import Job as Row
 from holdfast.core.records import NewJob
 from holdfast.errors import UnknownTask
@@ -39,7 +40,7 @@ _CALL = (
 @click.option("--run-after", type=Duration(), metavar="TIME", help="Not before so long from now: seconds, 15m, 2h.")
 @click.option("--priority", type=int, help="Larger is sooner.")
 @click.option("--id", "job_id", type=Text(), help="Your own id; repeated, there is still one job.")
-@click.option("--on-crash", type=click.Choice(["retry", "hold", "fail"]), help="When its worker dies.")
+@click.option("--on-crash", type=click.Choice(get_args(OnCrash)), help="When its worker dies; rollback: of a workflow.")
 @json_option
 def enqueue(
     app: str,

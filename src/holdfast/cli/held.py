@@ -52,9 +52,11 @@ def list_(queue: str | None, task: str | None, limit: int, before: str | None, a
 @fence_option
 @json_option
 def approve(job_id: str, by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
-    """Run the job again, with fresh budgets.
+    """Let it go on.
 
-    Of a workflow also the step that was open. To a workflow that asks something it says yes.
+    A workflow that asks something (flow.approve) gets yes for an answer. A workflow that is held with an open step runs
+    that step again, and goes on; if several are open, it asks about the next. One whose rollback is stuck goes on
+    undoing. Any other held job is run again, from its beginning or behind its last recorded step, with fresh budgets.
     """
     _answer(job_id, "retry", by, note, fence, as_json)
 
@@ -84,10 +86,12 @@ def done(
 ) -> None:
     """Say that the job's work did happen.
 
-    Of a workflow with an open step it says that of the step, needs --result, and the workflow goes on behind it.
+    Of a workflow with an open step it says that of the step, needs --result, and the workflow goes on behind it; if the
+    result does not fit what the step returns, a worker holds it again and says so. Of a workflow whose rollback is
+    stuck it says that the next undo was done by hand.
 
     With --app (module:name, on the app's own store unless --db says otherwise) the result must fit what the task
-    returns, or nothing is changed. Without it the result is not checked: any JSON is stored as it is.
+    returns, or nothing is changed. Without it the result of a task is not checked: any JSON is stored as it is.
     """
     _answer(job_id, "done", by, note, fence, as_json, result, app_ref)
 

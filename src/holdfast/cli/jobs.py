@@ -24,6 +24,7 @@ from holdfast.cli.types import (
     limit_option,
     person,
     person_options,
+    repeat_step_option,
     require_one,
     yes_option,
 )
@@ -163,13 +164,27 @@ def known(store: Store, job_id: str) -> Job:
     """
 )
 @click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=JobId())
+@repeat_step_option
 @person_options
 @fence_option
 @json_option
-def retry(job_ids: tuple[str, ...], by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
+def retry(
+    job_ids: tuple[str, ...], repeat_step: bool, by: str | None, note: str | None, fence: int | None, as_json: bool
+) -> None:
     """Bring held, dead or cancelled jobs back, with fresh budgets."""
     require_one(fence, job_ids)
-    act_on(job_ids, lambda app, job_id: app.revive(job_id, by=person(by), note=note, fence=fence).row, as_json)
+    revive(job_ids, repeat_step, by, note, fence, as_json)
+
+
+def revive(
+    job_ids: Sequence[str], repeat_step: bool, by: str | None, note: str | None, fence: int | None, as_json: bool
+) -> None:
+    """Revive each of these jobs."""
+
+    def act(app: App, job_id: str) -> Job:
+        return app.revive(job_id, by=person(by), note=note, fence=fence, repeat_step=repeat_step).row
+
+    act_on(job_ids, act, as_json)
 
 
 @jobs.command(

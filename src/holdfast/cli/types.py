@@ -153,6 +153,14 @@ def fence_option(command: F) -> F:
     )(command)
 
 
+def repeat_step_option(command: F) -> F:
+    return click.option(
+        "--repeat-step",
+        is_flag=True,
+        help="Also a step that may have happened, and must not be repeated, is run again.",
+    )(command)
+
+
 def require_one(fence: int | None, job_ids: Sequence[str]) -> None:
     """Raise where a fence is given that cannot be meant for all of these jobs."""
     if fence is not None and len(set(job_ids)) != 1:

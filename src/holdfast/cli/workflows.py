@@ -9,7 +9,7 @@ import click
 from holdfast import insight
 from holdfast.app import App
 from holdfast.cli import story
-from holdfast.cli.base import Group, acknowledge
+from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.jobs import act_on, known, show_jobs
 from holdfast.cli.loading import opened_app, opened_store
 from holdfast.cli.screen import clean, show_json
@@ -23,6 +23,7 @@ from holdfast.cli.types import (
     limit_option,
     person,
     person_options,
+    repeat_step_option,
     require_one,
 )
 from holdfast.core.records import Filter, Job
@@ -118,19 +119,29 @@ def _known(store: Store, job_id: str) -> Job:
 @click.option(
     "--from-step", "step", type=Text(), metavar="NAME", help="Run this one again, and all behind it. A name or number."
 )
+@repeat_step_option
 @person_options
 @fence_option
 @json_option
-def retry(job_id: str, step: str | None, by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
+def retry(
+    job_id: str,
+    step: str | None,
+    repeat_step: bool,
+    by: str | None,
+    note: str | None,
+    fence: int | None,
+    as_json: bool,
+) -> None:
     """Bring a held, dead or cancelled workflow back, with fresh budgets.
 
     It goes on behind its last recorded step. With --from-step what is recorded before that step stays; that step and
-    what came later are set aside, stay readable, and are run again. Nothing is undone.
+    what came later are set aside, stay readable, and are run again. Nothing is undone. If a step was begun that must
+    not be repeated, it is refused unless that step is named, or --repeat-step says so.
     """
 
     def act(app: App, it: str) -> Job:
         _known(app.store, it)
-        said: dict[str, Any] = {"by": person(by), "note": note, "fence": fence}
+        said: dict[str, Any] = {"by": person(by), "note": note, "fence": fence, "repeat_step": repeat_step}
         return (app.revive(it, **said) if step is None else app.retry_from(it, step, **said)).row
 
     act_on([job_id], act, as_json)
@@ -148,7 +159,8 @@ def retry(job_id: str, step: str | None, by: str | None, note: str | None, fence
 def rollback(job_ids: tuple[str, ...], by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
     """Undo what workflows did, in the reverse order.
 
-    A worker carries the undos out. A workflow that runs is asked to stop first.
+    A worker carries the undos out. A workflow that runs is asked to stop first. One that is done is refused: run a
+    workflow that takes back what it did.
     """
     _roll_back(job_ids, by, note, fence, as_json)
 
@@ -207,11 +219,12 @@ def signal(
 ) -> None:
     """Send a signal to a workflow.
 
-    It is kept until the workflow asks for it with flow.wait(NAME), and delivered once. JSON is its value, null by
-    default; - reads it from stdin.
+    It is kept until the workflow asks for it with flow.wait(NAME), and delivered once; if it does not wait for it now,
+    that is said. JSON is its value, null by default; - reads it from stdin. A question is answered with
+    `holdfast held approve` or `holdfast held fail`.
     """
     with opened_app() as app:
-        _known(app.store, job_id)
+        before = _known(app.store, job_id)
         sent = app.signal(job_id, name, value, by=person(by), note=note, signal_id=signal_id)
         now, names = app.store.now(), insight.worker_names(app.store)
         view = insight.job_view(known(app.store, job_id), now, names)
@@ -219,6 +232,10 @@ def signal(
         show_json({**view, "sent": sent})
     else:
         acknowledge(f"{clean(job_id)}  {'signalled' if sent else 'had this signal already'}")
+    if sent and f"signal:{name}" not in (before.awaits or ()):
+        waits = ", ".join(insight.awaited(before, now))
+        instead = f"it waits for {waits}" if waits else f"it is {before.shown_state(now.wall)}"
+        say(f"Kept: it does not wait for {clean(repr(name))} now; {clean(instead)}.")
 
 
 @workflows.command(
@@ -238,9 +255,10 @@ def fork(
 ) -> None:
     """Start a new workflow with what an ended one has recorded before a step.
 
-    The copied records are not run again, and never undone by the new one: what they did belongs to the old one. JSON is
-    an object of keyword arguments, or with --app (module:name) also an array of positional ones; without it the new one
-    has the arguments of the old one. Only with --app are they checked against the workflow before it is stored.
+    The copied records are not run again, and never undone by the new one: what they did belongs to the old one. The new
+    one has the arguments of the old one (`holdfast workflows show ID` has them), but for those that JSON gives anew: an
+    object of named ones, or with --app (module:name) also an array of positional ones. With --app all of them are
+    checked against the workflow before it is stored; without it, one that does not fit gives up at its first attempt.
     """
     args, kwargs = call_of(arguments, _CALL)
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import open_steps
+from holdfast.core.flow import open_steps, to_undo
 from holdfast.core.machine import ENDED, Move, State, after
 from holdfast.core.records import Job, Note, Step
 from holdfast.core.verdict import Verdict
@@ -38,9 +38,15 @@ def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     )
 
 
-def revive(job: Job, now: float, *, actor: str, reason: str | None = None) -> Verdict:
-    """Bring a held, dead or cancelled job back with fresh budgets."""
+def revive(job: Job, now: float, *, actor: str, reason: str | None = None, repeat_step: bool = False) -> Verdict:
+    """Bring a held, dead or cancelled job back with fresh budgets.
+
+    One with an open step only if the person says that the step may be run again: `repeat_step`.
+    """
     state = after(job.state, Move.REVIVE, job.id)
+    if job.open_step is not None and not repeat_step:
+        raise _must_not_be_repeated(job, job.open_step)
+    repeated = {} if job.open_step is None else {"repeat_step": job.open_step}
     return Verdict(
         move=Move.REVIVE,
         state=state,
@@ -50,17 +56,32 @@ def revive(job: Job, now: float, *, actor: str, reason: str | None = None) -> Ve
         open_step="",  # whoever says that it may run says so of the step that was begun, too
         fresh_budgets=True,
         raises_fence=True,
-        notes=(Note("revived", {"from": job.state.value, "note": reason}, actor),),
+        notes=(Note("revived", {"from": job.state.value, **repeated, "note": reason}, actor),),
+    )
+
+
+def _must_not_be_repeated(job: Job, step: str) -> IllegalMove:
+    ways = "answer for it (held approve, held done), or" if job.state is State.HELD else "find out whether it happened;"
+    return IllegalMove(
+        f"workflow {job.id}: its step {step!r} was started and not recorded, and must not be repeated: {ways} "
+        "say that it is to be run again (--repeat-step, repeat_step=True), or roll back"
     )
 
 
 def rollback(job: Job, now: float, *, actor: str, reason: str | None = None) -> Verdict:
-    """Undo what a workflow did. A running one is asked to stop first."""
+    """Undo what a workflow did. A running one is asked to stop first; a rollback that was given up goes on."""
     if not job.workflow:
         raise IllegalMove(f"job {job.id} is no workflow: it has no steps to be undone")
-    if job.rolling_back and job.state is not State.HELD:
+    if job.state is State.DONE:
+        raise IllegalMove(
+            f"workflow {job.id} is done, and others may build on its result: it cannot be rolled back any more; "
+            "run a workflow that takes back what it did"
+        )
+    if job.state is State.ROLLED_BACK:
+        raise IllegalMove(f"workflow {job.id} was rolled back already")
+    if job.rolling_back and job.state in (State.READY, State.RUNNING):
         raise IllegalMove(f"workflow {job.id} is being rolled back already")
-    why = reason or f"rolled back by {actor}"
+    why = None if job.rolling_back else reason or f"rolled back by {actor}"  # the cause stays
     if job.state is State.RUNNING:
         asked = Note("moved", {"undo_requested": True, "reason": reason}, actor)
         return Verdict(
@@ -82,12 +103,25 @@ def rollback(job: Job, now: float, *, actor: str, reason: str | None = None) -> 
 
 
 def retry_from(
-    job: Job, step: Step, steps: Sequence[Step], now: float, *, actor: str, reason: str | None = None
+    job: Job,
+    step: Step,
+    steps: Sequence[Step],
+    now: float,
+    *,
+    actor: str,
+    reason: str | None = None,
+    repeat_step: bool = False,
 ) -> Verdict:
-    """Run a workflow again from one of its steps: earlier records stay, that one and later ones are set aside."""
+    """Run a workflow again from one of its steps: earlier records stay, that one and later ones are set aside.
+
+    To name an open step is to say that it may be run again; for any other one it takes `repeat_step`.
+    """
     if job.state is State.DONE:
         raise IllegalMove(f"workflow {job.id} is done: it cannot be retried; fork it, or start a new one")
-    revived = revive(job, now, actor=actor, reason=reason)
+    revived = revive(job, now, actor=actor, reason=reason, repeat_step=True)
+    others = [each.name for each in open_steps(steps) if each.path != step.path]
+    if others and not repeat_step:
+        raise _must_not_be_repeated(job, others[0])
     if job.rolling_back:
         raise IllegalMove(f"workflow {job.id} is being rolled back: what it did is undone, in part; start a new one")
     later = [each for each in steps if each.position >= step.position and not each.aside]
@@ -108,6 +142,9 @@ def fork(job: Job, step: Step, steps: Sequence[Step], *, actor: str, reason: str
     """Allow that a new workflow begins with what an ended one has recorded before a step; return what is journalled."""
     check_forkable(job)
     kept = [each for each in steps if each.position < step.position and not each.aside]
+    begun = next((each.name for each in kept if each.state == "started" and not each.repeatable), None)
+    if begun is not None:
+        raise IllegalMove(f"workflow {job.id}: its step {begun!r} may have happened, so nothing can be built on it")
     undone = next((each.name for each in kept if each.state == "undone"), None)
     if undone is not None:
         raise IllegalMove(f"workflow {job.id}: its step {undone!r} was undone, so nothing can be built on it")
@@ -126,20 +163,21 @@ def resolve(
 ) -> Verdict:
     """Answer the question of a held job: run it again, it happened, give up, or roll back.
 
-    In a workflow that was held with an open step, "done" is said of that step, and needs its result.
+    In a workflow that was held with an open step, "done" is said of that step, and needs its result. In one whose
+    rollback is stuck it is said of the undo that is next: it was done by hand.
     """
     if job.question is not None:
         raise IllegalMove(f'workflow {job.id} asks "{job.question}": answer yes (approve) or no (fail)')
     if job.state is not State.HELD:
         raise IllegalMove(f"job {job.id} is {job.state.value}; only a held job waits for an answer")
     if answer == "retry":
-        return revive(job, now, actor=actor, reason=reason)
+        return _run_it(job, steps, now, actor=actor, reason=reason)
     if answer == "rollback":
         return rollback(job, now, actor=actor, reason=reason)
     if answer == "done" and job.open_step is not None:
         return _it_happened(job, steps, now, actor=actor, reason=reason, result=result)
     if answer == "done" and job.rolling_back:
-        raise IllegalMove(f"workflow {job.id} is being rolled back: it is never done; go on with that, or give up")
+        return _it_is_undone(job, steps, now, actor=actor, reason=reason, result=result)
     move = Move.RESOLVE if answer == "done" else Move.BURY
     notes = [Note("resolved", {"answer": answer, "note": reason}, actor)]
     error = (reason or f"given up by {actor}") if move is Move.BURY else None
@@ -155,6 +193,26 @@ def resolve(
     )
 
 
+def _run_it(job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None) -> Verdict:
+    opened = open_steps(steps)
+    if len(opened) < 2:
+        return revive(job, now, actor=actor, reason=reason, repeat_step=True)
+    first, second, *_ = opened
+    return _ask_next(replace(first, repeatable=True), second, "retry", actor=actor, reason=reason)
+
+
+def _ask_next(said: Step, following: Step, answer: Answer, *, actor: str, reason: str | None) -> Verdict:
+    """Keep what was said of one open step; the next one has its own question."""
+    return Verdict(
+        move=Move.HOLD,
+        state=State.HELD,
+        open_step=following.name,
+        raises_fence=True,  # a repeated answer must not be taken for one about the next step
+        steps=(said,),
+        notes=(Note("resolved", {"answer": answer, "step": said.name, "note": reason}, actor),),
+    )
+
+
 def _it_happened(
     job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None, result: str | None
 ) -> Verdict:
@@ -167,17 +225,9 @@ def _it_happened(
             f"workflow {job.id} waits for an answer about its step {first.name!r}: say what it returned "
             "(a result, null if nothing), and the workflow goes on behind it"
         )
-    said = replace(first, state="recorded", result=result, ended_at=now)
-    note = Note("resolved", {"answer": "done", "step": first.name, "note": reason}, actor)
-    if others:  # the next one has its own question
-        return Verdict(
-            move=Move.HOLD,
-            state=State.HELD,
-            open_step=others[0].name,
-            raises_fence=True,  # a repeated answer must not be taken for one about the next step
-            steps=(said,),
-            notes=(note,),
-        )
+    said = replace(first, result=result, ended_at=now)  # it is recorded by the worker that can read it
+    if others:
+        return _ask_next(said, others[0], "done", actor=actor, reason=reason)
     return Verdict(
         move=Move.REVIVE,
         state=after(job.state, Move.REVIVE, job.id),
@@ -186,7 +236,29 @@ def _it_happened(
         fresh_budgets=True,
         raises_fence=True,
         steps=(said,),
-        notes=(note,),
+        notes=(Note("resolved", {"answer": "done", "step": first.name, "note": reason}, actor),),
+    )
+
+
+def _it_is_undone(
+    job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None, result: str | None
+) -> Verdict:
+    left = to_undo(steps)
+    if not left:
+        raise IllegalMove(f"workflow {job.id} is being rolled back, and has nothing left to undo: go on, or give up")
+    if result is not None:
+        raise IllegalMove(
+            f"workflow {job.id} is being rolled back, so no result is wanted: leave it out to say that the step "
+            f"{left[0].name!r} was undone by hand"
+        )
+    return Verdict(
+        move=Move.REVIVE,
+        state=after(job.state, Move.REVIVE, job.id),
+        run_at=now,
+        fresh_budgets=True,
+        raises_fence=True,
+        steps=(replace(left[0], state="undone", ended_at=now),),
+        notes=(Note("resolved", {"answer": "done", "undone": left[0].name, "note": reason}, actor),),
     )
 
 

@@ -131,8 +131,7 @@ class Replay:
 
     def to_undo(self) -> list[Step]:
         """Return what is to be undone, in the order in which it is."""
-        wanted = [step for step in self._steps.values() if needs_undo(step)]
-        return sorted(wanted, key=lambda step: -step.position)
+        return to_undo(self._steps.values())
 
 
 def needs_undo(step: Step) -> bool:
@@ -140,10 +139,20 @@ def needs_undo(step: Step) -> bool:
     return step.has_undo and (step.state == "started" or (step.state == "recorded" and step.error is None))
 
 
+def to_undo(steps: Iterable[Step]) -> list[Step]:
+    """Return which of these are to be undone, in the order in which they are: the reverse of their own."""
+    return sorted((step for step in steps if needs_undo(step) and not step.aside), key=lambda step: -step.position)
+
+
+def is_answered(step: Step) -> bool:
+    """Say whether a person has said what the step returned, and no worker has read that yet: it is no record before."""
+    return step.state == "started" and not step.repeatable and step.result is not None
+
+
 def open_steps(steps: Iterable[Step]) -> list[Step]:
-    """Return those that must not be repeated, and were begun and not recorded, in their order."""
-    opened = [step for step in steps if not step.repeatable and step.state == "started" and not step.aside]
-    return sorted(opened, key=lambda step: step.position)
+    """Return those that must not be repeated, and were begun and not recorded or answered for, in their order."""
+    begun = (step for step in steps if step.state == "started" and not step.repeatable and not step.aside)
+    return sorted((step for step in begun if not is_answered(step)), key=lambda step: step.position)
 
 
 def first_named(steps: Sequence[Step], name: str) -> Step | None:

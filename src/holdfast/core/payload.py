@@ -167,7 +167,20 @@ class Signature:
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the call as text, defaults left out; or raise `PayloadError` naming the argument and what to do."""
         shapes = self._shapes
-        plain = {name: shapes[name].to_plain(value) for name, value in self._bind(args, kwargs).items()}
+        return self._text({name: shapes[name].to_plain(value) for name, value in self._bind(args, kwargs).items()})
+
+    def change(self, text: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Return the text of another call: as in `text`, but for the arguments that are given. Raises as `encode`."""
+        old, shapes = self._plain(text), self._shapes
+        bound = self._bind(args, kwargs, frozenset(old))
+        new = {name: shapes[name].to_plain(value) for name, value in bound.items()}
+        if self._stars in new and isinstance(old.get(self._stars), dict):
+            new[self._stars] = {**old[self._stars], **new[self._stars]}
+        changed = self._text({**old, **new})
+        self.decode(changed)  # what was there before may not fit any more
+        return changed
+
+    def _text(self, plain: dict[str, Any]) -> str:
         try:
             text = self._codec.encode(plain)
             _check_text(text, self._limits)
@@ -178,10 +191,7 @@ class Signature:
 
     def decode(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the call that was encoded. Raises `PayloadError`, and nothing else, when the text does not fit."""
-        plain = decode_plain(text, f"{self._task}: the payload", self._limits, self._codec, outer=1)
-        if not isinstance(plain, dict):
-            raise PayloadError(f"{self._task}: the payload must be an object of arguments")
-        shapes = self._shapes
+        plain, shapes = self._plain(text), self._shapes
         if not plain.keys() <= shapes.keys() or not self._required <= plain.keys():
             unexpected = _arguments("unexpected ", [name for name in plain if name not in shapes])
             self._refuse(unexpected, self._missing(plain))
@@ -190,12 +200,23 @@ class Signature:
             return (), bound
         return self._spread(bound)
 
-    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Give each argument its name. By hand: `inspect` takes longer than all the rest of an enqueue."""
+    def _plain(self, text: str) -> dict[str, Any]:
+        plain = decode_plain(text, f"{self._task}: the payload", self._limits, self._codec, outer=1)
+        if not isinstance(plain, dict):
+            raise PayloadError(f"{self._task}: the payload must be an object of arguments")
+        return plain
+
+    def _bind(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], old: frozenset[str] = frozenset()
+    ) -> dict[str, Any]:
+        """Give each argument its name. By hand: `inspect` takes longer than all the rest of an enqueue.
+
+        `old`: names that need not be given.
+        """
         bound = dict(zip(self._positional, args, strict=False))
         if len(args) > len(self._positional):
             if self._star is None:
-                self._misfit(args, kwargs)
+                self._misfit(args, kwargs, old)
             bound[self._star] = args[len(self._positional) :]
         others: dict[str, Any] = {}
         for name, value in kwargs.items():
@@ -204,14 +225,14 @@ class Signature:
             elif self._stars is not None and name not in self._named:
                 others[name] = value
             else:
-                self._misfit(args, kwargs)
+                self._misfit(args, kwargs, old)
         if others and self._stars is not None:
             bound[self._stars] = others
-        if not self._required <= bound.keys():
-            self._misfit(args, kwargs)
+        if not self._required <= bound.keys() | old:
+            self._misfit(args, kwargs, old)
         return bound
 
-    def _misfit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NoReturn:
+    def _misfit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], old: Container[str]) -> NoReturn:
         """Name everything that is wrong with a call, so that it can be put right at once."""
         placed, most = self._positional[: len(args)], len(self._positional)
         others = [name for name in kwargs if name not in self._named] if self._stars is None else []
@@ -222,11 +243,12 @@ class Signature:
             _arguments("unexpected ", [name for name in others if name not in nameless]),
             _arguments("", [name for name in kwargs if name in self._named and name in placed], " given twice"),
             _arguments("", nameless, " given by name, but taken by position only"),
-            self._missing({*placed, *nameless, *(self._named & kwargs.keys())}),
+            self._missing({*placed, *nameless, *(self._named & kwargs.keys())}, old),
         )
 
-    def _missing(self, given: Container[str]) -> str:
-        return _arguments("missing ", [name for name in self._shapes if name in self._required and name not in given])
+    def _missing(self, given: Container[str], old: Container[str] = ()) -> str:
+        wanted = [name for name in self._shapes if name in self._required and name not in old]
+        return _arguments("missing ", [name for name in wanted if name not in given])
 
     def _refuse(self, *problems: str) -> NoReturn:
         raise PayloadError(f"{self._task}: {'; '.join(filter(None, problems))}; {self._takes()}")

@@ -279,14 +279,11 @@ def _run_again(
     elif (failures or crashes) and total >= job.attempts_max:
         spent = f"failed or crashed {total} times (attempts_max={job.attempts_max})"
     elif isinstance(outcome, Failed) and outcome.final and not job.rolling_back:
-        spent = "that is recorded, and would come again"
+        spent = "it would fail the same way again"
     if spent is not None:
         reason = f"{_reason(outcome)}; {spent}"
         if job.rolling_back:
-            because = (job.error or "").rpartition(BECAUSE)[2]
-            return _hold(
-                outcome, job, reason + (BECAUSE + because if because else ""), failures=failures, crashes=crashes
-            )
+            return _hold(outcome, job, reason, failures=failures, crashes=crashes)
         if job.undoable and job.on_crash != "fail":
             return _undo(outcome, job, now, reason)
         return _bury(outcome, job, reason, failures=failures, crashes=crashes)
@@ -299,6 +296,8 @@ def _run_again(
 
 
 def _hold(outcome: Outcome, job: Job, reason: str, *, failures: int, crashes: int) -> Verdict:
+    because = (job.error or "").rpartition(BECAUSE)[2] if job.rolling_back else ""
+    reason += BECAUSE + because if because else ""  # why it rolls back is what people ask for in the end
     notes = (Note("held", {"reason": reason}),)
     return _verdict(Move.HOLD, outcome, job, error=reason, notes=notes, failures=failures, crashes=crashes)
 

@@ -184,8 +184,19 @@ def _dead(store: Store) -> Finding:
     evidence = f"{number} dead; {days[0]} gave up in 24 h, {days[1]} in the day before"
     if days[0] > days[1] and number:
         fix = "see why: holdfast dead list; when the cause is gone, bring all back: holdfast dead revive --all"
+        if opened := _with_open_steps(store):
+            fix += (
+                f"; that leaves {opened} alone, in which a step may have happened that must not be repeated: decide "
+                "for each, see holdfast workflows show ID"
+            )
         return warning("Dead jobs grow in number", evidence, fix)
     return ok("Dead jobs do not grow in number", evidence)
+
+
+def _with_open_steps(store: Store) -> int:
+    """Count dead workflows that have a step open, among the newest."""
+    dead = store.find(Filter(states=(State.DEAD,), workflow=True, limit=_PAGE))
+    return sum(job.open_step is not None for job in dead)
 
 
 def _retention(store: Store) -> Finding:

@@ -89,10 +89,10 @@ def why(
         case State.DONE:
             return Why(f"It succeeded at attempt {job.attempt}, {ago(job.ended_at, now)}.")
         case State.DEAD:
-            back = ("bring it back", f"holdfast dead revive {seen}")
+            back = _way_back(job, f"holdfast dead revive {seen}")
             return Why(f"It gave up {ago(job.ended_at, now)}: {reason(job)}.", (back, *_ways_of_a_workflow(job)))
         case State.CANCELLED:
-            back = ("bring it back", f"holdfast jobs retry {seen}")
+            back = _way_back(job, f"holdfast jobs retry {seen}")
             ways = (back, *_ways_of_a_workflow(job))
             return Why(f"It was cancelled {ago(job.ended_at, now)}: {reason(job)}.", ways)
         case State.ROLLED_BACK:
@@ -122,9 +122,15 @@ def _why_held(job: Job, seen: str) -> Why:
         )
         return Why(sentence, choices)
     first = "go on undoing" if job.rolling_back else "run it again"
-    happened = () if job.rolling_back else (("it happened", f"holdfast held done {seen}"),)
+    words = "undone by hand" if job.rolling_back else "it happened"
     ways = (("give up", f"holdfast held fail {seen}"), *_ways_of_a_workflow(job))
-    return Why(sentence, ((first, f"holdfast held approve {seen}"), *happened, *ways))
+    return Why(sentence, ((first, f"holdfast held approve {seen}"), (words, f"holdfast held done {seen}"), *ways))
+
+
+def _way_back(job: Job, command: str) -> tuple[str, str]:
+    if job.open_step is None:
+        return "bring it back", command
+    return f"run it, and {first_line(job.open_step)} again", f"{command} --repeat-step"
 
 
 def _ways_of_a_workflow(job: Job) -> tuple[tuple[str, str], ...]:

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.core.lease import TrustWindow, trust
 from holdfast.core.records import Job, Lease, Pulse
-from holdfast.errors import Interrupted
+from holdfast.errors import Diverged, Interrupted, PayloadError
 from holdfast.shield import calm, interrupt
 from holdfast.worker.lines import Lines, whose
 
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from holdfast.tasks import Task
 
 SHORT_S = 1.0  # what a handler logs in its first moments goes with its end, or with a beat that is due anyway
+MEND = (
+    "bring the code back that it was stored for (declare the old function with its old version=), and go on "
+    "(`holdfast held approve ID`)"
+)
 KILL_S = 1.0  # how long the end of a process may take
 
 
@@ -159,6 +163,20 @@ class Attempt:
         known = {name: value for name, value in facts.items() if value is not None}
         with self._lock:
             self.job = msgspec.structs.replace(self.job, **known)
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what the handler is called with, without the context.
+
+        A call that does not fit the signature will not fit the next time either: that failure is final. But a workflow
+        that has something to undo could not even do that; it is held until the code fits again.
+        """
+        try:
+            return self.task.decode(self.job.payload)
+        except PayloadError as error:
+            if self.job.undoable or self.job.rolling_back:
+                raise Diverged(f"the code does not fit the arguments: {error}; {MEND}") from error
+            self.fatal = error
+            raise
 
     # ------------------------------------------------------------------------- stopping the handler
 

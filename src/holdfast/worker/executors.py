@@ -189,7 +189,7 @@ def _flows(flows: Flows | None) -> Flows:
 
 def _arguments(attempt: Attempt, make_context: MakeContext) -> tuple[tuple[Any, ...], dict[str, Any]]:
     task = attempt.task
-    arguments, named = task.decode(attempt.job.payload)
+    arguments, named = attempt.arguments()
     if task.takes_context:
         return (make_context(attempt), *arguments), named
     return tuple(arguments), named

@@ -17,8 +17,9 @@ from holdfast.core.records import Signal
 from holdfast.errors import UsageError
 from holdfast.identity import chance, new_id, new_uuid
 from holdfast.workflow.effects import Operation
-from holdfast.workflow.run import Call, Run
-from holdfast.workflow.values import NOTHING, checked_name, name_of
+from holdfast.workflow.ledger import Call
+from holdfast.workflow.run import Run
+from holdfast.workflow.values import NOTHING, checked_name, name_of, signal_name
 
 if TYPE_CHECKING:
     from holdfast.jobs import Job
@@ -126,7 +127,7 @@ class Flow:
         One that came before is kept; each is delivered once. Raises `TimeoutError` after `timeout` seconds, or returns
         `default` if that is given.
         """
-        call = self._call("wait", checked_name(signal))
+        call = self._call("wait", signal_name(signal))
         return self._driver.drive(self._run.wait(call, signal, _seconds(timeout), default))
 
     def approve(self, question: str, timeout: float | timedelta | None = None, *, default: Any = NOTHING) -> bool:
@@ -138,7 +139,7 @@ class Flow:
 
     def signal(self, id: str, name: str, value: Any = None) -> None:
         """Send a signal to another workflow, once. Raises `NotFound` if there is none that goes on."""
-        call = self._call("signal", checked_name(name))
+        call = self._call("signal", signal_name(name))
         text = encode_value(value, f"signal {name!r}: the value", codec=self._run.app.codec)
         signal = Signal(id=new_id(), job_id=id, name=name, value=text, actor=f"workflow {self.id}")
         none: None = self._driver.drive(self._run.signal(call, signal))

@@ -36,14 +36,12 @@ class Flows:
 
     def play(self, attempt: Attempt) -> Any:
         """Run a workflow in this thread."""
-        arguments, named = attempt.task.decode(attempt.job.payload)
         driver = threads.Threaded(Run(attempt, self._store, self._app), self._recorder, self._clock)
         flow = Flow(driver, self._make_context(attempt))
-        return threads.play(driver, attempt.task.fn, (flow, *arguments), named)
+        return threads.play(driver, lambda: _called(attempt, flow))
 
     async def aplay(self, attempt: Attempt) -> Any:
         """Run an async workflow on this event loop."""
-        arguments, named = attempt.task.decode(attempt.job.payload)
         if self._aside is None:
             self._aside = ThreadPoolExecutor(ASIDE_MAX, thread_name_prefix="holdfast-step")
         if self._mailbox is None:
@@ -51,9 +49,14 @@ class Flows:
         run = Run(attempt, self._store, self._app)
         driver = loop.Looped(run, self._recorder, self._aside, self._mailbox)
         flow = AsyncFlow(driver, self._make_context(attempt))
-        return await loop.play(driver, attempt.task.fn, (flow, *arguments), named)
+        return await loop.play(driver, lambda: _called(attempt, flow))
 
     def close(self) -> None:
         self._recorder.close()
         if self._aside is not None:
             self._aside.shutdown(wait=False, cancel_futures=True)
+
+
+def _called(attempt: Attempt, flow: Flow) -> Any:
+    arguments, named = attempt.arguments()
+    return attempt.task.fn(flow, *arguments, **named)

@@ -203,7 +203,7 @@ def _set(future: asyncio.Future[Answer], answer: Answer | Exception) -> None:
         future.set_result(answer)
 
 
-async def play(driver: Looped, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def play(driver: Looped, code: Callable[[], Any]) -> Any:
     """Run a workflow from its beginning, or undo it."""
     run = driver.run
     await asyncio.get_running_loop().run_in_executor(driver._aside, run.load)
@@ -211,14 +211,14 @@ async def play(driver: Looped, fn: Callable[..., Any], args: tuple[Any, ...], kw
     before = here.set(run.main)
     try:
         if not run.rewinds:
-            value = await fn(*args, **kwargs)
+            value = await code()
             if driver.parking is not None:  # the code has swallowed that
                 raise driver.parking
             run.replay.check_all_met()
             return value
         if run.replay.has_undos_ahead:
             with contextlib.suppress(Rewinding, Exception):  # it comes as far as it ever did
-                await fn(*args, **kwargs)
+                await code()
         await driver.drive(run.undo_all())
         return None
     except asyncio.CancelledError:

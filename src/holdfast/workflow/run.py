@@ -5,33 +5,29 @@ Nothing here waits, runs threads or knows an event loop: an operation yields wha
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import Replay, Scope
-from holdfast.core.payload import decode_value, encode_value
+from holdfast.core.flow import Scope, is_answered
+from holdfast.core.payload import decode_value
 from holdfast.core.policy import Retry
-from holdfast.core.records import Inbox, NewJob, Record, Signal, Step, StepKind
+from holdfast.core.records import Inbox, NewJob, Record, Signal, StepKind
 from holdfast.core.shape import Shape
-from holdfast.errors import Diverged, KeyTaken, LeaseLost, NotFound, Parking, Rewinding, StoreError
+from holdfast.errors import Diverged, KeyTaken, NotFound, Parking, Rewinding, StoreError
 from holdfast.identity import chance
 from holdfast.points import point
 from holdfast.stores.protocol import Answer, Store
-from holdfast.worker.executors import describe
-from holdfast.workflow.effects import Do, Operation, Pause, Read, Wait, Write
-from holdfast.workflow.values import NOTHING, kind_of, nothing_to_do, raised_again, shape_of
+from holdfast.workflow.effects import Do, Operation, Pause, Read, Wait
+from holdfast.workflow.ledger import Call, Ledger, is_recorded, where_of
+from holdfast.workflow.values import NOTHING, nothing_to_do, shape_of
 
 if TYPE_CHECKING:
     from holdfast.app import App
     from holdfast.worker.attempt import Attempt
 
-PAGE = 1_000
-ERROR_MAX = 2_000
 SHORT_S = 1.0  # a pause that is shorter stays in its slot: to park and to replay costs more
 TRANSACTION_MAX_S = 5.0
 _PLAIN = (str, int, float, bool, type(None))
@@ -39,44 +35,15 @@ _PLAIN = (str, int, float, bool, type(None))
 here: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=None)
 
 
-@dataclass(slots=True)
-class Call:
-    """One call of the code: where it is, what is recorded of it, and what failed before it and was caught."""
-
-    path: str
-    kind: StepKind
-    name: str
-    scope: Scope
-    known: Step | None
-    caught: list[Step] = field(default_factory=list)
-    was_passed: bool = False  # something behind it is recorded
-
-
-class Run:
+class Run(Ledger):
     """See the module's docstring."""
 
     def __init__(self, attempt: Attempt, store: Store, app: App) -> None:
-        self.attempt = attempt
-        self.store = store
-        self.app = app
-        self.replay = Replay()
+        super().__init__(attempt, store, app)
         self.main = Scope()
-        self.rewinds = attempt.job.rolling_back  # the code is only run to learn which undos there are
-        self._lock = threading.RLock()
-        self._open: dict[str, str] = {}  # path -> name of the steps that must not be repeated and are in progress
         self._undos: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Shape | None]] = {}
-        self._recorded: list[BaseException] = []  # what was raised and is on record: it would come again
         self._signals_taken: set[str] = set()
         self.children: dict[str, str] = {}  # id -> task, of those that were started
-
-    def load(self) -> None:
-        """Read what is recorded, in pages."""
-        steps: list[Step] = []
-        while page := self.store.steps(self.attempt.job.id, steps[-1].position if steps else 0, PAGE):
-            steps += page
-            if len(page) < PAGE:
-                break
-        self.replay = Replay(steps)
 
     # ----------------------------------------------------------------------------------------- calls
 
@@ -100,7 +67,7 @@ class Run:
 
     def value(self, call: Call, make: Callable[[], Any]) -> Operation[Any]:
         """Make a value once, and return the same one ever after."""
-        if _is_recorded(call.known):
+        if is_recorded(call.known):
             return self._replayed(call, None)
         self._forward()
         made = make()
@@ -124,9 +91,12 @@ class Run:
         if undo is not None:
             self._undos[call.path] = undo, args, kwargs, shape
             self._stop_if_all_is_seen()
-        if _is_recorded(call.known):
+        if is_recorded(call.known):
             return self._replayed(call, shape)
         self._forward()
+        if call.known is not None and is_answered(call.known):
+            said = replace(call.known, has_undo=undo is not None)
+            return (yield from self._answered(call, said, shape))
         base = self._base(call, has_undo=undo is not None, repeatable=repeatable)
         if undo is not None or not repeatable:
             yield from self._begin(call, base)
@@ -137,14 +107,14 @@ class Run:
             yield from self._failed(call, base, error, at_once=not repeatable)
             raise
         yield from self._record(call, base=base, result=text)
-        return value if isinstance(value, _PLAIN) else decode_value(text, shape, _where(call), codec=self.app.codec)
+        return value if isinstance(value, _PLAIN) else decode_value(text, shape, where_of(call), codec=self.app.codec)
 
     def transaction(
         self, call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Operation[Any]:
         """Run the function with a connection of the store; its writes and the record are one commit."""
         shape = shape_of(fn)
-        if _is_recorded(call.known):
+        if is_recorded(call.known):
             return self._replayed(call, shape)
         self._forward()
         base, caught = self._base(call), call.caught
@@ -168,7 +138,7 @@ class Run:
         if answer is not Answer.ACCEPTED:  # it was rolled back; let that be journalled
             yield from self._write(record)
         self._note(record.steps)
-        return value if isinstance(value, _PLAIN) else decode_value(text, shape, _where(call), codec=self.app.codec)
+        return value if isinstance(value, _PLAIN) else decode_value(text, shape, where_of(call), codec=self.app.codec)
 
     # ----------------------------------------------------------------------------------------- waits
 
@@ -192,7 +162,7 @@ class Run:
         self, call: Call, signal: str, timeout: float | None, default: Any, question: str | None = None
     ) -> Operation[Any]:
         """Take a signal of that name, the oldest first; wait for one if there is none."""
-        if _is_recorded(call.known):
+        if is_recorded(call.known):
             if call.known is not None and call.known.error_kind == "TimeoutError":
                 return self._too_late(call, default)
             return self._replayed(call, None)
@@ -223,7 +193,7 @@ class Run:
 
     def result(self, call: Call, job_id: str) -> Operation[Any]:
         """Return what a child returned; wait for its end."""
-        if _is_recorded(call.known):
+        if is_recorded(call.known):
             return self._child_value(call)
         self._forward()
         count: int = (yield Read(lambda: self.store.inbox(self.attempt.job.id))).count  # before the look
@@ -248,7 +218,7 @@ class Run:
 
     def start(self, call: Call, new: NewJob) -> Operation[str]:
         """Store a child with the record that it was started."""
-        if _is_recorded(call.known):
+        if is_recorded(call.known):
             return str(self._replayed(call, None))
         self._forward()
         child = replace(new, parent=self.attempt.job.id)
@@ -262,7 +232,7 @@ class Run:
 
     def signal(self, call: Call, signal: Signal) -> Operation[None]:
         """Send a signal with the record that it was sent."""
-        if _is_recorded(call.known):
+        if is_recorded(call.known):
             self._replayed(call, None)
             return
         self._forward()
@@ -280,9 +250,8 @@ class Run:
             if step.path not in self._undos:
                 raise Diverged(f"step {step.name!r} ({step.path}) is to be undone, and the code has no undo for it")
             undo, args, kwargs, shape = self._undos[step.path]
-            where = f"step {step.name!r}: the result"
-            happened = step.state == "recorded" and step.result is not None
-            result = decode_value(step.result or "", shape, where, codec=self.app.codec) if happened else None
+            happened = step.state == "recorded" or is_answered(step)
+            result = self._read(step, shape) if happened else None
             point("undo.before")
             yield Do(undo, (result, *args), kwargs, what="undo")
             point("undo.after")
@@ -290,10 +259,6 @@ class Run:
             undone = replace(step, state="undone", attempt=job.attempt, fence=lease.fence, ended_at=self._wall())
             yield from self._write(self._written([undone]))
             self._note((undone,))
-
-    def is_recorded(self, error: BaseException) -> bool:
-        """Say whether this very exception is on record: then it would leave the workflow in every replay."""
-        return any(error is known for known in self._recorded)
 
     # ---------------------------------------------------------------------------------------- inside
 
@@ -308,79 +273,6 @@ class Run:
         """What comes behind the last step that is to be undone is of no interest to a rollback."""
         if self.rewinds and not self.replay.has_undos_ahead:
             raise Rewinding("nothing is left to be undone")
-
-    def _base(self, call: Call, *, has_undo: bool = False, repeatable: bool = True) -> Step:
-        job = self.attempt.job
-        if call.known is not None:
-            begun = {"attempt": job.attempt, "fence": self.attempt.lease.fence}
-            return replace(call.known, has_undo=has_undo, repeatable=repeatable, **begun)
-        with self._lock:
-            position = self.replay.next_position()
-        return Step(
-            position=position, path=call.path, kind=call.kind, name=call.name, state="started", attempt=job.attempt,
-            fence=self.attempt.lease.fence, has_undo=has_undo, repeatable=repeatable, started_at=self._wall(),
-        )  # fmt: skip
-
-    def _begin(self, call: Call, base: Step) -> Operation[None]:
-        """Write down that a step begins."""
-        opens = None
-        if not base.repeatable:
-            with self._lock:
-                self._open[call.path] = call.name
-                opens = next(iter(self._open.values()))
-        self.attempt.learn(open_step=opens, undoable=base.has_undo or None)  # before: it may have arrived
-        started = self._written([*call.caught, base], open_step=opens, undoable=base.has_undo)
-        call.caught = []
-        yield from self._write(started)
-        self._note(started.steps)
-
-    def _record(
-        self, call: Call, *, base: Step | None = None, result: str | None = None, taken: tuple[str, ...] = ()
-    ) -> Operation[None]:
-        """Write down how a step ended."""
-        step = base if base is not None else self._base(call)
-        step = replace(step, state="recorded", result=result, ended_at=self._wall())
-        closes = None
-        with self._lock:
-            if self._open.pop(call.path, None) is not None:
-                closes = next(iter(self._open.values()), "")
-        steps = [step, *call.caught] if taken else [*call.caught, step]
-        record = self._written(steps, open_step=closes, taken=taken)
-        call.caught = []
-        yield from self._write(record)
-        if closes is not None:
-            self.attempt.learn(open_step=closes)
-        self._note(record.steps)
-
-    def _failed(self, call: Call, base: Step, error: Exception, *, at_once: bool) -> Operation[None]:
-        """Keep what went wrong until the code has gone on by it; write it at once if it must not come again."""
-        failed = replace(
-            base,
-            state="recorded",
-            result=None,
-            error=describe(error)[:ERROR_MAX],
-            error_kind=kind_of(error),
-            ended_at=self._wall(),
-        )
-        if not at_once:
-            call.scope.failed += [*call.caught, failed]
-            return
-        self._recorded.append(error)
-        yield from self._record(call, base=failed)
-
-    def _written(self, steps: list[Step], **more: Any) -> Record:
-        return Record(lease=self.attempt.lease, worker=self.attempt.job.worker, steps=tuple(steps), **more)
-
-    def _write(self, record: Record) -> Operation[Answer]:
-        answer: Answer = yield Write(record)
-        if answer is Answer.REFUSED:
-            raise LeaseLost("the store refused a record: another attempt has taken over")
-        return answer
-
-    def _note(self, steps: tuple[Step, ...]) -> None:
-        with self._lock:
-            for step in steps:
-                self.replay.put(step)
 
     def _tries(
         self,
@@ -404,19 +296,6 @@ class Run:
                 self._forward()
         raise AssertionError("unreachable")  # pragma: no cover
 
-    def _replayed(self, call: Call, shape: Shape | None) -> Any:
-        """Return, or raise, what is recorded."""
-        step = call.known
-        if step is None:  # pragma: no cover
-            raise AssertionError("nothing is recorded")
-        if step.error_kind is not None:
-            error = raised_again(step)
-            self._recorded.append(error)
-            raise error
-        if step.result is None:
-            return None
-        return decode_value(step.result, shape, _where(call), codec=self.app.codec)
-
     def _too_late(self, call: Call, default: Any) -> Any:
         if default is not NOTHING:
             return default
@@ -431,20 +310,3 @@ class Run:
 
     def _is_ours(self, signal: Signal, name: str) -> bool:
         return signal.name == name and signal.id not in self._signals_taken
-
-    def _encode(self, call: Call, value: Any) -> str:
-        return encode_value(value, _where(call), codec=self.app.codec)
-
-    def _decode(self, text: str | None) -> Any:
-        return None if text is None else decode_value(text, None, "a recorded value", codec=self.app.codec)
-
-    def _wall(self) -> float:
-        return self.store.now().wall
-
-
-def _is_recorded(step: Step | None) -> bool:
-    return step is not None and step.state != "started"
-
-
-def _where(call: Call) -> str:
-    return f"{call.kind} {call.name!r}: the result"

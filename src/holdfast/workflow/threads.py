@@ -174,7 +174,7 @@ def _time_limit(timeout_s: float | None, run: Run) -> Iterator[None]:
         raise TimeoutError(f"the step took longer than {timeout_s:g} s") from None
 
 
-def play(driver: Threaded, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def play(driver: Threaded, code: Callable[[], Any]) -> Any:
     """Run a workflow from its beginning, or undo it."""
     run = driver.run
     with shielded():
@@ -182,12 +182,12 @@ def play(driver: Threaded, fn: Callable[..., Any], args: tuple[Any, ...], kwargs
     before = here.set(run.main)
     try:
         if not run.rewinds:
-            value = fn(*args, **kwargs)
+            value = code()
             run.replay.check_all_met()
             return value
         if run.replay.has_undos_ahead:
             with suppress(Rewinding, Parking, Exception):  # it comes as far as it ever did
-                fn(*args, **kwargs)
+                code()
         driver.drive(run.undo_all())
         return None
     except Exception as error:

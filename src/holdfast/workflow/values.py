@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from holdfast.core.flow import APPROVAL
 from holdfast.core.payload import result_shape
 from holdfast.core.records import Step
 from holdfast.core.shape import Shape
@@ -16,6 +17,7 @@ from holdfast.errors import StepFailed, UsageError
 from holdfast.workflow.effects import Operation
 
 NAME_MAX = 200
+SHOWN_MAX = 200
 NOTHING: Any = object()  # no default was given
 _shapes: dict[Any, Shape | None] = {}
 _raised: dict[str, type[Exception]] = {}  # exceptions that steps of this process have raised, by their names
@@ -35,6 +37,23 @@ def checked_name(name: Any) -> str:
     if not isinstance(name, str) or not 1 <= len(name) <= NAME_MAX or clean(name, NAME_MAX) != name:
         raise UsageError(f"{name!r} is no name for a step: use text of 1 to {NAME_MAX} characters")
     return name
+
+
+def signal_name(name: Any) -> str:
+    """Return the name if a signal can have it. Answers to `flow.approve` are signals too, and not for anybody to send:
+    they are given once, under the fence of the question."""
+    if isinstance(name, str) and name.strip().lower().startswith(APPROVAL):
+        raise UsageError(
+            f"{name!r} is no name for a signal: names that begin with {APPROVAL!r} are for answers to questions; ask "
+            "with flow.approve(…), and answer with app.approve(id) or `holdfast held approve ID`"
+        )
+    return checked_name(name)
+
+
+def shown(text: str | None) -> str:
+    """Return the beginning of a stored value, for a sentence."""
+    value = text or "null"
+    return value if len(value) <= SHOWN_MAX else f"{value[:SHOWN_MAX]}…"
 
 
 def nothing_to_do(value: Any) -> Operation[Any]:

@@ -13,10 +13,10 @@ from holdfast.core.payload import Codec, decode_value, encode_value
 from holdfast.core.records import Job as Row
 from holdfast.core.records import NewJob, Signal, Step
 from holdfast.core.verdict import Verdict
-from holdfast.errors import NotFound, Refused, UsageError
+from holdfast.errors import NotFound, PayloadError, Refused, UsageError
 from holdfast.identity import new_id, new_job_id
 from holdfast.stores.protocol import Answer, Store
-from holdfast.workflow.values import checked_name
+from holdfast.workflow.values import signal_name
 
 if TYPE_CHECKING:
     from holdfast.jobs import Job
@@ -48,7 +48,11 @@ class Verbs(ABC):
         False if it was sent before. Raises `NotFound`, and `Refused` if the job has ended or is no workflow.
         """
         text = encode_value(value, f"signal {name!r}: the value", codec=self.codec)
-        signal = Signal(id=signal_id or new_id(), job_id=id, name=checked_name(name), value=text, actor=by, note=note)
+        signal = Signal(id=signal_id or new_id(), job_id=id, name=signal_name(name), value=text, actor=by, note=note)
+        return self._send(signal)
+
+    def _send(self, signal: Signal) -> bool:
+        id = signal.job_id
         answer = self.store.signal(signal)
         if answer is Answer.GONE:
             row = self._row(id)
@@ -71,7 +75,9 @@ class Verbs(ABC):
             raise Refused(f"job {id} is {row.state.value} and asks nobody")
         # Two answers to one question are one signal; the fence is in its name because it may be asked again.
         once = f"{id}:{asked}:{row.fence}"
-        if not self.signal(id, asked.removeprefix("signal:"), yes, by=by, note=note, signal_id=once):
+        text = encode_value(yes, "the answer", codec=self.codec)
+        name = asked.removeprefix("signal:")
+        if not self._send(Signal(id=once, job_id=id, name=name, value=text, actor=by, note=note)):
             raise Refused(f"the question of workflow {id} was answered before; look again")
         return self.get(id)
 
@@ -85,18 +91,27 @@ class Verbs(ABC):
         return self._act(id, fence, lambda row: acts.rollback(row, now, actor=by, reason=note))
 
     def retry_from(
-        self, id: str, step: str, *, by: str = "app", note: str | None = None, fence: int | None = None
+        self,
+        id: str,
+        step: str,
+        *,
+        by: str = "app",
+        note: str | None = None,
+        fence: int | None = None,
+        repeat_step: bool = False,
     ) -> Job[Any]:
         """Run a held, dead or cancelled workflow again from a step, by its name or path, and return it.
 
-        What is recorded before that step stays; that step and what came later are set aside. Raises `NotFound` for a
-        step that is not on record, and otherwise as `revive` does.
+        What is recorded before that step stays; that step and what came later are set aside. repeat_step: as in
+        `revive`; not needed for the step that is named. Raises `NotFound` for a step that is not on record, and
+        otherwise as `revive` does.
         """
         now = self.store.now().wall
         steps = self.steps(id)
 
         def judged(row: Row) -> Verdict:
-            return acts.retry_from(row, _named(id, steps, step), steps, now, actor=by, reason=note)
+            first = _named(id, steps, step)
+            return acts.retry_from(row, first, steps, now, actor=by, reason=note, repeat_step=repeat_step)
 
         return self._act(id, fence, judged)
 
@@ -112,9 +127,10 @@ class Verbs(ABC):
     ) -> Job[Any]:
         """Start a new workflow with what an ended one has recorded before a step, by its name or path, and return it.
 
-        With `args` or `kwargs` it is called with these; without, with those of the old one. What the copied steps did
-        belongs to the old one: the new one never undoes it. Raises `NotFound`, and `Refused` if the old one has not
-        ended, or what it began with is not finished.
+        It is called with the arguments of the old one, but for those that `args` and `kwargs` give anew. What the
+        copied steps did belongs to the old one: the new one never undoes it. Raises `NotFound`; `PayloadError` if this
+        app has the workflow, and the arguments do not fit it; `Refused` if the old one has not ended, or what it began
+        with is not finished.
         """
         row = self._row(id)
         acts.check_forkable(row)
@@ -137,13 +153,16 @@ class Verbs(ABC):
 
     def _payload(self, row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         task = self.tasks.get(row.task)
-        if not args and not kwargs:
-            return row.payload
         if task is not None:
-            return task.encode(args, kwargs)
+            return task.change(row.payload, args, kwargs)
         if args:
             raise UsageError(f"this app has no workflow {row.task!r}: give its arguments by their names")
-        return encode_value(kwargs, f"{row.task}: the arguments", codec=self.codec)
+        if not kwargs:
+            return row.payload
+        old = decode_value(row.payload, None, f"workflow {row.id}: its arguments", codec=self.codec)
+        if not isinstance(old, dict):
+            raise PayloadError(f"workflow {row.id}: its arguments are no object, so none of them can be changed")
+        return encode_value({**old, **kwargs}, f"{row.task}: the arguments", codec=self.codec)
 
     def _check_children(self, steps: list[Step], first: Step) -> None:
         """Raise if a child that the new one would wait for is still on its way: its end wakes the old one only."""

@@ -1,0 +1,199 @@
+"""What one attempt of a workflow has on record: read at its begin, written under its fence.
+
+As in `run.py`, nothing here waits: what is to be written is yielded (`effects.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from holdfast.core.flow import WAYS_OUT, Replay, Scope
+from holdfast.core.payload import decode_value, encode_value
+from holdfast.core.records import Record, Step, StepKind
+from holdfast.core.shape import Shape
+from holdfast.errors import Diverged, LeaseLost, PayloadError
+from holdfast.stores.protocol import Answer, Store
+from holdfast.worker.executors import describe
+from holdfast.workflow.effects import Operation, Write
+from holdfast.workflow.values import kind_of, raised_again, shown
+
+if TYPE_CHECKING:
+    from holdfast.app import App
+    from holdfast.worker.attempt import Attempt
+
+PAGE = 1_000
+ERROR_MAX = 2_000
+STUCK = (
+    "mend the code and go on (`holdfast held approve ID`), or undo by hand the last step that is not undone, and say "
+    "so (`holdfast held done ID`)"
+)
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of the code: where it is, what is recorded of it, and what failed before it and was caught."""
+
+    path: str
+    kind: StepKind
+    name: str
+    scope: Scope
+    known: Step | None
+    caught: list[Step] = field(default_factory=list)
+    was_passed: bool = False  # something behind it is recorded
+
+
+class Ledger:
+    """See the module's docstring."""
+
+    def __init__(self, attempt: Attempt, store: Store, app: App) -> None:
+        self.attempt = attempt
+        self.store = store
+        self.app = app
+        self.replay = Replay()
+        self.rewinds = attempt.job.rolling_back  # the code is only run to learn which undos there are
+        self._lock = threading.RLock()
+        self._open: dict[str, str] = {}  # path -> name of the steps that must not be repeated and are in progress
+        self._recorded: list[BaseException] = []  # what was raised and is on record: it would come again
+
+    def load(self) -> None:
+        """Read what is recorded, in pages."""
+        steps: list[Step] = []
+        while page := self.store.steps(self.attempt.job.id, steps[-1].position if steps else 0, PAGE):
+            steps += page
+            if len(page) < PAGE:
+                break
+        self.replay = Replay(steps)
+
+    def is_recorded(self, error: BaseException) -> bool:
+        """Say whether this very exception is on record: then it would leave the workflow in every replay."""
+        return any(error is known for known in self._recorded)
+
+    # --------------------------------------------------------------------------------------- writing
+
+    def _base(self, call: Call, *, has_undo: bool = False, repeatable: bool = True) -> Step:
+        job = self.attempt.job
+        if call.known is not None:
+            begun = {"attempt": job.attempt, "fence": self.attempt.lease.fence}
+            return replace(call.known, has_undo=has_undo, repeatable=repeatable, **begun)
+        with self._lock:
+            position = self.replay.next_position()
+        return Step(
+            position=position, path=call.path, kind=call.kind, name=call.name, state="started", attempt=job.attempt,
+            fence=self.attempt.lease.fence, has_undo=has_undo, repeatable=repeatable, started_at=self._wall(),
+        )  # fmt: skip
+
+    def _answered(self, call: Call, said: Step, shape: Shape | None) -> Operation[Any]:
+        """Record what a person says that the step returned. If it cannot be read it was no answer: the step is open."""
+        try:
+            value = self._decode(said.result, shape, where_of(call))
+        except PayloadError as error:
+            yield from self._begin(call, replace(said, result=None, ended_at=None))  # held, because it is open
+            raise Diverged(f"{shown(said.result)} was given for the step {call.name!r}: {error}") from error
+        record = self._written([*call.caught, replace(said, state="recorded")], undoable=said.has_undo)
+        call.caught = []
+        yield from self._write(record)
+        self._note(record.steps)
+        return value
+
+    def _begin(self, call: Call, base: Step) -> Operation[None]:
+        """Write down that a step begins."""
+        opens = None
+        if not base.repeatable:
+            with self._lock:
+                self._open[call.path] = call.name
+                opens = next(iter(self._open.values()))
+        self.attempt.learn(open_step=opens, undoable=base.has_undo or None)  # before: it may have arrived
+        started = self._written([*call.caught, base], open_step=opens, undoable=base.has_undo)
+        call.caught = []
+        yield from self._write(started)
+        self._note(started.steps)
+
+    def _record(
+        self, call: Call, *, base: Step | None = None, result: str | None = None, taken: tuple[str, ...] = ()
+    ) -> Operation[None]:
+        """Write down how a step ended."""
+        step = base if base is not None else self._base(call)
+        step = replace(step, state="recorded", result=result, ended_at=self._wall())
+        closes = None
+        with self._lock:
+            if self._open.pop(call.path, None) is not None:
+                closes = next(iter(self._open.values()), "")
+        steps = [step, *call.caught] if taken else [*call.caught, step]
+        record = self._written(steps, open_step=closes, taken=taken)
+        call.caught = []
+        yield from self._write(record)
+        if closes is not None:
+            self.attempt.learn(open_step=closes)
+        self._note(record.steps)
+
+    def _failed(self, call: Call, base: Step, error: Exception, *, at_once: bool) -> Operation[None]:
+        """Keep what went wrong until the code has gone on by it; write it at once if it must not come again."""
+        failed = replace(
+            base,
+            state="recorded",
+            result=None,
+            error=describe(error)[:ERROR_MAX],
+            error_kind=kind_of(error),
+            ended_at=self._wall(),
+        )
+        if not at_once:
+            call.scope.failed += [*call.caught, failed]
+            return
+        self._recorded.append(error)
+        yield from self._record(call, base=failed)
+
+    def _written(self, steps: list[Step], **more: Any) -> Record:
+        return Record(lease=self.attempt.lease, worker=self.attempt.job.worker, steps=tuple(steps), **more)
+
+    def _write(self, record: Record) -> Operation[Answer]:
+        answer: Answer = yield Write(record)
+        if answer is Answer.REFUSED:
+            raise LeaseLost("the store refused a record: another attempt has taken over")
+        return answer
+
+    def _note(self, steps: tuple[Step, ...]) -> None:
+        with self._lock:
+            for step in steps:
+                self.replay.put(step)
+
+    # --------------------------------------------------------------------------------------- reading
+
+    def _replayed(self, call: Call, shape: Shape | None) -> Any:
+        """Return, or raise, what is recorded."""
+        step = call.known
+        if step is None:  # pragma: no cover
+            raise AssertionError("nothing is recorded")
+        if step.error_kind is not None:
+            error = raised_again(step)
+            self._recorded.append(error)
+            raise error
+        return self._read(step, shape)
+
+    def _encode(self, call: Call, value: Any) -> str:
+        return encode_value(value, where_of(call), codec=self.app.codec)
+
+    def _read(self, step: Step, shape: Shape | None) -> Any:
+        """Return the result that is on record. One that the code cannot read is a divergence, and no failure."""
+        try:
+            return self._decode(step.result, shape, f"{step.kind} {step.name!r}: the result")
+        except PayloadError as error:
+            ways = STUCK if self.rewinds else WAYS_OUT
+            raise Diverged(f"{shown(step.result)} is recorded as number {step.path}: {error}; {ways}") from error
+
+    def _decode(self, text: str | None, shape: Shape | None = None, where: str = "a recorded value") -> Any:
+        return None if text is None else decode_value(text, shape, where, codec=self.app.codec)
+
+    def _wall(self) -> float:
+        return self.store.now().wall
+
+
+def is_recorded(step: Step | None) -> bool:
+    return step is not None and step.state != "started"
+
+
+def where_of(call: Call) -> str:
+    return f"{call.kind} {call.name!r}: the result"
