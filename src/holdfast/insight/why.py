@@ -7,10 +7,11 @@ from shlex import quote
 
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Job, Moment
+from holdfast.core.times import duration
 from holdfast.insight.health import Health, health, worker_state
 from holdfast.insight.steps import awaited
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
-from holdfast.insight.words import ago, counted, duration, first_line
+from holdfast.insight.words import ago, counted, first_line
 from holdfast.stores.protocol import Store
 
 
