@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast import App, Flow, insight
 from holdfast.cli import steps as laid_out
 from holdfast.core.machine import State
-from holdfast.core.records import Event, Job, Record, Step
+from holdfast.core.records import Job, Record, Step
 from holdfast.core.verdict import Failed, Lost, Parked, Succeeded
 from holdfast.errors import Refused
 from holdfast.stores.protocol import Answer, Store
@@ -22,7 +22,7 @@ from tests.cli.conftest import PAST_S, Run
 from tests.factory import again, enrol, row, settle, start
 
 STEP = {"name", "state", "attempt", "started_at", "ended_at", "result", "error"}
-MORE = {"path", "kind", "has_undo", "repeatable", "deaths"}
+MORE = {"path", "kind", "has_undo", "repeatable", "undone_at", "deaths"}
 KILLED = Lost("exit", "worker box/1 was lost: its process was killed by SIGKILL")
 
 
@@ -151,7 +151,17 @@ def test_the_shapes_of_json(run: Run, store: Store) -> None:
     assert story["steps"][0]["result"] == "ok"
     shown = run.json("workflows", "show", job.id)
     assert shown.keys() - story.keys() == {
-        *("at_step", "known_steps", "rolling_back", "open_step", "parent", "waits_for", "set_aside"),
+        *(
+            "at_step",
+            "known_steps",
+            "rolling_back",
+            "open_step",
+            "in_steps",
+            "parent",
+            "waits_for",
+            "deaths",
+            "set_aside",
+        ),
     }
     assert [each.keys() for each in shown["steps"]] == [STEP | MORE] * 2
     assert (shown["open_step"], shown["rolling_back"], shown["waits_for"]) == ("charge", False, None)
@@ -207,58 +217,6 @@ def test_progress_goes_by_what_was_set_aside_and_by_the_last_one_that_was_done(r
 
 
 # ---------------------------------------------------------------------------------------- who died where
-
-
-def a_death(at: float, fence: int = 1, **detail: Any) -> Event:
-    return Event(1, "j", at, "zombie", fence, "w", None, {"cause": "SIGKILL", **detail})
-
-
-def seen(path: str, started: float | None, ended: float | None, fence: int = 1, **given: Any) -> Step:
-    state = "recorded" if ended is not None else "started"
-    known: dict[str, Any] = {"kind": "step", "name": f"step {path}", "state": state, "attempt": 1, "fence": fence}
-    return Step(position=int(path), path=path, started_at=started, ended_at=ended, **known | given)
-
-
-DEATHS: dict[str, tuple[list[Step], Event, str | None, bool]] = {
-    "in one that is open": ([seen("1", 1, 2), seen("2", 3, None)], a_death(5), "2", True),
-    "in one that somebody answered for": ([seen("1", 1, 2), seen("2", 3, 9)], a_death(5), "2", True),
-    "in one that is named, and was undone since": (
-        [seen("1", 1, 2), seen("2", 3, 9, fence=4, state="undone"), seen("3", 8, 9, fence=3)],
-        a_death(5, step="step 2"),
-        "2",
-        True,
-    ),
-    "in a plain one, recorded later": ([seen("1", 1, 2), seen("2", 6, 7, fence=3)], a_death(5), "2", False),
-    "not in one that another attempt has open": (
-        [seen("1", 1, 2), seen("2", 3, None, fence=3), seen("3", 6, 7, fence=3)],
-        a_death(5),
-        "3",
-        False,
-    ),
-    "behind all": ([seen("1", 1, 2), seen("2", 3, 4)], a_death(5), None, False),
-    "at the very end of one": ([seen("1", 1, 5), seen("2", 5, 6, fence=3)], a_death(5), "2", False),
-}
-
-
-@pytest.mark.parametrize(("steps", "event", "path", "inside"), DEATHS.values(), ids=DEATHS.keys())
-def test_a_death_is_shown_at_its_step(steps: list[Step], event: Event, path: str | None, inside: bool) -> None:
-    [death] = insight.deaths(steps, [event])
-    assert (death.step.path if death.step else None, death.inside, death.undoing) == (path, inside, False)
-
-
-def test_a_death_among_branches_is_shown_in_each_that_was_open() -> None:
-    steps = [seen("1", 1, None), seen("2", 1, None)]
-    assert [death.step for death in insight.deaths(steps, [a_death(5)])] == steps
-
-
-def test_a_death_while_undoing_is_shown_at_the_step_that_was_to_be_undone() -> None:
-    first, second = (replace(seen(path, 1, 2), has_undo=True) for path in "12")
-    undone = replace(seen("3", 1, 4), has_undo=True, state="undone")
-    [death] = insight.deaths([first, second, undone], [a_death(5, rolling_back=True)])
-    assert (death.step, death.undoing) == (second, True)
-    [death] = insight.deaths([first, replace(second, state="undone", ended_at=6)], [a_death(5, rolling_back=True)])
-    assert death.step is not None
-    assert death.step.path == "2"
 
 
 def test_the_death_is_told_below_its_step(run: Run, store: Store) -> None:

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from holdfast.core.epitaph import read_epitaph
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Filter, Job, Moment, Worker
-from holdfast.core.times import iso
-from holdfast.insight.words import DECIDED, ago, duration
+from holdfast.core.times import duration, iso
+from holdfast.insight.words import DECIDED, ago
 from holdfast.stores.protocol import Store
 
 SILENT_BEATS = 3  # a worker that missed so many beats is shown as silent
@@ -161,6 +161,19 @@ def endings(events: Sequence[Event]) -> list[Ending]:
         for event in events
         for word, known in _what_it_was(event, late)
     ]
+
+
+def uncounted(job: Job, events: Sequence[Event]) -> int:
+    """Return how many losses of its worker count no longer, or never did: it was one of several jobs in a process that
+    died and was shown innocent, or the store could not be reached. Only of those since its budgets began."""
+    counted = 0
+    for event in events:
+        if event.kind == "zombie":
+            counted += 1
+        sent_back = event.kind == "moved" and event.detail.get("rolling_back")
+        if event.kind in ("revived", "resolved") or sent_back or event.detail.get("decision") == "undo":
+            counted = 0
+    return max(0, counted - job.crashes)
 
 
 def ending_view(ending: Ending) -> dict[str, Any]:

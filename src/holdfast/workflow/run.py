@@ -131,7 +131,7 @@ class Run:
         if undo is not None or not repeatable:
             yield from self._begin(call, base)
         try:
-            value = yield from self._tries(fn, args, kwargs, retry, timeout_s)
+            value = yield from self._tries(Do((call.path, call.name), fn, args, kwargs, timeout_s), retry)
             text = self._encode(call, value)
         except Exception as error:
             yield from self._failed(call, base, error, at_once=not repeatable)
@@ -159,7 +159,7 @@ class Run:
                 return value, text, open_one.record(record), record
 
         try:
-            value, text, answer, record = yield Do(commit)
+            value, text, answer, record = yield Do((call.path, call.name), commit)
         except StoreError:
             raise
         except Exception as error:
@@ -284,10 +284,10 @@ class Run:
             happened = step.state == "recorded" and step.result is not None
             result = decode_value(step.result or "", shape, where, codec=self.app.codec) if happened else None
             point("undo.before")
-            yield Do(undo, (result, *args), kwargs, what="undo")
+            yield Do((step.path, step.name), undo, (result, *args), kwargs, what="undo")
             point("undo.after")
             lease, job = self.attempt.lease, self.attempt.job
-            undone = replace(step, state="undone", attempt=job.attempt, fence=lease.fence, ended_at=self._wall())
+            undone = replace(step, state="undone", attempt=job.attempt, fence=lease.fence, undone_at=self._wall())
             yield from self._write(self._written([undone]))
             self._note((undone,))
 
@@ -312,7 +312,9 @@ class Run:
     def _base(self, call: Call, *, has_undo: bool = False, repeatable: bool = True) -> Step:
         job = self.attempt.job
         if call.known is not None:
-            begun = {"attempt": job.attempt, "fence": self.attempt.lease.fence}
+            begun: dict[str, Any] = {"attempt": job.attempt, "fence": self.attempt.lease.fence}
+            if call.kind == "step":  # what it takes is what this run of it takes; a wait began when it was first met
+                begun["started_at"] = self._wall()
             return replace(call.known, has_undo=has_undo, repeatable=repeatable, **begun)
         with self._lock:
             position = self.replay.next_position()
@@ -382,19 +384,12 @@ class Run:
             for step in steps:
                 self.replay.put(step)
 
-    def _tries(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        retry: Retry | None,
-        timeout_s: float | None,
-    ) -> Operation[Any]:
+    def _tries(self, run_it: Do, retry: Retry | None) -> Operation[Any]:
         tries = retry.attempts_max if retry is not None else 1
         for nth in range(1, tries + 1):
             try:
                 point("step.before")
-                value = yield Do(fn, args, kwargs, timeout_s)
+                value = yield run_it
                 point("step.after")
                 return value
             except Exception:
