@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast import App, Flow, insight
 from holdfast.cli import steps as laid_out
 from holdfast.core.machine import State
-from holdfast.core.records import Job, Record, Step
+from holdfast.core.records import Job, Pulse, Record, Signal, Step
 from holdfast.core.verdict import Failed, Lost, Parked, Succeeded
 from holdfast.errors import Refused
 from holdfast.stores.protocol import Answer, Store
@@ -188,6 +188,96 @@ def test_an_export_has_the_steps(run: Run, store: Store) -> None:
     assert (shown["id"], [each["name"] for each in shown["steps"]]) == (job.id, ["reserve", "charge", "ship"])
 
 
+def shown_steps(run: Run, job: Job) -> list[str]:
+    """The lines of its steps."""
+    lines = run("workflows", "show", job.id).stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("Steps  ("))
+    return lines[at + 2 : lines.index("", at) if "" in lines[at:] else None]
+
+
+def test_what_it_waits_for_is_a_line_of_the_tree(run: Run, store: Store) -> None:
+    soon = store.now().wall + PAST_S + 7200.5
+    asks = asking(store, "Ship it?", "1")
+    [line, below] = shown_steps(run, asks)
+    assert line == "  1  approve Ship it?  waiting     -        1"
+    assert below == "       waits for a person's answer, for as long as it takes"
+    timed = begin(store)
+    put(store, timed, step(store, timed, 1, "Ship it?", kind="approve", state="started", result=str(soon)))
+    awaits = ("signal:approve:1", "signal:approve:2", "signal:note", "job:child-7")
+    put(store, timed, step(store, timed, 2, "shop.pack", kind="start", path="3", result='"child-7"'))
+    settle(store, timed, Parked("asks", wake_at=soon, awaits=awaits, question="Ship it?", inbox=0))
+    until = insight.moment(soon)
+    lines = shown_steps(run, timed)
+    assert re.fullmatch(r"  1  approve Ship it\?            waiting   1 min \d+ s…        1", lines[0])
+    assert lines[1].startswith(f"       waits for a person's answer, until {until}, ")
+    assert lines[2:] == [
+        '  3  start shop.pack             recorded         0 ms        1  "child-7"',
+        "  2  approve (another question)  waiting             -        1",
+        "       waits for a person's answer, for as long as it takes",
+        "     wait note                   waiting             -        1",
+        "       waits for this signal, for as long as it takes",
+        "     result shop.pack            waiting             -        1",
+        "       waits for the end of job child-7, for as long as it takes",
+    ]
+    assert [each["name"] for each in run.json("workflows", "show", timed.id)["steps"]] == ["Ship it?", "shop.pack"]
+    sleeps = begin(store)
+    put(store, sleeps, step(store, sleeps, 1, "sleep", kind="sleep", result=str(soon)))
+    settle(store, sleeps, Parked("sleeps", wake_at=soon))
+    [line, below] = shown_steps(run, sleeps)
+    assert line == "  1  sleep  waiting     -        1"
+    assert below.startswith(f"       waits until {until}, ")
+
+
+def test_the_step_that_it_is_in_is_a_line_of_the_tree(run: Run, store: Store) -> None:
+    job = begin(store, lease_s=600.0)
+    put(store, job, step(store, job, 1, "reserve"))
+    store.beat(job.worker or "", [Pulse(job.lease, in_steps=("1 reserve", "2.1.1 mail"))])
+    assert shown_steps(run, job)[1:] == [
+        "  2      side by side",
+        "           branch 1",
+        "  2.1.1      mail      started      -        1",
+    ]
+    assert "now in      reserve (1), mail (2.1.1)" in run("jobs", "show", job.id).stdout
+    assert run.json("workflows", "show", job.id)["in_steps"] == ["1 reserve", "2.1.1 mail"]
+    assert "in reserve, in mail, on box/1" in run("workflows", "list").stdout
+
+
+def test_a_question_took_as_long_as_its_answer_did_not_come(run: Run, store: Store, clock: FakeClock) -> None:
+    """Whoever was away afterwards, and whether a worker was there to take it up, is not its time."""
+    job, asked_at = begin(store), store.now().wall
+    first = step(store, job, 1, "Ship it?", kind="approve", state="started", result=str(asked_at + 7200))
+    put(store, job, first)
+    settle(store, job, Parked("asks", wake_at=asked_at + 7200, awaits=("signal:approve:1",), question="Ship it?"))
+    clock.advance(5)
+    store.signal(Signal(id="yes", job_id=job.id, name="approve:1", value="true"))
+    clock.advance(40)
+    job = again(store, row(store, job.id))
+    put(store, job, replace(first, state="recorded", result="true", ended_at=store.now().wall, fence=job.fence))
+    put(store, job, step(store, job, 2, "Sure?", kind="approve", result="true"))  # nobody wrote down when it was asked
+    shown = shown_steps(run, job)
+    assert [line.split()[-3] for line in shown] == ["s", "-"]
+    assert "recorded  5.0 s" in shown[0]
+
+
+def test_what_a_step_took_is_the_time_of_its_own_run(run: Run, store: Store, clock: FakeClock) -> None:
+    job = begin(store)
+    began = store.now().wall
+    put(store, job, step(store, job, 1, "pay", has_undo=True, started_at=began, ended_at=began + 2.5))
+    opened = step(store, job, 2, "charge", state="started", repeatable=False, started_at=began)
+    put(store, job, opened, open_step="charge")
+    clock.advance(3)
+    settle(store, row(store, job.id), KILLED)
+    assert re.search(r"charge  started   3\.0 s…  ", shown_steps(run, job)[1])
+    clock.advance(20)
+    run("held", "done", job.id, "--result", "1")  # that somebody said so later does not make it longer
+    assert re.search(r"charge  recorded  3\.0 s…  ", shown_steps(run, job)[1])
+    clock.advance(2 * PAST_S)
+    job = again(store, row(store, job.id))
+    put(store, job, step(store, job, 1, "pay", state="undone", ended_at=began + 2.5, undone_at=store.now().wall))
+    assert re.search(r"pay     undone     2\.5 s  ", shown_steps(run, job)[0])
+    assert run.json("workflows", "show", job.id)["steps"][0]["undone_at"] is not None
+
+
 def test_a_very_long_workflow_is_shown_by_its_ends(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(laid_out, "_ENDS", 2)
     job = begin(store)
@@ -225,6 +315,36 @@ def test_the_death_is_told_below_its_step(run: Run, store: Store) -> None:
     [at] = [number for number, line in enumerate(told) if line.startswith("  2  charge")]
     assert told[at + 1].strip().startswith("worker box/1 died in it, ")
     assert told[at + 1].endswith(": its process was killed by SIGKILL")
+
+
+def test_a_death_that_was_none_and_one_in_a_cell_are_told_as_such(run: Run, store: Store, clock: FakeClock) -> None:
+    job = begin(store)
+    settle(store, job, Lost("expired", "worker box/1 was lost: its lease ran out", {"attempt": 1}))
+    store.beat(job.worker or "", [Pulse(job.lease)])  # it comes back
+    settle(
+        store, again(store, row(store, job.id)), Lost("exit", "its process was killed by SIGSEGV", {"isolated": True})
+    )
+    told = run("workflows", "show", job.id).stdout
+    assert "worker box/1 was taken for dead behind everything that is recorded, attempt 1, " in told
+    assert re.search(
+        r"its process on \S+ died behind everything that is recorded, .* ago: its process was killed", told
+    )
+
+
+def test_a_death_before_its_steps_were_set_aside_is_told_with_them(run: Run, store: Store, clock: FakeClock) -> None:
+    job = begin(store, crashes_max=1)
+    put(store, job, step(store, job, 1, "reserve"), step(store, job, 2, "charge"))
+    clock.advance(1)
+    settle(store, job, KILLED)
+    run("workflows", "retry", job.id, "--from-step", "charge")
+    clock.advance(2 * PAST_S)
+    job = again(store, row(store, job.id))
+    put(store, job, step(store, job, 2, "charge"))
+    lines = run("workflows", "show", job.id).stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("Set aside"))
+    died = [number for number, line in enumerate(lines) if "died behind everything that is recorded" in line]
+    assert died == [at + 3]
+    assert [each["path"] for each in run.json("workflows", "show", job.id)["deaths"]] == [None]
 
 
 # ---------------------------------------------------------------------------------------------- acting

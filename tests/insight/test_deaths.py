@@ -21,7 +21,8 @@ def a_death(at: float, fence: int = 1, **detail: Any) -> Event:
 def seen(path: str, started: float | None, ended: float | None, fence: int = 1, **given: Any) -> Step:
     state = "recorded" if ended is not None else "started"
     known: dict[str, Any] = {"kind": "step", "name": f"step {path}", "state": state, "attempt": 1, "fence": fence}
-    return Step(position=int(path), path=path, started_at=started, ended_at=ended, **known | given)
+    known |= {"position": int(path.rpartition(".")[2])}
+    return Step(path=path, started_at=started, ended_at=ended, **known | given)
 
 
 DEATHS: dict[str, tuple[list[Step], Event, str | None, bool]] = {
@@ -58,10 +59,28 @@ DEATHS: dict[str, tuple[list[Step], Event, str | None, bool]] = {
         "2",
         False,
     ),
-    "not at one that waits beside it": (
-        [seen("1", 1, None, kind="wait"), seen("2", 6, 7, fence=3)],
+    "not at one that waits in another branch": (
+        [seen("2.1.1", 1, None, kind="wait"), seen("2.2.2", 6, 7, fence=3)],
+        a_death(5),
+        "2.2.2",
+        False,
+    ),
+    "not at one that waits in a task beside": (
+        [seen("~1.1", 1, None, kind="approve"), seen("2", 6, 7, fence=3)],
         a_death(5),
         "2",
+        False,
+    ),
+    "not behind one that waited": (
+        [seen("1", 1, 7, fence=3, kind="wait"), seen("2", 7, 8, fence=3)],
+        a_death(5),
+        "1",
+        False,
+    ),
+    "not behind one that waited in a branch": (
+        [seen("2.1.1", 1, 7, fence=3, kind="wait"), seen("3", 7, 8, fence=3)],
+        a_death(5),
+        "2.1.1",
         False,
     ),
     "before what it waited for came": ([seen("1", 1, None, kind="wait")], a_death(5), "1", False),

@@ -90,9 +90,11 @@ def _of_branch(branch: insight.Branch, told: Told) -> _Line:
 def _of_step(step: Step, depth: int, told: Told) -> _Line:
     attempt = str(step.attempt) if step.attempt else "copied"
     below = [_died(death, told) for death in told.lost if death.step is step]
+    if _waits(step, told):
+        below.append(_awaits(step, told))
     if step.error is not None:
         below.append(f"raised {step.error}")
-    cells = (step.path, "  " * depth + clean(_called(step)), _state(step, told), _took(step, told), attempt)
+    cells = (clean(step.path), "  " * depth + clean(_called(step)), _state(step, told), _took(step, told), attempt)
     return _Line(cells, _returned(step, told), tuple(below), depth)
 
 
@@ -147,9 +149,7 @@ def _is_for(step: Step, event: Event) -> bool:
 
 
 def _returned(step: Step, told: Told) -> str:
-    if _waits(step, told):
-        return _awaits(step, told)
-    if step.state == "started" or step.error is not None:
+    if step.state == "started" or step.error is not None or _waits(step, told):
         return ""
     value = insight.result_of(step)
     if step.kind == "sleep":
@@ -160,12 +160,18 @@ def _returned(step: Step, told: Told) -> str:
 
 def _awaits(step: Step, told: Told) -> str:
     until = _until(step)
+    at_most = "for as long as it takes"
     if until is not None:
-        return f"{insight.duration(until - told.now.wall)} more, until {insight.moment(until)}"
-    if step.kind == "result":
-        jobs = [what.partition(":")[2] for what in told.job.awaits or () if what.startswith("job:")]
-        return f"of job {jobs[0]}" if len(jobs) == 1 else "of a job"
-    return "until it is answered" if step.kind == "approve" else "until it comes"
+        at_most = f"until {insight.moment(until)}, {insight.duration(until - told.now.wall)} more"
+    if step.kind == "sleep":
+        return f"waits {at_most}"
+    things = {"approve": "a person's answer", "wait": "this signal", "result": f"the end of {_child(told)}"}
+    return f"waits for {things[step.kind]}, {at_most}"
+
+
+def _child(told: Told) -> str:
+    jobs = [what.partition(":")[2] for what in told.job.awaits or () if what.startswith("job:")]
+    return f"job {jobs[0]}" if len(jobs) == 1 else "its job"
 
 
 def _died(death: insight.Death, told: Told) -> str:
@@ -175,10 +181,13 @@ def _died(death: insight.Death, told: Told) -> str:
     if death.undoing:
         where = "undoing it"
     elif death.step is None:
-        where = death.place if death.name is not None else "behind this"
+        where = death.place
     attempt = f", attempt {detail['attempt']}" if "attempt" in detail else ""
     cause = str(detail.get("cause", "unknown")).removeprefix(f"worker {worker} was lost: ")
-    return f"worker {worker} died {where}{attempt}, {insight.ago(event.at, told.now)}: {cause}"
+    who = f"its process on {worker}" if detail.get("isolated") else f"worker {worker}"
+    lived = any(each.kind == "stale_report" and each.fence == event.fence for each in told.events)
+    fate = "was taken for dead" if lived else "died"
+    return f"{who} {fate} {where}{attempt}, {insight.ago(event.at, told.now)}: {cause}"
 
 
 # ------------------------------------------------------------------------------------------------ lines

@@ -29,9 +29,11 @@ _AUTOPSY = {
     "lease_until": "lease end",
     "seconds_overdue": "overdue",
     "attempt": "attempt",
+    "claimed_at": "claimed at",
     "started": "had begun",
+    "isolated": "own process",
     "step": "step",
-    "rolling_back": "rolling back",
+    "rolling_back": "undoing",
     "progress": "progress",
     "note": "note",
     "rss_mb": "memory",
@@ -102,8 +104,8 @@ def _facts(job: Job, now: Moment, names: insight.Names, uncounted: int) -> Itera
     if job.open_step is not None:
         yield "open step", f"{job.open_step}: started, not recorded, must not be repeated"
     if uncounted:
-        lost = insight.counted(uncounted, "loss of its worker", "losses of its worker")
-        yield "taken back", f"{lost} since its budgets began: not its doing, so not counted as a crash"
+        were = "loss of its worker, which was" if uncounted == 1 else "losses of its worker, which were"
+        yield "not counted", f"{uncounted} {were} not its doing"
     if job.zombies > job.crashes + uncounted:
         yield "zombies", f"{job.zombies} over its life"
     if job.in_steps and job.state == "running":
@@ -168,7 +170,7 @@ def _worded(name: str, value: Any) -> str:
             return f"{value:.0f} MB"
         case float() if name == "progress":
             return f"{value:.0%}"
-        case str() if name in ("last_beat", "lease_until"):
+        case str() if name in ("last_beat", "lease_until", "claimed_at"):
             return value.replace("T", " ")
         case str():
             return value

@@ -126,5 +126,13 @@ def _next(event: Event, opened: Sequence[Step], undoing: bool) -> Step | None:
     """Return the one that it would have come to: undos go backwards. What waits beside it is not where it was."""
     if undoing:
         return opened[-1] if opened else None
-    moving = [step for step in opened if step.kind not in WAITS or (step.started_at or _FOREVER) > event.at]
-    return next(iter(moving or opened), None)
+    waits = [step for step in opened if step.kind in WAITS and (step.started_at or _FOREVER) <= event.at]
+    moving = (step for step in opened if step not in waits and all(_are_beside(step, wait) for wait in waits))
+    return next(moving, None) or next(iter(opened), None)
+
+
+def _are_beside(step: Step, other: Step) -> bool:
+    """Say whether neither is behind the other: they part at a branch, or one is on the line of a task beside."""
+    parts = zip(step.path.split("."), other.path.split("."), strict=False)
+    part, (one, two) = next((place, pair) for place, pair in enumerate(parts) if pair[0] != pair[1])
+    return part % 2 == 1 or "~" in one + two

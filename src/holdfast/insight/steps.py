@@ -41,11 +41,11 @@ def step_view(step: Step) -> dict[str, Any]:
 
 
 def result_of(step: Step) -> Any:
-    """Return what a step returned. What stands there while it waits is no result, and a sleep's is an instant."""
+    """Return what a step returned. What stands there while it waits is no result; some results are instants."""
     if step.state == "started":
         return None
     value = parsed(step.result)
-    return iso(value) if step.kind == "sleep" and isinstance(value, int | float) else value
+    return iso(value) if step.kind in ("sleep", "now") and isinstance(value, int | float) else value
 
 
 # ------------------------------------------------------------------------------------------- as a tree

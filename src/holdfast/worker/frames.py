@@ -8,17 +8,22 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.errors import HoldfastError
+
 _HOUSE = f"{Path(__file__).parents[1]}/"
 _GUESTS = (f"{_HOUSE}demo/", f"{_HOUSE}testing/")  # these are written as users would
 _MACHINERY = (threading.__file__, f"{Path(asyncio.__file__).parent}/")  # what calls us
 
+_CALLERS = ("_do",)  # where the functions of steps are called
+
 
 def trace_of(error: BaseException) -> str:
-    """Write the traceback of what left a handler. Between it and the top, and between two functions of its author, our
-    own frames are left out; where the error was raised by us, how that came about is shown."""
+    """Write the traceback of what left a handler. Above its author's functions, and between them, our own frames are
+    left out; below them only where they may tell something: not where we call a function that has no frame, being
+    written in C, and not where the error is our answer to what he did."""
     told = traceback.TracebackException.from_exception(error)
     for each in _chained(told):
-        each.stack = _without_ours(each.stack)
+        each.stack = _without_ours(each.stack, answers=each is told and isinstance(error, HoldfastError))
     return "".join(told.format())
 
 
@@ -27,13 +32,15 @@ def stack_text(frames: traceback.StackSummary) -> str:
     return "".join(_without_ours(frames).format())
 
 
-def _without_ours(frames: traceback.StackSummary) -> traceback.StackSummary:
+def _without_ours(frames: traceback.StackSummary, answers: bool = False) -> traceback.StackSummary:
     theirs = [place for place, frame in enumerate(frames) if not _is_ours(frame.filename)]
     first = next((place for place in theirs if not frames[place].filename.startswith(_MACHINERY)), None)
     if first is None:
         return frames
-    kept = {place for place in theirs if place >= first} | set(range(theirs[-1], len(frames)))
-    return traceback.StackSummary.from_list([frames[place] for place in sorted(kept)])
+    kept = [frames[place] for place in theirs if place >= first]
+    if not answers and frames[-1].name not in _CALLERS:
+        kept += frames[theirs[-1] + 1 :]
+    return traceback.StackSummary.from_list(kept)
 
 
 def _is_ours(file: str) -> bool:

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from holdfast.app import App
@@ -243,6 +243,13 @@ class _Attempt(Attempt):
         super().move(now, progress, note)
         if now - self._told_at >= MOVED_S:
             self.tell()
+
+    @contextlib.contextmanager
+    def inside(self, path: str, name: str) -> Iterator[None]:
+        """Pass it on at once: the process may not live to do it later."""
+        with super().inside(path, name):
+            self.tell_news()
+            yield
 
     def tell_news(self) -> None:
         """Pass on what has not been said yet: how far it is, and in which steps."""
