@@ -149,7 +149,7 @@ def _is_for(step: Step, event: Event) -> bool:
 
 
 def _returned(step: Step, told: Told) -> str:
-    if step.state == "started" or step.error is not None or _waits(step, told):
+    if step.ended_at is None or step.error is not None or _waits(step, told):
         return ""
     value = insight.result_of(step)
     if step.kind == "sleep":

@@ -43,7 +43,7 @@ _AUTOPSY = {
     "log": "last lines",
     "stack": "stack",
 }
-_LABELS = {"log": _AUTOPSY["log"]}  # of what other events tell
+_LABELS = {name: _AUTOPSY[name] for name in ("log", "rolling_back")}  # of what other events tell
 _SAID_ELSEWHERE = {"fence_after", "worker", "in_steps"}
 
 
