@@ -22,7 +22,7 @@ from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run
-from tests.factory import add, again, enrol, job_in, make_job, row, settle, start
+from tests.factory import EXPIRED, a_step, add, again, enrol, job_in, make_job, record, row, settle, start, start_flow
 
 # A title change, a colour, a carriage return that overwrites, a C1 escape, a bidi override, a bell, a line of its own.
 EVIL = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\rover\x9b2J\u202edrawkcab\nfaked line\x7f"
@@ -259,3 +259,37 @@ def test_the_story_of_a_job_that_was_revived_and_then_succeeded(run: Run, store:
     run("dead", "revive", job.id)
     settle(store, again(store, row(store, job.id)), Succeeded())
     assert "It succeeded at attempt 2" in run("jobs", "show", job.id).stdout
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_workflow_on_a_terminal_has_straight_columns_and_whole_commands(
+    folder: Path, store: Store, columns: int
+) -> None:
+    job = start_flow(store, id="01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d", task="shop.checkout")
+    names = ["reserve", "\u8377\u7269\u3092\u9001\u308b", "print the label and glue it to the parcel of the customer"]
+    steps = [a_step(place, name=name, result=f'"{name * 3}"') for place, name in enumerate(names, 1)]
+    opened = a_step(4, "started", name="charge", repeatable=False)
+    record(store, job, *steps, opened, open_step="charge")
+    settle(store, row(store, job.id), EXPIRED)
+    shown = on_a_terminal(
+        folder, "workflows", "show", job.id, columns=columns, HOLDFAST_DB=f"sqlite:///{folder}/jobs.db"
+    )
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert all(screen.columns(line) <= columns for line in lines if "holdfast " not in line)
+    assert any(line.strip().endswith(f"holdfast held approve {job.id} --fence 2") for line in lines)
+    head = next(line for line in lines if line.split() == ["STEP", "STATE", "TOOK", "ATTEMPT", "RESULT"])
+    rows = [line for line in lines if re.match(r"  [1234]  ", line)]
+    for word in ("recorded", "started"):
+        places = {screen.columns(line[: line.index(word)]) for line in rows if word in line}
+        assert places == {head.index("STATE")}
+    assert len(rows) == 4
+
+
+def test_cells_are_measured_in_columns() -> None:
+    assert [screen.columns(text) for text in ("abc", "\u65e5\u672c", "e\u0301")] == [3, 4, 1]
+    assert [screen.fitted("\u65e5\u672c\u8a9e", room) for room in (6, 5, 4)] == [
+        "\u65e5\u672c\u8a9e",
+        "\u65e5\u672c\u2026",
+        "\u65e5\u2026",
+    ]
+    assert (screen.padded("\u65e5", 3), screen.padded("a", 3, right=True)) == ("\u65e5 ", "  a")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from holdfast import App, Flow, insight
 from holdfast.cli import steps as laid_out
 from holdfast.core.machine import State
-from holdfast.core.records import Event, Filter, Job, Record, Step
+from holdfast.core.records import Filter, Job, Pulse, Record, Signal, Step
 from holdfast.core.verdict import Failed, Lost, Parked, Succeeded
 from holdfast.errors import Refused, UsageError
 from holdfast.stores.protocol import Answer, Store
@@ -23,7 +23,7 @@ from tests.cli.conftest import PAST_S, Run
 from tests.factory import again, enrol, row, settle, start
 
 STEP = {"name", "state", "attempt", "started_at", "ended_at", "result", "error"}
-MORE = {"path", "kind", "has_undo", "repeatable", "deaths"}
+MORE = {"path", "kind", "has_undo", "repeatable", "undone_at", "deaths"}
 KILLED = Lost("exit", "worker box/1 was lost: its process was killed by SIGKILL")
 
 
@@ -152,7 +152,17 @@ def test_the_shapes_of_json(run: Run, store: Store) -> None:
     assert story["steps"][0]["result"] == "ok"
     shown = run.json("workflows", "show", job.id)
     assert shown.keys() - story.keys() == {
-        *("at_step", "known_steps", "rolling_back", "open_step", "parent", "waits_for", "set_aside"),
+        *(
+            "at_step",
+            "known_steps",
+            "rolling_back",
+            "open_step",
+            "in_steps",
+            "parent",
+            "waits_for",
+            "deaths",
+            "set_aside",
+        ),
     }
     assert [each.keys() for each in shown["steps"]] == [STEP | MORE] * 2
     assert (shown["open_step"], shown["rolling_back"], shown["waits_for"]) == ("charge", False, None)
@@ -177,6 +187,96 @@ def test_an_export_has_the_steps(run: Run, store: Store) -> None:
     [line] = run("jobs", "export").stdout.splitlines()
     shown = json.loads(line)
     assert (shown["id"], [each["name"] for each in shown["steps"]]) == (job.id, ["reserve", "charge", "ship"])
+
+
+def shown_steps(run: Run, job: Job) -> list[str]:
+    """The lines of its steps."""
+    lines = run("workflows", "show", job.id).stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("Steps  ("))
+    return lines[at + 2 : lines.index("", at) if "" in lines[at:] else None]
+
+
+def test_what_it_waits_for_is_a_line_of_the_tree(run: Run, store: Store) -> None:
+    soon = store.now().wall + PAST_S + 7200.5
+    asks = asking(store, "Ship it?", "1")
+    [line, below] = shown_steps(run, asks)
+    assert line == "  1  approve Ship it?  waiting     -        1"
+    assert below == "       waits for a person's answer, for as long as it takes"
+    timed = begin(store)
+    put(store, timed, step(store, timed, 1, "Ship it?", kind="approve", state="started", result=str(soon)))
+    awaits = ("signal:approve:1", "signal:approve:2", "signal:note", "job:child-7")
+    put(store, timed, step(store, timed, 2, "shop.pack", kind="start", path="3", result='"child-7"'))
+    settle(store, timed, Parked("asks", wake_at=soon, awaits=awaits, question="Ship it?", inbox=0))
+    until = insight.moment(soon)
+    lines = shown_steps(run, timed)
+    assert re.fullmatch(r"  1  approve Ship it\?            waiting   1 min \d+ s…        1", lines[0])
+    assert lines[1].startswith(f"       waits for a person's answer, until {until}, ")
+    assert lines[2:] == [
+        '  3  start shop.pack             recorded         0 ms        1  "child-7"',
+        "  2  approve (another question)  waiting             -        1",
+        "       waits for a person's answer, for as long as it takes",
+        "     wait note                   waiting             -        1",
+        "       waits for this signal, for as long as it takes",
+        "     result shop.pack            waiting             -        1",
+        "       waits for the end of job child-7, for as long as it takes",
+    ]
+    assert [each["name"] for each in run.json("workflows", "show", timed.id)["steps"]] == ["Ship it?", "shop.pack"]
+    sleeps = begin(store)
+    put(store, sleeps, step(store, sleeps, 1, "sleep", kind="sleep", result=str(soon)))
+    settle(store, sleeps, Parked("sleeps", wake_at=soon))
+    [line, below] = shown_steps(run, sleeps)
+    assert line == "  1  sleep  waiting     -        1"
+    assert below.startswith(f"       waits until {until}, ")
+
+
+def test_the_step_that_it_is_in_is_a_line_of_the_tree(run: Run, store: Store) -> None:
+    job = begin(store, lease_s=600.0)
+    put(store, job, step(store, job, 1, "reserve"))
+    store.beat(job.worker or "", [Pulse(job.lease, in_steps=("1 reserve", "2.1.1 mail"))])
+    assert shown_steps(run, job)[1:] == [
+        "  2      side by side",
+        "           branch 1",
+        "  2.1.1      mail      started      -        1",
+    ]
+    assert "now in      reserve (1), mail (2.1.1)" in run("jobs", "show", job.id).stdout
+    assert run.json("workflows", "show", job.id)["in_steps"] == ["1 reserve", "2.1.1 mail"]
+    assert "in reserve, in mail, on box/1" in run("workflows", "list").stdout
+
+
+def test_a_question_took_as_long_as_its_answer_did_not_come(run: Run, store: Store, clock: FakeClock) -> None:
+    """Whoever was away afterwards, and whether a worker was there to take it up, is not its time."""
+    job, asked_at = begin(store), store.now().wall
+    first = step(store, job, 1, "Ship it?", kind="approve", state="started", result=str(asked_at + 7200))
+    put(store, job, first)
+    settle(store, job, Parked("asks", wake_at=asked_at + 7200, awaits=("signal:approve:1",), question="Ship it?"))
+    clock.advance(5)
+    store.signal(Signal(id="yes", job_id=job.id, name="approve:1", value="true"))
+    clock.advance(40)
+    job = again(store, row(store, job.id))
+    put(store, job, replace(first, state="recorded", result="true", ended_at=store.now().wall, fence=job.fence))
+    put(store, job, step(store, job, 2, "Sure?", kind="approve", result="true"))  # nobody wrote down when it was asked
+    shown = shown_steps(run, job)
+    assert [line.split()[-3] for line in shown] == ["s", "-"]
+    assert "recorded  5.0 s" in shown[0]
+
+
+def test_what_a_step_took_is_the_time_of_its_own_run(run: Run, store: Store, clock: FakeClock) -> None:
+    job = begin(store)
+    began = store.now().wall
+    put(store, job, step(store, job, 1, "pay", has_undo=True, started_at=began, ended_at=began + 2.5))
+    opened = step(store, job, 2, "charge", state="started", repeatable=False, started_at=began)
+    put(store, job, opened, open_step="charge")
+    clock.advance(3)
+    settle(store, row(store, job.id), KILLED)
+    assert re.search(r"charge  started   3\.0 s…  ", shown_steps(run, job)[1])
+    clock.advance(20)
+    run("held", "done", job.id, "--result", "1")  # that somebody said so later does not make it longer
+    assert re.search(r"charge  recorded  3\.0 s…  ", shown_steps(run, job)[1])
+    clock.advance(2 * PAST_S)
+    job = again(store, row(store, job.id))
+    put(store, job, step(store, job, 1, "pay", state="undone", ended_at=began + 2.5, undone_at=store.now().wall))
+    assert re.search(r"pay     undone     2\.5 s  ", shown_steps(run, job)[0])
+    assert run.json("workflows", "show", job.id)["steps"][0]["undone_at"] is not None
 
 
 def test_a_very_long_workflow_is_shown_by_its_ends(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,64 +310,42 @@ def test_progress_goes_by_what_was_set_aside_and_by_the_last_one_that_was_done(r
 # ---------------------------------------------------------------------------------------- who died where
 
 
-def a_death(at: float, fence: int = 1, **detail: Any) -> Event:
-    return Event(1, "j", at, "zombie", fence, "w", None, {"cause": "SIGKILL", **detail})
-
-
-def seen(path: str, started: float | None, ended: float | None, fence: int = 1, **given: Any) -> Step:
-    state = "recorded" if ended is not None else "started"
-    known: dict[str, Any] = {"kind": "step", "name": f"step {path}", "state": state, "attempt": 1, "fence": fence}
-    return Step(position=int(path), path=path, started_at=started, ended_at=ended, **known | given)
-
-
-DEATHS: dict[str, tuple[list[Step], Event, str | None, bool]] = {
-    "in one that is open": ([seen("1", 1, 2), seen("2", 3, None)], a_death(5), "2", True),
-    "in one that somebody answered for": ([seen("1", 1, 2), seen("2", 3, 9)], a_death(5), "2", True),
-    "in one that is named, and was undone since": (
-        [seen("1", 1, 2), seen("2", 3, 9, fence=4, state="undone"), seen("3", 8, 9, fence=3)],
-        a_death(5, step="step 2"),
-        "2",
-        True,
-    ),
-    "in a plain one, recorded later": ([seen("1", 1, 2), seen("2", 6, 7, fence=3)], a_death(5), "2", False),
-    "not in one that another attempt has open": (
-        [seen("1", 1, 2), seen("2", 3, None, fence=3), seen("3", 6, 7, fence=3)],
-        a_death(5),
-        "3",
-        False,
-    ),
-    "behind all": ([seen("1", 1, 2), seen("2", 3, 4)], a_death(5), None, False),
-    "at the very end of one": ([seen("1", 1, 5), seen("2", 5, 6, fence=3)], a_death(5), "2", False),
-}
-
-
-@pytest.mark.parametrize(("steps", "event", "path", "inside"), DEATHS.values(), ids=DEATHS.keys())
-def test_a_death_is_shown_at_its_step(steps: list[Step], event: Event, path: str | None, inside: bool) -> None:
-    [death] = insight.deaths(steps, [event])
-    assert (death.step.path if death.step else None, death.inside, death.undoing) == (path, inside, False)
-
-
-def test_a_death_among_branches_is_shown_in_each_that_was_open() -> None:
-    steps = [seen("1", 1, None), seen("2", 1, None)]
-    assert [death.step for death in insight.deaths(steps, [a_death(5)])] == steps
-
-
-def test_a_death_while_undoing_is_shown_at_the_step_that_was_to_be_undone() -> None:
-    first, second = (replace(seen(path, 1, 2), has_undo=True) for path in "12")
-    undone = replace(seen("3", 1, 4), has_undo=True, state="undone")
-    [death] = insight.deaths([first, second, undone], [a_death(5, rolling_back=True)])
-    assert (death.step, death.undoing) == (second, True)
-    [death] = insight.deaths([first, replace(second, state="undone", ended_at=6)], [a_death(5, rolling_back=True)])
-    assert death.step is not None
-    assert death.step.path == "2"
-
-
 def test_the_death_is_told_below_its_step(run: Run, store: Store) -> None:
     job = with_open_step(store, "charge")
     told = run("workflows", "show", job.id).stdout.splitlines()
     [at] = [number for number, line in enumerate(told) if line.startswith("  2  charge")]
     assert told[at + 1].strip().startswith("worker box/1 died in it, ")
     assert told[at + 1].endswith(": its process was killed by SIGKILL")
+
+
+def test_a_death_that_was_none_and_one_in_a_cell_are_told_as_such(run: Run, store: Store, clock: FakeClock) -> None:
+    job = begin(store)
+    settle(store, job, Lost("expired", "worker box/1 was lost: its lease ran out", {"attempt": 1}))
+    store.beat(job.worker or "", [Pulse(job.lease)])  # it comes back
+    settle(
+        store, again(store, row(store, job.id)), Lost("exit", "its process was killed by SIGSEGV", {"isolated": True})
+    )
+    told = run("workflows", "show", job.id).stdout
+    assert "worker box/1 was taken for dead behind everything that is recorded, attempt 1, " in told
+    assert re.search(
+        r"its process on \S+ died behind everything that is recorded, .* ago: its process was killed", told
+    )
+
+
+def test_a_death_before_its_steps_were_set_aside_is_told_with_them(run: Run, store: Store, clock: FakeClock) -> None:
+    job = begin(store, crashes_max=1)
+    put(store, job, step(store, job, 1, "reserve"), step(store, job, 2, "charge"))
+    clock.advance(1)
+    settle(store, job, KILLED)
+    run("workflows", "retry", job.id, "--from-step", "charge")
+    clock.advance(2 * PAST_S)
+    job = again(store, row(store, job.id))
+    put(store, job, step(store, job, 2, "charge"))
+    lines = run("workflows", "show", job.id).stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("Set aside"))
+    died = [number for number, line in enumerate(lines) if "died behind everything that is recorded" in line]
+    assert died == [at + 3]
+    assert [each["path"] for each in run.json("workflows", "show", job.id)["deaths"]] == [None]
 
 
 # ---------------------------------------------------------------------------------------------- acting

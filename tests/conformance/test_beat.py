@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core import acts
 from holdfast.core.machine import State
@@ -24,6 +25,7 @@ from tests.factory import (
     settle,
     stale_reports,
     start,
+    start_flow,
 )
 
 NOTHING = BeatAnswer()
@@ -155,6 +157,21 @@ def test_a_beat_tells_when_the_handler_moved_last(store: Store, clock: FakeClock
     assert row(store, job.id).moved_at == moved_at
     settle(store, job, Released(started=True, cause="the worker stopped"))
     assert again(store, row(store, job.id), job.worker).moved_at is None, "the next attempt has not moved yet"
+
+
+def test_a_beat_tells_in_which_steps_a_workflow_is(store: Store) -> None:
+    worker = enrol(store)
+    job, other = start_flow(store, worker), start_flow(store, worker)
+    assert job.in_steps is None
+    told = ("2.1.1 mail", '2.2.1 print "it"')
+    store.beat(worker, [Pulse(job.lease, in_steps=told), Pulse(other.lease)])
+    assert (row(store, job.id).in_steps, row(store, other.id).in_steps) == (list(told), None)
+    store.beat(worker, [Pulse(job.lease), Pulse(other.lease, in_steps=())])
+    assert (row(store, job.id).in_steps, row(store, other.id).in_steps) == (list(told), [])
+    store.beat(worker, [Pulse(replace(job.lease, fence=job.fence - 1), in_steps=("9 no",))])
+    assert row(store, job.id).in_steps == list(told), "a zombie tells nothing"
+    settle(store, job, Released(started=True, cause="the worker stopped"))
+    assert again(store, row(store, job.id), worker).in_steps is None, "the next attempt is in none yet"
 
 
 def test_a_job_taken_ahead_counts_as_started_from_the_first_beat_that_says_so(store: Store) -> None:

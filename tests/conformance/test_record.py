@@ -78,9 +78,9 @@ def test_an_undo_leaves_the_result_and_says_which_attempt_did_it(store: Store) -
     job = start_flow(store)
     first = a_step(1, result='"paid"', arguments="[1]", has_undo=True)
     record(store, job, first)
-    undone = a_step(1, "undone", attempt=4, fence=6, started_at=50.0, ended_at=60.0, name="x", arguments=None)
+    undone = a_step(1, "undone", attempt=4, fence=6, started_at=50.0, undone_at=60.0, name="x", arguments=None)
     record(store, job, undone)
-    expected = [replace(first, state="undone", attempt=4, fence=6, ended_at=60.0)]
+    expected = [replace(first, state="undone", attempt=4, fence=6, undone_at=60.0)]
     assert store.steps(job.id) == expected
     for state in ("started", "recorded", "undone"):  # and that is its end
         assert record(store, job, a_step(1, state, attempt=9, result="9", ended_at=99.0)) is ACCEPTED

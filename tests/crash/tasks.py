@@ -246,6 +246,21 @@ def die(order: str, what: str, deaths: int) -> str:
     return what
 
 
+def linger(order: str) -> str:
+    """Wait for the file `go`, and end the process the first time."""
+    while not (FOLDER / "go").exists():
+        time.sleep(0.01)
+    return die(order, "linger", 1)
+
+
+@app.workflow(name="lingering", retry=AGAIN)
+def lingering(flow: Flow, number: str) -> str:
+    """A workflow whose second step takes its time and kills its process. Nothing is written down before it."""
+    flow.step(enter, number, "begin", name="begin")
+    flow.step(linger, number, name="linger")
+    return flow.step(enter, number, "end", name="end")
+
+
 @app.workflow(name="deadly", retry=AGAIN, crashes_max=3)
 def deadly(flow: Flow, number: str, deaths: int, careful: bool = False) -> str:
     """A workflow whose second step kills its process; it waits for a moment before."""

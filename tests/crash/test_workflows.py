@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 
+from holdfast import insight
 from holdfast.core.machine import State
 from tests.crash.world import World, until
 
@@ -131,3 +132,19 @@ def test_a_workflow_in_a_process_of_its_own_costs_nobody_else_anything(world: Wo
     assert world.row(plain.id).crashes == 0
     world.app.resolve(jobs["careful"], "done", result="it happened", by="ann")
     assert world.app.get(jobs["careful"]).result(60) == "it happened"
+
+
+@pytest.mark.slow  # starts a worker, which tells of a step only after a second in it
+@pytest.mark.parametrize("flags", [(), ("--isolate",)], ids=["in the worker", "in a cell"])
+@pytest.mark.parametrize("db", ["sqlite", "postgres"], indirect=True)
+def test_the_autopsy_names_the_plain_step_in_which_the_worker_died(world: World, flags: tuple[str, ...]) -> None:
+    world.worker("w", *flags)
+    job = world.tasks.lingering.using(id="l1").enqueue("l1").id
+    until(lambda: world.row(job).in_steps == ["2 linger"], "the beat has told of the step")
+    world.go()
+    world.until_state(job, "done")
+    [event] = world.events(job, "zombie")
+    assert (event.detail["step"], event.detail["in_steps"]) == ("linger", ["2 linger"])
+    [death] = insight.deaths(world.app.steps(job), [event])
+    assert (death.place, death.inside) == ("in linger (2)", True)
+    assert entries(world, "l1") == ["begin", "linger", "linger", "end"]

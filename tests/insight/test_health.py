@@ -6,6 +6,7 @@ import re
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from holdfast import insight
 from holdfast.cli.main import cli
@@ -16,7 +17,7 @@ from holdfast.insight.health import SLOW_LEAST_S, STILL_S
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.factory import EXPIRED, add, again, claim, enrol, row, settle, start
+from tests.factory import EXPIRED, add, again, claim, enrol, revive, row, settle, start
 
 BEAT_S = 10.0  # of a worker
 
@@ -65,6 +66,44 @@ def test_dead_when_no_beat_came_until_the_lease_ran_out(store: Store, clock: Fak
         "A reaper will settle it.",
     )
     assert insight.explain(store, row(store, job.id)).answers == (("recover it now", "holdfast scan --fix"),)
+
+
+def test_silent_when_the_lease_of_this_very_job_is_not_renewed(store: Store, clock: FakeClock) -> None:
+    """A job may have a shorter lease than its worker beats for."""
+    job = start(store, lease_s=6.0, beat_s=2.0)
+    beat(store, job)
+    clock.advance(4.0)
+    assert told(store, job)[0] == "well"
+    clock.advance(0.5)
+    assert told(store, job) == (
+        "silent",
+        "Perhaps its worker is dead, frozen or cut off: its lease was not renewed for 4.5 s, though that is due every "
+        "2.0 s. A reaper will settle it when its lease ends, in 1.5 s, or as soon as the death is proved.",
+    )
+
+
+def test_losses_that_do_not_count_are_counted(store: Store, clock: FakeClock) -> None:
+    """Of several jobs in a process that died all are suspects, and who comes to an end afterwards was innocent."""
+    job = start(store, crashes_max=9, attempts_max=9)
+    told_of = [
+        (Lost("exit", "killed", suspects=2), 1, 0),
+        (Failed("oops"), 0, 1),
+        (Lost("exit", "killed", excused=True), 0, 2),
+        (Lost("exit", "killed"), 1, 2),
+    ]
+    for outcome, crashes, uncounted in told_of:
+        settle(store, job, outcome)
+        seen = row(store, job.id)
+        assert (seen.crashes, insight.uncounted(seen, store.journal(job.id))) == (crashes, uncounted)
+        clock.advance(3600)
+        job = again(store, seen)
+
+
+def test_losses_of_before_a_person_gave_it_fresh_budgets_are_past(store: Store) -> None:
+    job = start(store, on_crash="fail")
+    settle(store, job, Lost("exit", "killed"))
+    assert revive(store, row(store, job.id))
+    assert insight.uncounted(row(store, job.id), store.journal(job.id)) == 0
 
 
 def test_dead_when_its_worker_is_gone_though_the_lease_has_not_ended(store: Store, clock: FakeClock) -> None:
@@ -135,8 +174,13 @@ def test_perhaps_hung_when_it_is_still_for_longer_than_it_moved(store: Store, cl
     beat(store, job)
     word, sentence = told(store, job)
     assert word == "hung"
-    assert sentence.startswith("Perhaps it hangs: its worker beats, but it moved for ")
+    assert sentence.startswith("Perhaps it hangs: its worker beats, but it has been still for ")
+    assert f", after it had moved for {insight.duration(moved_s)}. " in sentence
     assert sentence.endswith("Nothing stops it but a person: it has no timeout_s and no stall_s.")
+    stop = ("stop it", f"holdfast jobs cancel {job.id} --fence {job.fence}")
+    assert insight.explain(store, row(store, job.id)).answers == (stop,)
+    asked = replace(row(store, job.id), cancel_requested=True)
+    assert insight.explain(store, asked).answers == ()
 
 
 def test_one_that_never_tells_of_progress_is_not_said_to_hang(store: Store, clock: FakeClock) -> None:

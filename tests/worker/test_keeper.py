@@ -13,7 +13,7 @@ from holdfast.core.verdict import Succeeded
 from holdfast.errors import Cancelled, LeaseLost, StoreUnavailable
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from holdfast.worker.attempt import Attempt
+from holdfast.worker.attempt import TOLD_MAX, Attempt
 from holdfast.worker.keeper import Keeper
 from tests.factory import EXPIRED, enrol, row, settle, start
 from tests.worker.house import House, until
@@ -185,6 +185,57 @@ def test_every_beat_says_how_long_the_handler_has_been_still(desk: Desk) -> None
         desk.clock.advance(seconds - (desk.clock.wall() - moved_at))
         [[pulse]] = desk.beat()
         assert (pulse.still_s, desk.row(attempt).moved_at) == (seconds, moved_at)
+
+
+def test_a_step_is_told_once_it_is_no_short_one_and_again_when_it_is_over(desk: Desk) -> None:
+    attempt = desk.keep(lease_s=600.0, workflow=True)
+    desk.beat()
+    with attempt.inside("1", "reserve"), attempt.inside("2.1.1", "mail it"):
+        desk.clock.advance(1.0)
+        assert desk.beat() == [], "it was not there when the keeper looked before"
+        desk.clock.advance(1.0)
+        [[pulse]] = desk.beat()
+        assert pulse.in_steps == ("1 reserve", "2.1.1 mail it")
+        assert desk.row(attempt).in_steps == ["1 reserve", "2.1.1 mail it"]
+        desk.clock.advance(1.0)
+        assert desk.beat() == [], "nothing new to tell"
+        desk.clock.advance(250.0)
+        [[pulse]] = desk.beat()
+        assert pulse.in_steps is None, "a beat that is due anyway"
+    for _ in range(2):
+        desk.clock.advance(1.0)
+        sent = desk.beat()
+    assert [pulse.in_steps for [pulse] in sent] == [()]
+    assert desk.row(attempt).in_steps == []
+
+
+def test_short_steps_go_with_a_beat_that_is_due_anyway(desk: Desk) -> None:
+    attempt = desk.keep(lease_s=600.0, workflow=True)
+    desk.beat()
+    for number in range(5):
+        with attempt.inside(str(number), "short"):
+            desk.clock.advance(1.0)
+            assert desk.beat() == []
+    with attempt.inside("6", "short"):
+        desk.clock.advance(250.0)
+        [[pulse]] = desk.beat()
+    assert pulse.in_steps == ("6 short",)
+
+
+def test_of_very_many_steps_side_by_side_a_few_are_told(desk: Desk) -> None:
+    attempt = desk.keep(workflow=True)
+    attempt.steps = {f"1.{number}.1": "mail" for number in range(1, 1000)}
+    assert len(attempt.in_steps()) == TOLD_MAX
+
+
+def test_a_step_that_did_not_get_through_is_told_again(desk: Desk) -> None:
+    attempt = desk.keep(lease_s=600.0, workflow=True)
+    with attempt.inside("1", "reserve"):
+        desk.clock.advance(250.0)
+        with desk.store.down("beat"), pytest.raises(StoreUnavailable):
+            desk.beat()
+        [[pulse]] = desk.beat()
+        assert pulse.in_steps == ("1 reserve",)
 
 
 def test_progress_that_did_not_get_through_is_told_again(desk: Desk) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncFlow, Flow, IllegalMove, JobRolledBack, NotFound, Refused, Retry, Rollback
+from holdfast import AsyncFlow, Flow, IllegalMove, JobRolledBack, NotFound, Refused, Retry, Rollback, insight
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Lost
 from holdfast.errors import StoreError
@@ -190,6 +190,31 @@ def test_a_step_that_got_its_undo_after_it_was_begun_is_undone(house: House, sho
     house.app.resolve(job.id, "retry")
     ended(house, job.id, "rolled_back")
     assert shop.lines == ["undo x x"]
+
+
+def test_a_step_that_is_run_again_began_when_it_was_run_again_and_ended_before_it_was_undone(
+    one_house: House, shop: Shop
+) -> None:
+    gate = Gate()
+
+    @one_house.app.workflow(name="w", crashes_max=9)
+    def work(flow: Flow) -> None:
+        flow.step(gate, "x", undo=shop.undo, name="charge")
+        raise Rollback("why")
+
+    one_house.start(slots=2)
+    job = work.enqueue()
+    assert gate.inside.wait(20)
+    [begun] = one_house.app.steps(job.id)
+    lose(one_house, job.id)
+    lost_at = one_house.store.now().wall
+    gate.open.set()
+    ended(one_house, job.id, "rolled_back")
+    [step] = one_house.app.steps(job.id)
+    assert None not in (begun.started_at, step.started_at, step.ended_at, step.undone_at)
+    assert begun.started_at < lost_at <= step.started_at <= step.ended_at <= step.undone_at  # type: ignore[operator]
+    [death] = insight.deaths([step], one_house.store.journal(job.id))
+    assert (death.place, death.inside) == ("before charge (1) was recorded", False)
 
 
 @pytest.mark.parametrize("on_crash", ["retry", "rollback", "fail", "hold"])

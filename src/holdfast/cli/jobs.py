@@ -126,7 +126,7 @@ def _columns(now: Moment, names: insight.Names, states: Sequence[str], *, tells:
         Column("ATTEMPT", lambda job: job.attempt, right=True, keep=True, rank=attempt),
         *([fence] if "held" in states else []),  # whoever answers says which one was seen
         Column("AGE", lambda job: insight.brief(now.wall - job.created_at), right=True, keep=True, rank=age),
-        Column("DETAIL", lambda job: insight.in_short(job, now, names), rank=detail, least=16),
+        Column("DETAIL", lambda job: insight.in_short(job, now, names), rank=detail, least=14),
     ]
 
 

@@ -105,6 +105,31 @@ def width() -> int:
     return shutil.get_terminal_size((100, 24)).columns if is_terminal() else 100
 
 
+def columns(text: str) -> int:
+    """Return how many columns of a terminal a clean text takes: some characters are two wide, or none."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def fitted(text: str, room: int) -> str:
+    """Cut a clean text to so many columns, and say so by its last one."""
+    if columns(text) <= room:
+        return text
+    cut = text[: room - 1]
+    while columns(cut) > room - 1:
+        cut = cut[:-1]
+    return f"{cut}…"
+
+
+def padded(text: str, room: int, *, right: bool = False) -> str:
+    """Fill a clean text up to so many columns."""
+    gap = " " * (room - columns(text))
+    return gap + text if right else text + gap
+
+
 def paragraph(text: str, first: str = "", rest: str = "") -> None:
     """Print text on stdout, cleaned, broken to the width of a terminal; `first` and `rest` stand before its lines.
 

@@ -8,13 +8,30 @@ from dataclasses import dataclass
 import click
 
 from holdfast import insight
-from holdfast.cli.screen import bold, clean, dim, is_terminal, one_line, paragraph, styled, width
+from holdfast.cli.screen import (
+    bold,
+    clean,
+    columns,
+    dim,
+    fitted,
+    is_terminal,
+    one_line,
+    padded,
+    paragraph,
+    styled,
+    width,
+)
+from holdfast.core.flow import APPROVAL
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Event, Job, Moment, Step
 
 _ENDS = 100  # lines that are shown of the beginning and of the end of a very long workflow
 _NAME_MAX = 40
+_NAME_LEAST = 16
 _RESULT_MAX = 400  # characters; all of it is in the JSON
+_RESULT_LEAST = 16
+_AT_ONCE = ("sleep", "now", "random", "uuid", "patch")  # what it takes to record these says nothing
+_COLOURS = {"recorded": "done", "started": "running", "undone": "rolled_back"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +42,34 @@ class _Line:
     depth: int = 0
 
 
-def show_steps(
-    job: Job, steps: Sequence[Step], far: insight.Progress, events: Sequence[Event], now: Moment, names: insight.Names
-) -> None:
-    """Print what a workflow has on record, on stdout."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A workflow, and all that is known of it."""
+
+    job: Job
+    steps: Sequence[Step]  # also those that were set aside
+    far: insight.Progress
+    events: Sequence[Event]
+    lost: Sequence[insight.Death]
+    now: Moment
+    names: insight.Names
+
+
+def show_steps(told: Told) -> None:
+    """Print what a workflow has on record, and what it is in or waits for, on stdout."""
     click.echo()
-    click.echo(bold("Steps") + dim(f"  ({_how_far(job, far)})"))
-    lost = insight.deaths(steps, events)
-    live = [step for step in steps if not step.aside]
-    lines = [_of_branch(branch, job, lost, now, names) for branch in insight.as_tree(live)]
-    behind = [_died(death, now, names) for death in lost if death.step is None]
-    if job.state is State.WAITING:
-        behind.append(f"waits for {' and '.join(insight.awaited(job, now))}")
-    _print(lines, behind)
-    for fence in sorted({step.aside for step in steps if step.aside}):
+    click.echo(bold("Steps") + dim(f"  ({_how_far(told.job, told.far)})"))
+    live = [step for step in told.steps if not step.aside]
+    tree = insight.as_tree([*live, *insight.unrecorded(told.job, told.steps)])
+    _print([_of_branch(branch, told) for branch in tree], _behind(told, 0))
+    for fence in sorted({step.aside for step in told.steps if step.aside}):
         click.echo()
         click.echo(bold("Set aside") + dim(f"  (at fence {fence}; run again from there)"))
-        _print([_of_step(step, 0, job, lost, now, names) for step in steps if step.aside == fence])
+        _print([_of_step(step, 0, told) for step in told.steps if step.aside == fence], _behind(told, fence))
+
+
+def _behind(told: Told, aside: int) -> list[str]:
+    return [_died(death, told) for death in told.lost if death.step is None and death.aside == aside]
 
 
 def _how_far(job: Job, far: insight.Progress) -> str:
@@ -53,44 +81,75 @@ def _how_far(job: Job, far: insight.Progress) -> str:
     return f"step {far.at} of {far.known} known"
 
 
-def _of_branch(
-    branch: insight.Branch, job: Job, lost: Sequence[insight.Death], now: Moment, names: insight.Names
-) -> _Line:
+def _of_branch(branch: insight.Branch, told: Told) -> _Line:
     if branch.step is None:
         return _Line((branch.path, "  " * branch.depth + branch.label, "", "", ""), "", depth=branch.depth)
-    return _of_step(branch.step, branch.depth, job, lost, now, names)
+    return _of_step(branch.step, branch.depth, told)
 
 
-def _of_step(
-    step: Step, depth: int, job: Job, lost: Sequence[insight.Death], now: Moment, names: insight.Names
-) -> _Line:
-    name = clean(_called(step))
-    if len(name) > _NAME_MAX:
-        name = name[: _NAME_MAX - 1] + "…"
+def _of_step(step: Step, depth: int, told: Told) -> _Line:
     attempt = str(step.attempt) if step.attempt else "copied"
-    below = [_died(death, now, names) for death in lost if death.step is step]
+    below = [_died(death, told) for death in told.lost if death.step is step]
+    if _waits(step, told):
+        below.append(_awaits(step, told))
     if step.error is not None:
         below.append(f"raised {step.error}")
-    cells = (step.path, "  " * depth + name, step.state, _took(step, job, now), attempt)
-    return _Line(cells, _returned(step), tuple(below), depth)
+    cells = (clean(step.path), "  " * depth + clean(_called(step)), _state(step, told), _took(step, told), attempt)
+    return _Line(cells, _returned(step, told), tuple(below), depth)
 
 
 def _called(step: Step) -> str:
     return step.name if step.kind == "step" or step.name == step.kind else f"{step.kind} {step.name}"
 
 
-def _took(step: Step, job: Job, now: Moment) -> str:
-    if step.started_at is None or step.kind in ("sleep", "now", "random", "uuid", "patch"):
-        return "-"
-    if step.state == "started":
-        return f"{insight.duration(now.wall - step.started_at)}…" if job.state not in ENDED else "-"
-    if step.state == "undone" or step.ended_at is None:  # the end of an undo says nothing about the step
-        return "-"
-    return insight.duration(step.ended_at - step.started_at)
+# ------------------------------------------------------------------------------------------------ cells
 
 
-def _returned(step: Step) -> str:
-    if step.state == "started" or (step.error is not None):
+def _state(step: Step, told: Told) -> str:
+    return "waiting" if _waits(step, told) else step.state
+
+
+def _waits(step: Step, told: Told) -> bool:
+    if told.job.state is not State.WAITING or step.aside:
+        return False
+    if step.kind == "sleep":
+        return (_until(step) or 0.0) > told.now.wall
+    return step.kind in insight.WAITS and step.state == "started"
+
+
+def _until(step: Step) -> float | None:
+    """Return the instant that stands where a result will, while a step waits."""
+    value = insight.parsed(step.result)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _took(step: Step, told: Told) -> str:
+    """Say how long the run took that was recorded; with … how long it has run, or had run when it was cut off."""
+    began = step.started_at
+    if began is None or step.kind in _AT_ONCE:
+        return "-"
+    cut_off = [death.event.at for death in told.lost if death.step is step and death.event.fence == step.fence]
+    if step.kind in insight.WAITS:
+        came = [event.at for event in told.events if event.kind == "signalled" and _is_for(step, event)]
+        ends = [at for at in came if began <= at <= (step.ended_at or 0.0)]
+        if _waits(step, told):
+            return f"{insight.duration(told.now.wall - began)}…"
+        return insight.duration(ends[0] - began) if ends else "-"
+    if step.ended_at is None:
+        runs = told.job.state is State.RUNNING and step.fence == told.job.fence and step.state == "started"
+        until = told.now.wall if runs else min(cut_off, default=None)
+        return "-" if until is None else f"{insight.duration(until - began)}…"
+    if cut_off and min(cut_off) < step.ended_at:  # a person said later that it happened
+        return f"{insight.duration(min(cut_off) - began)}…"
+    return insight.duration(step.ended_at - began)
+
+
+def _is_for(step: Step, event: Event) -> bool:
+    return event.detail.get("name") == (f"{APPROVAL}{step.path}" if step.kind == "approve" else step.name)
+
+
+def _returned(step: Step, told: Told) -> str:
+    if step.ended_at is None or step.error is not None or _waits(step, told):
         return ""
     value = insight.result_of(step)
     if step.kind == "sleep":
@@ -99,19 +158,36 @@ def _returned(step: Step) -> str:
     return text if len(text) <= _RESULT_MAX else f"{text[:_RESULT_MAX]}…"
 
 
-def _died(death: insight.Death, now: Moment, names: insight.Names) -> str:
+def _awaits(step: Step, told: Told) -> str:
+    until = _until(step)
+    at_most = "for as long as it takes"
+    if until is not None:
+        at_most = f"until {insight.moment(until)}, {insight.duration(until - told.now.wall)} more"
+    if step.kind == "sleep":
+        return f"waits {at_most}"
+    things = {"approve": "a person's answer", "wait": "this signal", "result": f"the end of {_child(told)}"}
+    return f"waits for {things[step.kind]}, {at_most}"
+
+
+def _child(told: Told) -> str:
+    jobs = [what.partition(":")[2] for what in told.job.awaits or () if what.startswith("job:")]
+    return f"job {jobs[0]}" if len(jobs) == 1 else "its job"
+
+
+def _died(death: insight.Death, told: Told) -> str:
     event, detail = death.event, death.event.detail
-    worker = names.get(event.worker or "", event.worker or "unknown")
-    where = "in it"
+    worker = told.names.get(event.worker or "", event.worker or "unknown")
+    where = "in it" if death.inside else "before it was recorded"
     if death.undoing:
         where = "undoing it"
     elif death.step is None:
-        where = "behind this"
-    elif not death.inside:
-        where = "before it was recorded"
+        where = death.place
     attempt = f", attempt {detail['attempt']}" if "attempt" in detail else ""
     cause = str(detail.get("cause", "unknown")).removeprefix(f"worker {worker} was lost: ")
-    return f"worker {worker} died {where}{attempt}, {insight.ago(event.at, now)}: {cause}"
+    who = f"its process on {worker}" if detail.get("isolated") else f"worker {worker}"
+    lived = any(each.kind == "stale_report" and each.fence == event.fence for each in told.events)
+    fate = "was taken for dead" if lived else "died"
+    return f"{who} {fate} {where}{attempt}, {insight.ago(event.at, told.now)}: {cause}"
 
 
 # ------------------------------------------------------------------------------------------------ lines
@@ -125,7 +201,8 @@ def _print(lines: Sequence[_Line], behind: Sequence[str] = ()) -> None:
             paragraph(words, "  ", "  ")
         return
     head = _Line(("", "STEP", "STATE", "TOOK", "ATTEMPT"), "RESULT")
-    sizes = [max(len(line.cells[place]) for line in (head, *lines)) for place in range(5)]
+    sizes = [max(columns(line.cells[place]) for line in (head, *lines)) for place in range(5)]
+    sizes[1] = min(sizes[1], _room_for_names(sizes))
     click.echo(bold(_text(head, sizes)))
     for line in _ends(lines):
         click.echo(_text(line, sizes) if isinstance(line, _Line) else dim(line))
@@ -136,6 +213,13 @@ def _print(lines: Sequence[_Line], behind: Sequence[str] = ()) -> None:
     indent = " " * (4 + sizes[0])
     for words in behind:
         paragraph(words, indent, indent)
+
+
+def _room_for_names(sizes: Sequence[int]) -> int:
+    if not is_terminal():
+        return _NAME_MAX
+    others = 2 + sizes[0] + sum(sizes[2:]) + 10 + _RESULT_LEAST
+    return max(_NAME_LEAST, min(_NAME_MAX, width() - others))
 
 
 def _ends(lines: Sequence[_Line]) -> Iterator[_Line | str]:
@@ -150,12 +234,9 @@ def _ends(lines: Sequence[_Line]) -> Iterator[_Line | str]:
 
 def _text(line: _Line, sizes: Sequence[int]) -> str:
     number, name, state, took, attempt = line.cells
-    start = f"  {number.ljust(sizes[0])}  {name.ljust(sizes[1])}  "
-    middle = f"{took.rjust(sizes[3])}  {attempt.rjust(sizes[4])}  "
-    taken = len(start) + sizes[2] + 2 + len(middle)
+    start = f"  {padded(number, sizes[0])}  {padded(fitted(name, sizes[1]), sizes[1])}  "
+    middle = f"{padded(took, sizes[3], right=True)}  {padded(attempt, sizes[4], right=True)}  "
     result = line.result
     if is_terminal():
-        room = max(10, width() - taken)
-        result = result if len(result) <= room else result[: room - 1] + "…"
-    coloured = styled(state, {"recorded": "done", "started": "running", "undone": "rolled_back"}.get(state))
-    return f"{start}{coloured}{' ' * (sizes[2] - len(state))}  {middle}{result}".rstrip()
+        result = fitted(result, max(10, width() - 2 - sum(sizes) - 10))
+    return f"{start}{styled(state, _COLOURS.get(state))}{' ' * (sizes[2] - len(state))}  {middle}{result}".rstrip()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
 from holdfast import insight
-from holdfast.cli.screen import bold, clean, clean_lines, dim, is_terminal, one_line, styled, width
-from holdfast.cli.steps import show_steps
+from holdfast.cli.screen import bold, clean, clean_lines, columns, dim, is_terminal, one_line, padded, styled, width
+from holdfast.cli.steps import Told, show_steps
 from holdfast.core.records import Event, Job, Moment
-from holdfast.core.times import iso
 from holdfast.stores.protocol import Store
 
 _LABEL = 12
@@ -30,9 +29,11 @@ _AUTOPSY = {
     "lease_until": "lease end",
     "seconds_overdue": "overdue",
     "attempt": "attempt",
+    "claimed_at": "claimed at",
     "started": "had begun",
-    "step": "open step",
-    "rolling_back": "rolling back",
+    "isolated": "own process",
+    "step": "step",
+    "rolling_back": "undoing",
     "progress": "progress",
     "note": "note",
     "rss_mb": "memory",
@@ -42,8 +43,8 @@ _AUTOPSY = {
     "log": "last lines",
     "stack": "stack",
 }
-_LABELS = {"log": _AUTOPSY["log"]}  # of what other events tell
-_SAID_ELSEWHERE = {"fence_after", "worker"}
+_LABELS = {name: _AUTOPSY[name] for name in ("log", "rolling_back")}  # of what other events tell
+_SAID_ELSEWHERE = {"fence_after", "worker", "in_steps"}
 
 
 def tell(store: Store, job: Job) -> None:
@@ -57,52 +58,70 @@ def tell(store: Store, job: Job) -> None:
         click.echo(f"  {line}")
     if why.answers:
         click.echo()
-        room = max(len(words) for words, _ in why.answers)
-        for words, command in why.answers:
-            click.echo(f"  {words:<{room}}  {bold(clean(command))}")
+        _show_answers([(clean(words), clean(command)) for words, command in why.answers])
     click.echo()
-    for label, value in _facts(job, now, names):
+    for label, value in _facts(job, now, names, insight.uncounted(job, events)):
         _show(label, value, "  ")
+    lost: list[insight.Death] = []
     if job.workflow:
         steps = insight.steps_of(store, job, aside=True)
-        show_steps(job, steps, insight.progress_of(store, job, steps), events, now, names)
+        lost = insight.deaths(steps, events)
+        show_steps(Told(job, steps, insight.progress_of(store, job, steps), events, lost, now, names))
     if events:
         click.echo()
         click.echo(bold("Journal") + dim("  (oldest first, UTC)"))
         was = {ending.seq: ending for ending in insight.endings(events)}
         for event in events:
-            _tell_event(event, names, was.get(event.seq))
+            places = ", ".join(death.place for death in lost if death.event is event)
+            _tell_event(event, names, was.get(event.seq), places)
 
 
-def _facts(job: Job, now: Moment, names: insight.Names) -> Iterator[tuple[str, str]]:
+def _show_answers(answers: Sequence[tuple[str, str]]) -> None:
+    """Print what a person may do, and the command for it; below it where the terminal is too narrow for both."""
+    room = max(columns(words) for words, _ in answers)
+    if is_terminal() and any(4 + room + columns(command) > width() for _, command in answers):
+        for words, command in answers:
+            click.echo(f"  {words}:")
+            click.echo(f"    {bold(command)}")
+        return
+    for words, command in answers:
+        click.echo(f"  {padded(words, room)}  {bold(command)}")
+
+
+def _facts(job: Job, now: Moment, names: insight.Names, uncounted: int) -> Iterator[tuple[str, str]]:
     yield "queue", job.queue + (f", priority {job.priority}" if job.priority else "")
     if job.key is not None:
         yield "key", job.key
     if job.parent is not None:
         yield "started by", f"workflow {job.parent}"
-    yield "created", f"{moment(job.created_at)}, {insight.ago(job.created_at, now)}"
+    yield "created", f"{insight.moment(job.created_at)}, {insight.ago(job.created_at, now)}"
     if job.run_at > now.wall:
-        yield "runs at", f"{moment(job.run_at)}, in {insight.duration(job.run_at - now.wall)}"
+        yield "runs at", f"{insight.moment(job.run_at)}, in {insight.duration(job.run_at - now.wall)}"
     yield "attempts", f"{job.attempt}, with {job.failures} failed and {job.crashes} crashed"
     crashes = insight.counted(job.crashes_max, "crash", "crashes")
     yield "gives up", f"after {crashes}, or {job.attempts_max} failed and crashed in all"
     yield "on crash", job.on_crash + (", rolling back" if job.rolling_back and job.ended_at is None else "")
     if job.open_step is not None:
         yield "open step", f"{job.open_step}: started, not recorded, must not be repeated"
-    if job.zombies > job.crashes:
+    if uncounted:
+        were = "loss of its worker, which was" if uncounted == 1 else "losses of its worker, which were"
+        yield "not counted", f"{uncounted} {were} not its doing"
+    if job.zombies > job.crashes + uncounted:
         yield "zombies", f"{job.zombies} over its life"
+    if job.in_steps and job.state == "running":
+        yield "now in", ", ".join("{2} ({0})".format(*each.partition(" ")) for each in job.in_steps)
     yield "fence", str(job.fence)
     end = insight.lease_end(job, now)
     if end is not None and job.worker is not None:
         yield "worker", names.get(job.worker, job.worker)
-        yield "lease", f"until {moment(end)}, of {insight.duration(job.lease_s)}"
+        yield "lease", f"until {insight.moment(end)}, of {insight.duration(job.lease_s)}"
     if job.progress is not None or job.note is not None:
         share = [] if job.progress is None else [f"{job.progress:.0%}"]
         yield "progress", " ".join([*share, *([job.note] if job.note else [])])
     if job.log:
         yield "last lines", job.log
     if job.ended_at is not None:
-        yield "ended", f"{moment(job.ended_at)}, {insight.ago(job.ended_at, now)}"
+        yield "ended", f"{insight.moment(job.ended_at)}, {insight.ago(job.ended_at, now)}"
     yield "arguments", _short(one_line(insight.parsed(job.payload)))
     if job.result is not None:
         yield "result", _short(one_line(insight.parsed(job.result)))
@@ -110,23 +129,23 @@ def _facts(job: Job, now: Moment, names: insight.Names) -> Iterator[tuple[str, s
         yield ("last error" if job.state == "done" else "error"), job.error
 
 
-def _tell_event(event: Event, names: insight.Names, was: insight.Ending | None) -> None:
+def _tell_event(event: Event, names: insight.Names, was: insight.Ending | None, places: str) -> None:
     who = [f"fence {event.fence}"]
     if event.worker:
         who.append(f"worker {names.get(event.worker, event.worker)}")
     if event.actor:
         who.append(f"by {event.actor}")
-    head = f"{dim(moment(event.at, millis=True))}  {styled(clean(event.kind), _colour(event.kind))}"
+    head = f"{dim(insight.moment(event.at, millis=True))}  {styled(clean(event.kind), _colour(event.kind))}"
     click.echo(f"  {head}  {dim(clean(', '.join(who)))}")
     if was is not None:
         for line in textwrap.wrap(clean(was.sentence), width() - 6, break_on_hyphens=False):
             click.echo(f"      {line}")
-    for label, value in _details(event):
+    for label, value in _details(event, places):
         _show(label, value, "      ")
 
 
-def _details(event: Event) -> Iterator[tuple[str, str]]:
-    detail = event.detail
+def _details(event: Event, places: str) -> Iterator[tuple[str, str]]:
+    detail = {**event.detail, **({"step": places} if places else {})}
     if event.kind != "zombie":
         for name, value in detail.items():
             if value is not None:
@@ -151,7 +170,7 @@ def _worded(name: str, value: Any) -> str:
             return f"{value:.0f} MB"
         case float() if name == "progress":
             return f"{value:.0%}"
-        case str() if name in ("last_beat", "lease_until"):
+        case str() if name in ("last_beat", "lease_until", "claimed_at"):
             return value.replace("T", " ")
         case str():
             return value
@@ -178,9 +197,3 @@ def _show(label: str, value: str, indent: str) -> None:
 
 def _short(text: str) -> str:
     return text if len(text) <= _LONG else f"{text[:_LONG]}… ({len(text):,} characters; all of it with --json)"
-
-
-def moment(wall: float, *, millis: bool = False) -> str:
-    """Write an instant for people: UTC, without the T."""
-    text = (iso(wall) or "").replace("T", " ")
-    return text if millis else text[:19] + "Z"

@@ -21,6 +21,7 @@ _TASKS = [
     Column("FOUND BY", lambda row: _listed(row["detectors"]), least=12, rank=1),
     Column("NOW", lambda row: _listed(row["now"]), least=12),
 ]
+_STEPS = Column("IN STEP", lambda row: _listed(row["steps"]) if row["steps"] else None, least=12, rank=1)
 _DETECTORS = [
     Column("FOUND BY", lambda row: row["detector"], keep=True),
     Column("ZOMBIES", lambda row: row["zombies"], right=True, keep=True),
@@ -84,7 +85,8 @@ def _show(view: dict[str, Any], window: str) -> None:
     lost, jobs = insight.counted(view["zombies"], "attempt"), insight.counted(view["jobs"], "job")
     click.echo(f"In the last {window}, {lost} of {jobs} lost {'its' if view['zombies'] == 1 else 'their'} worker.")
     click.echo()
-    show_table(_TASKS, view["tasks"])
+    *tasks, now = _TASKS
+    show_table([*tasks, _STEPS, now] if any(row["steps"] for row in view["tasks"]) else _TASKS, view["tasks"])
     click.echo()
     show_table(_DETECTORS, view["detectors"])
     click.echo()

@@ -257,7 +257,7 @@ def _it_is_undone(
         run_at=now,
         fresh_budgets=True,
         raises_fence=True,
-        steps=(replace(left[0], state="undone", ended_at=now),),
+        steps=(replace(left[0], state="undone", undone_at=now),),
         notes=(Note("resolved", {"answer": "done", "undone": left[0].name, "note": reason}, actor),),
     )
 

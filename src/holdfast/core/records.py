@@ -121,6 +121,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     awaits: list[str] | None = None  # `signal:NAME`, `job:ID`
     question: str | None = None  # what a person is asked
     undo_requested: bool = False  # who asked it to stop wants its steps undone
+    in_steps: list[str] | None = None  # `PATH NAME` of those that its attempt was in when it last told
 
     @property
     def lease(self) -> Lease:
@@ -184,6 +185,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     started_at: float | None = None
     ended_at: float | None = None
     aside: int = 0  # the fence at which a person set it aside; 0: it counts
+    undone_at: float | None = None
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -254,6 +256,7 @@ class Pulse(msgspec.Struct, frozen=True):
     note: str | None = None
     log: str | None = None  # all the last lines; None: there are no new ones
     still_s: float | None = None  # how long ago the handler said last that it moves; None: it has not
+    in_steps: tuple[str, ...] | None = None  # the steps that a workflow is in; None: no others than it told before
 
 
 class BeatAnswer(msgspec.Struct, frozen=True):

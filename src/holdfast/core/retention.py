@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from holdfast.core.machine import ENDED, State
-from holdfast.core.times import seconds
+from holdfast.core.times import duration, seconds
 from holdfast.errors import UsageError
 
 Age = str | float | timedelta
@@ -36,7 +36,7 @@ class Retention:
         return bool(self.rules)
 
     def __str__(self) -> str:
-        return ", ".join(f"{state.value} for {age_s:g} s" for states, age_s in self.rules for state in states)
+        return ", ".join(f"{state.value} for {duration(age_s)}" for states, age_s in self.rules for state in states)
 
 
 def _checked(name: str, age: Age) -> float:
@@ -45,5 +45,5 @@ def _checked(name: str, age: Age) -> float:
     if not isinstance(age_s, int | float) or isinstance(age_s, bool):
         raise UsageError(f"keep: {age!r} for {name} is no length of time; give seconds, a timedelta, or 12h, 7d")
     if not SHORTEST_S <= age_s <= LONGEST_S:
-        raise UsageError(f"keep: {age!r} for {name} is not between {SHORTEST_S:g} s and {LONGEST_S:g} s")
+        raise UsageError(f"keep: {age!r} for {name} is not between {duration(SHORTEST_S)} and {duration(LONGEST_S)}")
     return float(age_s)

@@ -48,7 +48,7 @@ def leased(job: Job, worker_id: str, claim_id: str, now: Moment, started: bool) 
     """Return the job as a claim makes it."""
     return replace(
         job, state=State.RUNNING, worker=worker_id, claim_id=claim_id, started=started,
-        fence=job.fence + 1, attempt=job.attempt + 1,
+        fence=job.fence + 1, attempt=job.attempt + 1, in_steps=None,
         lease_until=now.lease + job.lease_s, claimed_at=now.wall, progress=None, note=None, moved_at=None,
     )  # fmt: skip
 
@@ -74,6 +74,7 @@ def renewed(job: Job, pulse: Pulse, now: Moment) -> Job:
         note=pulse.note if pulse.note is not None else job.note,
         log=pulse.log if pulse.log is not None else job.log,
         moved_at=now.wall - pulse.still_s if pulse.still_s is not None else job.moved_at,
+        in_steps=list(pulse.in_steps) if pulse.in_steps is not None else job.in_steps,
     )
 
 
@@ -128,7 +129,8 @@ def recorded(known: Step | None, new: Step) -> Step:
         said = {}
     else:
         return known
-    return replace(known, state=new.state, attempt=new.attempt, fence=new.fence, ended_at=new.ended_at, **said)
+    ends = {"ended_at": new.ended_at, "undone_at": new.undone_at}
+    return replace(known, state=new.state, attempt=new.attempt, fence=new.fence, **ends, **said)
 
 
 _SAID_ANEW = ("has_undo", "repeatable", "arguments", "result", "error", "error_kind", "started_at")

@@ -23,3 +23,18 @@ def seconds(text: str) -> float | None:
     if parts and "".join(number + unit for number, unit in parts) == text:
         return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
     return float(text) if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII) else None
+
+
+def duration(seconds: float) -> str:
+    """Write a length of time as people say it: two units at most."""
+    seconds = max(0.0, seconds)
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    for size, unit, small_size, small in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // small_size
+            return f"{whole // size} {unit} {rest} {small}" if rest and whole < 10 * size else f"{whole // size} {unit}"
+    return f"{whole} s"

@@ -5,20 +5,21 @@ The command line and the server show the same plain data, so a field means the s
 
 from __future__ import annotations
 
-from holdfast.insight.health import Ending, Health, endings, health, worker_state
+from holdfast.core.times import duration
+from holdfast.insight.deaths import WAITS, Death, deaths
+from holdfast.insight.health import Ending, Health, endings, health, uncounted, worker_state
 from holdfast.insight.schedules import schedule_views
 from holdfast.insight.steps import (
     Branch,
-    Death,
     Progress,
     as_tree,
     asked,
     awaited,
-    deaths,
     progress_of,
     result_of,
     step_view,
     steps_of,
+    unrecorded,
     with_asking,
     workflow_view,
 )
@@ -41,13 +42,14 @@ from holdfast.insight.views import (
     zombie_view,
 )
 from holdfast.insight.why import Why, explain, in_short, why
-from holdfast.insight.words import DECIDED, ago, brief, counted, duration, near, parsed
+from holdfast.insight.words import DECIDED, ago, brief, counted, moment, near, parsed
 from holdfast.insight.zombies import look_back, zombies_view
 from holdfast.stores.urls import shown_url
 
 __all__ = [
     "DECIDED",
     "SHOWN_STATES",
+    "WAITS",
     "Branch",
     "Death",
     "Ending",
@@ -75,6 +77,7 @@ __all__ = [
     "job_view",
     "lease_end",
     "look_back",
+    "moment",
     "near",
     "near_tasks",
     "parsed",
@@ -87,6 +90,8 @@ __all__ = [
     "step_view",
     "steps_of",
     "totals",
+    "uncounted",
+    "unrecorded",
     "why",
     "with_asking",
     "worker_names",

@@ -15,13 +15,14 @@ from holdfast.app import App
 from holdfast.clock import Clock
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Filter, Job, Worker
+from holdfast.core.times import duration
 from holdfast.errors import StoreError
 from holdfast.insight.findings import Finding, ok, problem, warning
 from holdfast.insight.health import worker_state
 from holdfast.insight.medium import of_the_medium, to_take_writes
 from holdfast.insight.tuning import of_settings
 from holdfast.insight.views import queue_views, totals
-from holdfast.insight.words import counted, duration, listed
+from holdfast.insight.words import counted, listed
 from holdfast.insight.zombies import look_back
 from holdfast.reaper import reap
 from holdfast.stores.protocol import Store

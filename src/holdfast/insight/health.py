@@ -15,8 +15,8 @@ from typing import Any, Literal
 from holdfast.core.epitaph import read_epitaph
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Filter, Job, Moment, Worker
-from holdfast.core.times import iso
-from holdfast.insight.words import DECIDED, ago, duration
+from holdfast.core.times import duration, iso
+from holdfast.insight.words import DECIDED, ago
 from holdfast.stores.protocol import Store
 
 SILENT_BEATS = 3  # a worker that missed so many beats is shown as silent
@@ -84,6 +84,13 @@ def _dead(job: Job, worker: Worker | None, now: Moment) -> Health | None:
             f"Its worker is dead, frozen or cut off: {known}. A reaper will settle it when its lease ends, in "
             f"{duration(left_s)}, or as soon as the death is proved.",
         )
+    if left_s < job.beat_s:  # by now two beats should have renewed it
+        known = f"its lease was not renewed for {duration(job.lease_s - left_s)}, though that is due every"
+        return Health(
+            "silent",
+            f"Perhaps its worker is dead, frozen or cut off: {known} {duration(job.beat_s)}. A reaper will settle it "
+            f"when its lease ends, in {duration(left_s)}, or as soon as the death is proved.",
+        )
     return None
 
 
@@ -95,7 +102,8 @@ def _hung(job: Job, now: Moment) -> Health | None:
         known = f"no progress for {duration(still_s)}, longer than its stall_s={job.stall_s:g}"
         return Health("hung", f"It hangs: its worker beats, but {known}. The worker is about to stop it, as stalled.")
     if job.stall_s is None and job.moved_at is not None and still_s > max(STILL_S, job.moved_at - job.claimed_at):
-        known = f"it moved for {duration(job.moved_at - job.claimed_at)} and has been still for {duration(still_s)}"
+        moved = f"after it had moved for {duration(job.moved_at - job.claimed_at)}"
+        known = f"it has been still for {duration(still_s)}, {moved}"
         return Health("hung", f"Perhaps it hangs: its worker beats, but {known}. {_limit(job, now)}")
     return None
 
@@ -161,6 +169,19 @@ def endings(events: Sequence[Event]) -> list[Ending]:
         for event in events
         for word, known in _what_it_was(event, late)
     ]
+
+
+def uncounted(job: Job, events: Sequence[Event]) -> int:
+    """Return how many losses of its worker count no longer, or never did: it was one of several jobs in a process that
+    died and was shown innocent, or the store could not be reached. Only of those since its budgets began."""
+    counted = 0
+    for event in events:
+        if event.kind == "zombie":
+            counted += 1
+        sent_back = event.kind == "moved" and event.detail.get("rolling_back")
+        if event.kind in ("revived", "resolved") or sent_back or event.detail.get("decision") == "undo":
+            counted = 0
+    return max(0, counted - job.crashes)
 
 
 def ending_view(ending: Ending) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The steps of a workflow, as people and programs are shown them: in order, as a tree, with who died where."""
+"""The steps of a workflow, as people and programs are shown them: in order, as a tree, and what it waits for."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from holdfast.core.flow import APPROVAL, needs_undo
 from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Event, Filter, Job, Moment, Step
-from holdfast.core.times import iso
-from holdfast.insight.words import duration, parsed
+from holdfast.core.records import Event, Filter, Job, Moment, Step, StepKind
+from holdfast.core.times import duration, iso
+from holdfast.insight.deaths import death_view, deaths
+from holdfast.insight.words import parsed
 from holdfast.stores.protocol import Store
 
 STEPS_MAX = 1_000_000  # of one workflow
@@ -40,11 +41,11 @@ def step_view(step: Step) -> dict[str, Any]:
 
 
 def result_of(step: Step) -> Any:
-    """Return what a step returned. What stands there while it waits is no result, and a sleep's is an instant."""
+    """Return what a step returned. What stands there while it waits is no result; some results are instants."""
     if step.state == "started":
         return None
     value = parsed(step.result)
-    return iso(value) if step.kind == "sleep" and isinstance(value, int | float) else value
+    return iso(value) if step.kind in ("sleep", "now") and isinstance(value, int | float) else value
 
 
 # ------------------------------------------------------------------------------------------- as a tree
@@ -73,7 +74,7 @@ def as_tree(steps: Sequence[Step]) -> list[Branch]:
     root = _Node()
     for step in steps:
         node = root
-        for part in step.path.split("."):
+        for part in (step.path or f"?{step.position}").split("."):
             node = node.below.setdefault(part, _Node(f"{node.path}.{part}".lstrip(".")))
             node.first = min(node.first, step.position)
         node.step = step
@@ -93,49 +94,6 @@ def _calls(scope: _Node, depth: int) -> Iterator[Branch]:
         for number, branch in sorted(node.below.items(), key=lambda item: (len(item[0]), item[0])):
             yield Branch(depth + 1, label=f"branch {number}")
             yield from _calls(branch, depth + 2)
-
-
-# --------------------------------------------------------------------------------------- who died where
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """An attempt that lost its worker, and the step at which that was; `inside`: it was begun and not recorded.
-
-    `step` None: behind everything that is recorded.
-    """
-
-    event: Event
-    step: Step | None
-    inside: bool = False
-    undoing: bool = False
-
-
-def deaths(steps: Sequence[Step], events: Sequence[Event]) -> list[Death]:
-    """Find the step of each death.
-
-    One that must not be repeated is named in the autopsy; another that was begun is known by the fence of the attempt
-    that wrote it down. Of a plain step nothing is known until it is recorded: then it is the first that began later.
-    """
-    return [death for event in events if event.kind == "zombie" for death in _places(event, steps)]
-
-
-def _places(event: Event, steps: Sequence[Step]) -> list[Death]:
-    at = event.at
-    if event.detail.get("rolling_back"):
-        left = [step for step in steps if needs_undo(step) and not step.aside]
-        left += [step for step in steps if step.state == "undone" and (step.ended_at or at) >= at]
-        return [Death(event, max(left, key=lambda step: step.position, default=None), undoing=True)]
-    begun = [step for step in steps if step.started_at is not None and step.started_at <= at]
-    named = [step for step in begun if step.name == event.detail.get("step")]
-    if named:
-        return [Death(event, named[-1], inside=True)]
-    same = [step for step in begun if step.fence == event.fence and step.state != "undone"]
-    opened = [step for step in same if step.ended_at is None or step.ended_at > at]
-    if opened:
-        return [Death(event, step, inside=True) for step in opened]
-    later = [step for step in steps if (step.started_at or 0.0) >= at and step.fence != event.fence]
-    return [Death(event, min(later, key=lambda step: (step.started_at or at, step.position), default=None))]
 
 
 # -------------------------------------------------------------------------------------------- how far
@@ -184,6 +142,35 @@ def awaited(job: Job, now: Moment) -> list[str]:
     return words
 
 
+def unrecorded(job: Job, steps: Sequence[Step]) -> list[Step]:
+    """Return what a workflow is in, or waits for, without a record of it, as if there were one: it has begun.
+
+    Where it is among the others is known of a question and of a step that was told; what else it waits for has no path.
+    """
+    known = {step.path for step in steps if not step.aside}
+    begun = {(step.kind, step.name) for step in steps if not step.aside and step.state == "started"}
+    found: list[tuple[StepKind, str, str]] = []
+    if job.state is State.RUNNING:
+        found += [("step", *each.partition(" ")[::2]) for each in job.in_steps or ()]
+    for what in job.awaits or () if job.state is State.WAITING else ():
+        kind, _, name = what.partition(":")
+        if kind == "job":
+            child = next((step for step in steps if step.kind == "start" and parsed(step.result) == name), None)
+            found.append(("result", "", name if child is None else child.name))
+        elif job.question is not None and name.startswith(APPROVAL):
+            first = not any(each == "approve" for each, _, _ in found)  # the row has the words of one question
+            found.append(("approve", name.removeprefix(APPROVAL), job.question if first else "(another question)"))
+        elif ("wait", name) not in begun:
+            found.append(("wait", "", name))
+    last = max((step.position for step in steps), default=0)
+    known_by = {"state": "started", "attempt": job.attempt, "fence": job.fence}
+    return [
+        Step(position=last + place, path=path, kind=kind, name=name, **known_by)  # type: ignore[arg-type]
+        for place, (kind, path, name) in enumerate(found, 1)
+        if path not in known
+    ]
+
+
 def awaits_view(job: Job) -> dict[str, Any] | None:
     """Show what a waiting workflow waits for, as plain data."""
     if job.state is not State.WAITING:
@@ -211,29 +198,25 @@ def asked(job: Job) -> dict[str, Any]:
 def workflow_view(store: Store, job: Job, events: Sequence[Event], names: Mapping[str, str]) -> dict[str, Any]:
     """Show what `workflows show` knows beside what `jobs show` does."""
     steps = steps_of(store, job, aside=True)
-    lost, far = deaths(steps, events), progress_of(store, job, steps)
+    far = progress_of(store, job, steps)
+    lost = [
+        (one.step, death_view(one, names.get(one.event.worker or "", one.event.worker)))
+        for one in deaths(steps, events)
+    ]
     shown = []
     for step in steps:
-        died = [
-            {
-                "at": iso(one.event.at),
-                "worker": names.get(one.event.worker or "", one.event.worker),
-                "inside": one.inside,
-                "undoing": one.undoing,
-                "cause": one.event.detail.get("cause"),
-            }
-            for one in lost
-            if one.step is step
-        ]
         more = {"path": step.path, "kind": step.kind, "has_undo": step.has_undo, "repeatable": step.repeatable}
-        shown.append((step, {**step_view(step), **more, "deaths": died}))
+        more |= {"undone_at": iso(step.undone_at), "deaths": [view for place, view in lost if place is step]}
+        shown.append((step, {**step_view(step), **more}))
     return {
         "at_step": far.at,
         "known_steps": far.known,
         "rolling_back": job.rolling_back,
         "open_step": job.open_step,
+        "in_steps": job.in_steps if job.state is State.RUNNING else None,
         "parent": job.parent,
         "waits_for": awaits_view(job),
+        "deaths": [view for _, view in lost],
         "steps": [view for step, view in shown if not step.aside],
         "set_aside": [{**view, "fence": step.aside} for step, view in shown if step.aside],
     }

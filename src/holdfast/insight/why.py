@@ -7,10 +7,11 @@ from shlex import quote
 
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Job, Moment
+from holdfast.core.times import duration
 from holdfast.insight.health import Health, health, worker_state
 from holdfast.insight.steps import awaited
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
-from holdfast.insight.words import ago, counted, duration, first_line
+from holdfast.insight.words import ago, counted, first_line
 from holdfast.stores.protocol import Store
 
 
@@ -25,6 +26,7 @@ def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
             late = job.lease_until is not None and job.lease_until < now.lease
             parts = [
                 "lease ran out" if late else None,
+                ", ".join(f"in {told.partition(' ')[2]}" for told in job.in_steps or ()) or None,
                 None if job.progress is None else f"{job.progress:.0%}",
                 job.note,
                 f"on {name_of(job.worker, names)}",
@@ -103,9 +105,9 @@ def _why_waiting(job: Job, now: Moment) -> Why:
     if job.question is not None:
         seen = f"{job.id} --fence {job.fence}"
         choices = (("yes", f"holdfast held approve {seen}"), ("no", f"holdfast held fail {seen}"))
-        late = f", at most {duration(job.wake_at - now.wall)} more" if job.wake_at is not None else ""
-        return Why(f'It asks a person: "{first_line(job.question)}" It holds no slot meanwhile{late}.', choices)
-    what = " and ".join(awaited(job, now)) or "a signal, a timer or other jobs"
+        late = f" waits at most {duration(job.wake_at - now.wall)} more, and" if job.wake_at is not None else ""
+        return Why(f'It asks a person: "{first_line(job.question)}" It{late} holds no slot meanwhile.', choices)
+    what = " and ".join(awaited(job, now)).replace(" and at most", ", at most") or "a signal, a timer or other jobs"
     signals = [each.removeprefix("signal:") for each in job.awaits or () if each.startswith("signal:")]
     sends = [(f"send {name}", f"holdfast workflows signal {job.id} {quote(name)} JSON") for name in signals]
     return Why(f"It waits for {what}, and holds no slot meanwhile.", tuple(sends))
@@ -173,7 +175,11 @@ def _why_running(job: Job, now: Moment, worker: str | None, state: Health) -> Wh
     text += ". " if job.started else ", and has not begun it yet. "
     if job.cancel_requested:
         text += "It was asked to stop. "
-    return Why(text + state.sentence, (("recover it now", "holdfast scan --fix"),) if state.word == "dead" else ())
+    ways = {
+        "dead": (("recover it now", "holdfast scan --fix"),),
+        "hung": (("stop it", f"holdfast jobs cancel {job.id} --fence {job.fence}"),),
+    }
+    return Why(text + state.sentence, () if job.cancel_requested else ways.get(state.word, ()))
 
 
 def reason(job: Job) -> str:

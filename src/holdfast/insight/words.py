@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from holdfast.core.records import Moment
+from holdfast.core.times import duration, iso
 
 # What was decided about an attempt that was lost, as a person would say it.
 DECIDED = {
@@ -19,23 +20,14 @@ DECIDED = {
 }
 
 
+def moment(wall: float, *, millis: bool = False) -> str:
+    """Write an instant for people: UTC, without the T."""
+    text = (iso(wall) or "").replace("T", " ")
+    return text if millis else text[:19] + "Z"
+
+
 def ago(wall: float | None, now: Moment) -> str:
     return "some time ago" if wall is None else f"{duration(now.wall - wall)} ago"
-
-
-def duration(seconds: float) -> str:
-    """Write a length of time as people say it: two units at most."""
-    seconds = max(0.0, seconds)
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    for size, unit, small_size, small in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // small_size
-            return f"{whole // size} {unit} {rest} {small}" if rest and whole < 10 * size else f"{whole // size} {unit}"
-    return f"{whole} s"
 
 
 def brief(seconds: float) -> str:

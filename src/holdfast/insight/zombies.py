@@ -43,6 +43,7 @@ class Found:
     overdue_s: float | None  # from the end of its lease; only if that is how it was found
     worker_id: str = ""
     worker: str = ""  # its name
+    step: str | None = None  # of a workflow: the one that it was in, where that is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,7 @@ def _found(event: Event) -> Found:
         overdue_s=_number(detail.get("seconds_overdue")) if detector == "expired" else None,
         worker_id=event.worker or "",
         worker=str(detail.get("worker") or event.worker),
+        step=detail.get("step"),
     )
 
 
@@ -256,6 +258,7 @@ def _by_task(look: Lookback) -> list[dict[str, Any]]:
             "zombies": len(found),
             "jobs": len({each.job_id for each in found}),
             "detectors": dict(Counter(each.detector for each in found).most_common()),
+            "steps": dict(Counter(each.step for each in found if each.step is not None).most_common()),
             "decisions": _decisions(found),
             "now": _states(look.victims[job_id] for job_id in {each.job_id for each in found}),
             "late_reports": sum((each.job_id, each.fence) in look.late for each in found),

@@ -128,7 +128,7 @@ def policy(declared: Policy) -> list[Any]:
 def pulse(beat: Pulse) -> list[Any]:
     """Flatten what a beat says about one lease."""
     lease = beat.lease
-    said = [beat.started, beat.progress, beat.note, beat.log, beat.still_s]
+    said = [beat.started, beat.progress, beat.note, beat.log, beat.still_s, beat.in_steps]
     return [lease.job_id, lease.fence, lease.claim_id, *said]
 
 

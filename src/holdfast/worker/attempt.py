@@ -7,6 +7,8 @@ import logging
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +18,7 @@ from holdfast.core.lease import TrustWindow, trust
 from holdfast.core.records import Job, Lease, Pulse
 from holdfast.errors import Diverged, Interrupted, PayloadError
 from holdfast.shield import calm, interrupt
+from holdfast.worker.frames import stack_text
 from holdfast.worker.lines import Lines, whose
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ MEND = (
     "(`holdfast held approve ID`)"
 )
 KILL_S = 1.0  # how long the end of a process may take
+TOLD_MAX = 10  # so many steps of one workflow are told at once
 
 
 class Keeps(Protocol):
@@ -54,7 +58,10 @@ class Attempt:
         "_async",
         "_elsewhere",
         "_lock",
+        "_seen",
+        "_seen_at",
         "_thread",
+        "_told",
         "claimed_at",
         "deadline",
         "ended",
@@ -72,6 +79,7 @@ class Attempt:
         "progress",
         "reported",
         "started_at",
+        "steps",
         "task",
         "transaction",
         "window",
@@ -98,6 +106,10 @@ class Attempt:
         self.fatal: BaseException | None = None  # what would leave a workflow in every replay
         self.opened: object = None  # what holds the transaction open: letting go of it would roll it back
         self.reported = True  # False while there is progress that no beat has carried yet
+        self.steps: dict[str, str] = {}  # path -> name, of the steps of a workflow that it is in
+        self._told: tuple[str, ...] | None = ()  # which of them a beat has carried; None: perhaps it did not arrive
+        self._seen: tuple[str, ...] = ()  # what they were when the keeper looked last, and since when
+        self._seen_at = sent_at
         self._lock = threading.Lock()
         self._thread: int | None = None
         self._elsewhere: Keeps | None = None
@@ -126,11 +138,12 @@ class Attempt:
         news = self.lines.take() if talks and self.lines is not None else None
         has_moved = self.started_at is not None and self.moved_at > self.started_at
         still_s = max(0.0, now - self.moved_at) if has_moved else None
-        return Pulse(self.lease, self.started_at is not None, self.progress, self.note, news, still_s)
+        return Pulse(self.lease, self.started_at is not None, self.progress, self.note, news, still_s, self._newly_in())
 
     def unheard(self) -> None:
         """Note that what the last pulse said may not have arrived."""
         self.reported = False
+        self._told = None
         if self.lines is not None:
             self.lines.fresh = True
 
@@ -139,6 +152,34 @@ class Attempt:
         if self.lines is None or not self.lines.fresh or self.started_at is None:
             return False
         return self.window.must_renew(now) or now - self.started_at >= SHORT_S
+
+    @contextmanager
+    def inside(self, path: str, name: str) -> Iterator[None]:
+        """Say that the handler is in a step during the block. Several may be, side by side."""
+        self.steps[path] = name
+        try:
+            yield
+        finally:
+            self.steps.pop(path, None)
+
+    def in_steps(self) -> tuple[str, ...]:
+        """Return the steps that it is in, as its row has them."""
+        return tuple(f"{path} {name}" for path, name in list(self.steps.items())[:TOLD_MAX])
+
+    def has_other_steps(self, now: float) -> bool:
+        """Say whether it has been in steps for a while that no beat has told: then one of its own is due. Short steps
+        cost no beat, and are told with one that is due anyway."""
+        steps = self.in_steps()
+        if steps != self._seen:
+            self._seen, self._seen_at = steps, now
+        return steps != self._told and now - self._seen_at >= SHORT_S
+
+    def _newly_in(self) -> tuple[str, ...] | None:
+        steps = self.in_steps()
+        if steps == self._told:
+            return None
+        self._told = steps
+        return steps
 
     def hear(self, record: logging.LogRecord) -> None:
         """Keep what the handler has logged."""
@@ -149,7 +190,8 @@ class Attempt:
     def as_seen(self) -> Job:
         """Return the job's row as the newest beat would make it."""
         log = None if self.lines is None else "\n".join(self.lines.all())
-        return msgspec.structs.replace(self.job, started=True, progress=self.progress, note=self.note, log=log)
+        said = {"progress": self.progress, "note": self.note, "log": log, "in_steps": list(self.in_steps())}
+        return msgspec.structs.replace(self.job, started=True, **said)
 
     def ask_to_stop(self, undo: bool = False) -> None:
         """Note that somebody asked for the job to stop: every ending but success is a cancellation from now on.
@@ -278,7 +320,7 @@ class Attempt:
         with self._lock:
             if self._thread is not None:
                 frame = _frame_of(self._thread)
-                return "".join(traceback.format_stack(frame)) if frame is not None else None
+                return stack_text(traceback.extract_stack(frame)) if frame is not None else None
             if self._async is not None:
                 return _stack_of(*self._async)
         return None
@@ -293,8 +335,8 @@ def _stack_of(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> str:
         step = getattr(step, "cr_await", None) or getattr(step, "gi_yieldfrom", None)
     running = _frame_of(getattr(loop, "_thread_id", None) or 0)
     if running is not None and frames and any(frame is frames[-1][0] for frame, _ in traceback.walk_stack(running)):
-        return "".join(traceback.format_stack(running))
-    return "".join(traceback.StackSummary.extract(iter(frames)).format())
+        return stack_text(traceback.extract_stack(running))
+    return stack_text(traceback.StackSummary.extract(iter(frames)))
 
 
 _looking = threading.Lock()

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import queue
 import threading
-import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
@@ -33,6 +32,7 @@ from holdfast.core.verdict import (
 from holdfast.points import point
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
+from holdfast.worker.frames import trace_of
 
 log = logging.getLogger("holdfast.worker")
 
@@ -253,6 +253,6 @@ def _stack_of(why: errors.Interrupted) -> dict[str, Any]:
 
 def _trace(error: BaseException) -> str:
     try:
-        return clean("".join(traceback.format_exception(error)), TRACE_MAX)
+        return clean(trace_of(error), TRACE_MAX)
     except BaseException:
         return "(the traceback could not be written)"

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from holdfast.app import App
@@ -138,8 +138,8 @@ class Cell:
         """Wait for orders and obey them, or pass progress on; return whether to leave."""
         attempt = self._attempt
         if not poll.poll(None if attempt is None else MOVED_S * 1000):
-            if attempt is not None and not attempt.reported:
-                attempt.tell()
+            if attempt is not None:
+                attempt.tell_news()
             return False
         for order in self._line.receive():
             if isinstance(order, wire.Leave):
@@ -212,7 +212,7 @@ class Cell:
 class _Attempt(Attempt):
     """An attempt that keeps to its memory, and passes its progress on to the worker."""
 
-    __slots__ = ("_clock", "_line", "_told_at", "memory_max_mb")
+    __slots__ = ("_clock", "_line", "_told_at", "_told_steps", "memory_max_mb")
 
     def __init__(self, order: wire.Run, task: Task[..., object], clock: Clock, line: Line) -> None:
         super().__init__(order.job, task, clock.lease())
@@ -220,6 +220,7 @@ class _Attempt(Attempt):
         self._clock = clock
         self._line = line
         self._told_at = float("-inf")
+        self._told_steps: dict[str, str] = {}
 
     def start(self, now: float) -> None:
         super().start(now)
@@ -242,6 +243,21 @@ class _Attempt(Attempt):
         super().move(now, progress, note)
         if now - self._told_at >= MOVED_S:
             self.tell()
+
+    @contextlib.contextmanager
+    def inside(self, path: str, name: str) -> Iterator[None]:
+        """Pass it on at once: the process may not live to do it later."""
+        with super().inside(path, name):
+            self.tell_news()
+            yield
+
+    def tell_news(self) -> None:
+        """Pass on what has not been said yet: how far it is, and in which steps."""
+        if not self.reported:
+            self.tell()
+        if (steps := dict(self.steps)) != self._told_steps:
+            self._told_steps = steps
+            self._line.send(wire.Inside(steps))
 
     def tell(self) -> None:
         """Pass on how far it is."""

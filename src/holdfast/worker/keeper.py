@@ -24,7 +24,7 @@ from holdfast.worker.attempt import Attempt
 log = logging.getLogger("holdfast.worker")
 
 LOOK_S = 0.5  # how soon a request to stop reaches a handler
-PROGRESS_S = 1.0  # how soon progress and new log lines reach the store
+PROGRESS_S = 1.0  # how soon progress, new log lines and other steps reach the store
 TALKERS_MAX = 50  # so many attempts tell their lines in one beat: it must stay a short write
 
 
@@ -98,7 +98,7 @@ class Keeper:
         due = {attempt for attempt in attempts if attempt.window.must_renew(now)}
         talkers = _talkers(attempts, now)
         if now - self._progress_at >= PROGRESS_S:
-            due |= {attempt for attempt in attempts if not attempt.reported} | talkers
+            due |= {each for each in attempts if not each.reported or each.has_other_steps(now)} | talkers
             self._progress_at = now
         if not due and now - self._beat_at < self._beat_s:
             return

@@ -242,6 +242,8 @@ class Pool:
                 cell.attempt.move(self._clock.lease(), word.progress, word.note)
                 if word.beat:
                     self._hands.beat_soon()
+            case wire.Inside() if cell.attempt is not None:
+                cell.attempt.steps = word.steps
             case wire.Stacked():
                 cell.stack = word.stack or None
             case wire.Logged():

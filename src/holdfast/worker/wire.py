@@ -94,6 +94,12 @@ class Moved(msgspec.Struct, frozen=True, tag=True):
     beat: bool = False
 
 
+class Inside(msgspec.Struct, frozen=True, tag=True):
+    """In which steps a workflow is now: their names by their paths."""
+
+    steps: dict[str, str]
+
+
 class Stacked(msgspec.Struct, frozen=True, tag=True):
     """Where the handler was when it was asked to stop, for a journal that the cell may not live to fill."""
 
@@ -119,7 +125,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 
 Order = Setup | Run | Stop | Leave
-Word = Ready | Unusable | Moved | Stacked | Logged | Ended
+Word = Ready | Unusable | Moved | Inside | Stacked | Logged | Ended
 
 _OUTCOMES: dict[str, type[Outcome]] = {
     kind.__name__: kind

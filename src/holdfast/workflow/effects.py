@@ -15,8 +15,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Do:
-    """Call the user's function, and answer with what it returns; what it raises is raised in the operation."""
+    """Call the user's function, and answer with what it returns; what it raises is raised in the operation.
 
+    `at`: path and name of the step that is run, or undone, by it.
+    """
+
+    at: tuple[str, str]
     fn: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)

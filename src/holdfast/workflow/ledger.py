@@ -77,7 +77,9 @@ class Ledger:
     def _base(self, call: Call, *, has_undo: bool = False, repeatable: bool = True) -> Step:
         job = self.attempt.job
         if call.known is not None:
-            begun = {"attempt": job.attempt, "fence": self.attempt.lease.fence}
+            begun: dict[str, Any] = {"attempt": job.attempt, "fence": self.attempt.lease.fence}
+            if call.kind == "step":  # what it takes is what this run of it takes; a wait began when it was first met
+                begun["started_at"] = self._wall()
             return replace(call.known, has_undo=has_undo, repeatable=repeatable, **begun)
         with self._lock:
             position = self.replay.next_position()

@@ -102,7 +102,8 @@ class Looped:
     async def _carry_out(self, wish: Effect) -> Any:
         match wish:
             case Do():
-                return await self._do(wish)
+                with self.run.attempt.inside(*wish.at):
+                    return await self._do(wish)
             case Write():
                 return await self._write(wish.record)
             case Read():

@@ -101,7 +101,7 @@ class Run(Ledger):
         if undo is not None or not repeatable:
             yield from self._begin(call, base)
         try:
-            value = yield from self._tries(fn, args, kwargs, retry, timeout_s)
+            value = yield from self._tries(Do((call.path, call.name), fn, args, kwargs, timeout_s), retry)
             text = self._encode(call, value)
         except Exception as error:
             yield from self._failed(call, base, error, at_once=not repeatable)
@@ -129,7 +129,7 @@ class Run(Ledger):
                 return value, text, open_one.record(record), record
 
         try:
-            value, text, answer, record = yield Do(commit)
+            value, text, answer, record = yield Do((call.path, call.name), commit)
         except StoreError:
             raise
         except Exception as error:
@@ -253,10 +253,10 @@ class Run(Ledger):
             happened = step.state == "recorded" or is_answered(step)
             result = self._read(step, shape) if happened else None
             point("undo.before")
-            yield Do(undo, (result, *args), kwargs, what="undo")
+            yield Do((step.path, step.name), undo, (result, *args), kwargs, what="undo")
             point("undo.after")
             lease, job = self.attempt.lease, self.attempt.job
-            undone = replace(step, state="undone", attempt=job.attempt, fence=lease.fence, ended_at=self._wall())
+            undone = replace(step, state="undone", attempt=job.attempt, fence=lease.fence, undone_at=self._wall())
             yield from self._write(self._written([undone]))
             self._note((undone,))
 
@@ -274,19 +274,12 @@ class Run(Ledger):
         if self.rewinds and not self.replay.has_undos_ahead:
             raise Rewinding("nothing is left to be undone")
 
-    def _tries(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        retry: Retry | None,
-        timeout_s: float | None,
-    ) -> Operation[Any]:
+    def _tries(self, run_it: Do, retry: Retry | None) -> Operation[Any]:
         tries = retry.attempts_max if retry is not None else 1
         for nth in range(1, tries + 1):
             try:
                 point("step.before")
-                value = yield Do(fn, args, kwargs, timeout_s)
+                value = yield run_it
                 point("step.after")
                 return value
             except Exception:

@@ -75,7 +75,7 @@ class Threaded:
         fn = getattr(wish.fn, "fn", wish.fn)
         if inspect.iscoroutinefunction(fn):
             raise UsageError(f"{wish.what} {fn!r} is async; use it in an async workflow")
-        with _time_limit(wish.timeout_s, self.run):
+        with self.run.attempt.inside(*wish.at), _time_limit(wish.timeout_s, self.run):
             return wish.fn(*wish.args, **wish.kwargs)
 
     def _write(self, record: Record) -> Answer:

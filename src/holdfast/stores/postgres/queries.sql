@@ -157,7 +157,8 @@ taken AS (
         started = picked.number <= %(limit)s::bigint,
         progress = NULL,
         note = NULL,
-        moved_at = NULL
+        moved_at = NULL,
+        in_steps = NULL
     FROM picked, clock, holder
     WHERE job.ctid = picked.place AND (picked.number <= %(limit)s::bigint OR job.on_crash = 'retry')
     RETURNING {schema}.as_json(job) AS line, picked.number
@@ -203,12 +204,13 @@ enrolled AS (
 pulse AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id,
         (value ->> 3)::boolean AS started, (value ->> 4)::float8 AS progress, value ->> 5 AS note, value ->> 6 AS log,
-        (value ->> 7)::float8 AS still_s, place
+        (value ->> 7)::float8 AS still_s, (value ->> 8)::json AS in_steps, place
     FROM json_array_elements(%(pulses)s::json) WITH ORDINALITY AS each (value, place)
     WHERE EXISTS (SELECT FROM enrolled)
 ),
 mine AS MATERIALIZED (
-    SELECT job.ctid AS spot, pulse.started, pulse.progress, pulse.note, pulse.log, pulse.still_s, pulse.place
+    SELECT job.ctid AS spot, pulse.started, pulse.progress, pulse.note, pulse.log, pulse.still_s, pulse.in_steps,
+        pulse.place
     FROM pulse, {schema}.job AS job
     WHERE job.id = pulse.id
         AND job.fence = pulse.fence
@@ -224,7 +226,8 @@ renewed AS (
         progress = coalesce(mine.progress, job.progress),
         note = coalesce(mine.note, job.note),
         log = coalesce(mine.log, job.log),
-        moved_at = coalesce(clock.wall - mine.still_s, job.moved_at)
+        moved_at = coalesce(clock.wall - mine.still_s, job.moved_at),
+        in_steps = coalesce(mine.in_steps, job.in_steps)
     FROM mine, clock
     WHERE job.ctid = mine.spot
     RETURNING mine.place
@@ -446,14 +449,15 @@ mine AS MATERIALIZED (
 written AS (
     INSERT INTO {schema}.step AS step (
         job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-        arguments, result, error, error_kind, started_at, ended_at, aside
+        arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
     )
     SELECT
         value ->> 0, (value ->> 1)::bigint, value ->> 2, value ->> 3, value ->> 4, value ->> 5, (value ->> 6)::integer,
         (value ->> 7)::bigint, (value ->> 8)::boolean, (value ->> 9)::boolean, value ->> 10, value ->> 11, value ->> 12,
-        value ->> 13, (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::bigint
+        value ->> 13, (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::bigint,
+        (value ->> 17)::float8
     FROM json_array_elements(%(steps)s::json) AS value
-    WHERE (value ->> 17)::bigint IN (SELECT place FROM mine)
+    WHERE (value ->> 18)::bigint IN (SELECT place FROM mine)
     ON CONFLICT (job_id, aside, position) DO UPDATE SET
         state = excluded.state,
         attempt = excluded.attempt,
@@ -465,7 +469,8 @@ written AS (
         error = CASE WHEN step.state = 'started' THEN excluded.error ELSE step.error END,
         error_kind = CASE WHEN step.state = 'started' THEN excluded.error_kind ELSE step.error_kind END,
         started_at = CASE WHEN step.state = 'started' THEN excluded.started_at ELSE step.started_at END,
-        ended_at = excluded.ended_at
+        ended_at = excluded.ended_at,
+        undone_at = excluded.undone_at
     WHERE step.state = 'started' OR (step.state = 'recorded' AND excluded.state = 'undone')
 ),
 told AS (
@@ -500,7 +505,7 @@ LEFT JOIN {schema}.job AS job ON job.id = value ->> 0;
 -- name: steps
 SELECT coalesce(json_agg(json_build_array(
     position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, aside
+    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
 ) ORDER BY position, aside), '[]')::text FROM (
     SELECT * FROM {schema}.step
     WHERE job_id = %(id)s AND position > %(after)s AND (aside = 0 OR %(aside)s)
@@ -611,10 +616,10 @@ SELECT (
 -- What the copied steps did belongs to the workflow that did it: they have no undo here.
 INSERT INTO {schema}.step (
     job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, aside
+    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
 )
 SELECT %(id)s, position, path, kind, name, state, 0, 0, false, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, 0
+    arguments, result, error, error_kind, started_at, ended_at, 0, NULL
 FROM {schema}.step
 WHERE job_id = %(source)s AND aside = 0 AND position < %(before)s AND state = 'recorded';
 
@@ -782,12 +787,13 @@ SELECT count(*) FROM (
 -- let who has no lease pass the guards there.
 INSERT INTO {schema}.step AS step (
     job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, aside
+    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
 )
 SELECT
     value ->> 0, (value ->> 1)::bigint, value ->> 2, value ->> 3, value ->> 4, value ->> 5, (value ->> 6)::integer,
     (value ->> 7)::bigint, (value ->> 8)::boolean, (value ->> 9)::boolean, value ->> 10, value ->> 11, value ->> 12,
-    value ->> 13, (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::bigint
+    value ->> 13, (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::bigint,
+    (value ->> 17)::float8
 FROM json_array_elements(%(steps)s::json) AS value
 ON CONFLICT (job_id, aside, position) DO UPDATE SET
     state = excluded.state,
@@ -800,7 +806,8 @@ ON CONFLICT (job_id, aside, position) DO UPDATE SET
     error = CASE WHEN step.state = 'started' THEN excluded.error ELSE step.error END,
     error_kind = CASE WHEN step.state = 'started' THEN excluded.error_kind ELSE step.error_kind END,
     started_at = CASE WHEN step.state = 'started' THEN excluded.started_at ELSE step.started_at END,
-    ended_at = excluded.ended_at
+    ended_at = excluded.ended_at,
+    undone_at = excluded.undone_at
 WHERE step.state = 'started' OR (step.state = 'recorded' AND excluded.state = 'undone');
 
 -- name: move_aside

@@ -77,7 +77,8 @@ UPDATE holdfast_job SET
     started = :started,
     progress = NULL,
     note = NULL,
-    moved_at = NULL
+    moved_at = NULL,
+    in_steps = NULL
 WHERE seq IN (
     SELECT seq FROM holdfast_job
     WHERE state = 'ready' AND queue = :queue AND priority = :priority AND run_at <= :wall
@@ -107,10 +108,12 @@ UPDATE holdfast_job AS job SET
     progress = coalesce(pulse.progress, job.progress),
     note = coalesce(pulse.note, job.note),
     log = coalesce(pulse.log, job.log),
-    moved_at = coalesce(:wall - pulse.still_s, job.moved_at)
+    moved_at = coalesce(:wall - pulse.still_s, job.moved_at),
+    in_steps = coalesce(pulse.in_steps, job.in_steps)
 FROM (
     SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id, value ->> 3 AS started,
-        value ->> 4 AS progress, value ->> 5 AS note, value ->> 6 AS log, value ->> 7 AS still_s
+        value ->> 4 AS progress, value ->> 5 AS note, value ->> 6 AS log, value ->> 7 AS still_s,
+        value ->> 8 AS in_steps
     FROM json_each(:pulses)
 ) AS pulse
 WHERE job.id = pulse.id
@@ -242,12 +245,12 @@ JOIN holdfast_job AS job
 -- A step that is recorded does not change any more, unless it is undone.
 INSERT INTO holdfast_step AS step (
     job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, aside
+    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
 )
 SELECT
     value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
     value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13, value ->> 14, value ->> 15,
-    value ->> 16
+    value ->> 16, value ->> 17
 FROM json_each(:steps)
 WHERE true
 ON CONFLICT (job_id, aside, position) DO UPDATE SET
@@ -261,7 +264,8 @@ ON CONFLICT (job_id, aside, position) DO UPDATE SET
     error = iif(step.state = 'started', excluded.error, step.error),
     error_kind = iif(step.state = 'started', excluded.error_kind, step.error_kind),
     started_at = iif(step.state = 'started', excluded.started_at, step.started_at),
-    ended_at = excluded.ended_at
+    ended_at = excluded.ended_at,
+    undone_at = excluded.undone_at
 WHERE step.state = 'started' OR (step.state = 'recorded' AND excluded.state = 'undone');
 
 -- name: record_facts
@@ -285,7 +289,7 @@ SELECT fence = :fence AND claim_id IS :claim_id, state, fence FROM holdfast_job 
 -- name: steps
 SELECT json_group_array(json_array(
     position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, aside
+    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
 )) FROM (
     SELECT * FROM holdfast_step
     WHERE job_id = :id AND aside = 0 AND position > :after
@@ -296,7 +300,7 @@ SELECT json_group_array(json_array(
 -- name: steps_aside
 SELECT json_group_array(json_array(
     position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, aside
+    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
 )) FROM (
     SELECT * FROM holdfast_step
     WHERE job_id = :id AND position > :after
@@ -347,10 +351,10 @@ SELECT min(wake_at) FROM holdfast_job WHERE state = 'waiting' AND wake_at IS NOT
 -- What the copied steps did belongs to the workflow that did it: they have no undo here.
 INSERT INTO holdfast_step (
     job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, aside
+    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
 )
 SELECT :id, position, path, kind, name, state, 0, 0, 0, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, 0
+    arguments, result, error, error_kind, started_at, ended_at, 0, NULL
 FROM holdfast_step
 WHERE job_id = :source AND aside = 0 AND position < :before AND state = 'recorded';
 

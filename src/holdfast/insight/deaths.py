@@ -1,0 +1,138 @@
+"""Who died where: the step of a workflow at which each of its attempts lost its worker.
+
+Three things say it. The autopsy names the steps that the attempt was in when it last told, and one that must not be
+repeated. The record of a step that was begun has the fence of the attempt that began it, until another begins it anew.
+What is not known of a plain step is narrowed down by what was recorded by then: it was the next one, or just before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.core.records import Event, Step
+from holdfast.core.times import iso
+
+WAITS = ("sleep", "wait", "approve", "result")  # nobody is inside these: the workflow waits without a slot
+_FOREVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """An attempt that lost its worker, and the step at which that was.
+
+    `inside`: in it; otherwise before it was recorded. `step` None: it is not on record (`path` and `name` are what was
+    told of it), or it was behind all that is. `aside`: these steps were set aside later, at that fence.
+    """
+
+    event: Event
+    step: Step | None
+    inside: bool = False
+    undoing: bool = False
+    path: str | None = None
+    name: str | None = None
+    aside: int = 0
+
+    @property
+    def place(self) -> str:
+        """Say in a few words where it was."""
+        if self.name is None:
+            return "behind everything that is recorded"
+        there = f"{self.name} ({self.path})"
+        if self.undoing:
+            return f"undoing {there}"
+        return f"in {there}" if self.inside else f"before {there} was recorded"
+
+
+def deaths(steps: Sequence[Step], events: Sequence[Event]) -> list[Death]:
+    """Find the step of each death, among all steps that the workflow has, also those that were set aside."""
+    return [death for event in events if event.kind == "zombie" for death in _places(event, steps)]
+
+
+def death_view(death: Death, worker: str | None) -> dict[str, Any]:
+    """Show a death as plain data."""
+    return {
+        "at": iso(death.event.at),
+        "fence": death.event.fence,
+        "attempt": death.event.detail.get("attempt"),
+        "worker": worker,
+        "path": death.path,
+        "step": death.name,
+        "inside": death.inside,
+        "undoing": death.undoing,
+        "cause": death.event.detail.get("cause"),
+    }
+
+
+def _places(event: Event, steps: Sequence[Step]) -> Iterator[Death]:
+    known = sorted(_of_its_time(event, steps), key=lambda step: step.position)
+    aside = min((step.aside for step in steps if step.aside >= event.fence and step.aside), default=0)
+    told = dict(each.partition(" ")[::2] for each in event.detail.get("in_steps") or ())
+    undoing = bool(event.detail.get("rolling_back"))
+    opened = [step for step in known if not _was_over(step, event, undoing)]
+    inside = [step for step in opened if step.path in told]
+    if not undoing:
+        inside += [step for step in _begun(event, opened) if step not in inside]
+    for one in inside:
+        yield Death(event, one, True, undoing, one.path, one.name, aside)
+    lost = {} if undoing else {path: told[path] for path in told.keys() - {step.path for step in known}}
+    for path, name in sorted(lost.items()):
+        yield Death(event, None, True, False, path, name, aside)
+    if not inside and not lost:
+        step = _next(event, opened, undoing)
+        if step is None:
+            yield Death(event, None, aside=aside)
+        else:
+            yield Death(event, step, False, undoing, step.path, step.name, aside)
+
+
+def _of_its_time(event: Event, steps: Sequence[Step]) -> Iterator[Step]:
+    """Yield what counted when it happened. Who sets steps aside frees their places, and what is run again takes them:
+    so of what is not set aside until later, only that counted which stands before the first that was."""
+    first: dict[int, int] = {}
+    for step in steps:
+        if step.aside:
+            first[step.aside] = min(step.position, first.get(step.aside, step.position))
+    for step in steps:
+        until = step.aside or _FOREVER
+        if until >= event.fence and all(
+            step.position < place for fence, place in first.items() if event.fence <= fence < until
+        ):
+            yield step
+
+
+def _was_over(step: Step, event: Event, undoing: bool) -> bool:
+    """Say whether the step was behind the attempt: recorded, or undone if it was rolling back."""
+    if not undoing:
+        return step.ended_at is not None and step.ended_at <= event.at
+    happened = step.state == "undone" or step.error is None
+    return not (step.has_undo and happened) or (step.state == "undone" and step.fence <= event.fence)
+
+
+def _begun(event: Event, opened: Sequence[Step]) -> list[Step]:
+    """Return those that this attempt had begun, by their records, and the one that must not be repeated."""
+    begun = [
+        step
+        for step in opened
+        if step.fence == event.fence and step.kind not in WAITS and (step.started_at or _FOREVER) <= event.at
+    ]
+    told = ", ".join(each.partition(" ")[2] for each in event.detail.get("in_steps") or ())
+    named = event.detail.get("step")
+    return begun or [step for step in opened if step.name == named != told][:1]
+
+
+def _next(event: Event, opened: Sequence[Step], undoing: bool) -> Step | None:
+    """Return the one that it would have come to: undos go backwards. What waits beside it is not where it was."""
+    if undoing:
+        return opened[-1] if opened else None
+    waits = [step for step in opened if step.kind in WAITS and (step.started_at or _FOREVER) <= event.at]
+    moving = (step for step in opened if step not in waits and all(_are_beside(step, wait) for wait in waits))
+    return next(moving, None) or next(iter(opened), None)
+
+
+def _are_beside(step: Step, other: Step) -> bool:
+    """Say whether neither is behind the other: they part at a branch, or one is on the line of a task beside."""
+    parts = zip(step.path.split("."), other.path.split("."), strict=False)
+    part, (one, two) = next((place, pair) for place, pair in enumerate(parts) if pair[0] != pair[1])
+    return part % 2 == 1 or "~" in one + two

@@ -1,0 +1,60 @@
+"""Tracebacks and stacks as the author of a task wants to read them: without the frames of what called his code."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.errors import HoldfastError
+
+_HOUSE = f"{Path(__file__).parents[1]}/"
+_GUESTS = (f"{_HOUSE}demo/", f"{_HOUSE}testing/")  # these are written as users would
+_MACHINERY = (threading.__file__, f"{Path(asyncio.__file__).parent}/")  # what calls us
+
+_CALLERS = ("_do",)  # where the functions of steps are called
+
+
+def trace_of(error: BaseException) -> str:
+    """Write the traceback of what left a handler. Above its author's functions, and between them, our own frames are
+    left out; below them only where they may tell something: not where we call a function that has no frame, being
+    written in C, and not where the error is our answer to what he did."""
+    told = traceback.TracebackException.from_exception(error)
+    for each in _chained(told):
+        each.stack = _without_ours(each.stack, answers=each is told and isinstance(error, HoldfastError))
+    return "".join(told.format())
+
+
+def stack_text(frames: traceback.StackSummary) -> str:
+    """Write where a handler is, by the same rule."""
+    return "".join(_without_ours(frames).format())
+
+
+def _without_ours(frames: traceback.StackSummary, answers: bool = False) -> traceback.StackSummary:
+    theirs = [place for place, frame in enumerate(frames) if not _is_ours(frame.filename)]
+    first = next((place for place in theirs if not frames[place].filename.startswith(_MACHINERY)), None)
+    if first is None:
+        return frames
+    kept = [frames[place] for place in theirs if place >= first]
+    if not answers and frames[-1].name not in _CALLERS:
+        kept += frames[theirs[-1] + 1 :]
+    return traceback.StackSummary.from_list(kept)
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_HOUSE) and not file.startswith(_GUESTS)
+
+
+def _chained(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """Yield an exception and all that is printed with it: causes, contexts, and those of a group."""
+    left, seen = [told], set()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        left += [other for other in (each.__cause__, each.__context__) if other is not None]
+        left += getattr(each, "exceptions", None) or []
