@@ -243,6 +243,18 @@ def test_the_step_that_it_is_in_is_a_line_of_the_tree(run: Run, store: Store) ->
     assert "in reserve, in mail, on box/1" in run("workflows", "list").stdout
 
 
+def test_the_undo_that_is_run_is_named(run: Run, store: Store, clock: FakeClock) -> None:
+    job = checkout(store)
+    settle(store, job, Failed("no", rollback=True))
+    clock.advance(2 * PAST_S)
+    job = again(store, row(store, job.id))
+    store.beat(job.worker or "", [Pulse(job.lease, in_steps=("1 reserve",))])
+    told = run("workflows", "show", job.id).stdout
+    assert "It undoes what it did." in told
+    assert "undoing     reserve (1)" in told
+    assert "Steps  (rolling back: 0 of 1 undone)" in told
+
+
 def test_a_question_took_as_long_as_its_answer_did_not_come(run: Run, store: Store, clock: FakeClock) -> None:
     """Whoever was away afterwards, and whether a worker was there to take it up, is not its time."""
     job, asked_at = begin(store), store.now().wall

@@ -109,7 +109,10 @@ def _facts(job: Job, now: Moment, names: insight.Names, uncounted: int) -> Itera
     if job.zombies > job.crashes + uncounted:
         yield "zombies", f"{job.zombies} over its life"
     if job.in_steps and job.state == "running":
-        yield "now in", ", ".join("{2} ({0})".format(*each.partition(" ")) for each in job.in_steps)
+        yield (
+            ("undoing" if job.rolling_back else "now in"),
+            ", ".join("{2} ({0})".format(*each.partition(" ")) for each in job.in_steps),
+        )
     yield "fence", str(job.fence)
     end = insight.lease_end(job, now)
     if end is not None and job.worker is not None:

@@ -173,6 +173,8 @@ def _why_running(job: Job, now: Moment, worker: str | None, state: Health) -> Wh
     began = f" for {duration(now.wall - job.claimed_at)}" if job.claimed_at is not None else ""
     text = f"Worker {worker} has held it{began}, attempt {job.attempt}"
     text += ". " if job.started else ", and has not begun it yet. "
+    if job.rolling_back:
+        text += "It undoes what it did. "
     if job.cancel_requested:
         text += "It was asked to stop. "
     ways = {
