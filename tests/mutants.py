@@ -1733,7 +1733,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "steps: one that is run again took as long as nobody ran it",
-        "workflow/run.py",
+        "workflow/ledger.py",
         'if call.kind == "step":  # what it takes',
         "if False:  # what it takes",
         ("tests/workflow/test_undo.py",),

@@ -219,7 +219,7 @@ def test_of_one_that_is_being_undone_it_is_said_that_the_next_undo_was_done_by_h
     verdict = acts.resolve(job, "done", NOW, actor="ann", reason="paid back", steps=steps)
     assert (verdict.move, verdict.state, verdict.run_at, verdict.error) == (Move.REVIVE, State.READY, NOW, None)
     assert (verdict.fresh_budgets, verdict.raises_fence, verdict.rolling_back) == (True, True, None)
-    assert [(step.position, step.state, step.ended_at) for step in verdict.steps] == [(2, "undone", NOW)]
+    assert [(step.position, step.state, step.undone_at) for step in verdict.steps] == [(2, "undone", NOW)]
     assert verdict.notes[0].detail == {"answer": "done", "undone": "step-2", "note": "paid back"}
     with pytest.raises(IllegalMove, match="'step-2' was undone by hand"):
         acts.resolve(job, "done", NOW, actor="ann", result="7", steps=steps)

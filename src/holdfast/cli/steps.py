@@ -31,7 +31,7 @@ _NAME_LEAST = 16
 _RESULT_MAX = 400  # characters; all of it is in the JSON
 _RESULT_LEAST = 16
 _AT_ONCE = ("sleep", "now", "random", "uuid", "patch")  # what it takes to record these says nothing
-_COLOURS = {"recorded": "done", "started": "running", "undone": "rolled_back"}
+_COLOURS = {"recorded": "done", "answered": "done", "started": "running", "undone": "rolled_back"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _called(step: Step) -> str:
 
 
 def _state(step: Step, told: Told) -> str:
-    return "waiting" if _waits(step, told) else step.state
+    return "waiting" if _waits(step, told) else insight.state_of(step)
 
 
 def _waits(step: Step, told: Told) -> bool:

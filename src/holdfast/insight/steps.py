@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import APPROVAL, needs_undo
+from holdfast.core.flow import APPROVAL, is_answered, needs_undo
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Event, Filter, Job, Moment, Step, StepKind
 from holdfast.core.times import duration, iso
@@ -31,7 +31,7 @@ def step_view(step: Step) -> dict[str, Any]:
     """Show a step as `jobs show` does."""
     return {
         "name": step.name,
-        "state": step.state,
+        "state": state_of(step),
         "attempt": step.attempt,
         "started_at": iso(step.started_at),
         "ended_at": iso(step.ended_at),
@@ -40,9 +40,14 @@ def step_view(step: Step) -> dict[str, Any]:
     }
 
 
+def state_of(step: Step) -> str:
+    """Return the state of a step; `answered`: a person said what it returned, and no worker has read that yet."""
+    return "answered" if is_answered(step) else step.state
+
+
 def result_of(step: Step) -> Any:
     """Return what a step returned. What stands there while it waits is no result; some results are instants."""
-    if step.state == "started":
+    if step.state == "started" and not is_answered(step):
         return None
     value = parsed(step.result)
     return iso(value) if step.kind in ("sleep", "now") and isinstance(value, int | float) else value
