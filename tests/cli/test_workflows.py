@@ -244,7 +244,7 @@ def test_the_step_that_it_is_in_is_a_line_of_the_tree(run: Run, store: Store) ->
 
 
 def test_the_undo_that_is_run_is_named(run: Run, store: Store, clock: FakeClock) -> None:
-    job = checkout(store)
+    job = row(store, checkout(store).id)
     settle(store, job, Failed("no", rollback=True))
     clock.advance(2 * PAST_S)
     job = again(store, row(store, job.id))
