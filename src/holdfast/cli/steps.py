@@ -128,7 +128,8 @@ def _took(step: Step, told: Told) -> str:
     began = step.started_at
     if began is None or step.kind in _AT_ONCE:
         return "-"
-    cut_off = [death.event.at for death in told.lost if death.step is step and death.event.fence == step.fence]
+    lost = [death.event.at for death in told.lost if death.step is step and death.inside]
+    cut_off = [at for at in lost if began <= at <= (step.ended_at or at)]
     if step.kind in insight.WAITS:
         came = [event.at for event in told.events if event.kind == "signalled" and _is_for(step, event)]
         ends = [at for at in came if began <= at <= (step.ended_at or 0.0)]
@@ -139,7 +140,7 @@ def _took(step: Step, told: Told) -> str:
         runs = told.job.state is State.RUNNING and step.fence == told.job.fence and step.state == "started"
         until = told.now.wall if runs else min(cut_off, default=None)
         return "-" if until is None else f"{insight.duration(until - began)}…"
-    if cut_off and min(cut_off) < step.ended_at:  # a person said later that it happened
+    if cut_off:  # a person said later that it happened
         return f"{insight.duration(min(cut_off) - began)}…"
     return insight.duration(step.ended_at - began)
 
@@ -149,7 +150,8 @@ def _is_for(step: Step, event: Event) -> bool:
 
 
 def _returned(step: Step, told: Told) -> str:
-    if step.ended_at is None or step.error is not None or _waits(step, told):
+    unknown = step.ended_at is None and (step.state == "started" or step.result is None)
+    if unknown or step.error is not None or _waits(step, told):
         return ""
     value = insight.result_of(step)
     if step.kind == "sleep":
