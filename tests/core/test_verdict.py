@@ -332,6 +332,8 @@ def test_a_job_whose_budget_is_spent_says_which_one_and_how_often() -> None:
     failed = msgspec.structs.replace(RUNNING, failures=3, crashes=1, attempts_max=5)
     wanted = "boom; failed or crashed 5 times (attempts_max=5)"
     assert judge(OUTCOMES["failed"], failed, NOW, chance=0).error == wanted
+    once = msgspec.structs.replace(RUNNING, crashes_max=1)
+    assert judge(OUTCOMES["lost"], once, NOW, chance=0).error == "silence; crashed once (crashes_max=1)"
 
 
 def test_a_job_that_is_held_back_costs_nothing_and_says_why() -> None:

@@ -138,7 +138,7 @@ def test_a_lock_held_for_several_leases_is_a_death_and_its_late_result_is_refuse
         assert (street.world.kind, row.failures) == ("sqlite", 0)
         assert row.crashes == (1 if row.state == "dead" else 0), street.world.kinds(job.id)
     assert (row.attempt, row.failures, row.crashes, row.zombies) == (1, 0, 1, 1)
-    assert row.error == "worker w/1 was lost: its lease ran out; crashed 1 times (crashes_max=1)"
+    assert row.error == "worker w/1 was lost: its lease ran out; crashed once (crashes_max=1)"
     until(lambda: street.world.events(job.id, "stale_report"), "it comes back, and is refused")
     assert street.world.kinds(job.id) == ["zombie", "dead", "stale_report"]
     [zombie] = street.world.events(job.id, "zombie")

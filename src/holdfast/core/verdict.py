@@ -275,9 +275,9 @@ def _run_again(
     total = job.failures + failures + total_crashes
     spent = None
     if crashes and total_crashes >= job.crashes_max:
-        spent = f"crashed {total_crashes} times (crashes_max={job.crashes_max})"
+        spent = f"crashed {_times(total_crashes)} (crashes_max={job.crashes_max})"
     elif (failures or crashes) and total >= job.attempts_max:
-        spent = f"failed or crashed {total} times (attempts_max={job.attempts_max})"
+        spent = f"failed or crashed {_times(total)} (attempts_max={job.attempts_max})"
     elif isinstance(outcome, Failed) and outcome.final and not job.rolling_back:
         spent = "it would fail the same way again"
     if spent is not None:
@@ -293,6 +293,10 @@ def _run_again(
     else:
         run_at = now + job.retry.delay_s(total, chance)
     return _verdict(Move.RETRY, outcome, job, run_at=run_at, failures=failures, crashes=crashes)
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _hold(outcome: Outcome, job: Job, reason: str, *, failures: int, crashes: int) -> Verdict:
