@@ -73,8 +73,11 @@ def test_an_answer_never_changes_what_is_recorded(store: Store) -> None:
     settle(store, revived, EXPIRED)
     now = row(store, held.id)
     held_again = acts.hold(now, actor="ann")
-    assert move(store, now, replace(held_again, steps=(a_step(1, result="2"),))) is True
-    assert [step.result for step in store.steps(held.id)] == ["1"]
+    before = store.steps(held.id)
+    assert [step.result for step in before] == ["1"]
+    other = a_step(1, result="2", attempt=7, fence=7, ended_at=70.0)
+    assert move(store, now, replace(held_again, steps=(other,))) is True
+    assert store.steps(held.id) == before
 
 
 @pytest.mark.parametrize("seen", [{"fence": 99}, {"state": State.DEAD}])
