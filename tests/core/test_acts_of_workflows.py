@@ -192,6 +192,16 @@ def test_the_next_open_step_has_its_own_question() -> None:
     assert [step.name for step in verdict.steps] == ["charge"]
 
 
+def test_an_answer_is_taken_for_the_step_that_the_person_was_shown() -> None:
+    """One that was approved, and not begun anew before the workflow was held again, stands before it."""
+    _, steps = held("charge", "ship")
+    job = flow(State.HELD, open_step="ship")
+    answers: tuple[acts.Answer, ...] = ("done", "retry")
+    for answer in answers:
+        verdict = acts.resolve(job, answer, NOW, actor="ann", result="7", steps=steps)
+        assert ([step.name for step in verdict.steps], verdict.open_step) == (["ship"], "charge")
+
+
 def test_the_other_answers_leave_the_step() -> None:
     job, steps = held("charge")
     again = acts.revive(job, NOW, actor="ann", repeat_step=True)

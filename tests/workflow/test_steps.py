@@ -1,12 +1,15 @@
 """Steps: done once, returned in every replay; what fails, what is caught, what no longer fits."""
 
 import asyncio
+import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from holdfast import AsyncFlow, Flow, JobDead, Retry, StepFailed, UsageError
+from holdfast.workflow import threads
 from tests.worker.house import House, until
 
 QUICK = Retry(attempts_max=2, base_s=0.0, cap_s=0.0)
@@ -305,6 +308,29 @@ def test_a_step_has_a_time_limit_of_its_own(one_house: House, kind: str) -> None
     one_house.start()
     job = (sync if kind == "sync" else loop).enqueue()
     assert job.result(20) == "the step took longer than 0.05 s"
+
+
+def test_a_time_limit_that_comes_too_late_hits_nobody(one_house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step returns in the very moment in which its time is up."""
+    fired, over, interrupt = threading.Event(), threading.Event(), threads.interrupt
+
+    def late(*given: Any) -> None:
+        fired.set()
+        over.wait(0.5)  # until the step is behind, unless it is waited for
+        interrupt(*given)
+
+    monkeypatch.setattr(threads, "interrupt", late)
+
+    @one_house.app.workflow(name="w", retry=Retry(attempts_max=1))
+    def work(flow: Flow) -> bool:
+        found = flow.step(fired.wait, 20, timeout_s=0.01)
+        over.set()
+        for _ in range(50):  # where it would hit
+            time.sleep(0.01)
+        return found
+
+    one_house.start()
+    assert work.enqueue().result(20) is True
 
 
 def test_the_flow_is_refused_in_a_thread_that_it_does_not_know(one_house: House) -> None:

@@ -193,8 +193,14 @@ def resolve(
     )
 
 
+def _asked_about(job: Job, steps: Sequence[Step]) -> list[Step]:
+    """Return the open steps, first the one whose name the person was shown: one that was approved, and not begun anew
+    before the workflow was held again, may stand before it."""
+    return sorted(open_steps(steps), key=lambda step: step.name != job.open_step)
+
+
 def _run_it(job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None) -> Verdict:
-    opened = open_steps(steps)
+    opened = _asked_about(job, steps)
     if len(opened) < 2:
         return revive(job, now, actor=actor, reason=reason, repeat_step=True)
     first, second, *_ = opened
@@ -216,7 +222,7 @@ def _ask_next(said: Step, following: Step, answer: Answer, *, actor: str, reason
 def _it_happened(
     job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None, result: str | None
 ) -> Verdict:
-    opened = open_steps(steps)
+    opened = _asked_about(job, steps)
     if not opened:
         raise IllegalMove(f"workflow {job.id}: the step {job.open_step!r} is not on record; retry it, or give up")
     first, *others = opened
