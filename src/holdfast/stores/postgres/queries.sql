@@ -382,8 +382,7 @@ SELECT coalesce(json_agg(json_build_array(
         SELECT FROM {schema}.journal AS line
         WHERE line.job_id = token.id AND line.fence = token.fence AND line.kind = token.kind
             AND line.detail::text = token.detail
-    ),
-    job.cancel_requested, job.open_step, job.undoable
+    )
 ) ORDER BY token.place), '[]')::text
 FROM (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, value ->> 3 AS kind,
