@@ -22,7 +22,7 @@ from holdfast.stores.postgres.connection import Options
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Schema
 from holdfast.stores.sql import load_migrations, load_queries
-from tests.factory import OLD_JOB, a_worker, add, claim, enrol, make_job, start
+from tests.factory import OLD_JOB, OLD_STEP, a_worker, add, claim, enrol, make_job, start
 from tests.servers import PostgresServer
 from tests.worker.house import House
 
@@ -148,6 +148,23 @@ def test_a_store_of_any_earlier_version_is_brought_up_to_date_with_what_is_in_it
     assert new.migrate() == Schema(found=version, wanted=len(MIGRATIONS))
     assert [each.id for each in claim(new, enrol(new))] == ["old"]
     assert new.schedules() == []
+    new.close()
+
+
+def test_what_was_undone_before_steps_said_when_keeps_its_instant(
+    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{server.url}?schema={schema}"
+    with monkeypatch.context() as earlier:
+        earlier.setattr("holdfast.stores.postgres.store._MIGRATIONS", MIGRATIONS[:8])
+        old = PostgresStore(url)
+        old.migrate()
+        old.close()
+    for position, state in enumerate(("undone", "recorded"), 1):
+        server.execute(OLD_STEP.format(table=f"{schema}.step", position=position, state=state))
+    new = PostgresStore(url)
+    new.migrate()
+    assert [(step.ended_at, step.undone_at) for step in new.steps("old")] == [(None, 7.0), (7.0, None)]
     new.close()
 
 
@@ -322,7 +339,7 @@ def test_what_a_person_says_of_a_step_is_written_as_an_attempt_writes_it() -> No
     """Two statements, because an attempt must show its lease; but only one way to write a step."""
     queries = load_queries("holdfast.stores.postgres")
     recorded = queries["record"].partition("written AS (")[2].partition("\n),")[0]
-    guard = "WHERE (value ->> 17)::bigint IN (SELECT place FROM mine)"
+    guard = "WHERE (value ->> 18)::bigint IN (SELECT place FROM mine)"
     assert guard in recorded
     said = " ".join(queries["move_steps"].split())
     assert said[said.index("INSERT") :].rstrip(";") == " ".join(recorded.replace(guard, "").split())
