@@ -2177,6 +2177,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         OPEN_STEPS,
     ),
     (
+        "a snooze that is on record leaves a thread without its end",
+        "worker/executors.py",
+        "isinstance(error, errors.Snooze) and error is not attempt.fatal:",
+        "isinstance(error, errors.Snooze):",
+        ("tests/workflow/test_steps.py",),
+    ),
+    (
         "a time limit of a step hits whoever comes behind it",
         "workflow/threads.py",
         "                timer.join()  # or it comes when nobody reckons with it any more\n",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncFlow, Flow, JobDead, Retry, StepFailed, UsageError
+from holdfast import AsyncFlow, Flow, JobDead, Retry, Snooze, StepFailed, UsageError
 from holdfast.workflow import threads
 from tests.worker.house import House, until
 
@@ -308,6 +308,41 @@ def test_a_step_has_a_time_limit_of_its_own(one_house: House, kind: str) -> None
     one_house.start()
     job = (sync if kind == "sync" else loop).enqueue()
     assert job.result(20) == "the step took longer than 0.05 s"
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_step_that_must_not_be_repeated_cannot_ask_for_that(one_house: House, kind: str) -> None:
+    """What it raised is on record, and would be raised whenever the workflow is run again."""
+
+    def charge() -> None:
+        raise Snooze(0.01)
+
+    @one_house.app.workflow(name="sync")
+    def sync(flow: Flow) -> None:
+        flow.step(charge, repeatable=False)
+
+    @one_house.app.workflow(name="async")
+    async def loop(flow: AsyncFlow) -> None:
+        await flow.step(charge, repeatable=False)
+
+    one_house.start()
+    with pytest.raises(JobDead, match="it would fail the same way again"):
+        (sync if kind == "sync" else loop).enqueue().result(20)
+
+
+def test_a_step_that_may_be_repeated_is_run_again_after_a_snooze(one_house: House, ledger: Ledger) -> None:
+    def poll() -> int:
+        ledger.do("poll")
+        if len(ledger.lines) < 3:
+            raise Snooze(0.01)
+        return len(ledger.lines)
+
+    @one_house.app.workflow(name="w", retry=Retry(attempts_max=1))
+    def work(flow: Flow) -> int:
+        return flow.step(poll)
+
+    one_house.start()
+    assert work.enqueue().result(20) == 3
 
 
 def test_a_time_limit_that_comes_too_late_hits_nobody(one_house: House, monkeypatch: pytest.MonkeyPatch) -> None:
