@@ -100,6 +100,16 @@ def test_an_open_step_runs_again_only_if_somebody_says_so(state: State) -> None:
     assert (note.kind, note.actor, note.detail) == ("revived", "ann", detail)
 
 
+def test_who_says_so_of_several_has_heard_of_all() -> None:
+    job, steps = held("charge", "ship")
+    with pytest.raises(IllegalMove, match="its steps 'charge', 'ship' were started and not recorded"):
+        acts.revive(job, NOW, actor="ann", steps=steps)
+    [note] = acts.revive(job, NOW, actor="ann", repeat_step=True, steps=steps).notes
+    assert note.detail["repeat_step"] == "charge, ship"
+    with pytest.raises(IllegalMove, match="its steps 'charge', 'ship' were"):
+        acts.retry_from(job, steps[0], steps, NOW, actor="ann")
+
+
 def test_what_can_be_done_instead_depends_on_whether_it_still_waits_for_an_answer() -> None:
     with pytest.raises(IllegalMove, match="held done"):
         acts.revive(flow(State.HELD, open_step="charge"), NOW, actor="ann")
