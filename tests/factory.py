@@ -30,6 +30,11 @@ OLD_JOB = (
     " crashes_max, on_crash, lease_s, beat_s",
     "'old', 't', 'default', '{}', 1, 1, 3, 1, 60, '1', 3, 'retry', 30, 10",
 )
+# A step in the tables of the version that brought workflows.
+OLD_STEP = (
+    "INSERT INTO {table} (job_id, aside, position, path, kind, name, state, attempt, fence, has_undo, repeatable,"
+    " started_at, ended_at) VALUES ('old', 0, {position}, '{position}', 'step', 's', '{state}', 1, 1, '1', '1', 5, 7)"
+)
 WAY_TO: dict[State, tuple[dict[str, Any], Outcome | None]] = {
     State.RUNNING: ({}, None),
     State.WAITING: ({}, Parked("for a signal")),

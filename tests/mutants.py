@@ -358,6 +358,7 @@ ALERTS_WEBHOOK = ("tests/alerts/test_webhook.py",)
 ALERTS_COMMAND = ("tests/alerts/test_command.py",)
 WORKFLOW = tuple(f"tests/workflow/test_{part}.py" for part in ("steps", "undo", "waiting"))
 ANSWERS = ("tests/workflow/test_answers.py",)
+OPEN_STEPS = ("tests/workflow/test_open_steps.py",)
 
 LOCKS = ("tests/stores/test_postgres_locks.py",)
 WORKFLOWS_CLI = ("tests/cli/test_workflows.py",)
@@ -2147,6 +2148,68 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         'self._call("signal", signal_name(name))',
         'self._call("signal", checked_name(name))',
         ("tests/workflow/test_waiting.py",),
+    ),
+    (
+        "branches tell in any order what is open",
+        "workflow/ledger.py",
+        "            put(record)\n",
+        "        put(record)\n",
+        OPEN_STEPS,
+    ),
+    (
+        "a person is asked about the branch that was faster",
+        "workflow/ledger.py",
+        "first = min(self._open.values(), key=lambda step: step.position, default=None)",
+        "first = next(iter(self._open.values()), None)",
+        OPEN_STEPS,
+    ),
+    (
+        "who runs it from a step again has not seen what was begun since",
+        "workflow/verbs.py",
+        """
+        def judged(row: Row) -> Verdict:
+            steps = self.steps(id)  # after the row: if they change meanwhile, its fence does, too
+""",
+        """        steps = self.steps(id)
+
+        def judged(row: Row) -> Verdict:
+""",
+        OPEN_STEPS,
+    ),
+    (
+        "a snooze that is on record leaves a thread without its end",
+        "worker/executors.py",
+        "isinstance(error, errors.Snooze) and error is not attempt.fatal:",
+        "isinstance(error, errors.Snooze):",
+        ("tests/workflow/test_steps.py",),
+    ),
+    (
+        "a time limit of a step hits whoever comes behind it",
+        "workflow/threads.py",
+        "                timer.join()  # or it comes when nobody reckons with it any more\n",
+        "",
+        ("tests/workflow/test_steps.py",),
+    ),
+    (
+        "an ending that is judged again keeps others from being told",
+        "worker/settler.py",
+        "                again.append((attempt, outcome))\n",
+        "                self._catch_up(attempt)\n                again.append((attempt, outcome))\n",
+        ("tests/worker/test_settler.py",),
+    ),
+    (
+        "an open step does not hold who comes back later",
+        "core/verdict.py",
+        "Stalled | Lost | Snoozed | Parked\n    return",
+        "Stalled | Lost\n    return",
+        CORE,
+    ),
+    (
+        "an answer is taken for the first open step, whichever was asked about",
+        "core/acts.py",
+        "key=lambda step: step.name != job.open_step)",
+        "key=lambda step: step.position)",
+        CORE,
     ),
     (
         "a result that the code cannot read is a failure",

@@ -35,7 +35,7 @@ from holdfast.stores.sql import load_migrations
 from holdfast.stores.sqlite import liveness
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
-from tests.factory import OLD_JOB, a_worker, add, claim, enrol, make_job, row, settle, start
+from tests.factory import OLD_JOB, OLD_STEP, a_worker, add, claim, enrol, make_job, row, settle, start
 from tests.worker.house import House, until
 
 BOOT = SystemClock().boot_id
@@ -268,6 +268,24 @@ def test_a_file_of_any_earlier_version_is_brought_up_to_date_with_what_is_in_it(
     new = SqliteStore(url)
     assert new.migrate() == Schema(found=version, wanted=len(MIGRATIONS))
     assert [each.id for each in claim(new, enrol(new))] == ["old"]
+    new.close()
+
+
+def test_what_was_undone_before_steps_said_when_keeps_its_instant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    with monkeypatch.context() as earlier:
+        earlier.setattr("holdfast.stores.sqlite.store._MIGRATIONS", MIGRATIONS[:7])
+        old = SqliteStore(url)
+        old.migrate()
+        old.close()
+    with closing(sqlite3.connect(tmp_path / "old.db", isolation_level=None)) as db:
+        for position, state in enumerate(("undone", "recorded"), 1):
+            db.execute(OLD_STEP.format(table="holdfast_step", position=position, state=state))
+    new = SqliteStore(url)
+    new.migrate()
+    assert [(step.ended_at, step.undone_at) for step in new.steps("old")] == [(None, 7.0), (7.0, None)]
     new.close()
 
 

@@ -254,15 +254,16 @@ class App(Declares, Verbs):
     ) -> Job[Any]:
         """Bring a held, dead or cancelled job back, ready now and with fresh budgets, and return it.
 
-        fence: as in `cancel`; a repeated revive cannot start a second run. repeat_step: a step that must not be
-        repeated was begun and not recorded, and may be run again. Raises `NotFound`; `IllegalMove` from any other
-        state, and when there is such a step and nobody said so; `KeyTaken` when another live job has its key;
+        fence: as in `cancel`; a repeated revive cannot start a second run. repeat_step: steps that must not be
+        repeated were begun and not recorded, and all of them may be run again. Raises `NotFound`; `IllegalMove` from
+        any other state, and when there is such a step and nobody said so; `KeyTaken` when another live job has its key;
         `Refused` when it moved on meanwhile: look again.
         """
         now = self.store.now().wall
 
         def judged(row: Row) -> Verdict:
-            return acts.revive(row, now, actor=by, reason=note, repeat_step=repeat_step)
+            steps = self.store.steps(id, limit=STEPS_MAX) if row.open_step is not None else []
+            return acts.revive(row, now, actor=by, reason=note, repeat_step=repeat_step, steps=steps)
 
         return self._act(id, fence, judged)
 

@@ -155,6 +155,20 @@ def test_signals_that_were_taken_by_what_is_set_aside_wait_to_be_taken_again(sto
     assert store.inbox(dead.id).count == 4
 
 
+def test_answers_to_questions_that_are_set_aside_are_not_for_those_that_are_asked_again(store: Store) -> None:
+    """Neither one that was taken, nor one that came in the moment in which the time for it was up."""
+    jobs = [start_flow(store, attempts_max=1) for _ in range(2)]
+    for job in jobs:
+        for name in ("taken", "late"):
+            store.signal(a_signal(job, "approve:1", id=f"{job.id}/{name}", value="true"))
+        record(store, job, a_step(1, kind="approve"), taken=(f"{job.id}/taken",))
+        settle(store, row(store, job.id), Failed("x"))
+    dead, other = (row(store, job.id) for job in jobs)
+    assert move(store, dead, retry_from(store, dead, 0)) is True
+    assert store.inbox(dead.id).signals == []
+    assert [signal.id for signal in store.inbox(other.id).signals] == [f"{other.id}/late"]
+
+
 # ------------------------------------------------------------------------------------------- rolled back
 
 

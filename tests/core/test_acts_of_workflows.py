@@ -100,6 +100,16 @@ def test_an_open_step_runs_again_only_if_somebody_says_so(state: State) -> None:
     assert (note.kind, note.actor, note.detail) == ("revived", "ann", detail)
 
 
+def test_who_says_so_of_several_has_heard_of_all() -> None:
+    job, steps = held("charge", "ship")
+    with pytest.raises(IllegalMove, match="its steps 'charge', 'ship' were started and not recorded"):
+        acts.revive(job, NOW, actor="ann", steps=steps)
+    [note] = acts.revive(job, NOW, actor="ann", repeat_step=True, steps=steps).notes
+    assert note.detail["repeat_step"] == "charge, ship"
+    with pytest.raises(IllegalMove, match="its steps 'charge', 'ship' were"):
+        acts.retry_from(job, steps[0], steps, NOW, actor="ann")
+
+
 def test_what_can_be_done_instead_depends_on_whether_it_still_waits_for_an_answer() -> None:
     with pytest.raises(IllegalMove, match="held done"):
         acts.revive(flow(State.HELD, open_step="charge"), NOW, actor="ann")
@@ -190,6 +200,16 @@ def test_the_next_open_step_has_its_own_question() -> None:
     verdict = acts.resolve(job, "done", NOW, actor="ann", result="7", steps=steps)
     assert (verdict.state, verdict.open_step, verdict.raises_fence) == (State.HELD, "ship", True)
     assert [step.name for step in verdict.steps] == ["charge"]
+
+
+def test_an_answer_is_taken_for_the_step_that_the_person_was_shown() -> None:
+    """One that was approved, and not begun anew before the workflow was held again, stands before it."""
+    _, steps = held("charge", "ship")
+    job = flow(State.HELD, open_step="ship")
+    answers: tuple[acts.Answer, ...] = ("done", "retry")
+    for answer in answers:
+        verdict = acts.resolve(job, answer, NOW, actor="ann", result="7", steps=steps)
+        assert ([step.name for step in verdict.steps], verdict.open_step) == (["ship"], "charge")
 
 
 def test_the_other_answers_leave_the_step() -> None:

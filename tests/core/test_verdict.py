@@ -170,6 +170,17 @@ def test_every_combination_leads_where_the_design_says() -> None:
     assert seen == 14 * 4 * 2 * 2 * len(BUDGETS)
 
 
+@pytest.mark.parametrize("name", sorted(OUTCOMES))
+def test_with_an_open_step_every_ending_of_a_handler_holds_but_success_and_a_cancellation(name: str) -> None:
+    """Also one that wants to come back later: it would run the step a second time."""
+    opened = msgspec.structs.replace(RUNNING, workflow=True, open_step="charge")
+    verdict = judge(OUTCOMES[name], opened, NOW, chance=0.5)
+    ends = {"succeeded": State.DONE, "cancelled": State.CANCELLED, "released before it began": State.READY}
+    assert verdict.state is ends.get(name, State.HELD)
+    if name not in (*ends, "held back"):
+        assert "step 'charge' was started and not recorded" in (verdict.error or "")
+
+
 def test_every_verdict_is_a_move_that_the_machine_has() -> None:
     for case, _, verdict in cases():
         assert MOVES[State.RUNNING][verdict.move] is verdict.state, case

@@ -97,7 +97,7 @@ BROKEN = [
     ),
     Broken(
         "the reaper does not say which lease it saw",
-        ((verdict, "settlement", "job.lease_until if seen_lease else None", "None"),),
+        ((settlement, "settlement", "job.lease_until if seen_lease else None", "None"),),
     ),
     Broken("a reaped lease keeps its fence", ((verdict, "_verdict", "raises_fence=lost", "raises_fence=False"),)),
     Broken(

@@ -11,11 +11,12 @@ import pytest
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Job
-from holdfast.core.verdict import Succeeded
+from holdfast.core.verdict import Failed, Succeeded
+from holdfast.stores.postgres import batch
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Answer
 from holdfast.testing import FakeClock
-from tests.factory import a_record, a_signal, a_step, add, park, row, settlement, start, start_flow
+from tests.factory import a_record, a_signal, a_step, add, park, record, row, settlement, start, start_flow
 from tests.servers import CLOCK, pause
 
 LOCK = "SELECT FROM holdfast.job WHERE id = %s FOR NO KEY UPDATE"
@@ -117,3 +118,20 @@ def test_a_signal_that_waited_for_a_delete_reaches_nobody(store: PostgresStore, 
         assert answers == []
     assert answers == [Answer.GONE]
     assert store.inbox(flow.id).signals == []
+
+
+def test_what_changed_and_changed_back_is_to_be_judged_again(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Why a verdict was not applied is looked at a moment later. A refusal would be believed, and the ending lost."""
+    job, look = start_flow(store), batch._refusals
+    record(store, job, a_step(1, "started", repeatable=False), open_step="charge")
+
+    def later(*given: Any) -> list[Answer]:
+        record(store, job, a_step(1, repeatable=False), open_step="")
+        return look(*given)
+
+    monkeypatch.setattr(batch, "_refusals", later)
+    assert store.settle([settlement(job, Failed("no luck"))]) == [Answer.AGAIN]
+    assert row(store, job.id).state is State.RUNNING
+    assert store.journal(job.id) == []

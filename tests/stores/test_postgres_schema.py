@@ -23,7 +23,7 @@ from holdfast.stores.postgres.connection import Options
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Schema
 from holdfast.stores.sql import load_migrations, load_queries
-from tests.factory import OLD_JOB, a_worker, add, claim, enrol, make_job, start
+from tests.factory import OLD_JOB, OLD_STEP, a_worker, add, claim, enrol, make_job, start
 from tests.servers import PostgresServer
 from tests.worker.house import House
 
@@ -149,6 +149,23 @@ def test_a_store_of_any_earlier_version_is_brought_up_to_date_with_what_is_in_it
     assert new.migrate() == Schema(found=version, wanted=len(MIGRATIONS))
     assert [each.id for each in claim(new, enrol(new))] == ["old"]
     assert new.schedules() == []
+    new.close()
+
+
+def test_what_was_undone_before_steps_said_when_keeps_its_instant(
+    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{server.url}?schema={schema}"
+    with monkeypatch.context() as earlier:
+        earlier.setattr("holdfast.stores.postgres.store._MIGRATIONS", MIGRATIONS[:8])
+        old = PostgresStore(url)
+        old.migrate()
+        old.close()
+    for position, state in enumerate(("undone", "recorded"), 1):
+        server.execute(OLD_STEP.format(table=f"{schema}.step", position=position, state=state))
+    new = PostgresStore(url)
+    new.migrate()
+    assert [(step.ended_at, step.undone_at) for step in new.steps("old")] == [(None, 7.0), (7.0, None)]
     new.close()
 
 

@@ -16,9 +16,9 @@ from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError, StoreFull, StoreUnavailable
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.settler import Settler
-from tests.factory import a_job
+from tests.factory import a_job, a_step, record, start, start_flow
 from tests.worker.house import House, on_every_store, until
-from tests.worker.meddler import once
+from tests.worker.meddler import Meddler, once
 
 ONCE = Retry(attempts_max=1)
 
@@ -242,6 +242,25 @@ def damage(path: Path, job_id: str, change: str) -> None:
         connection.execute("PRAGMA ignore_check_constraints = ON")
         connection.execute(f"UPDATE holdfast_job SET {change} WHERE id = ?", (job_id,))
     connection.close()
+
+
+def test_one_that_is_to_be_judged_again_does_not_keep_hooks_from_hearing_of_the_others() -> None:
+    """Its row must be read for that, and the store may be out of reach just then."""
+    app, told = App("memory://"), []
+    store = Meddler(app.store)
+    flow, job = start_flow(store.real, attempts_max=1), start(store.real, attempts_max=1)
+    record(store.real, flow, a_step(1, "started", repeatable=False), open_step="charge")
+    app.on("dead", lambda event: told.append((event["kind"], event["id"])))
+    app.on("held", lambda event: told.append((event["kind"], event["id"])))
+    settler = Settler(store, app.clock, lambda _: None, app.hooks)  # type: ignore[arg-type]
+    for row in (flow, job):  # the worker of the first does not know what was begun
+        settler.put(Attempt(row, SimpleNamespace(), 0.0), Failed("no luck"))  # type: ignore[arg-type]
+    with store.before("get", once(StoreUnavailable("gone"))):
+        settler.start()
+        assert settler.flush(20)
+    settler.close()
+    assert app.hooks.flush(20)
+    assert told == [("dead", job.id), ("held", flow.id)]
 
 
 @pytest.mark.parametrize("kind", [OSError, StoreError])

@@ -1,12 +1,15 @@
 """Steps: done once, returned in every replay; what fails, what is caught, what no longer fits."""
 
 import asyncio
+import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from holdfast import AsyncFlow, Flow, JobDead, Retry, StepFailed, UsageError
+from holdfast import AsyncFlow, Flow, JobDead, Retry, Snooze, StepFailed, UsageError
+from holdfast.workflow import threads
 from tests.worker.house import House, until
 
 QUICK = Retry(attempts_max=2, base_s=0.0, cap_s=0.0)
@@ -305,6 +308,64 @@ def test_a_step_has_a_time_limit_of_its_own(one_house: House, kind: str) -> None
     one_house.start()
     job = (sync if kind == "sync" else loop).enqueue()
     assert job.result(20) == "the step took longer than 0.05 s"
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_step_that_must_not_be_repeated_cannot_ask_for_that(one_house: House, kind: str) -> None:
+    """What it raised is on record, and would be raised whenever the workflow is run again."""
+
+    def charge() -> None:
+        raise Snooze(0.01)
+
+    @one_house.app.workflow(name="sync")
+    def sync(flow: Flow) -> None:
+        flow.step(charge, repeatable=False)
+
+    @one_house.app.workflow(name="async")
+    async def loop(flow: AsyncFlow) -> None:
+        await flow.step(charge, repeatable=False)
+
+    one_house.start()
+    with pytest.raises(JobDead, match="it would fail the same way again"):
+        (sync if kind == "sync" else loop).enqueue().result(20)
+
+
+def test_a_step_that_may_be_repeated_is_run_again_after_a_snooze(one_house: House, ledger: Ledger) -> None:
+    def poll() -> int:
+        ledger.do("poll")
+        if len(ledger.lines) < 3:
+            raise Snooze(0.01)
+        return len(ledger.lines)
+
+    @one_house.app.workflow(name="w", retry=Retry(attempts_max=1))
+    def work(flow: Flow) -> int:
+        return flow.step(poll)
+
+    one_house.start()
+    assert work.enqueue().result(20) == 3
+
+
+def test_a_time_limit_that_comes_too_late_hits_nobody(one_house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step returns in the very moment in which its time is up."""
+    fired, over, interrupt = threading.Event(), threading.Event(), threads.interrupt
+
+    def late(*given: Any) -> None:
+        fired.set()
+        over.wait(0.5)  # until the step is behind, unless it is waited for
+        interrupt(*given)
+
+    monkeypatch.setattr(threads, "interrupt", late)
+
+    @one_house.app.workflow(name="w", retry=Retry(attempts_max=1))
+    def work(flow: Flow) -> bool:
+        found = flow.step(fired.wait, 20, timeout_s=0.01)
+        over.set()
+        for _ in range(50):  # where it would hit
+            time.sleep(0.01)
+        return found
+
+    one_house.start()
+    assert work.enqueue().result(20) is True
 
 
 def test_the_flow_is_refused_in_a_thread_that_it_does_not_know(one_house: House) -> None:

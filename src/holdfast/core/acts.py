@@ -38,15 +38,25 @@ def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     )
 
 
-def revive(job: Job, now: float, *, actor: str, reason: str | None = None, repeat_step: bool = False) -> Verdict:
+def revive(
+    job: Job,
+    now: float,
+    *,
+    actor: str,
+    reason: str | None = None,
+    repeat_step: bool = False,
+    steps: Sequence[Step] = (),
+) -> Verdict:
     """Bring a held, dead or cancelled job back with fresh budgets.
 
-    One with an open step only if the person says that the step may be run again: `repeat_step`.
+    One with an open step only if the person says that it may be run again: `repeat_step`. That is said of all that are
+    open among `steps`, so whoever is refused hears of all of them, and the journal keeps them.
     """
     state = after(job.state, Move.REVIVE, job.id)
-    if job.open_step is not None and not repeat_step:
-        raise _must_not_be_repeated(job, job.open_step)
-    repeated = {} if job.open_step is None else {"repeat_step": job.open_step}
+    names = [] if job.open_step is None else [step.name for step in _asked_about(job, steps)] or [job.open_step]
+    if names and not repeat_step:
+        raise _must_not_be_repeated(job, names)
+    repeated = {"repeat_step": ", ".join(names)} if names else {}
     return Verdict(
         move=Move.REVIVE,
         state=state,
@@ -60,11 +70,13 @@ def revive(job: Job, now: float, *, actor: str, reason: str | None = None, repea
     )
 
 
-def _must_not_be_repeated(job: Job, step: str) -> IllegalMove:
+def _must_not_be_repeated(job: Job, names: Sequence[str]) -> IllegalMove:
+    listed = ", ".join(repr(name) for name in names)
+    which, it = (f"its step {listed} was", "it is") if len(names) == 1 else (f"its steps {listed} were", "they are")
     ways = "answer for it (held approve, held done), or" if job.state is State.HELD else "find out whether it happened;"
     return IllegalMove(
-        f"workflow {job.id}: its step {step!r} was started and not recorded, and must not be repeated: {ways} "
-        "say that it is to be run again (--repeat-step, repeat_step=True), or roll back"
+        f"workflow {job.id}: {which} started and not recorded, and must not be repeated: {ways} "
+        f"say that {it} to be run again (--repeat-step, repeat_step=True), or roll back"
     )
 
 
@@ -118,10 +130,10 @@ def retry_from(
     """
     if job.state is State.DONE:
         raise IllegalMove(f"workflow {job.id} is done: it cannot be retried; fork it, or start a new one")
-    revived = revive(job, now, actor=actor, reason=reason, repeat_step=True)
+    revived = revive(job, now, actor=actor, reason=reason, repeat_step=True, steps=steps)
     others = [each.name for each in open_steps(steps) if each.path != step.path]
     if others and not repeat_step:
-        raise _must_not_be_repeated(job, others[0])
+        raise _must_not_be_repeated(job, others)
     if job.rolling_back:
         raise IllegalMove(f"workflow {job.id} is being rolled back: what it did is undone, in part; start a new one")
     later = [each for each in steps if each.position >= step.position and not each.aside]
@@ -193,8 +205,14 @@ def resolve(
     )
 
 
+def _asked_about(job: Job, steps: Sequence[Step]) -> list[Step]:
+    """Return the open steps, first the one whose name the person was shown: one that was approved, and not begun anew
+    before the workflow was held again, may stand before it."""
+    return sorted(open_steps(steps), key=lambda step: step.name != job.open_step)
+
+
 def _run_it(job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None) -> Verdict:
-    opened = open_steps(steps)
+    opened = _asked_about(job, steps)
     if len(opened) < 2:
         return revive(job, now, actor=actor, reason=reason, repeat_step=True)
     first, second, *_ = opened
@@ -216,7 +234,7 @@ def _ask_next(said: Step, following: Step, answer: Answer, *, actor: str, reason
 def _it_happened(
     job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None, result: str | None
 ) -> Verdict:
-    opened = open_steps(steps)
+    opened = _asked_about(job, steps)
     if not opened:
         raise IllegalMove(f"workflow {job.id}: the step {job.open_step!r} is not on record; retry it, or give up")
     first, *others = opened

@@ -209,8 +209,10 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
 
 
 def _cut_short(outcome: Outcome) -> bool:
-    """Say whether the handler was in the middle of something. One that was never started was not."""
-    return isinstance(outcome, Failed | Diverged | TimedOut | Stalled | Lost) or getattr(outcome, "started", False)
+    """Say whether the handler was in the middle of something. One that was never started was not; one that wants to
+    come back later was, if it left a step open beside itself or by a call of the flow inside it."""
+    ended_in_it = Failed | Diverged | TimedOut | Stalled | Lost | Snoozed | Parked
+    return isinstance(outcome, ended_in_it) or getattr(outcome, "started", False)
 
 
 def _hold_open(outcome: Outcome, job: Job) -> Verdict:

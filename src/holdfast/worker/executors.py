@@ -211,7 +211,7 @@ def conclude(attempt: Attempt, error: BaseException) -> Outcome:
         return interrupted(attempt, attempt.interrupt)
     if isinstance(error, errors.Interrupted):
         return interrupted(attempt, error)
-    if isinstance(error, errors.Snooze):
+    if isinstance(error, errors.Snooze) and error is not attempt.fatal:  # a step that is on record comes no other way
         return Snoozed(error.delay_s)
     if isinstance(error, asyncio.CancelledError):
         return Failed("the task was cancelled from inside (asyncio.CancelledError)")

@@ -163,13 +163,14 @@ class Settler:
             elif answer is Answer.REFUSED:
                 log.warning("job %s: attempt %d reported too late and was refused", attempt.job.id, attempt.job.attempt)
             elif answer is Answer.AGAIN:
-                if attempt.job.workflow:
-                    self._catch_up(attempt)
-                else:
-                    attempt.ask_to_stop()
                 again.append((attempt, outcome))
         self._forget([ending[0] for ending in batch if ending not in again])
         self.settled += len(batch) - len(again)
+        for attempt, _ in again:  # when all others were told of: to look at a row may fail
+            if attempt.job.workflow:
+                self._catch_up(attempt)
+            else:
+                attempt.ask_to_stop()
         if again:
             self._settle(again)
 

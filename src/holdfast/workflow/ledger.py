@@ -6,6 +6,7 @@ As in `run.py`, nothing here waits: what is to be written is yielded (`effects.p
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,7 @@ class Ledger:
         self.replay = Replay()
         self.rewinds = attempt.job.rolling_back  # the code is only run to learn which undos there are
         self._lock = threading.RLock()
-        self._open: dict[str, str] = {}  # path -> name of the steps that must not be repeated and are in progress
+        self._open: dict[str, Step] = {}  # by path: steps that must not be repeated, and are in progress
         self._recorded: list[BaseException] = []  # what was raised and is on record: it would come again
 
     def load(self) -> None:
@@ -103,13 +104,8 @@ class Ledger:
 
     def _begin(self, call: Call, base: Step) -> Operation[None]:
         """Write down that a step begins."""
-        opens = None
-        if not base.repeatable:
-            with self._lock:
-                self._open[call.path] = call.name
-                opens = next(iter(self._open.values()))
-        self.attempt.learn(open_step=opens, undoable=base.has_undo or None)  # before: it may have arrived
-        started = self._written([*call.caught, base], open_step=opens, undoable=base.has_undo)
+        self.attempt.learn(undoable=base.has_undo or None)  # before: it may have arrived
+        started = self._written([*call.caught, base], undoable=base.has_undo)
         call.caught = []
         yield from self._write(started)
         self._note(started.steps)
@@ -120,16 +116,10 @@ class Ledger:
         """Write down how a step ended."""
         step = base if base is not None else self._base(call)
         step = replace(step, state="recorded", result=result, ended_at=self._wall())
-        closes = None
-        with self._lock:
-            if self._open.pop(call.path, None) is not None:
-                closes = next(iter(self._open.values()), "")
         steps = [step, *call.caught] if taken else [*call.caught, step]
-        record = self._written(steps, open_step=closes, taken=taken)
+        record = self._written(steps, taken=taken)
         call.caught = []
         yield from self._write(record)
-        if closes is not None:
-            self.attempt.learn(open_step=closes)
         self._note(record.steps)
 
     def _failed(self, call: Call, base: Step, error: Exception, *, at_once: bool) -> Operation[None]:
@@ -147,6 +137,25 @@ class Ledger:
             return
         self._recorded.append(error)
         yield from self._record(call, base=failed)
+
+    def hand_over(self, record: Record, put: Callable[[Record], None]) -> None:
+        """Let the record say which step is open now, and put it where it is written from: both at once, since branches
+        begin and end steps side by side, and the row must hear last what was so last."""
+        with self._lock:
+            changed = [step for step in record.steps if self._opens_or_closes(step)]
+            if changed:
+                first = min(self._open.values(), key=lambda step: step.position, default=None)
+                record = replace(record, open_step=first.name if first is not None else "")
+                self.attempt.learn(open_step=record.open_step)  # before: it may have arrived
+            put(record)
+
+    def _opens_or_closes(self, step: Step) -> bool:
+        if step.repeatable:
+            return False
+        if step.state == "started":
+            self._open[step.path] = step
+            return True
+        return self._open.pop(step.path, None) is not None
 
     def _written(self, steps: list[Step], **more: Any) -> Record:
         return Record(lease=self.attempt.lease, worker=self.attempt.job.worker, steps=tuple(steps), **more)

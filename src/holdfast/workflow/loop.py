@@ -131,7 +131,8 @@ class Looped:
 
     async def _write(self, record: Record) -> Answer:
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self._recorder.put(record, partial(self._mailbox.put, future))
+        tell = partial(self._mailbox.put, future)
+        self.run.hand_over(record, lambda whole: self._recorder.put(whole, tell))
         return await future
 
     # ----------------------------------------------------------------------------------------- waiting

@@ -87,7 +87,8 @@ class Threaded:
             answers.append(answer)
             done.release()
 
-        self._recorder.put(record, tell)
+        with shielded():  # the recorder has a lock that every workflow of this process needs
+            self.run.hand_over(record, lambda whole: self._recorder.put(whole, tell))
         while not done.acquire(timeout=LOOK_S):
             pass  # between two of these an interrupt gets through
         if isinstance(answers[0], Exception):
@@ -166,8 +167,10 @@ def _time_limit(timeout_s: float | None, run: Run) -> Iterator[None]:
         try:
             yield
         finally:
-            timer.cancel()
-            calm(thread)  # one that comes too late hits nobody
+            with shielded():
+                timer.cancel()
+                timer.join()  # or it comes when nobody reckons with it any more
+                calm(thread)  # one that comes too late hits nobody
             if run.attempt.interrupt is not None:
                 raise run.attempt.interrupt
     except StepTimeout:

@@ -107,9 +107,9 @@ class Verbs(ABC):
         otherwise as `revive` does.
         """
         now = self.store.now().wall
-        steps = self.steps(id)
 
         def judged(row: Row) -> Verdict:
+            steps = self.steps(id)  # after the row: if they change meanwhile, its fence does, too
             first = _named(id, steps, step)
             return acts.retry_from(row, first, steps, now, actor=by, reason=note, repeat_step=repeat_step)
 

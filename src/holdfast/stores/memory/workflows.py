@@ -115,10 +115,14 @@ class Workflows(ABC):
         for step in self.steps(job.id, verdict.aside_from - 1, limit=len(self._steps.get(job.id, ()))):
             del self._steps[job.id][0, step.position]
             self._put_step(job.id, replace(step, aside=job.fence))
-        all_ours = [each for each in self._signals.values() if each.job_id == job.id]
-        ours = {each.id for each in all_ours if not each.name.startswith(APPROVAL)}  # a person is asked again
-        kept = {key: at for key, at in self._taken.items() if key not in ours or at < verdict.aside_from}
-        self._taken = kept  # whoever took the others does not count any more: they wait to be taken again
+        for each in self._signals.values():
+            at = self._taken.get(each.id, verdict.aside_from)
+            if each.job_id != job.id or at < verdict.aside_from:
+                continue
+            if each.name.startswith(APPROVAL):  # a person is asked again, and a late answer is not for that question
+                self._taken[each.id] = at
+            else:  # whoever took it does not count any more: it waits to be taken again
+                self._taken.pop(each.id, None)
 
     def _tell_parent(self, job_id: str) -> None:
         """Tell the workflow that started the job, if any, that it has ended, if it has."""

@@ -11,7 +11,7 @@ from psycopg import errors
 from holdfast.core.machine import ENDED
 from holdfast.core.policy import Policy
 from holdfast.core.records import Duty, Job, NewJob
-from holdfast.core.settlement import Settlement, is_as_judged, own_ending, stale_report
+from holdfast.core.settlement import Settlement, own_ending, stale_report
 from holdfast.errors import StoreUnavailable
 from holdfast.stores import codec
 from holdfast.stores.postgres.connection import Connections, Cursor
@@ -231,11 +231,13 @@ def _refusals(q: Connections, db: Cursor, refused: list[Settlement], wall: float
     row = q.row(db.execute(q["settle_seen"], tokens, prepare=False))
     answers, notes = [], []
     for settlement, found in zip(refused, codec.rows_from(row[0]), strict=True):
-        own, state, fence, renewed, before, *facts = found
+        own, state, fence, renewed, before = found
         answer = Answer.REFUSED
         if own and state != "running":
             answer = Answer.ALREADY
-        elif own and not renewed and not is_as_judged(settlement, *facts):
+        elif (
+            own and not renewed
+        ):  # it was not as judged; that it may be so again by now, since this look, is no refusal
             answer = Answer.AGAIN
         elif not own and before:
             answer = Answer.ALREADY

@@ -382,8 +382,7 @@ SELECT coalesce(json_agg(json_build_array(
         SELECT FROM {schema}.journal AS line
         WHERE line.job_id = token.id AND line.fence = token.fence AND line.kind = token.kind
             AND line.detail::text = token.detail
-    ),
-    job.cancel_requested, job.open_step, job.undoable
+    )
 ) ORDER BY token.place), '[]')::text
 FROM (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, value ->> 3 AS kind,
@@ -815,10 +814,11 @@ UPDATE {schema}.step SET aside = %(seen_fence)s
 WHERE job_id = %(id)s AND aside = 0 AND position >= %(aside_from)s;
 
 -- name: move_give_back
--- Whoever took these signals does not count any more: they wait to be taken again. A person's answer does not: what was
--- asked may look different by now, and is asked again.
-UPDATE {schema}.signal SET taken = NULL
-WHERE job_id = %(id)s AND taken >= %(aside_from)s AND NOT starts_with(name, 'approve:');
+-- Whoever took these signals does not count any more: they wait to be taken again. A person's answer does not, and one that
+-- came too late to be taken never will: what was asked may look different by now, and is asked again.
+UPDATE {schema}.signal
+SET taken = CASE WHEN starts_with(name, 'approve:') THEN coalesce(taken, %(aside_from)s) END
+WHERE job_id = %(id)s AND coalesce(taken, %(aside_from)s) >= %(aside_from)s;
 
 -- name: pause
 WITH kept AS (

@@ -452,10 +452,10 @@ RETURNING queue, parent;
 UPDATE holdfast_step SET aside = :seen_fence WHERE job_id = :id AND aside = 0 AND position >= :aside_from;
 
 -- name: move_give_back
--- Whoever took these signals does not count any more: they wait to be taken again. A person's answer does not: what was
--- asked may look different by now, and is asked again.
-UPDATE holdfast_signal SET taken = NULL
-WHERE job_id = :id AND taken >= :aside_from AND name NOT GLOB 'approve:*';
+-- Whoever took these signals does not count any more: they wait to be taken again. A person's answer does not, and one that
+-- came too late to be taken never will: what was asked may look different by now, and is asked again.
+UPDATE holdfast_signal SET taken = iif(name GLOB 'approve:*', coalesce(taken, :aside_from), NULL)
+WHERE job_id = :id AND coalesce(taken, :aside_from) >= :aside_from;
 
 -- name: pause
 INSERT INTO holdfast_queue (name, paused) VALUES (:queue, :paused)

@@ -1,0 +1,137 @@
+"""Open steps: what the row says of them, whatever threads and people do at the worst moment."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast import Flow, Refused
+from holdfast.core.records import Record, Step
+from holdfast.core.verdict import Lost
+from holdfast.worker.recorder import Recorder
+from holdfast.workflow.ledger import Call
+from holdfast.workflow.run import Run
+from tests.factory import a_step, again, record, row, settle, start_flow
+from tests.worker.house import House, until
+from tests.workflow.test_undo import Gate, ended, lose
+
+
+def test_what_the_row_says_is_open_comes_in_the_order_in_which_it_was_so(
+    one_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One branch ends its step while another one begins one: the last word must be that something is open."""
+    house, put = one_house, Recorder.put
+    first, second, closing, begun = Gate(), Gate(), threading.Event(), threading.Event()
+
+    def slow_put(recorder: Recorder, record: Record, done: Any) -> None:
+        if record.open_step == "" and record.steps[0].name == "charge":
+            closing.set()
+            begun.wait(1.0)  # whoever begins meanwhile comes first, if he can
+        put(recorder, record, done)
+        if record.open_step == "mail":
+            begun.set()
+
+    monkeypatch.setattr(Recorder, "put", slow_put)
+
+    @house.app.workflow(name="w", crashes_max=9)
+    def work(flow: Flow) -> list[str]:
+        def other() -> str:
+            closing.wait(20)
+            return flow.step(second, "b", repeatable=False, name="mail")
+
+        return flow.gather(lambda: flow.step(first, "a", repeatable=False, name="charge"), other)
+
+    first.open.set()
+    house.start(slots=2)
+    job = work.enqueue()
+    assert second.inside.wait(20)
+    until(lambda: [step.state for step in house.app.steps(job.id)] == ["recorded", "started"], "one is recorded")
+    assert house.row(job.id).open_step == "mail"
+    lose(house, job.id)
+    assert ended(house, job.id, "held").open_step == "mail"
+    second.open.set()
+
+
+def test_a_workflow_that_waits_in_the_middle_of_an_open_step_is_held(house: House) -> None:
+    runs: list[int] = []
+
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> None:
+        def charge() -> None:
+            runs.append(1)
+            flow.sleep(hours=1)  # who calls the flow in a step leaves the step
+
+        flow.step(charge, repeatable=False)
+
+    house.start()
+    job = work.enqueue()
+    row = until(lambda: (row := house.row(job.id)).state in ("held", "waiting") and row, "it stands still")
+    assert (row.state, row.open_step, runs) == ("held", "charge", [1])
+
+
+def test_a_person_is_asked_about_the_step_that_stands_first(one_house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever branch is faster: what is shown on the row is what an answer is taken for."""
+    house, put = one_house, Recorder.put
+    first, second, begun = Gate(), Gate(), threading.Event()
+
+    def slow_put(recorder: Recorder, record: Record, done: Any) -> None:
+        put(recorder, record, done)
+        if record.steps[0].name == "mail":
+            begun.set()
+
+    base = Run._base
+
+    def slow_base(run: Run, call: Call, **given: Any) -> Step:
+        step = base(run, call, **given)
+        if call.name == "charge":
+            took.set()
+            assert begun.wait(20)  # it has its place, and the other one begins before it
+        return step
+
+    took = threading.Event()
+    monkeypatch.setattr(Recorder, "put", slow_put)
+    monkeypatch.setattr(Run, "_base", slow_base)
+
+    @house.app.workflow(name="w", crashes_max=9)
+    def work(flow: Flow) -> list[str]:
+        def other() -> str:
+            assert took.wait(20)
+            return flow.step(second, "b", repeatable=False, name="mail")
+
+        return flow.gather(lambda: flow.step(first, "a", repeatable=False, name="charge"), other)
+
+    house.start(slots=2)
+    job = work.enqueue()
+    assert first.inside.wait(20)
+    assert second.inside.wait(20)
+    lose(house, job.id)
+    assert ended(house, job.id, "held").open_step == "charge"
+    assert house.app.resolve(job.id, "done", result="a").row.open_step == "mail"
+    first.open.set()
+    second.open.set()
+
+
+def test_who_runs_it_from_a_step_again_has_seen_what_was_begun_since(one_house: House) -> None:
+    """The steps are read after the row: else what another person let begin meanwhile would be run a second time."""
+    app, store = one_house.app, one_house.store.real
+    job = start_flow(store)
+    record(store, job, a_step(1))
+    settle(store, row(store, job.id), Lost("exit", "killed"))
+    held = app.cancel(job.id)
+    read = store.steps
+
+    def meanwhile(*given: Any, **named: Any) -> list[Step]:
+        steps = read(*given, **named)
+        if row(store, job.id).fence == held.row.fence:
+            app.revive(job.id)
+            begun = again(store, row(store, job.id))
+            record(store, begun, a_step(2, "started", repeatable=False), open_step="charge")
+            settle(store, row(store, job.id), Lost("exit", "killed"))
+        return steps
+
+    one_house.store.steps = meanwhile  # type: ignore[attr-defined]
+    with pytest.raises(Refused):
+        app.retry_from(job.id, "step-1")
+    now = row(store, job.id)
+    assert (now.state, now.open_step) == ("held", "charge")
+    assert [step.aside for step in read(job.id, aside=True)] == [0, 0]
