@@ -80,6 +80,15 @@ def test_an_answer_never_changes_what_is_recorded(store: Store) -> None:
     assert store.steps(held.id) == before
 
 
+def test_a_person_may_say_that_a_recorded_step_was_undone(store: Store) -> None:
+    dead = dead_after(store, a_step(1, result='"paid"', has_undo=True))
+    [known] = store.steps(dead.id)
+    undone = replace(known, state="undone", attempt=4, fence=6, ended_at=60.0)
+    revived = acts.revive(dead, store.now().wall, actor="ann")
+    assert move(store, dead, replace(revived, steps=(undone,))) is True
+    assert store.steps(dead.id) == [undone]
+
+
 @pytest.mark.parametrize("seen", [{"fence": 99}, {"state": State.DEAD}])
 def test_an_answer_to_what_is_no_longer_there_changes_no_step(store: Store, seen: dict[str, Any]) -> None:
     held = held_with(store, 1)
