@@ -154,8 +154,11 @@ class AsyncApp:
         kwargs: Mapping[str, Any] | None = None,
         by: str = "app",
         note: str | None = None,
+        repeat_step: bool = False,
     ) -> Job[Any]:
-        return await asyncio.to_thread(self._app.fork, id, step, args=args, kwargs=kwargs, by=by, note=note)
+        return await asyncio.to_thread(
+            self._app.fork, id, step, args=args, kwargs=kwargs, by=by, note=note, repeat_step=repeat_step
+        )
 
     @_as(App.steps)
     async def steps(self, id: str, *, aside: bool = False) -> list[Step]:

@@ -157,7 +157,7 @@ def repeat_step_option(command: F) -> F:
     return click.option(
         "--repeat-step",
         is_flag=True,
-        help="Also a step that may have happened, and must not be repeated, is run again.",
+        help="Also a step that happened, or may have, and must not be repeated, is run again.",
     )(command)
 
 

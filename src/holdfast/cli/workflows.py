@@ -135,8 +135,9 @@ def retry(
     """Bring a held, dead or cancelled workflow back, with fresh budgets.
 
     It goes on behind its last recorded step. With --from-step what is recorded before that step stays; that step and
-    what came later are set aside, stay readable, and are run again. Nothing is undone. If a step was begun that must
-    not be repeated, it is refused unless that step is named, or --repeat-step says so.
+    what came later are set aside, stay readable, and are run again; what they did is not undone, now or later. If a
+    step happened, or may have, that must not be repeated, it is refused unless that step is named, or --repeat-step
+    says so.
     """
 
     def act(app: App, it: str) -> Job:
@@ -248,10 +249,18 @@ def signal(
 @click.argument("arguments", metavar="[JSON]", type=Json(_CALL), required=False)
 @click.option("--from-step", "step", type=Text(), metavar="NAME", required=True, help="Where the new one begins.")
 @click.option("--app", "app_ref", type=Text(), metavar="APP", help="Check the arguments against the workflow of this.")
+@repeat_step_option
 @person_options
 @json_option
 def fork(
-    job_id: str, arguments: Any, step: str, app_ref: str | None, by: str | None, note: str | None, as_json: bool
+    job_id: str,
+    arguments: Any,
+    step: str,
+    app_ref: str | None,
+    repeat_step: bool,
+    by: str | None,
+    note: str | None,
+    as_json: bool,
 ) -> None:
     """Start a new workflow with what an ended one has recorded before a step.
 
@@ -259,11 +268,12 @@ def fork(
     one has the arguments of the old one (`holdfast workflows show ID` has them), but for those that JSON gives anew: an
     object of named ones, or with --app (module:name) also an array of positional ones. With --app all of them are
     checked against the workflow before it is stored; without it, one that does not fit gives up at its first attempt.
+    What must not be repeated is so here, too: refused, unless that step is named, or --repeat-step says so.
     """
     args, kwargs = call_of(arguments, _CALL)
 
     def act(app: App, it: str) -> Job:
         _known(app.store, it)
-        return app.fork(it, step, args=args, kwargs=kwargs, by=person(by), note=note).row
+        return app.fork(it, step, args=args, kwargs=kwargs, by=person(by), note=note, repeat_step=repeat_step).row
 
     act_on([job_id], act, as_json, app_ref=app_ref)

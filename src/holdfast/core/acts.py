@@ -11,10 +11,10 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import open_steps, to_undo
+from holdfast.core.flow import open_steps, to_undo, would_repeat
 from holdfast.core.machine import ENDED, Move, State, after
 from holdfast.core.records import Job, Note, Step
-from holdfast.core.verdict import Verdict
+from holdfast.core.verdict import BECAUSE, Verdict, why_undone
 from holdfast.errors import IllegalMove
 
 Answer = Literal["retry", "done", "fail", "rollback"]
@@ -71,13 +71,26 @@ def revive(
 
 
 def _must_not_be_repeated(job: Job, names: Sequence[str]) -> IllegalMove:
-    listed = ", ".join(repr(name) for name in names)
-    which, it = (f"its step {listed} was", "it is") if len(names) == 1 else (f"its steps {listed} were", "they are")
     ways = "answer for it (held approve, held done), or" if job.state is State.HELD else "find out whether it happened;"
+    which, it = _listed(names, "was", "were")
     return IllegalMove(
         f"workflow {job.id}: {which} started and not recorded, and must not be repeated: {ways} "
         f"say that {it} to be run again (--repeat-step, repeat_step=True), or roll back"
     )
+
+
+def _check_repeated(job: Job, steps: Sequence[Step], first: Step) -> None:
+    if again := [step.name for step in would_repeat(steps, first)]:
+        which, it = _listed(again, "happened, or may have,", "happened, or may have,")
+        raise IllegalMove(
+            f"workflow {job.id}: {which} and must not be repeated; from {first.name!r} on it would be: go on from a "
+            f"later step, or say that {it} to be run again (--repeat-step, repeat_step=True)"
+        )
+
+
+def _listed(names: Sequence[str], verb: str, verbs: str) -> tuple[str, str]:
+    listed = ", ".join(repr(name) for name in names)
+    return (f"its step {listed} {verb}", "it is") if len(names) == 1 else (f"its steps {listed} {verbs}", "they are")
 
 
 def rollback(job: Job, now: float, *, actor: str, reason: str | None = None) -> Verdict:
@@ -97,7 +110,7 @@ def rollback(job: Job, now: float, *, actor: str, reason: str | None = None) -> 
     if job.state is State.RUNNING:
         asked = Note("moved", {"undo_requested": True, "reason": reason}, actor)
         return Verdict(
-            move=Move.CANCEL, state=State.RUNNING, cancel_requested=True, undo_requested=True, notes=(asked,)
+            move=Move.CANCEL, state=State.RUNNING, error=why, cancel_requested=True, undo_requested=True, notes=(asked,)
         )
     return Verdict(
         move=Move.UNDO,
@@ -126,7 +139,7 @@ def retry_from(
 ) -> Verdict:
     """Run a workflow again from one of its steps: earlier records stay, that one and later ones are set aside.
 
-    To name an open step is to say that it may be run again; for any other one it takes `repeat_step`.
+    To name a step that must not be repeated is to say that it may be; for any other one it takes `repeat_step`.
     """
     if job.state is State.DONE:
         raise IllegalMove(f"workflow {job.id} is done: it cannot be retried; fork it, or start a new one")
@@ -134,6 +147,8 @@ def retry_from(
     others = [each.name for each in open_steps(steps) if each.path != step.path]
     if others and not repeat_step:
         raise _must_not_be_repeated(job, others)
+    if not repeat_step:
+        _check_repeated(job, steps, step)
     if job.rolling_back:
         raise IllegalMove(f"workflow {job.id} is being rolled back: what it did is undone, in part; start a new one")
     later = [each for each in steps if each.position >= step.position and not each.aside]
@@ -148,11 +163,29 @@ def check_forkable(job: Job) -> None:
         raise IllegalMove(f"job {job.id} is no workflow: it has no steps to begin with")
     if job.state not in ENDED:
         raise IllegalMove(f"workflow {job.id} is {job.state.value}: only one that has ended can be forked")
+    if job.rolling_back and job.state is not State.ROLLED_BACK:
+        raise IllegalMove(
+            f"workflow {job.id} is undone in part: what a new one would build on may yet be undone; "
+            "let the rollback come to its end (holdfast workflows rollback)"
+        )
 
 
-def fork(job: Job, step: Step, steps: Sequence[Step], *, actor: str, reason: str | None = None) -> Note:
-    """Allow that a new workflow begins with what an ended one has recorded before a step; return what is journalled."""
+def fork(
+    job: Job,
+    step: Step,
+    steps: Sequence[Step],
+    *,
+    actor: str,
+    reason: str | None = None,
+    repeat_step: bool = False,
+) -> Note:
+    """Allow that a new workflow begins with what an ended one has recorded before a step; return what is journalled.
+
+    What must not be repeated is so for the new one, too: as in `retry_from`.
+    """
     check_forkable(job)
+    if not repeat_step:
+        _check_repeated(job, steps, step)
     kept = [each for each in steps if each.position < step.position and not each.aside]
     begun = next((each.name for each in kept if each.state == "started" and not each.repeatable), None)
     if begun is not None:
@@ -176,7 +209,8 @@ def resolve(
     """Answer the question of a held job: run it again, it happened, give up, or roll back.
 
     In a workflow that was held with an open step, "done" is said of that step, and needs its result. In one whose
-    rollback is stuck it is said of the undo that is next: it was done by hand.
+    rollback is stuck it is said of the undo that is next: it was done by hand. Of any other it is said of the whole,
+    and needs what that returned.
     """
     if job.question is not None:
         raise IllegalMove(f'workflow {job.id} asks "{job.question}": answer yes (approve) or no (fail)')
@@ -190,9 +224,16 @@ def resolve(
         return _it_happened(job, steps, now, actor=actor, reason=reason, result=result)
     if answer == "done" and job.rolling_back:
         return _it_is_undone(job, steps, now, actor=actor, reason=reason, result=result)
+    if answer == "done" and job.workflow and result is None:
+        raise IllegalMove(
+            f"workflow {job.id} has no open step, so this would be said of all of it: run it again (held approve), or "
+            "say what the whole workflow returned (a result, null if nothing); then no more of it is run"
+        )
     move = Move.RESOLVE if answer == "done" else Move.BURY
     notes = [Note("resolved", {"answer": answer, "note": reason}, actor)]
     error = (reason or f"given up by {actor}") if move is Move.BURY else None
+    if error is not None and (because := why_undone(job)) is not None:
+        error += BECAUSE + because
     if error is not None:
         notes.append(Note("dead", {"reason": error}, actor))
     return Verdict(

@@ -135,8 +135,8 @@ class Replay:
 
 
 def needs_undo(step: Step) -> bool:
-    """Say whether a rollback calls the step's undo: it happened, or may have."""
-    return step.has_undo and (step.state == "started" or (step.state == "recorded" and step.error is None))
+    """Say whether a rollback calls the step's undo: it happened, or may have. One that raised may have, too."""
+    return step.has_undo and step.state != "undone"
 
 
 def to_undo(steps: Iterable[Step]) -> list[Step]:
@@ -153,6 +153,13 @@ def open_steps(steps: Iterable[Step]) -> list[Step]:
     """Return those that must not be repeated, and were begun and not recorded or answered for, in their order."""
     begun = (step for step in steps if step.state == "started" and not step.repeatable and not step.aside)
     return sorted((step for step in begun if not is_answered(step)), key=lambda step: step.position)
+
+
+def would_repeat(steps: Iterable[Step], first: Step) -> list[Step]:
+    """Return what must not be repeated, and would be by who goes on from `first`; that one itself was named."""
+    later = [step for step in steps if step.position > first.position and not step.aside]
+    again = (step for step in later if not step.repeatable and step.state != "undone")
+    return sorted(again, key=lambda step: step.position)
 
 
 def first_named(steps: Sequence[Step], name: str) -> Step | None:

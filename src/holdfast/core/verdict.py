@@ -46,17 +46,19 @@ class Diverged(msgspec.Struct, frozen=True):
 
 
 class TimedOut(msgspec.Struct, frozen=True):
-    """The handler ran longer than its `timeout_s` and was stopped."""
+    """The handler ran longer than its `timeout_s` and was stopped. `goes_on`: it did not stop, and was given up."""
 
     error: str
     detail: dict[str, Any] = {}
+    goes_on: bool = False
 
 
 class Stalled(msgspec.Struct, frozen=True):
-    """The handler made no progress for its `stall_s` and was stopped."""
+    """The handler made no progress for its `stall_s` and was stopped. `goes_on`: it did not stop, and was given up."""
 
     error: str
     detail: dict[str, Any] = {}
+    goes_on: bool = False
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -107,9 +109,10 @@ class Parked(msgspec.Struct, frozen=True):
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    """The handler stopped because it was asked to."""
+    """The handler stopped because it was asked to. `goes_on`: it did not stop, and was given up."""
 
     cause: str = "cancelled"
+    goes_on: bool = False
 
 
 Outcome = Succeeded | Failed | Diverged | TimedOut | Stalled | Lost | Released | HeldBack | Snoozed | Parked | Cancelled
@@ -177,7 +180,7 @@ _ACQUITS = (Succeeded, Failed, Diverged, TimedOut, Stalled, Snoozed, Parked)
 def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
     if isinstance(outcome, Succeeded):
         if job.rolling_back:
-            return _verdict(Move.ROLL_BACK, outcome, job, notes=(Note("rolled_back"),))
+            return _verdict(Move.ROLL_BACK, outcome, job, error=why_undone(job), notes=(Note("rolled_back"),))
         return _verdict(Move.FINISH, outcome, job, result=outcome.result)
     if job.cancel_requested or isinstance(outcome, Cancelled):
         return _cancel(outcome, job, now)
@@ -302,8 +305,8 @@ def _times(number: int) -> str:
 
 
 def _hold(outcome: Outcome, job: Job, reason: str, *, failures: int, crashes: int) -> Verdict:
-    because = (job.error or "").rpartition(BECAUSE)[2] if job.rolling_back else ""
-    reason += BECAUSE + because if because else ""  # why it rolls back is what people ask for in the end
+    because = why_undone(job)
+    reason += BECAUSE + because if because is not None else ""
     notes = (Note("held", {"reason": reason}),)
     return _verdict(Move.HOLD, outcome, job, error=reason, notes=notes, failures=failures, crashes=crashes)
 
@@ -314,9 +317,16 @@ def _bury(outcome: Outcome, job: Job, reason: str, *, failures: int, crashes: in
 
 
 def _undo(outcome: Outcome, job: Job, now: float, reason: str, *, failures: int = 0, crashes: int = 0) -> Verdict:
-    """Begin to roll back. The undos have budgets of their own; who asked for it has been heard."""
-    verdict = _verdict(Move.UNDO, outcome, job, run_at=now, error=reason, failures=failures, crashes=crashes)
+    """Begin to roll back. The undos have budgets of their own; who asked for it has been heard.
+
+    But not while the handler may still be at work: what it does yet would come behind its undo.
+    """
     heard = {"cancel_requested": False, "undo_requested": False} if job.undo_requested else {}
+    if getattr(outcome, "goes_on", False):
+        reason += "; it may still be at work, so nothing is undone yet: a person rolls it back when that has ended"
+        held = _hold(outcome, job, reason, failures=failures, crashes=crashes)
+        return msgspec.structs.replace(held, **heard)
+    verdict = _verdict(Move.UNDO, outcome, job, run_at=now, error=reason, failures=failures, crashes=crashes)
     return msgspec.structs.replace(verdict, rolling_back=True, fresh_budgets=True, open_step="", **heard)
 
 
@@ -327,7 +337,7 @@ def _park(outcome: Parked, job: Job) -> Verdict:
 
 def _cancel(outcome: Outcome, job: Job, now: float) -> Verdict:
     if job.undo_requested and not job.rolling_back:
-        return _undo(outcome, job, now, _reason(outcome))
+        return _undo(outcome, job, now, _why_asked(outcome, job))
     notes = (Note("cancelled", {"reason": _reason(outcome)}),)
     return _verdict(Move.CANCEL, outcome, job, error=_reason(outcome), notes=notes)
 
@@ -361,6 +371,18 @@ def _verdict(
         raises_fence=lost,
         notes=first + notes,
     )
+
+
+def why_undone(job: Job) -> str | None:
+    """Return why a workflow is rolled back; None: it is not. That is what people ask for in the end."""
+    return (job.error or "").rpartition(BECAUSE)[2] or None if job.rolling_back else None
+
+
+def _why_asked(outcome: Outcome, job: Job) -> str:
+    """Return what the person said who wants it undone: it is on the row, and who knows of the wish has read that."""
+    if job.error is None:
+        return _reason(outcome)
+    return f"{job.error}; {_reason(outcome)}" if getattr(outcome, "goes_on", False) else job.error
 
 
 def _keeps_its_error(job: Job) -> bool:

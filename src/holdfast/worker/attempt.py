@@ -193,12 +193,13 @@ class Attempt:
         said = {"progress": self.progress, "note": self.note, "log": log, "in_steps": list(self.in_steps())}
         return msgspec.structs.replace(self.job, started=True, **said)
 
-    def ask_to_stop(self, undo: bool = False) -> None:
+    def ask_to_stop(self, row: Job | None = None) -> None:
         """Note that somebody asked for the job to stop: every ending but success is a cancellation from now on.
 
-        `undo`: and wants what a workflow did to be undone.
+        If its `row` says so, they want what a workflow did to be undone, and said why.
         """
-        self.learn(cancel_requested=True, undo_requested=undo or None)
+        undo = row is not None and row.undo_requested
+        self.learn(cancel_requested=True, undo_requested=undo or None, error=row.error if row and undo else None)
 
     def learn(self, **facts: Any) -> None:
         """Note what has changed on the row: the judge must know. None: as it was."""

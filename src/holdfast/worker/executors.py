@@ -219,16 +219,17 @@ def conclude(attempt: Attempt, error: BaseException) -> Outcome:
     return Failed(describe(error), {"traceback": _trace(error)}, final=error is attempt.fatal, rollback=undo)
 
 
-def interrupted(attempt: Attempt, why: errors.Interrupted, addition: str = "") -> Outcome:
-    """Turn the signal that stopped a handler into an outcome."""
-    words = f"{why}; {addition}" if addition else str(why)
+def interrupted(attempt: Attempt, why: errors.Interrupted, given_up: str = "") -> Outcome:
+    """Turn the signal that stopped a handler into an outcome; with `given_up` it was to stop it, and did not."""
+    words = f"{why}; {given_up}" if given_up else str(why)
+    goes_on = bool(given_up)
     match why:
         case errors.Cancelled():
-            return Cancelled(words or "cancelled")
+            return Cancelled(words or "cancelled", goes_on)
         case errors.TimeLimit():
-            return TimedOut(words, _stack_of(why))
+            return TimedOut(words, _stack_of(why), goes_on)
         case errors.NoProgress():
-            return Stalled(words, _stack_of(why))
+            return Stalled(words, _stack_of(why), goes_on)
         case errors.Parking():
             return Parked(str(why), why.wake_at, why.awaits, why.question, why.inbox)
         case errors.Diverged():

@@ -147,7 +147,7 @@ class Keeper:
         for attempt in self._newest():
             if attempt.job.id in wanted and attempt.interrupt is None:
                 row = self._store.get(attempt.job.id) if attempt.job.workflow else None
-                attempt.ask_to_stop(undo=row is not None and row.undo_requested)
+                attempt.ask_to_stop(row)
                 attempt.stop(Cancelled("cancelled while running"))
 
 

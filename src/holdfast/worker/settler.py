@@ -182,7 +182,7 @@ class Settler:
             return
         attempt.learn(open_step=row.open_step or "", undoable=row.undoable)
         if row.cancel_requested:
-            attempt.ask_to_stop(undo=row.undo_requested)
+            attempt.ask_to_stop(row)
 
     def _judge(self, attempt: Attempt, outcome: Outcome, wall: float) -> Settlement:
         verdict = judge(outcome, attempt.job, wall, chance=chance())

@@ -250,7 +250,7 @@ class Run(Ledger):
             if step.path not in self._undos:
                 raise Diverged(f"step {step.name!r} ({step.path}) is to be undone, and the code has no undo for it")
             undo, args, kwargs, shape = self._undos[step.path]
-            happened = step.state == "recorded" or is_answered(step)
+            happened = (step.state == "recorded" and step.error is None) or is_answered(step)
             result = self._read(step, shape) if happened else None
             point("undo.before")
             yield Do((step.path, step.name), undo, (result, *args), kwargs, what="undo")

@@ -102,9 +102,9 @@ class Verbs(ABC):
     ) -> Job[Any]:
         """Run a held, dead or cancelled workflow again from a step, by its name or path, and return it.
 
-        What is recorded before that step stays; that step and what came later are set aside. repeat_step: as in
-        `revive`; not needed for the step that is named. Raises `NotFound` for a step that is not on record, and
-        otherwise as `revive` does.
+        What is recorded before that step stays; that step and what came later are set aside, and never undone.
+        repeat_step: as in `revive`, and also of those that are recorded; not needed for the step that is named. Raises
+        `NotFound` for a step that is not on record, and otherwise as `revive` does.
         """
         now = self.store.now().wall
 
@@ -124,19 +124,20 @@ class Verbs(ABC):
         kwargs: Mapping[str, Any] | None = None,
         by: str = "app",
         note: str | None = None,
+        repeat_step: bool = False,
     ) -> Job[Any]:
         """Start a new workflow with what an ended one has recorded before a step, by its name or path, and return it.
 
         It is called with the arguments of the old one, but for those that `args` and `kwargs` give anew. What the
-        copied steps did belongs to the old one: the new one never undoes it. Raises `NotFound`; `PayloadError` if this
-        app has the workflow, and the arguments do not fit it; `Refused` if the old one has not ended, or what it began
-        with is not finished.
+        copied steps did belongs to the old one: the new one never undoes it. repeat_step: as in `retry_from`. Raises
+        `NotFound`; `PayloadError` if this app has the workflow, and the arguments do not fit it; `Refused` if the old
+        one has not ended, or what it began with is not finished, or what must not be repeated would be.
         """
         row = self._row(id)
         acts.check_forkable(row)
         steps = self.steps(id)
         first = _named(id, steps, step)
-        line = acts.fork(row, first, steps, actor=by, reason=note)
+        line = acts.fork(row, first, steps, actor=by, reason=note, repeat_step=repeat_step)
         self._check_children(steps, first)
         new = NewJob(
             id=new_job_id(self.clock),
