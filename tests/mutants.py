@@ -1770,8 +1770,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "workflows: memory: an answer is given back",
         "stores/memory/workflows.py",
-        " if not each.name.startswith(APPROVAL)}",
-        "}",
+        "if each.name.startswith(APPROVAL):",
+        "if False:",
         (f"{CONFORMANCE}/test_signal.py",),
     ),
     (
@@ -1955,8 +1955,36 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "an interrupted undo counts as done",
         "core/flow.py",
-        'step.has_undo and (step.state == "started" or',
-        "step.has_undo and (False or",
+        'return step.has_undo and step.state != "undone"',
+        'return step.has_undo and step.state == "recorded"',
+        WORKFLOW,
+    ),
+    (
+        "a step that raised is not undone",
+        "core/flow.py",
+        'return step.has_undo and step.state != "undone"',
+        'return step.has_undo and step.state != "undone" and step.error is None',
+        WORKFLOW,
+    ),
+    (
+        "what happened is repeated by a retry from an earlier step, or a fork",
+        "core/flow.py",
+        'not step.repeatable and step.state != "undone"',
+        'not step.repeatable and step.state == "started"',
+        CORE,
+    ),
+    (
+        "an undo runs beside the step that it undoes",
+        "worker/executors.py",
+        "goes_on = bool(given_up)",
+        "goes_on = False",
+        WORKFLOW,
+    ),
+    (
+        "who asked for a rollback is not heard",
+        "worker/attempt.py",
+        "error=row.error if row and undo else None",
+        "error=None",
         WORKFLOW,
     ),
     (
@@ -2082,8 +2110,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "an undo does not hear of an answer",
         "workflow/run.py",
-        'step.state == "recorded" or is_answered(step)',
-        'step.state == "recorded"',
+        "step.error is None) or is_answered(step)",
+        "step.error is None)",
         ANSWERS,
     ),
     (

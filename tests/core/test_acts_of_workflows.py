@@ -1,6 +1,9 @@
 """What a person may do to a workflow, and what refuses to be done."""
 
+from functools import partial
+
 import pytest
+from msgspec.structs import replace
 
 from holdfast.core import acts
 from holdfast.core.machine import ENDED, Move, State
@@ -37,6 +40,7 @@ def test_a_running_one_is_asked_to_stop_and_to_undo() -> None:
     verdict = acts.rollback(flow(), NOW, actor="ann", reason="withdrawn")
     assert (verdict.move, verdict.state, verdict.raises_fence) == (Move.CANCEL, State.RUNNING, False)
     assert (verdict.cancel_requested, verdict.undo_requested) == (True, True)
+    assert verdict.error == "withdrawn", "why is asked for in the end, and is not what stopped it"
     assert verdict.notes[0].detail == {"undo_requested": True, "reason": "withdrawn"}
 
 
@@ -145,6 +149,19 @@ def test_nothing_is_built_on_what_may_have_happened() -> None:
     acts.fork(job, last, [a_step(1, state="started", has_undo=True), a_step(2, repeatable=False), last], actor="ann")
 
 
+@pytest.mark.parametrize("state", ["started", "recorded"])
+def test_what_happened_and_must_not_be_repeated_is_run_again_only_by_who_says_so(state: str) -> None:
+    job = flow(State.DEAD)
+    first, paid = a_step(1), a_step(2, state, name="charge", repeatable=False)
+    for act in (partial(acts.retry_from, job, now=NOW), partial(acts.fork, job)):
+        with pytest.raises(IllegalMove, match=r"'charge' .*must not be repeated"):
+            act(step=first, steps=[first, paid], actor="ann")
+        act(step=first, steps=[first, paid], actor="ann", repeat_step=True)
+        act(step=paid, steps=[first, paid], actor="ann")
+        for harmless in (a_step(2, "undone", repeatable=False), replace(paid, aside=3)):
+            act(step=first, steps=[first, harmless], actor="ann")
+
+
 # ------------------------------------------------------------------------------------------------ forks
 
 
@@ -220,7 +237,23 @@ def test_the_other_answers_leave_the_step() -> None:
     assert acts.resolve(job, "fail", NOW, actor="ann", steps=steps).state is State.DEAD
 
 
+def test_one_that_was_given_up_keeps_why_it_was_undone() -> None:
+    job = flow(State.HELD, rolling_back=True, error="the undo fails; it is rolled back because of: withdrawn")
+    assert acts.resolve(job, "fail", NOW, actor="ann").error == (
+        "given up by ann; it is rolled back because of: withdrawn"
+    )
+
+
+def test_nothing_is_built_on_what_may_yet_be_undone() -> None:
+    steps = [a_step(1), a_step(2)]
+    with pytest.raises(IllegalMove, match="undone in part"):
+        acts.fork(flow(State.DEAD, rolling_back=True), steps[1], steps, actor="ann")
+    acts.fork(flow(State.ROLLED_BACK, rolling_back=True), steps[1], steps, actor="ann")
+
+
 def test_one_that_is_held_without_an_open_step_may_be_done() -> None:
+    with pytest.raises(IllegalMove, match="said of all of it"):
+        acts.resolve(flow(State.HELD), "done", NOW, actor="ann")
     verdict = acts.resolve(flow(State.HELD), "done", NOW, actor="ann", result="7")
     assert (verdict.state, verdict.result, verdict.steps) == (State.DONE, "7", ())
 

@@ -347,6 +347,34 @@ def test_a_job_whose_budget_is_spent_says_which_one_and_how_often() -> None:
     assert judge(OUTCOMES["lost"], once, NOW, chance=0).error == "silence; crashed once (crashes_max=1)"
 
 
+def test_what_is_undone_keeps_why() -> None:
+    asked = msgspec.structs.replace(
+        RUNNING, workflow=True, cancel_requested=True, undo_requested=True, error="withdrawn"
+    )
+    assert judge(Cancelled("stopped"), asked, NOW, chance=0).error == "withdrawn"
+    nameless = msgspec.structs.replace(asked, error=None)
+    assert judge(Cancelled("stopped"), nameless, NOW, chance=0).error == "stopped"
+    mended = msgspec.structs.replace(RUNNING, rolling_back=True, error="stuck; it is rolled back because of: withdrawn")
+    verdict = judge(Succeeded(), mended, NOW, chance=0)
+    assert (verdict.state, verdict.error) == (State.ROLLED_BACK, "withdrawn")
+
+
+@pytest.mark.parametrize(
+    "outcome", [Cancelled("stop", goes_on=True), TimedOut("stop", goes_on=True), Stalled("stop", goes_on=True)]
+)
+def test_nothing_is_undone_while_the_handler_may_still_be_at_work(outcome: Outcome) -> None:
+    by_a_person = isinstance(outcome, Cancelled)
+    job = msgspec.structs.replace(
+        RUNNING, on_crash="rollback", cancel_requested=by_a_person, undo_requested=by_a_person, error="withdrawn"
+    )
+    verdict = judge(outcome, job, NOW, chance=0)
+    assert (verdict.state, verdict.rolling_back) == (State.HELD, None)
+    assert "may still be at work" in (verdict.error or "")
+    assert (verdict.cancel_requested, verdict.undo_requested) == ((False, False) if by_a_person else (None, None))
+    stopped = judge(msgspec.structs.replace(outcome, goes_on=False), job, NOW, chance=0)
+    assert (stopped.state, stopped.rolling_back) == (State.READY, True)
+
+
 def test_a_job_that_is_held_back_costs_nothing_and_says_why() -> None:
     for case, _, verdict in cases("held back", cancel_requested=False):
         assert (verdict.failures, verdict.crashes, verdict.zombies, verdict.raises_fence) == (0, 0, 0, False), case

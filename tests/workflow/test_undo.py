@@ -1,6 +1,8 @@
 """Rollback: undos in reverse, each recorded; open steps and people's answers."""
 
 import asyncio
+import contextlib
+import os
 import threading
 from typing import Any
 
@@ -71,6 +73,57 @@ def test_a_failure_for_good_undoes_in_reverse_with_the_recorded_results(house: H
     assert shop.lines == ["do a", "do b", "do c", "undo c C", "undo a A"]
     assert [step.state for step in house.app.steps(job.id)] == ["undone", "recorded", "undone"]
     assert [event.kind for event in house.app.get(job.id).events() if event.kind == "rolled_back"] == ["rolled_back"]
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+@pytest.mark.parametrize("caught", [True, False])
+def test_a_step_that_raised_may_have_happened_and_is_undone(
+    one_house: House, shop: Shop, repeatable: bool, caught: bool
+) -> None:
+    @one_house.app.workflow(name="w", retry=ONCE)
+    def work(flow: Flow) -> None:
+        flow.step(shop.do, "a", undo=shop.undo)
+        with contextlib.suppress(ValueError if caught else ZeroDivisionError):
+            flow.step(shop.fail, undo=lambda result: shop.lines.append(f"undo {result}"), repeatable=repeatable)
+        raise Rollback("enough")
+
+    one_house.start()
+    with pytest.raises(JobRolledBack):
+        work.enqueue().result(20)
+    assert shop.lines == ["do a", "undo None", "undo a A"]
+
+
+def test_nothing_is_undone_while_a_step_that_cannot_be_stopped_goes_on(
+    one_house: House, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.watch.ABANDON_S", 0.2)
+    begun, read_end, write_end = threading.Event(), *os.pipe()
+
+    def charge() -> None:
+        begun.set()
+        try:
+            os.read(read_end, 1)  # a call that no interrupt reaches
+        finally:
+            shop.lines.append("charge has ended")
+
+    @one_house.app.workflow(name="w", retry=ONCE)
+    def work(flow: Flow) -> None:
+        flow.step(charge, undo=lambda result: shop.lines.append(f"undo charge {result}"), repeatable=False)
+
+    one_house.start()
+    job = work.enqueue()
+    begun.wait(20)
+    one_house.app.rollback(job.id, by="ann", note="withdrawn")
+    row = one_house.until_state(job.id, "held")
+    assert str(row.error).startswith("withdrawn; cancelled while running; its handler did not stop and was given up; ")
+    os.write(write_end, b"x")
+    until(lambda: shop.lines == ["charge has ended"])
+    one_house.app.rollback(job.id, by="ann")
+    with pytest.raises(JobRolledBack):
+        job.result(20)
+    assert shop.lines == ["charge has ended", "undo charge None"]
+    for end in (read_end, write_end):
+        os.close(end)
 
 
 def test_nothing_to_undo_is_dead(house: House, shop: Shop) -> None:
