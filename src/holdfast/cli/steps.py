@@ -182,7 +182,7 @@ def _child(told: Told) -> str:
 def _died(death: insight.Death, told: Told) -> str:
     event, detail = death.event, death.event.detail
     worker = told.names.get(event.worker or "", event.worker or "unknown")
-    where = "in it" if death.inside else "before it was recorded"
+    where = "in it" if death.inside else "in it or before it"
     if death.undoing:
         where = "undoing it"
     elif death.step is None:
