@@ -619,6 +619,21 @@ def test_of_several_open_steps_of_one_name_it_is_said_which_one_is_asked_about(r
     assert said() == [None, None, None]  # it is held no more
 
 
+@pytest.mark.parametrize("words", ["approve ID", "done ID --result 1"])
+def test_the_step_that_is_named_is_the_one_that_the_answer_is_for(run: Run, store: Store, words: str) -> None:
+    job = begin(store)
+    for position, name in enumerate(("pay", "mail", "ship"), 1):
+        opened = step(store, job, position, name, state="started", repeatable=False)
+        put(store, job, opened, open_step="ship")  # it may be another than the first
+    settle(store, row(store, job.id), KILLED)
+    for name in ("ship (3)", "pay (1)", "mail (2)"):
+        assert f"step {name} happened" in run("workflows", "show", job.id).stdout
+        run("held", *words.replace("ID", job.id).split())
+        answered = store.journal(job.id, kinds=["resolved", "revived"])[-1].detail
+        assert (answered.get("step") or answered["repeat_step"]) == name.partition(" ")[0]
+    assert row(store, job.id).state is State.READY
+
+
 def test_nobody_is_offered_to_end_a_whole_workflow_by_saying_that_it_happened(run: Run, store: Store) -> None:
     job, plain = begin(store, on_crash="hold"), start(store, on_crash="hold")
     for one in (job, plain):

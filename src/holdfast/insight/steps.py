@@ -134,6 +134,12 @@ def progress_of(store: Store, job: Job, steps: Sequence[Step]) -> Progress:
     return Progress(recorded if ended else min(recorded + 1, known), known, undone, to_undo)
 
 
+def asked_about(job: Job, steps: Sequence[Step]) -> list[Step]:
+    """Return the open steps in the order in which a person is asked about them: as in core/acts.py, first the one of
+    the name that the row has."""
+    return sorted(open_steps(steps), key=lambda step: step.name != job.open_step)
+
+
 def ahead(job: Job, steps: Sequence[Step]) -> dict[str, str]:
     """Say, by path, what is still to come for steps that a person has to do with: answers, runs and undos."""
     words: dict[str, str] = {}
@@ -144,7 +150,7 @@ def ahead(job: Job, steps: Sequence[Step]) -> dict[str, str]:
     elif job.state is State.HELD and job.open_step is not None:
         again = [step for step in steps if step.kind == "step" and step.state == "started" and not step.aside]
         words = {step.path: "to be run again" for step in again if step.repeatable}
-        for place, step in enumerate(open_steps(steps)):
+        for place, step in enumerate(asked_about(job, steps)):
             words[step.path] = "asked about later" if place else "asked about now"
     return words
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-from holdfast.core.flow import WAYS_OUT, open_steps, to_undo
+from holdfast.core.flow import WAYS_OUT, to_undo
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Job, Moment, Step
 from holdfast.core.times import duration
 from holdfast.insight.health import Health, health, worker_state
-from holdfast.insight.steps import awaited, named, steps_of
+from holdfast.insight.steps import asked_about, awaited, named, steps_of
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
 from holdfast.insight.words import ago, counted, first_line
 from holdfast.stores.protocol import Store
@@ -124,7 +124,9 @@ def _why_waiting(job: Job, now: Moment) -> Why:
 def _why_held(job: Job, seen: str, steps: Sequence[Step]) -> Why:
     run, happened, give_up = (f"holdfast held {word} {seen}" for word in ("approve", "done", "fail"))
     if job.open_step is not None:
-        first, *later = [f"step {named(step)}" for step in open_steps(steps)] or [f"step {first_line(job.open_step)}"]
+        first, *later = [f"step {named(step)}" for step in asked_about(job, steps)] or [
+            f"step {first_line(job.open_step)}"
+        ]
         choices = [(f"{first} happened", f"{happened} --result JSON"), ("it did not: run it", run)]
         if not job.rolling_back:
             choices.append(("undo all steps", f"holdfast workflows rollback {seen}"))
