@@ -193,6 +193,9 @@ def test_verbose_shows_the_log(run: Run, store: Store, caplog: pytest.LogCapture
 def test_a_mistyped_command_gets_a_guess(run: Run) -> None:
     assert "Did you mean 'jobs'?" in run("job", code=2).stderr
     assert "No such command 'xyzzy'" in run("xyzzy", code=2).stderr
+    for noun in ("held", "dead"):
+        assert "Did you mean `holdfast jobs show ID`?" in run(noun, "show", "j1", code=2).stderr
+        assert "No such command 'xyzzy'" in run(noun, "xyzzy", code=2).stderr
 
 
 def test_version(run: Run) -> None:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from holdfast import App, Flow, insight
 from holdfast.cli import steps as laid_out
+from holdfast.core.flow import WAYS_OUT
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job, Pulse, Record, Signal, Step
 from holdfast.core.verdict import Failed, Lost, Parked, Succeeded
@@ -23,7 +24,7 @@ from tests.cli.conftest import PAST_S, Run
 from tests.factory import again, enrol, row, settle, start
 
 STEP = {"name", "state", "attempt", "started_at", "ended_at", "result", "error"}
-MORE = {"path", "kind", "has_undo", "repeatable", "undone_at", "deaths"}
+MORE = {"path", "kind", "has_undo", "repeatable", "undone_at", "deaths", "ahead"}
 KILLED = Lost("exit", "worker box/1 was lost: its process was killed by SIGKILL")
 
 
@@ -590,6 +591,80 @@ def test_each_of_several_open_steps_has_its_own_question(run: Run, store: Store)
     assert [the(store, job, name).result for name in ("charge", "ship")] == ["1", "2"]
 
 
+def test_of_several_open_steps_of_one_name_it_is_said_which_one_is_asked_about(run: Run, store: Store) -> None:
+    job = begin(store)
+    for position in (1, 2, 3):
+        pay = step(store, job, position, "pay", path=f"1.{position}.1", state="started", repeatable=False)
+        put(store, job, pay, open_step="pay")
+    settle(store, row(store, job.id), KILLED)
+
+    def said() -> list[str | None]:
+        return [each["ahead"] for each in run.json("workflows", "show", job.id)["steps"]]
+
+    told = " ".join(run("workflows", "show", job.id).stdout.split())
+    assert "answer about step pay (1.1.1): worker" in told
+    assert "Then it asks about step pay (1.2.1) and step pay (1.3.1)." in told
+    assert "step pay (1.1.1) happened holdfast held done" in told
+    assert "open step pay (1.1.1): started" in told
+    assert said() == ["asked about now", "asked about later", "asked about later"]
+    run("held", "approve", job.id)
+    told = " ".join(run("workflows", "show", job.id).stdout.split())
+    assert "answer about step pay (1.2.1): worker" in told
+    assert said() == ["to be run again", "asked about now", "asked about later"]
+    assert [line.strip() for line in shown_steps(run, job) if "to be run again" in line] == ["to be run again"]
+    run("held", "done", job.id, "--result", "1")
+    assert "step pay (1.3.1) happened" in run("workflows", "show", job.id).stdout
+    assert said() == ["to be run again", None, "asked about now"]
+    run("held", "approve", job.id)
+    assert said() == [None, None, None]  # it is held no more
+
+
+@pytest.mark.parametrize("words", ["approve ID", "done ID --result 1"])
+def test_the_step_that_is_named_is_the_one_that_the_answer_is_for(run: Run, store: Store, words: str) -> None:
+    job = begin(store)
+    for position, name in enumerate(("pay", "mail", "ship"), 1):
+        opened = step(store, job, position, name, state="started", repeatable=False)
+        put(store, job, opened, open_step="ship")  # it may be another than the first
+    settle(store, row(store, job.id), KILLED)
+    for name in ("ship (3)", "pay (1)", "mail (2)"):
+        assert f"step {name} happened" in run("workflows", "show", job.id).stdout
+        run("held", *words.replace("ID", job.id).split())
+        answered = store.journal(job.id, kinds=["resolved", "revived"])[-1].detail
+        assert (answered.get("step") or answered["repeat_step"]) == name.partition(" ")[0]
+    assert row(store, job.id).state is State.READY
+
+
+def test_nobody_is_offered_to_end_a_whole_workflow_by_saying_that_it_happened(run: Run, store: Store) -> None:
+    job, plain = begin(store, on_crash="hold"), start(store, on_crash="hold")
+    for one in (job, plain):
+        settle(store, one, KILLED)
+    assert "held done" not in run("workflows", "show", job.id).stdout
+    assert f"it happened   holdfast held done {plain.id}" in run("jobs", "show", plain.id).stdout
+
+
+def test_what_was_given_up_half_undone_goes_on_undoing(run: Run, store: Store, clock: FakeClock) -> None:
+    job = begin(store)
+    put(store, job, *(step(store, job, at, f"step-{at}", has_undo=True) for at in (1, 2, 3)), undoable=True)
+    settle(store, row(store, job.id), Failed(f"it does not fit; {WAYS_OUT}", rollback=True))
+    assert [each["ahead"] for each in run.json("workflows", "show", job.id)["steps"]] == ["to be undone"] * 3
+    clock.advance(2 * PAST_S)
+    claimed = again(store, row(store, job.id))
+    put(store, claimed, replace(the(store, job, "step-3"), state="undone", fence=claimed.fence))
+    settle(store, replace(claimed, failures=9), Failed("the undo failed"))
+    sentence = insight.explain(store, row(store, job.id)).sentence
+    assert "rollback ID" not in sentence
+    assert "run the code that recorded it" in sentence
+    coming = [each["ahead"] for each in run.json("workflows", "show", job.id)["steps"]]
+    assert coming == ["to be undone", "its undo is next", None]
+    run("held", "fail", job.id)
+    told = run("workflows", "show", job.id).stdout
+    assert f"go on undoing  holdfast dead revive {job.id}" in told
+    assert "bring it back" not in told
+    assert "ago, while it was rolling back: " in told
+    assert re.search(r"on crash +retry, rolling back\n", told)
+    assert [line.strip() for line in shown_steps(run, job)].count("not undone") == 2
+
+
 def test_the_other_answers_about_an_open_step(run: Run, store: Store) -> None:
     again_, gone = with_open_step(store, "charge"), with_open_step(store, "charge")
     run("held", "approve", again_.id)
@@ -641,7 +716,11 @@ def test_a_workflow_that_is_being_undone_is_never_done(run: Run, store: Store, c
     assert "rolled back" in run("held", "done", job.id, "--result", "1", code=6).stderr
     told = run("jobs", "show", job.id).stdout
     assert "go on undoing" in told
-    assert f"undone by hand  holdfast held done {job.id} --fence {held.fence}" in told
+    assert "Nothing is left" not in told
+    assert "The undo of reserve (1) is next." in told
+    assert f"undo of reserve (1) was done by hand  holdfast held done {job.id} --fence {held.fence}" in told
+    assert "workflows rollback" not in told
+    assert "its undo is next" in shown_steps(run, job)[1]
     assert run("held", "done", job.id).stdout == f"{job.id}  ready (rolling back)\n"
     assert the(store, job, "reserve").state == "undone"
 

@@ -84,6 +84,12 @@ DEATHS: dict[str, tuple[list[Step], Event, str | None, bool]] = {
         False,
     ),
     "before what it waited for came": ([seen("1", 1, None, kind="wait")], a_death(5), "1", False),
+    "not behind one that waited on the line of a task beside": (
+        [seen("~1.1", 1, 7, fence=3, kind="wait", position=1), seen("~1.2", 7, 8, fence=3, position=2)],
+        a_death(5),
+        "~1.1",
+        False,
+    ),
     "behind all": ([seen("1", 1, 2), seen("2", 3, 4)], a_death(5), None, False),
     "at the very end of one": ([seen("1", 1, 5), seen("2", 5, 6, fence=3)], a_death(5), "2", False),
 }
@@ -99,6 +105,43 @@ def test_a_death_is_shown_at_its_step(steps: list[Step], event: Event, path: str
 def test_a_death_among_branches_is_shown_in_each_that_was_open() -> None:
     steps = [seen("1", 1, None), seen("2", 1, None)]
     assert [death.step for death in insight.deaths(steps, [a_death(5)])] == steps
+
+
+def cut_off(path: str, fence: int, **given: Any) -> Step:
+    """One that a death at 5, fence 1, cut off; with a later fence it was begun anew and recorded since."""
+    times = (1, None) if fence == 1 else (7, 8)
+    return seen(path, *times, fence, **{"has_undo": True} | given)
+
+
+@pytest.mark.parametrize("fences", list(product((1, 3), repeat=3)))
+@pytest.mark.parametrize(
+    "paths", [("2.1.1", "2.2.1", "2.3.1"), ("~1.1", "~2.1", "~3.1"), ("~1.2.1.1", "~1.2.2.1", "~2.1")]
+)
+def test_a_death_among_branches_stays_with_each_that_is_begun_anew(
+    paths: tuple[str, ...], fences: tuple[int, ...]
+) -> None:
+    each = zip(paths, fences, strict=True)
+    steps = [cut_off(path, fence, position=place) for place, (path, fence) in enumerate(each, 1)]
+    found = insight.deaths(steps, [a_death(5)])
+    assert {death.path: death.inside for death in found} == {
+        path: fence == 1 for path, fence in zip(paths, fences, strict=True)
+    }
+
+
+def test_a_death_among_branches_is_not_told_where_it_cannot_have_been() -> None:
+    steps = [
+        cut_off("2.1.1", 1, position=1),
+        seen("2.2.1", 1, 2, position=2, has_undo=True),  # was over
+        cut_off("2.2.2", 3, position=3),
+        cut_off("2.2.3", 3, position=4),  # behind the other
+        cut_off("2.3.1", 3, position=5, has_undo=False),  # plain: nobody wrote down that it had begun
+        cut_off("3", 3, position=6),  # behind all
+        cut_off("~1.1", 3, position=7),  # began later, for all that is known
+    ]
+    told = [(death.path, death.place) for death in insight.deaths(steps, [a_death(5)])]
+    assert told == [("2.1.1", "in step 2.1.1 (2.1.1)"), ("2.2.2", "in or before step 2.2.2 (2.2.2)")]
+    beside = [cut_off("~1.1", 3, position=1), cut_off("2", 1, position=2)]
+    assert {death.path for death in insight.deaths(beside, [a_death(5)])} == {"~1.1", "2"}
 
 
 def test_a_death_in_a_plain_step_that_was_never_recorded_is_known_by_what_it_told() -> None:

@@ -267,7 +267,7 @@ def test_a_step_that_is_run_again_began_when_it_was_run_again_and_ended_before_i
     assert None not in (begun.started_at, step.started_at, step.ended_at, step.undone_at)
     assert begun.started_at < lost_at <= step.started_at <= step.ended_at <= step.undone_at  # type: ignore[operator]
     [death] = insight.deaths([step], one_house.store.journal(job.id))
-    assert (death.place, death.inside) == ("before charge (1) was recorded", False)
+    assert (death.place, death.inside) == ("in or before charge (1)", False)
 
 
 @pytest.mark.parametrize("on_crash", ["retry", "rollback", "fail", "hold"])

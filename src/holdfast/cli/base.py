@@ -90,13 +90,22 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A noun: its verbs are commands. Takes the common options too."""
+    """A noun: its verbs are commands. Takes the common options too.
+
+    `elsewhere` has the verbs that people look for here, each with the command that does it.
+    """
 
     command_class = Command
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, elsewhere: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params += common_options()
+        self.elsewhere = elsewhere or {}
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in self.elsewhere and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {name!r}. Did you mean `{self.elsewhere[name]}`?")
+        return super().get_command(ctx, name)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_examples(self.epilog, formatter)

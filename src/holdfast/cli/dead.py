@@ -31,7 +31,7 @@ from holdfast.errors import Refused, UsageError
 _PAGE = 500
 
 
-@click.group(cls=Group, epilog="holdfast dead list")
+@click.group(cls=Group, epilog="holdfast dead list", elsewhere={"show": "holdfast jobs show ID"})
 def dead() -> None:
     """See, revive and purge jobs that gave up."""
 

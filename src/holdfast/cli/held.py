@@ -18,7 +18,7 @@ from holdfast.errors import UnknownTask
 _RESULT = """Write a JSON value, in single quotes for the shell: '"receipt 7"', '42' or '{"paid": true}'."""
 
 
-@click.group(cls=Group, epilog="holdfast held list")
+@click.group(cls=Group, epilog="holdfast held list", elsewhere={"show": "holdfast jobs show ID"})
 def held() -> None:
     """Answer for jobs that wait for a person.
 

@@ -240,6 +240,7 @@ def act_on(
     with opened_app(app_ref) as app:
         for job_id in dict.fromkeys(job_ids):
             try:
+                known(app.store, job_id)
                 job = act(app, job_id)
             except (NotFound, Refused) as error:
                 complain(str(error))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import click
@@ -53,6 +53,7 @@ class Told:
     lost: Sequence[insight.Death]
     now: Moment
     names: insight.Names
+    ahead: Mapping[str, str]  # what is to come for steps, by path
 
 
 def show_steps(told: Told) -> None:
@@ -94,6 +95,8 @@ def _of_step(step: Step, depth: int, told: Told) -> _Line:
         below.append(_awaits(step, told))
     if step.error is not None:
         below.append(f"raised {step.error}")
+    if not step.aside and step.path in told.ahead:
+        below.append(told.ahead[step.path])
     cells = (clean(step.path), "  " * depth + clean(_called(step)), _state(step, told), _took(step, told), attempt)
     return _Line(cells, _returned(step, told), tuple(below), depth)
 
@@ -179,7 +182,7 @@ def _child(told: Told) -> str:
 def _died(death: insight.Death, told: Told) -> str:
     event, detail = death.event, death.event.detail
     worker = told.names.get(event.worker or "", event.worker or "unknown")
-    where = "in it" if death.inside else "before it was recorded"
+    where = "in it" if death.inside else "in it or before it"
     if death.undoing:
         where = "undoing it"
     elif death.step is None:

@@ -11,7 +11,7 @@ import click
 from holdfast import insight
 from holdfast.cli.screen import bold, clean, clean_lines, columns, dim, is_terminal, one_line, padded, styled, width
 from holdfast.cli.steps import Told, show_steps
-from holdfast.core.records import Event, Job, Moment
+from holdfast.core.records import Event, Job, Moment, Step
 from holdfast.stores.protocol import Store
 
 _LABEL = 12
@@ -60,13 +60,13 @@ def tell(store: Store, job: Job) -> None:
         click.echo()
         _show_answers([(clean(words), clean(command)) for words, command in why.answers])
     click.echo()
-    for label, value in _facts(job, now, names, insight.uncounted(job, events)):
+    steps = insight.steps_of(store, job, aside=True)
+    for label, value in _facts(job, now, names, insight.uncounted(job, events), steps):
         _show(label, value, "  ")
-    lost: list[insight.Death] = []
+    lost = insight.deaths(steps, events) if job.workflow else []
     if job.workflow:
-        steps = insight.steps_of(store, job, aside=True)
-        lost = insight.deaths(steps, events)
-        show_steps(Told(job, steps, insight.progress_of(store, job, steps), events, lost, now, names))
+        far, ahead = insight.progress_of(store, job, steps), insight.ahead(job, steps)
+        show_steps(Told(job, steps, far, events, lost, now, names, ahead))
     if events:
         click.echo()
         click.echo(bold("Journal") + dim("  (oldest first, UTC)"))
@@ -88,7 +88,9 @@ def _show_answers(answers: Sequence[tuple[str, str]]) -> None:
         click.echo(f"  {padded(words, room)}  {bold(command)}")
 
 
-def _facts(job: Job, now: Moment, names: insight.Names, uncounted: int) -> Iterator[tuple[str, str]]:
+def _facts(
+    job: Job, now: Moment, names: insight.Names, uncounted: int, steps: Sequence[Step]
+) -> Iterator[tuple[str, str]]:
     yield "queue", job.queue + (f", priority {job.priority}" if job.priority else "")
     if job.key is not None:
         yield "key", job.key
@@ -100,9 +102,10 @@ def _facts(job: Job, now: Moment, names: insight.Names, uncounted: int) -> Itera
     yield "attempts", f"{job.attempt}, with {job.failures} failed and {job.crashes} crashed"
     crashes = insight.counted(job.crashes_max, "crash", "crashes")
     yield "gives up", f"after {crashes}, or {job.attempts_max} failed and crashed in all"
-    yield "on crash", job.on_crash + (", rolling back" if job.rolling_back and job.ended_at is None else "")
+    yield "on crash", job.on_crash + (", rolling back" if job.rolling_back and job.state != "rolled_back" else "")
     if job.open_step is not None:
-        yield "open step", f"{job.open_step}: started, not recorded, must not be repeated"
+        step = next((insight.named(each) for each in insight.asked_about(job, steps)), job.open_step)
+        yield "open step", f"{step}: started, not recorded, must not be repeated"
     if uncounted:
         were = "loss of its worker, which was" if uncounted == 1 else "losses of its worker, which were"
         yield "not counted", f"{uncounted} {were} not its doing"

@@ -60,7 +60,7 @@ class JobId(ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
         if not _is_utf8(text):
-            raise NotFound(f"there is no job {text!a}")
+            raise NotFound(f"there is no job {text!a}; ids are exact: see `holdfast jobs list`")
         return text
 
 

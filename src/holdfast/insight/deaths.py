@@ -2,7 +2,8 @@
 
 Three things say it. The autopsy names the steps that the attempt was in when it last told, and one that must not be
 repeated. The record of a step that was begun has the fence of the attempt that began it, until another begins it anew.
-What is not known of a plain step is narrowed down by what was recorded by then: it was the next one, or just before.
+What these do not say is narrowed down by what was recorded by then: it was in the next one, or before it; and, of what
+runs side by side, the same in each line whose step was written down as begun, and was begun anew since.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _FOREVER = float("inf")
 class Death:
     """An attempt that lost its worker, and the step at which that was.
 
-    `inside`: in it; otherwise before it was recorded. `step` None: it is not on record (`path` and `name` are what was
-    told of it), or it was behind all that is. `aside`: these steps were set aside later, at that fence.
+    `inside`: surely in it; otherwise in it or before it. `step` None: it is not on record (`path` and `name` are what
+    was told of it), or it was behind all that is. `aside`: these steps were set aside later, at that fence.
     """
 
     event: Event
@@ -42,7 +43,7 @@ class Death:
         there = f"{self.name} ({self.path})"
         if self.undoing:
             return f"undoing {there}"
-        return f"in {there}" if self.inside else f"before {there} was recorded"
+        return f"in {there}" if self.inside else f"in or before {there}"
 
 
 def deaths(steps: Sequence[Step], events: Sequence[Event]) -> list[Death]:
@@ -79,12 +80,14 @@ def _places(event: Event, steps: Sequence[Step]) -> Iterator[Death]:
     lost = {} if undoing else {path: told[path] for path in told.keys() - {step.path for step in known}}
     for path, name in sorted(lost.items()):
         yield Death(event, None, True, False, path, name, aside)
-    if not inside and not lost:
-        step = _next(event, opened, undoing)
-        if step is None:
-            yield Death(event, None, aside=aside)
-        else:
-            yield Death(event, step, False, undoing, step.path, step.name, aside)
+    coming = None if inside or lost else _next(event, opened, undoing)
+    if not inside and not lost and coming is None:
+        yield Death(event, None, aside=aside)
+    maybe = [] if coming is None else [coming]
+    if not undoing:
+        maybe += _begun_anew(event, opened, [*lost, *(step.path for step in inside + maybe)])
+    for one in maybe:
+        yield Death(event, one, False, undoing, one.path, one.name, aside)
 
 
 def _of_its_time(event: Event, steps: Sequence[Step]) -> Iterator[Step]:
@@ -122,17 +125,45 @@ def _begun(event: Event, opened: Sequence[Step]) -> list[Step]:
     return begun or [step for step in opened if step.name == named != told][:1]
 
 
+def _begun_anew(event: Event, opened: Sequence[Step], places: list[str]) -> Iterator[Step]:
+    """Yield those that it may have begun, too: the first of each line side by side with these places, if its beginning
+    is written down, and a later attempt wrote over that. Of a task beside the main line it must be known that it had
+    begun by then: something of that time is behind it."""
+    last = max((step.position for step in opened if step.fence <= event.fence), default=0)
+    for step in opened:
+        is_written = step.kind == "step" and (step.has_undo or not step.repeatable)
+        are_beside = _are_beside if step.position < last else _are_branches
+        if is_written and step.fence > event.fence and all(are_beside(step.path, place) for place in places):
+            yield step
+            places.append(step.path)
+
+
 def _next(event: Event, opened: Sequence[Step], undoing: bool) -> Step | None:
     """Return the one that it would have come to: undos go backwards. What waits beside it is not where it was."""
     if undoing:
         return opened[-1] if opened else None
     waits = [step for step in opened if step.kind in WAITS and (step.started_at or _FOREVER) <= event.at]
-    moving = (step for step in opened if step not in waits and all(_are_beside(step, wait) for wait in waits))
+    moving = (step for step in opened if step not in waits and all(_are_beside(step.path, wait.path) for wait in waits))
     return next(moving, None) or next(iter(opened), None)
 
 
-def _are_beside(step: Step, other: Step) -> bool:
+def _are_beside(path: str, other: str) -> bool:
     """Say whether neither is behind the other: they part at a branch, or one is on the line of a task beside."""
-    parts = zip(step.path.split("."), other.path.split("."), strict=False)
-    part, (one, two) = next((place, pair) for place, pair in enumerate(parts) if pair[0] != pair[1])
-    return part % 2 == 1 or "~" in one + two
+    _, one, two = _parting(path, other)
+    return _are_branches(path, other) or "~" in one + two
+
+
+def _are_branches(path: str, other: str) -> bool:
+    """Say whether they are in two branches of one call, or in two tasks beside one line."""
+    calls, one, two = _parting(path, other)
+    return calls % 2 == 1 if "~" not in one + two else one[0] == two[0]
+
+
+def _parting(path: str, other: str) -> tuple[int, str, str]:
+    """Return what each has where two paths part, and how many calls and branches they have in common before."""
+    common = 0
+    for one, two in zip(path.split("."), other.split("."), strict=False):
+        if one != two:
+            return common, one, two
+        common += "~" not in one  # it is no call and no branch, but opens a line of calls
+    return 0, "", ""

@@ -8,12 +8,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import APPROVAL, is_answered, needs_undo
+from holdfast.core.flow import APPROVAL, is_answered, needs_undo, open_steps, to_undo
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Event, Filter, Job, Moment, Step, StepKind
 from holdfast.core.times import duration, iso
 from holdfast.insight.deaths import death_view, deaths
-from holdfast.insight.words import parsed
+from holdfast.insight.words import first_line, parsed
 from holdfast.stores.protocol import Store
 
 STEPS_MAX = 1_000_000  # of one workflow
@@ -38,6 +38,11 @@ def step_view(step: Step) -> dict[str, Any]:
         "result": result_of(step),
         "error": step.error,
     }
+
+
+def named(step: Step) -> str:
+    """Name a step by what tells it from others of its name, too."""
+    return f"{first_line(step.name)} ({step.path})"
 
 
 def state_of(step: Step) -> str:
@@ -129,6 +134,27 @@ def progress_of(store: Store, job: Job, steps: Sequence[Step]) -> Progress:
     return Progress(recorded if ended else min(recorded + 1, known), known, undone, to_undo)
 
 
+def asked_about(job: Job, steps: Sequence[Step]) -> list[Step]:
+    """Return the open steps in the order in which a person is asked about them: as in core/acts.py, first the one of
+    the name that the row has."""
+    return sorted(open_steps(steps), key=lambda step: step.name != job.open_step)
+
+
+def ahead(job: Job, steps: Sequence[Step]) -> dict[str, str]:
+    """Say, by path, what is still to come for steps that a person has to do with: answers, runs and undos."""
+    words: dict[str, str] = {}
+    if job.rolling_back and job.state is not State.ROLLED_BACK:
+        words = {step.path: "not undone" if job.state in ENDED else "to be undone" for step in to_undo(steps)}
+        if job.state is State.HELD and words:
+            words[next(iter(words))] = "its undo is next"
+    elif job.state is State.HELD and job.open_step is not None:
+        again = [step for step in steps if step.kind == "step" and step.state == "started" and not step.aside]
+        words = {step.path: "to be run again" for step in again if step.repeatable}
+        for place, step in enumerate(asked_about(job, steps)):
+            words[step.path] = "asked about later" if place else "asked about now"
+    return words
+
+
 # -------------------------------------------------------------------------------------- what it waits for
 
 
@@ -208,10 +234,11 @@ def workflow_view(store: Store, job: Job, events: Sequence[Event], names: Mappin
         (one.step, death_view(one, names.get(one.event.worker or "", one.event.worker)))
         for one in deaths(steps, events)
     ]
-    shown = []
+    shown, coming = [], ahead(job, steps)
     for step in steps:
         more = {"path": step.path, "kind": step.kind, "has_undo": step.has_undo, "repeatable": step.repeatable}
         more |= {"undone_at": iso(step.undone_at), "deaths": [view for place, view in lost if place is step]}
+        more["ahead"] = None if step.aside else coming.get(step.path)
         shown.append((step, {**step_view(step), **more}))
     return {
         "at_step": far.at,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
 
+from holdfast.core.flow import WAYS_OUT, to_undo
 from holdfast.core.machine import State
-from holdfast.core.records import Event, Job, Moment
+from holdfast.core.records import Event, Job, Moment, Step
 from holdfast.core.times import duration
 from holdfast.insight.health import Health, health, worker_state
-from holdfast.insight.steps import awaited
+from holdfast.insight.steps import asked_about, awaited, named, steps_of
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
 from holdfast.insight.words import ago, counted, first_line
 from holdfast.stores.protocol import Store
+
+_OLD_CODE = "run the code that recorded it (declare the old function with its old version=)"
 
 
 def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
@@ -59,7 +63,8 @@ def explain(store: Store, job: Job) -> Why:
     answer = answers[-1] if answers else None
     names = {worker.id: worker.name for worker in workers}
     state = health_of(store, job, workers)
-    return why(job, now, names, paused=paused, served=served, answer=answer, state=state)
+    steps = steps_of(store, job) if job.state is State.HELD else ()
+    return why(job, now, names, paused=paused, served=served, answer=answer, state=state, steps=steps)
 
 
 def why(
@@ -71,9 +76,11 @@ def why(
     served: bool = True,
     answer: Event | None = None,
     state: Health | None = None,
+    steps: Sequence[Step] = (),
 ) -> Why:
     """The same, from facts at hand. `paused`, `served`: what is known of the job's queue. `answer`: a person's last.
-    `state`: what is the matter with it, if it runs and more is known than its row says."""
+    `state`: what is the matter with it, if it runs and more is known than its row says. `steps`: those of a workflow,
+    if it is held: what it asks about is one of them."""
     seen = f"{job.id} --fence {job.fence}"  # so that the act counts only for what the reader of the sentence saw
     match job.state:
         case State.READY:
@@ -83,7 +90,7 @@ def why(
         case State.WAITING:
             return _why_waiting(job, now)
         case State.HELD:
-            return _why_held(job, seen)
+            return _why_held(job, seen, steps)
         case State.DONE if answer is not None and _is_about_the_job(answer):
             note = answer.detail.get("note")
             by = f"{answer.actor} resolved it as done {ago(answer.at, now)}"
@@ -92,11 +99,12 @@ def why(
             return Why(f"It succeeded at attempt {job.attempt}, {ago(job.ended_at, now)}.")
         case State.DEAD:
             back = _way_back(job, f"holdfast dead revive {seen}")
-            return Why(f"It gave up {ago(job.ended_at, now)}: {reason(job)}.", (back, *_ways_of_a_workflow(job)))
+            ways = (back, *_ways_of_a_workflow(job))
+            return Why(f"It gave up {ago(job.ended_at, now)}{_halfway(job)}: {reason(job)}.", ways)
         case State.CANCELLED:
             back = _way_back(job, f"holdfast jobs retry {seen}")
             ways = (back, *_ways_of_a_workflow(job))
-            return Why(f"It was cancelled {ago(job.ended_at, now)}: {reason(job)}.", ways)
+            return Why(f"It was cancelled {ago(job.ended_at, now)}{_halfway(job)}: {reason(job)}.", ways)
         case State.ROLLED_BACK:
             return Why(f"Its recorded steps were undone {ago(job.ended_at, now)}: {reason(job)}.")
 
@@ -113,26 +121,37 @@ def _why_waiting(job: Job, now: Moment) -> Why:
     return Why(f"It waits for {what}, and holds no slot meanwhile.", tuple(sends))
 
 
-def _why_held(job: Job, seen: str) -> Why:
-    sentence = f"It waits for a person's answer: {reason(job)}."
+def _why_held(job: Job, seen: str, steps: Sequence[Step]) -> Why:
+    run, happened, give_up = (f"holdfast held {word} {seen}" for word in ("approve", "done", "fail"))
     if job.open_step is not None:
-        choices = (
-            (f"{first_line(job.open_step)} happened", f"holdfast held done {seen} --result JSON"),
-            ("it did not: run it", f"holdfast held approve {seen}"),
-            ("undo all steps", f"holdfast workflows rollback {seen}"),
-            ("give up", f"holdfast held fail {seen}"),
-        )
-        return Why(sentence, choices)
-    first = "go on undoing" if job.rolling_back else "run it again"
-    words = "undone by hand" if job.rolling_back else "it happened"
-    ways = (("give up", f"holdfast held fail {seen}"), *_ways_of_a_workflow(job))
-    return Why(sentence, ((first, f"holdfast held approve {seen}"), (words, f"holdfast held done {seen}"), *ways))
+        first, *later = [f"step {named(step)}" for step in asked_about(job, steps)] or [
+            f"step {first_line(job.open_step)}"
+        ]
+        choices = [(f"{first} happened", f"{happened} --result JSON"), ("it did not: run it", run)]
+        if not job.rolling_back:
+            choices.append(("undo all steps", f"holdfast workflows rollback {seen}"))
+        then = f" Then it asks about {' and '.join(later)}." if later else ""
+        sentence = f"It waits for a person's answer about {first}: {reason(job)}.{then}"
+        return Why(sentence, (*choices, ("give up", give_up)))
+    if job.rolling_back:
+        undos = [f"undo of {named(step)}" for step in to_undo(steps)[:1]]  # with none left nothing is done by hand
+        choices = [("go on undoing", run), *((f"{undo} was done by hand", happened) for undo in undos)]
+        then = f" The {undos[0]} is next." if undos else " Nothing is left to undo."
+        return Why(f"It waits for a person's answer: {reason(job)}.{then}", (*choices, ("give up", give_up)))
+    # Of a workflow nobody says that all of it happened: it would be done, without what is still to come.
+    whole = () if job.workflow else (("it happened", happened),)
+    choices = [("run it again", run), *whole, ("give up", give_up), *_ways_of_a_workflow(job)]
+    return Why(f"It waits for a person's answer: {reason(job)}.", tuple(choices))
+
+
+def _halfway(job: Job) -> str:
+    return ", while it was rolling back" if job.rolling_back else ""
 
 
 def _way_back(job: Job, command: str) -> tuple[str, str]:
-    if job.open_step is None:
-        return "bring it back", command
-    return f"run it, and {first_line(job.open_step)} again", f"{command} --repeat-step"
+    if job.open_step is not None:
+        return f"run it, and {first_line(job.open_step)} again", f"{command} --repeat-step"
+    return "go on undoing" if job.rolling_back else "bring it back", command
 
 
 def _ways_of_a_workflow(job: Job) -> tuple[tuple[str, str], ...]:
@@ -185,5 +204,6 @@ def _why_running(job: Job, now: Moment, worker: str | None, state: Health) -> Wh
 
 
 def reason(job: Job) -> str:
-    """Return the first line of why the last attempt did not succeed."""
-    return first_line(job.error) or "no reason was recorded"
+    """Return the first line of why the last attempt did not succeed; without ways out that a rollback has closed."""
+    told = first_line(job.error) or "no reason was recorded"
+    return told.replace(WAYS_OUT, _OLD_CODE) if job.rolling_back else told
