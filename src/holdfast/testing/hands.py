@@ -280,7 +280,7 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
             return
         for job in walk.book.rows.values():
             if job.state is State.HELD and walk.left["approve"]:
-                verdict = acts.revive(job, walk.clock.wall(), actor="ann")
+                verdict = acts.revive(job, walk.clock.wall(), actor="ann", repeat_step=True)
                 yield "decides to approve", partial(walk.spend, "approve", replace(self, decided=(job, verdict)))
             if job.state is State.READY and walk.left["hold"]:
                 verdict = acts.hold(job, actor="ann")
