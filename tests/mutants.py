@@ -1854,9 +1854,23 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "workflows: memory: an answer is given back",
         "stores/memory/workflows.py",
-        "if each.name.startswith(APPROVAL):",
-        "if False:",
-        (f"{CONFORMANCE}/test_signal.py",),
+        "            if each.name.startswith(APPROVAL):",
+        "            if False:",
+        (f"{CONFORMANCE}/test_move_steps.py",),
+    ),
+    (
+        "workflows: sqlite: an answer is given back",
+        "stores/sqlite/queries.sql",
+        "iif(name GLOB 'approve:*', coalesce(taken, :aside_from), NULL)",
+        "NULL",
+        (f"{CONFORMANCE}/test_move_steps.py",),
+    ),
+    (
+        "workflows: postgres: an answer is given back",
+        "stores/postgres/queries.sql",
+        "CASE WHEN starts_with(name, 'approve:') THEN coalesce(taken, %(aside_from)s) END",
+        "NULL",
+        (f"{CONFORMANCE}/test_move_steps.py",),
     ),
     (
         "workflows: memory: a fork undoes what it did not do",
