@@ -1656,13 +1656,6 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         WORKFLOWS_CLI,
     ),
     (
-        "steps: another one is named than the answer is for",
-        "insight/steps.py",
-        "key=lambda step: step.name != job.open_step",
-        "key=lambda step: step.position",
-        WORKFLOWS_CLI,
-    ),
-    (
         "steps: all open ones are asked about now",
         "insight/steps.py",
         '"asked about later" if place else "asked about now"',
@@ -2332,7 +2325,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "an answer is taken for the first open step, whichever was asked about",
-        "core/acts.py",
+        "core/flow.py",
         "key=lambda step: step.name != job.open_step)",
         "key=lambda step: step.position)",
         CORE,

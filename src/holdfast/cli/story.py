@@ -11,6 +11,7 @@ import click
 from holdfast import insight
 from holdfast.cli.screen import bold, clean, clean_lines, columns, dim, is_terminal, one_line, padded, styled, width
 from holdfast.cli.steps import Told, show_steps
+from holdfast.core.flow import asked_about
 from holdfast.core.records import Event, Job, Moment, Step
 from holdfast.stores.protocol import Store
 
@@ -104,7 +105,7 @@ def _facts(
     yield "gives up", f"after {crashes}, or {job.attempts_max} failed and crashed in all"
     yield "on crash", job.on_crash + (", rolling back" if job.rolling_back and job.state != "rolled_back" else "")
     if job.open_step is not None:
-        step = next((insight.named(each) for each in insight.asked_about(job, steps)), job.open_step)
+        step = next((insight.named(each) for each in asked_about(job, steps)), job.open_step)
         yield "open step", f"{step}: started, not recorded, must not be repeated"
     if uncounted:
         were = "loss of its worker, which was" if uncounted == 1 else "losses of its worker, which were"

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import open_steps, to_undo, would_repeat
+from holdfast.core.flow import asked_about, open_steps, to_undo, would_repeat
 from holdfast.core.machine import ENDED, Move, State, after
 from holdfast.core.records import Job, Note, Step
 from holdfast.core.verdict import BECAUSE, Verdict, why_undone
@@ -53,7 +53,7 @@ def revive(
     open among `steps`, so whoever is refused hears of all of them, and the journal keeps them.
     """
     state = after(job.state, Move.REVIVE, job.id)
-    names = [] if job.open_step is None else [step.name for step in _asked_about(job, steps)] or [job.open_step]
+    names = [] if job.open_step is None else [step.name for step in asked_about(job, steps)] or [job.open_step]
     if names and not repeat_step:
         raise _must_not_be_repeated(job, names)
     repeated = {"repeat_step": ", ".join(names)} if names else {}
@@ -246,14 +246,8 @@ def resolve(
     )
 
 
-def _asked_about(job: Job, steps: Sequence[Step]) -> list[Step]:
-    """Return the open steps, first the one whose name the person was shown: one that was approved, and not begun anew
-    before the workflow was held again, may stand before it."""
-    return sorted(open_steps(steps), key=lambda step: step.name != job.open_step)
-
-
 def _run_it(job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None) -> Verdict:
-    opened = _asked_about(job, steps)
+    opened = asked_about(job, steps)
     if len(opened) < 2:
         return revive(job, now, actor=actor, reason=reason, repeat_step=True)
     first, second, *_ = opened
@@ -275,7 +269,7 @@ def _ask_next(said: Step, following: Step, answer: Answer, *, actor: str, reason
 def _it_happened(
     job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None, result: str | None
 ) -> Verdict:
-    opened = _asked_about(job, steps)
+    opened = asked_about(job, steps)
     if not opened:
         raise IllegalMove(f"workflow {job.id}: the step {job.open_step!r} is not on record; retry it, or give up")
     first, *others = opened

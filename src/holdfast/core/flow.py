@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from holdfast.core.records import Step, StepKind
+from holdfast.core.records import Job, Step, StepKind
 from holdfast.errors import Diverged
 
 WAYS_OUT = (
@@ -153,6 +153,12 @@ def open_steps(steps: Iterable[Step]) -> list[Step]:
     """Return those that must not be repeated, and were begun and not recorded or answered for, in their order."""
     begun = (step for step in steps if step.state == "started" and not step.repeatable and not step.aside)
     return sorted((step for step in begun if not is_answered(step)), key=lambda step: step.position)
+
+
+def asked_about(job: Job, steps: Iterable[Step]) -> list[Step]:
+    """Return the open steps in the order in which a person is asked about them, first the one whose name is on the row:
+    one that was approved, and not begun anew before the workflow was held again, may stand before it."""
+    return sorted(open_steps(steps), key=lambda step: step.name != job.open_step)
 
 
 def would_repeat(steps: Iterable[Step], first: Step) -> list[Step]:

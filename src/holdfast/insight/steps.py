@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import APPROVAL, is_answered, needs_undo, open_steps, to_undo
+from holdfast.core.flow import APPROVAL, asked_about, is_answered, needs_undo, to_undo
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Event, Filter, Job, Moment, Step, StepKind
 from holdfast.core.times import duration, iso
@@ -132,12 +132,6 @@ def progress_of(store: Store, job: Job, steps: Sequence[Step]) -> Progress:
     undone = sum(step.state == "undone" for step in live)
     to_undo = undone + sum(needs_undo(step) for step in live)
     return Progress(recorded if ended else min(recorded + 1, known), known, undone, to_undo)
-
-
-def asked_about(job: Job, steps: Sequence[Step]) -> list[Step]:
-    """Return the open steps in the order in which a person is asked about them: as in core/acts.py, first the one of
-    the name that the row has."""
-    return sorted(open_steps(steps), key=lambda step: step.name != job.open_step)
 
 
 def ahead(job: Job, steps: Sequence[Step]) -> dict[str, str]:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-from holdfast.core.flow import WAYS_OUT, to_undo
+from holdfast.core.flow import WAYS_OUT, asked_about, to_undo
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Job, Moment, Step
 from holdfast.core.times import duration
 from holdfast.insight.health import Health, health, worker_state
-from holdfast.insight.steps import asked_about, awaited, named, steps_of
+from holdfast.insight.steps import awaited, named, steps_of
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
 from holdfast.insight.words import ago, counted, first_line
 from holdfast.stores.protocol import Store
