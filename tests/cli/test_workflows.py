@@ -497,6 +497,25 @@ def test_a_fork_that_cannot_be(run: Run, store: Store) -> None:
     run("workflows", "fork", start(store).id, "--from-step", "ship", code=6)
 
 
+def test_what_must_not_be_repeated_is_so_for_a_fork_and_a_retry_from_an_earlier_step(run: Run, store: Store) -> None:
+    def paid() -> Job:
+        job = begin(store)
+        put(store, job, step(store, job, 1, "mail"), step(store, job, 2, "charge", repeatable=False))
+        settle(store, row(store, job.id), Failed("no", final=True))
+        return row(store, job.id)
+
+    for verb in ("fork", "retry"):
+        job = paid()
+        words = ("workflows", verb, job.id, "--from-step")
+        assert "'charge' happened, or may have" in run(*words, "mail", code=6).stderr
+        assert row(store, job.id) == job
+        [shown] = run.json(*words, "charge")
+        assert shown["state"] == "ready"
+        job = paid()
+        [shown] = run.json("workflows", verb, job.id, "--from-step", "mail", "--repeat-step")
+        assert shown["state"] == "ready"
+
+
 APP = """
 from holdfast import App, Flow
 app = App()
