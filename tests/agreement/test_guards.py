@@ -98,6 +98,7 @@ def test_it_is_missed_on_postgres(guard: str, monkeypatch: pytest.MonkeyPatch, p
 
 @pytest.mark.timeout(400)
 @pytest.mark.slow  # sixty steps of two stores, some of them many times
+@pytest.mark.timeout(600)  # some need a minute on a machine of two cores
 @pytest.mark.parametrize("guard", FLOWS_ON_SQLITE)
 def test_the_machine_of_workflows_misses_it(guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
     without = WITHOUT[f"sqlite {guard}"]

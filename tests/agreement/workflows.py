@@ -48,7 +48,7 @@ class Workflows(Stores):
         return self._claim(worker, queues=["a"], tasks=["t"], limit=1)
 
     @rule(pair=Stores.attempts, other=Stores.attempts, many=some, position=positions, state=states,
-          has_undo=st.booleans(), opened=open_steps, undoable=rarely, nth=nth, repeat=rarely,
+          has_undo=st.booleans(), opened=open_steps, undoable=st.booleans(), nth=nth, repeat=rarely,
           what=st.sets(st.sampled_from(["take", "start", "send"])), key=st.sampled_from(KEYS),
           live=st.sampled_from([True, True, False]))  # fmt: skip
     def record(
@@ -63,7 +63,9 @@ class Workflows(Stores):
             position=position, path=str(position), kind="step", name=f"s{position}", state=state, attempt=number,
             fence=number, has_undo=has_undo, result=str(number), started_at=float(number), ended_at=float(number),
         )  # fmt: skip
-        taken = (self.signals[nth % len(self.signals)].id,) if "take" in what and self.signals else ()
+        own = [signal for signal in self.signals if signal.job_id == job.id]
+        signals = own if own and nth % 3 else self.signals  # mostly one that it may take
+        taken = (signals[nth % len(signals)].id,) if "take" in what and signals else ()
         jobs: tuple[NewJob, ...] = ()
         if "start" in what:
             old = self.children[nth % len(self.children)] if self.children and repeat else None
