@@ -86,7 +86,7 @@ def test_the_machine_misses_it_when_it_is_gone(guard: str, monkeypatch: pytest.M
         run_state_machine_as_test(Stores, settings=QUICK)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.slow  # some need ten runs, each of a thousand round trips
 @pytest.mark.parametrize("guard", ON_POSTGRES)
 def test_it_is_missed_on_postgres(guard: str, monkeypatch: pytest.MonkeyPatch, postgres_server: str) -> None:
@@ -96,9 +96,8 @@ def test_it_is_missed_on_postgres(guard: str, monkeypatch: pytest.MonkeyPatch, p
         run_state_machine_as_test(stores_at(postgres_server), settings=QUICK)
 
 
-@pytest.mark.timeout(400)
-@pytest.mark.slow  # sixty steps of two stores, some of them many times
 @pytest.mark.timeout(600)  # some need a minute on a machine of two cores
+@pytest.mark.slow  # sixty steps of two stores, some of them many times
 @pytest.mark.parametrize("guard", FLOWS_ON_SQLITE)
 def test_the_machine_of_workflows_misses_it(guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
     without = WITHOUT[f"sqlite {guard}"]
@@ -107,7 +106,7 @@ def test_the_machine_of_workflows_misses_it(guard: str, monkeypatch: pytest.Monk
         run_state_machine_as_test(Workflows, settings=QUICK)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.slow  # some need ten runs, each of a thousand round trips
 @pytest.mark.parametrize("guard", FLOWS_ON_POSTGRES)
 def test_the_machine_of_workflows_misses_it_on_postgres(
