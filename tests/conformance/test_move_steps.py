@@ -193,7 +193,8 @@ def test_a_rollback_makes_it_ready_to_be_undone(store: Store, state: State) -> N
 def test_a_running_one_is_asked_to_stop_and_keeps_its_lease(store: Store) -> None:
     job = start_flow(store)
     assert move(store, job, acts.rollback(job, 50.0, actor="ann")) is True
-    assert row(store, job.id) == replace(job, cancel_requested=True, undo_requested=True)
+    asked = replace(job, cancel_requested=True, undo_requested=True, error="rolled back by ann")
+    assert row(store, job.id) == asked
     assert record(store, job, a_step(1)) is Answer.ACCEPTED
 
 

@@ -250,7 +250,9 @@ def _by_on_crash(
     failures: int = 0,
     crashes: int = 0,
 ) -> Verdict:
-    """Every ending short of the handler's own passes through what the job declared."""
+    """Every ending short of the handler's own passes through what the job declared; but undoing always goes on."""
+    if job.rolling_back:
+        return _run_again(outcome, job, now, chance, failures=failures, crashes=crashes)
     match job.on_crash:
         case "hold":
             reason = f"{_reason(outcome)}; on_crash=hold: a person decides"
@@ -258,9 +260,9 @@ def _by_on_crash(
         case "fail":
             reason = f"{_reason(outcome)}; on_crash=fail"
             return _bury(outcome, job, reason, failures=failures, crashes=crashes)
-        case "rollback" if not job.rolling_back:
+        case "rollback":
             return _undo(outcome, job, now, _reason(outcome), failures=failures, crashes=crashes)
-        case "retry" | "rollback":
+        case "retry":
             return _run_again(outcome, job, now, chance, failures=failures, crashes=crashes)
 
 

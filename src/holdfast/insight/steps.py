@@ -31,7 +31,7 @@ def step_view(step: Step) -> dict[str, Any]:
     """Show a step as `jobs show` does."""
     return {
         "name": step.name,
-        "state": state_of(step),
+        "state": step.state,
         "attempt": step.attempt,
         "started_at": iso(step.started_at),
         "ended_at": iso(step.ended_at),
