@@ -1010,6 +1010,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ENTRANCE,
     ),
     (
+        "a worker that was declared dead enrols twice",
+        "worker/runner.py",
+        "self._was_declared_dead(asked_as)",
+        "self._was_declared_dead(self.worker_id)",
+        ("tests/worker/test_declared_dead.py",),
+    ),
+    (
         "the supervisor leaves what a dead child held",
         "worker/supervisor.py",
         "enrolled = self._bury(number, child.pid, code)\n",

@@ -55,6 +55,29 @@ def test_it_stops_its_jobs_enrols_anew_and_goes_on(house: House, is_async: bool)
     assert house.row(job.id).crashes == 0, "it gave the job back before anybody had settled it"
 
 
+def test_it_enrols_once_though_both_of_its_threads_are_told(house: House) -> None:
+    """Its beat hears of it while a claim in the old name is on its way."""
+    runners: list[Any] = []
+    gone: list[str] = []
+
+    def lose(worker_id: str, *_: Any) -> None:
+        if not gone and runners:
+            gone.append(worker_id)
+            house.store.real.retire(worker_id, "vanished: a mistake")
+            until(lambda: runners[0].worker_id != worker_id, "its keeper enrols anew")
+
+    @house.app.task(lease_s=0.9)
+    def fine() -> str:
+        return "fine"
+
+    runners.append(house.start(reaper=False))
+    with house.store.before("claim", lose):
+        job = fine.enqueue()
+        assert job.result(20) == "fine"
+    assert gone
+    assert [worker.id for worker in house.store.workers()] == [runners[0].worker_id]
+
+
 @on_every_store
 def test_what_was_reaped_meanwhile_is_refused_to_the_first_attempt(house: House) -> None:
     """The reaper that declared it dead also settles its leases; the handler is stopped, and its report refused."""

@@ -197,6 +197,7 @@ class Runner:
         asked_at: float | None = None  # when this claim was first sent: a lease counts from then
         likely = False  # there was some the last time, or a hint of more: asking first would cost a round trip
         while not self._stopping.is_set():
+            asked_as = self.worker_id  # the keeper may be told that this one is gone, and enrol anew, while we ask
             try:
                 limit, ahead = self._room_now()
                 if limit + ahead == 0:
@@ -209,7 +210,7 @@ class Runner:
                 was_idle = self._is_idle()  # before looking what is due: the last ending may have made a job due again
                 if asked_at is not None or likely or self._is_due():
                     asked_at = self._clock.lease() if asked_at is None else asked_at
-                    jobs = self._claim(claim_id, asked_at, limit, ahead)
+                    jobs = self._claim(asked_as, claim_id, asked_at, limit, ahead)
                     claim_id, asked_at = new_id(), None  # only after an answer: a lost one is asked for again
                     guessed, likely = likely, bool(jobs)
                     if jobs:
@@ -224,7 +225,7 @@ class Runner:
                     return
                 likely = self._wait_for_work() and self._store.hints_of_work
             except WorkerGone:
-                self._was_declared_dead(self.worker_id)
+                self._was_declared_dead(asked_as)
                 claim_id, asked_at = new_id(), None
             except HoldfastError as error:
                 self._clock.wait(self._stopping, self._trouble.met(error))
@@ -249,9 +250,9 @@ class Runner:
         self._due_in_s = None if due is None else due - self._store.now().wall
         return self._due_in_s is not None and self._due_in_s <= 0
 
-    def _claim(self, claim_id: str, sent_at: float, limit: int, ahead: int) -> list[Job]:
+    def _claim(self, worker_id: str, claim_id: str, sent_at: float, limit: int, ahead: int) -> list[Job]:
         self._queues.append(self._queues.pop(0))  # the next claim begins with another queue
-        jobs = self._store.claim(self.worker_id, claim_id, self._queues, self._homes.claimable(), limit, ahead)
+        jobs = self._store.claim(worker_id, claim_id, self._queues, self._homes.claimable(), limit, ahead)
         attempts = [Attempt(job, self._tasks[job.task], sent_at) for job in jobs]
         self._keeper.keep(attempts)
         admitted = self._entrance.admit(attempts)
