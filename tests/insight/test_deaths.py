@@ -153,11 +153,12 @@ def test_a_death_in_a_plain_step_that_was_never_recorded_is_known_by_what_it_tol
 def test_a_death_while_undoing_is_shown_at_the_step_that_was_to_be_undone() -> None:
     first, second = (replace(seen(path, 1, 2), has_undo=True) for path in "12")
     undone = replace(seen("3", 1, 2), has_undo=True, state="undone", undone_at=4.0)
-    failed = replace(seen("4", 1, 2), has_undo=True, error="ValueError")
+    failed = replace(seen("4", 1, 2), has_undo=True, error="ValueError")  # it may have happened: undone as well
     plain = seen("5", 1, 2)
-    steps = [first, second, undone, failed, plain]
+    steps = [first, second, undone, replace(failed, state="undone", undone_at=3.0), plain]
     [death] = insight.deaths(steps, [a_death(5, rolling_back=True)])
     assert (death.step, death.undoing, death.inside, death.place) == (second, True, False, "undoing step 2 (2)")
+    assert insight.deaths([first, failed, plain], [a_death(5, rolling_back=True)])[0].step == failed
     since = replace(second, state="undone", undone_at=6.0, fence=3)  # by its successor
     assert insight.deaths([first, since, undone], [a_death(5, rolling_back=True)])[0].step == since
     [death] = insight.deaths(steps, [a_death(5, rolling_back=True, in_steps=["1 step 1"])])

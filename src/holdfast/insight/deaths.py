@@ -109,8 +109,7 @@ def _was_over(step: Step, event: Event, undoing: bool) -> bool:
     """Say whether the step was behind the attempt: recorded, or undone if it was rolling back."""
     if not undoing:
         return step.ended_at is not None and step.ended_at <= event.at
-    happened = step.state == "undone" or step.error is None
-    return not (step.has_undo and happened) or (step.state == "undone" and step.fence <= event.fence)
+    return not step.has_undo or (step.state == "undone" and step.fence <= event.fence)
 
 
 def _begun(event: Event, opened: Sequence[Step]) -> list[Step]:

@@ -235,9 +235,7 @@ def _refusals(q: Connections, db: Cursor, refused: list[Settlement], wall: float
         answer = Answer.REFUSED
         if own and state != "running":
             answer = Answer.ALREADY
-        elif (
-            own and not renewed
-        ):  # it was not as judged; that it may be so again by now, since this look, is no refusal
+        elif own and not renewed:  # it was not as judged; that it may be so again by now is no refusal
             answer = Answer.AGAIN
         elif not own and before:
             answer = Answer.ALREADY

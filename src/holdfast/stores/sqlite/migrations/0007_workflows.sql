@@ -36,6 +36,7 @@ FROM holdfast_job;
 
 CREATE INDEX holdfast_job_wake ON holdfast_job (wake_at) WHERE state = 'waiting' AND wake_at IS NOT NULL;
 CREATE INDEX holdfast_job_workflow ON holdfast_job (seq) WHERE workflow = 1;
+CREATE INDEX holdfast_job_question ON holdfast_job (seq) WHERE question IS NOT NULL;
 
 DROP TABLE holdfast_step;                             -- nothing was ever written to it
 

@@ -5,6 +5,8 @@ ALTER TABLE holdfast_step ADD COLUMN undone_at REAL;      -- wall time
 
 UPDATE holdfast_step SET undone_at = ended_at, ended_at = NULL WHERE state = 'undone';  -- when these ended is lost
 
+DROP INDEX holdfast_job_question;                         -- no statement could use it
+
 DROP VIEW holdfast_row;
 
 -- A row as one JSON array, in the order of core/records.py: Job. What only workflows and their children have is left out
