@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +56,17 @@ GUARDED = {
         *("settle", "settle_done", "transaction", "overdue", "vanished", "retire", "move", "purge", "delete", "due"),
         *("declare_again", "fire", "fire_job", "pause_schedule"),
         *("record_owned", "record", "record_facts", "record_taken", "steps", "steps_aside", "signal_known"),
-        *("signal_reach", "inbox", "inbox_signals", "rouse", "rouse_next", "fork", "move_aside", "move_give_back"),
+        *(
+            "signal_reach",
+            "inbox",
+            "inbox_signals",
+            "rouse",
+            "rouse_next",
+            "fork_source",
+            "fork",
+            "move_aside",
+            "move_give_back",
+        ),
         *("purge_steps", "purge_signals"),
     ),
     "postgres": (
@@ -63,7 +74,7 @@ GUARDED = {
         *("overdue", "deadline", "vanished", "retire", "acquire", "resign", "move", "purge", "delete", "find"),
         *("unserved", "due", "declare_again", "fire", "pause_schedule"),
         *("record", "record_lock", "record_seen", "steps", "signal", "signal_parents", "inbox"),
-        *("rouse", "fork", "move_lock", "move_steps", "move_aside", "move_give_back", "find_workflows"),
+        *("rouse", "fork_source", "fork", "move_lock", "move_steps", "move_aside", "move_give_back", "find_workflows"),
     ),
 }
 
@@ -2344,6 +2355,48 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "        except ZeroDivisionError as error:\n            ways",
         ANSWERS,
     ),
+    (
+        "an answer comes too late, and is called accepted",
+        "workflow/verbs.py",
+        ", note=note, seen_fence=row.fence)",
+        ", note=note)",
+        ANSWERS,
+    ),
+    (
+        "memory: an answer is kept for the next question",
+        "stores/memory/workflows.py",
+        "signal.seen_fence == job.fence and awaited",
+        "awaited",
+        (f"{CONFORMANCE}/test_signal.py",),
+    ),
+    (
+        "memory: an answer to nothing is kept",
+        "stores/memory/workflows.py",
+        "signal.seen_fence == job.fence and awaited",
+        "signal.seen_fence == job.fence",
+        (f"{CONFORMANCE}/test_signal.py",),
+    ),
+    (
+        "memory: who runs again is forked",
+        "stores/memory/workflows.py",
+        "old.state in ENDED and old.fence == seen_fence",
+        "old.fence == seen_fence",
+        (f"{CONFORMANCE}/test_fork.py",),
+    ),
+    (
+        "memory: who ended once more is forked by an old look",
+        "stores/memory/workflows.py",
+        "old.state in ENDED and old.fence == seen_fence",
+        "old.state in ENDED",
+        (f"{CONFORMANCE}/test_fork.py",),
+    ),
+    (
+        "a fork is made while the other one is changed",
+        "stores/postgres/queries.sql",
+        "    OR id = %(id)s\nFOR SHARE;",
+        "    OR id = %(id)s;",
+        (f"{CONFORMANCE}/test_fork.py",),
+    ),
 ]
 
 
@@ -2373,38 +2426,53 @@ def all_mutants() -> list[Mutant]:
 NUMBERS = count(1)
 
 
-def survives(mutant: Mutant, server: PostgresServer) -> bool:
-    """Run the tests over a copy of the package with the change; True when nothing went red."""
-    words = "postgres" if "postgres" in mutant.file else "not postgres"  # what cannot notice is not run
+def survives(mutant: Mutant, server: PostgresServer) -> tuple[bool, float]:
+    """Run the tests over a copy of the package with the change; whether nothing went red, and the seconds it took."""
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder, database(server) as address:
         copy = Path(folder) / "src"
         shutil.copytree(SRC, copy, ignore=shutil.ignore_patterns("__pycache__"))
         (copy / mutant.file).write_text(mutant.text)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=60", *mutant.tests]
         environment = {
             **os.environ,
             "PYTHONPATH": str(copy),
             "PYTHONDONTWRITEBYTECODE": "1",
             "HOLDFAST_TEST_POSTGRES": address,
         }
-        ran = subprocess.run(
-            [*command, "-k", words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-        )
-        if ran.returncode not in (0, 1):
-            # A mutant that cannot even be imported is dead as well, but an empty run proves nothing.
-            return "no tests ran" in ran.stdout or "deselected" in ran.stdout
+        lives = all(is_green(mutant, tests, environment) for tests in nearest_first(mutant.tests))
+    return lives, time.monotonic() - begun
+
+
+def nearest_first(tests: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Files, then folder after folder: given all of them at once, pytest runs a folder and its files in one go."""
+    files = tuple(test for test in tests if ".py" in test)
+    if files:
+        yield files
+    yield from ((folder,) for folder in tests if folder not in files)
+
+
+def is_green(mutant: Mutant, tests: tuple[str, ...], environment: dict[str, str]) -> bool:
+    words = "postgres" if "postgres" in mutant.file else "not postgres"  # what cannot notice is not run
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=60", *tests]
+    ran = subprocess.run(
+        [*command, "-k", words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    if ran.returncode in (0, 1):
         return ran.returncode == 0
+    # A mutant that cannot even be imported is dead as well, but an empty run proves nothing.
+    return "no tests ran" in ran.stdout or "deselected" in ran.stdout
 
 
-def check_that_the_tests_are_green(chosen: list[Mutant], server: PostgresServer) -> None:
-    """Tests that are red anyhow would count every mutant as dead."""
+def pieces(chosen: list[Mutant]) -> list[Mutant]:
+    """The package as it is, once for each place in the tests: what is red anyhow would count every mutant as dead."""
+    found = []
     for on_postgres in (True, False):
         group = [mutant for mutant in chosen if ("postgres" in mutant.file) is on_postgres]
-        if group:
+        places = {Path(test.partition("::")[0]) for mutant in group for test in mutant.tests}
+        for place in sorted(place for place in places if places.isdisjoint(place.parents)):
             file = group[0].file
-            tests = tuple(dict.fromkeys(test for mutant in group for test in mutant.tests))
-            if not survives(Mutant("nothing", file, (SRC / file).read_text(), tests), server):
-                raise SystemExit(f"these are red without any mutant; mend them first: {' '.join(tests)}")
+            found.append(Mutant(f"{place}, nothing broken", file, (SRC / file).read_text(), (str(place),)))
+    return found
 
 
 @contextmanager
@@ -2421,6 +2489,7 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="only mutants whose name contains one of these")
     parser.add_argument("--list", action="store_true", help="print the names and run nothing")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--known-green", action="store_true", help="do not run the tests unbroken first")
     given = parser.parse_args()
     meant = [mutant for mutant in all_mutants() if not given.words or any(word in mutant.name for word in given.words)]
     chosen = [mutant for mutant in meant if mutant.name not in EQUIVALENT]
@@ -2430,15 +2499,22 @@ def main() -> int:
     alive = []
     with ExitStack() as stack:
         server = stack.enter_context(postgres())
-        check_that_the_tests_are_green(chosen, server)
         pool = ThreadPoolExecutor(given.jobs)
         stack.callback(pool.shutdown, cancel_futures=True)
-        for number, (mutant, lives) in enumerate(
-            zip(chosen, pool.map(partial(survives, server=server), chosen), strict=True), 1
-        ):
+        look = partial(survives, server=server)
+        unbroken = [] if given.known_green else pieces(chosen)
+        for number, (piece, (lives, took)) in enumerate(zip(unbroken, pool.map(look, unbroken), strict=True), 1):
+            print(
+                f"[{number:3}/{len(unbroken)}] {'green' if lives else 'RED  '} {took:5.1f} s  {piece.name}", flush=True
+            )
+            if not lives:
+                raise SystemExit(f"{piece.tests[0]} is red without any mutant; mend it first")
+        for number, (mutant, (lives, took)) in enumerate(zip(chosen, pool.map(look, chosen), strict=True), 1):
             if lives:
                 alive.append(mutant.name)
-            print(f"[{number:3}/{len(chosen)}] {'ALIVE' if lives else 'dead '} {mutant.name}", flush=True)
+            print(
+                f"[{number:3}/{len(chosen)}] {'ALIVE' if lives else 'dead '} {took:5.1f} s  {mutant.name}", flush=True
+            )
     print(f"{len(chosen) - len(alive)} dead, {len(alive)} alive, {len(meant) - len(chosen)} known to be harmless")
     for name in alive:
         print(f"  alive: {name}")

@@ -97,9 +97,10 @@ class Workflows(Stores):
         answers = self.agree(lambda store, _: store.record(batch))
         assert set(answers) <= {Answer.REFUSED}
 
-    @rule(pair=Stores.attempts, name=st.sampled_from(NAMES), nth=nth, repeat=rarely)
-    def send(self, pair: Pair, name: str, nth: int, repeat: bool) -> None:
-        signal = msgspec.structs.replace(self._signal(pair.memory, nth, repeat))
+    @rule(pair=Stores.attempts, name=st.sampled_from(NAMES), nth=nth, repeat=rarely, answers=st.booleans())
+    def send(self, pair: Pair, name: str, nth: int, repeat: bool, answers: bool) -> None:
+        fence = pair.memory.fence if answers else None
+        signal = msgspec.structs.replace(self._signal(pair.memory, nth, repeat), seen_fence=fence)
         self.agree(lambda store, _: store.signal(signal if repeat else msgspec.structs.replace(signal, name=name)))
 
     @rule(pair=Stores.attempts)
@@ -172,10 +173,17 @@ class Workflows(Stores):
 
         self.agree(call, pair)
 
-    @rule(pair=Stores.seen, before=st.integers(0, 5), key=st.sampled_from(KEYS))
-    def fork(self, pair: Pair, before: int, key: str | None) -> None:
+    @rule(pair=Stores.seen, before=st.integers(0, 5), key=st.sampled_from(KEYS), knows=st.booleans())
+    def fork(self, pair: Pair, before: int, key: str | None, knows: bool) -> None:
+        """By what is there now, or by what was seen once."""
         new = NewJob(id=f"fork-{next(self.numbers)}", task="t", payload="{}", queue="a", key=key, workflow=True)
-        self.agree(lambda store, _: store.fork(new, pair.memory.id, before, Note("moved", {"forked_from": "x"}, "ann")))
+        note = Note("moved", {"forked_from": "x"}, "ann")
+
+        def call(store: Store, job: Job) -> Any:
+            now = store.get(job.id) if knows else job
+            return store.fork(new, job.id, now.fence if now is not None else 0, before, note)
+
+        self.agree(call, pair)
 
     # ------------------------------------------------------------------------------------------------ reading
 

@@ -106,6 +106,39 @@ def test_it_wakes_who_awaits_it(store: Store, clock: FakeClock, awaits: tuple[st
     assert again(store, woken).fence == waiting.fence + 1
 
 
+def test_an_answer_reaches_who_still_awaits_it(store: Store, clock: FakeClock) -> None:
+    waiting = park(store, start_flow(store), "signal:go", wake_at=clock.wall() + 60, question="Ship it?")
+    answer = a_signal(waiting, seen_fence=waiting.fence)
+    assert store.signal(answer) is ACCEPTED
+    assert store.inbox(waiting.id).signals == [replace(answer, sent_at=clock.wall(), seen_fence=None)]
+    assert row(store, waiting.id).state is State.READY
+    assert store.signal(answer) is ALREADY
+    assert store.signal(a_signal(waiting, seen_fence=waiting.fence)) is GONE, "it asks nobody any more"
+
+
+@pytest.mark.parametrize("name", ["go", "other"])
+def test_an_answer_to_a_question_that_was_given_up_is_not_kept(store: Store, clock: FakeClock, name: str) -> None:
+    waiting = park(store, start_flow(store), "signal:go", wake_at=clock.wall() + 60, question="Ship it?")
+    if name == "go":
+        clock.advance(60)
+        store.rouse()
+    before = picture(store)
+    assert store.signal(a_signal(waiting, name, seen_fence=waiting.fence)) is GONE
+    assert picture(store) == before
+    assert (store.inbox(waiting.id).count, store.inbox(waiting.id).signals) == (0, [])
+
+
+def test_an_answer_is_not_for_the_next_time_it_asks(store: Store, clock: FakeClock) -> None:
+    first = park(store, start_flow(store), "signal:go", wake_at=clock.wall() + 60, question="Ship it?")
+    clock.advance(60)
+    store.rouse()
+    second = park(store, again(store, first), "signal:go", question="Ship it?")
+    before = picture(store)
+    assert store.signal(a_signal(first, seen_fence=first.fence)) is GONE
+    assert picture(store) == before
+    assert store.signal(a_signal(second, seen_fence=second.fence)) is ACCEPTED
+
+
 @pytest.mark.parametrize("name", ["other", "", "g", "go ", "go%", "GO", "signal:go"])
 def test_another_signal_is_kept_and_wakes_nobody(store: Store, clock: FakeClock, name: str) -> None:
     waiting = park(store, start_flow(store), "signal:go", "job:go", wake_at=clock.wall() + 60, question="Ship it?")

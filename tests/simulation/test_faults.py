@@ -79,6 +79,8 @@ def through_transaction(scene: Scene) -> Call:
     return call
 
 
+A_FORK = make_job(id="fork", workflow=True)
+
 # For each verb, calls with arguments that do not change when they are repeated.
 WRITES: dict[str, Callable[[Scene], Call]] = {
     "add": lambda scene: lambda store: store.add([make_job(id="new", key="k-new"), make_job(id="newer", key="k0")]),
@@ -97,7 +99,7 @@ WRITES: dict[str, Callable[[Scene], Call]] = {
     "record": lambda scene: lambda store: store.record([a_record(scene.flow, a_step(1, result="1"), a_step(2))]),
     "signal": lambda scene: lambda store: store.signal(a_signal(scene.flow, id="once")),
     "rouse": lambda scene: lambda store: store.rouse(),
-    "fork": lambda scene: lambda store: store.fork(make_job(id="fork", workflow=True), "flow", 2, NOTE),
+    "fork": lambda scene: lambda store: store.fork(A_FORK, scene.dead.id, scene.dead.fence, 2, NOTE),
     "declare": lambda scene: lambda store: store.declare([Schedule(key="n", spec="1 * * * *", tz="UTC", job=NIGHTLY)]),
     "fire": lambda scene: lambda store: store.fire("s", scene.clock.wall(), make_job(id="fired"), scene.duty),
     "pause_schedule": lambda scene: lambda store: store.pause_schedule("s", True),

@@ -10,13 +10,26 @@ import pytest
 
 from holdfast.core import acts
 from holdfast.core.machine import State
-from holdfast.core.records import Job
+from holdfast.core.records import Job, Note
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.stores.postgres import batch
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Answer
 from holdfast.testing import FakeClock
-from tests.factory import a_record, a_signal, a_step, add, park, record, row, settlement, start, start_flow
+from tests.factory import (
+    a_record,
+    a_signal,
+    a_step,
+    add,
+    job_in,
+    make_job,
+    park,
+    record,
+    row,
+    settlement,
+    start,
+    start_flow,
+)
 from tests.servers import CLOCK, pause
 
 LOCK = "SELECT FROM holdfast.job WHERE id = %s FOR NO KEY UPDATE"
@@ -135,3 +148,12 @@ def test_what_changed_and_changed_back_is_to_be_judged_again(
     assert store.settle([settlement(job, Failed("no luck"))]) == [Answer.AGAIN]
     assert row(store, job.id).state is State.RUNNING
     assert store.journal(job.id) == []
+
+
+def test_who_is_run_again_is_not_forked_by_one_who_waited(store: PostgresStore, postgres: str) -> None:
+    old, new = job_in(store, State.DEAD, workflow=True), make_job(workflow=True)
+    revived = "UPDATE holdfast.job SET state = 'ready', ended_at = NULL WHERE id = %s"
+    note = Note("moved", {"forked_from": old.id}, "ann")
+    with meanwhile(postgres, lambda: store.fork(new, old.id, old.fence, 1, note), (revived, (old.id,))) as (_, answers):
+        assert answers == []
+    assert (answers, store.get(new.id)) == ([None], None)

@@ -1,13 +1,15 @@
 """What people say of steps: answers that cannot be read, steps that may have happened, undos that were done by hand."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from holdfast import AsyncFlow, Flow, IllegalMove, Retry, Rollback
-from holdfast.core.verdict import Released
+from holdfast import AsyncFlow, Flow, IllegalMove, Refused, Retry, Rollback
+from holdfast.core.verdict import Parked, Released
+from holdfast.stores.protocol import Filter
 from tests.factory import a_step, record, row, settle, start_flow
 from tests.worker.house import House, until
 from tests.workflow.test_undo import Gate, Shop, ended, lose
@@ -320,3 +322,48 @@ def test_arguments_that_do_not_fit_are_final_and_hold_what_could_not_be_undone(
     house.app.resolve(begun.id, "done", by="ann")  # but not if nothing is left
     ended(house, begun.id, "rolled_back")
     assert shop.lines == []
+
+
+# ------------------------------------------------------------- what changed between the look and the answer
+
+
+def before_the_call(house: House, patch: pytest.MonkeyPatch, verb: str, first: Callable[[], object]) -> None:
+    """Let something happen after a caller has looked and before the store does what it asks for."""
+    real = getattr(house.app.store, verb)
+
+    def late(*given: Any) -> Any:
+        first()
+        return real(*given)
+
+    patch.setattr(house.app.store, verb, late)
+
+
+def test_an_answer_that_comes_when_the_question_was_given_up_is_not_called_accepted(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asking = start_flow(house.store, queue="asks")
+    awaits = ("signal:approve:1",)
+    assert settle(house.store, asking, Parked("waits", house.store.now().wall - 1, awaits, "Ship it?")) == "accepted"
+    before_the_call(house, monkeypatch, "signal", lambda: house.store.rouse())
+    with pytest.raises(Refused, match="ready and does not ask that any more; look again"):
+        house.app.approve(asking.id)
+    assert house.store.inbox(asking.id).signals == []
+
+
+def test_who_is_run_again_while_it_is_forked_is_not_copied_in_part(
+    house: House, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @house.app.workflow(name="w", retry=Retry(attempts_max=1))
+    def work(flow: Flow) -> None:
+        flow.step(shop.do, "a", name="first", repeatable=False)
+        flow.step(shop.do, "b", name="second")
+        raise ValueError("no luck")
+
+    runner = house.start()
+    job = work.enqueue()
+    ended(house, job.id, "dead")
+    house.stop(runner)
+    before_the_call(house, monkeypatch, "fork", lambda: house.app.retry_from(job.id, "first", repeat_step=True))
+    with pytest.raises(Refused, match="was run again meanwhile"):
+        house.app.fork(job.id, "second")
+    assert [row.id for row in house.store.find(Filter())] == [job.id]

@@ -198,6 +198,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     actor: str | None = None
     sent_at: float = 0.0
     note: str | None = None  # why it was sent: for the journal, and not kept with it
+    seen_fence: int | None = None  # of whom it answers; whoever went on since is not reached. Not kept either
 
     @property
     def line(self) -> Note:

@@ -192,7 +192,8 @@ def signals_from(text: str) -> list[Signal]:
 
 def signal(one: Signal) -> dict[str, Any]:
     """Flatten a signal that is sent."""
-    return {"signal": one.id, "id": one.job_id, "name": one.name, "value": one.value, "actor": one.actor}
+    flat = {"signal": one.id, "id": one.job_id, "name": one.name, "value": one.value, "actor": one.actor}
+    return {**flat, "what": f"signal:{one.name}", "seen_fence": one.seen_fence}
 
 
 def changes(verdict: Verdict) -> dict[str, Any]:

@@ -194,7 +194,8 @@ class Store(Protocol):
     def signal(self, signal: Signal) -> Answer:
         """Keep the signal until its workflow takes it, and wake the workflow if it awaits it.
 
-        ALREADY: its id is known. GONE: there is no such workflow, or it has ended.
+        ALREADY: its id is known. GONE: there is no such workflow, or it has ended; or the signal is an answer
+        (`seen_fence`), and that workflow does not await it any more.
         """
         ...
 
@@ -206,10 +207,11 @@ class Store(Protocol):
         """Make up to `limit` waiting jobs ready whose `wake_at` has come; return the earliest that is left, if any."""
         ...
 
-    def fork(self, new: NewJob, source: str, before: int, note: Note) -> Added:
+    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
         """Store a workflow that begins with what another one has recorded before that position, and write the note.
 
-        The copies have no undo: what they did belongs to the other one. An id or key that is taken: as in `add`.
+        The copies have no undo: what they did belongs to the other one. An id or key that is taken: as in `add`. None:
+        the other one has not ended with that fence, or is gone; nothing was stored.
         """
         ...
 

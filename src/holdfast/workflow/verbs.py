@@ -56,6 +56,8 @@ class Verbs(ABC):
         answer = self.store.signal(signal)
         if answer is Answer.GONE:
             row = self._row(id)
+            if row.workflow and row.ended_at is None and signal.seen_fence is not None:
+                raise Refused(f"workflow {id} is {row.state.value} and does not ask that any more; look again")
             what = f"has ended ({row.state.value})" if row.workflow else "is no workflow"
             raise Refused(f"job {id} {what}: no signal can reach it")
         self.store.wake()
@@ -66,8 +68,8 @@ class Verbs(ABC):
     ) -> Job[Any]:
         """Answer the question of a workflow that asks a person with `flow.approve`, and return it.
 
-        The first answer counts. fence: as in `cancel`. Raises `NotFound`, and `Refused` if it asks nobody, or was
-        answered before.
+        The first answer counts. fence: as in `cancel`. Raises `NotFound`, and `Refused` if it asks nobody, was answered
+        before, or did not wait for it any longer.
         """
         row = self._seen(id, fence)
         asked = next((what for what in row.awaits or () if what.startswith(f"signal:{APPROVAL}")), None)
@@ -77,7 +79,8 @@ class Verbs(ABC):
         once = f"{id}:{asked}:{row.fence}"
         text = encode_value(yes, "the answer", codec=self.codec)
         name = asked.removeprefix("signal:")
-        if not self._send(Signal(id=once, job_id=id, name=name, value=text, actor=by, note=note)):
+        answer = Signal(id=once, job_id=id, name=name, value=text, actor=by, note=note, seen_fence=row.fence)
+        if not self._send(answer):
             raise Refused(f"the question of workflow {id} was answered before; look again")
         return self.get(id)
 
@@ -148,7 +151,9 @@ class Verbs(ABC):
             policy=row.policy,
             workflow=True,
         )
-        added = self.store.fork(new, id, first.position, line)
+        added = self.store.fork(new, id, row.fence, first.position, line)
+        if added is None:
+            raise Refused(f"workflow {id} was run again meanwhile; nothing was forked, look again")
         self.store.wake()
         return self.get(added.id)
 

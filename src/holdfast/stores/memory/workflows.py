@@ -94,8 +94,12 @@ class Workflows(ABC):
                 self.wake()
             return timed[len(due)][0] if len(timed) > len(due) else None
 
-    def fork(self, new: NewJob, source: str, before: int, note: Note) -> Added:
+    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
         with self._lock:
+            old = self._jobs.get(source)
+            is_as_seen = old is not None and old.state in ENDED and old.fence == seen_fence
+            if not is_as_seen and new.id not in self._jobs:
+                return None
             [added] = self.add([new])
             if not added.existed:
                 for step in self.steps(source, limit=before):
@@ -148,13 +152,18 @@ class Workflows(ABC):
 
     def _takes(self, signal: Signal) -> bool:
         job = self._jobs.get(signal.job_id)
-        return signal.id in self._signals or (job is not None and job.workflow and job.state in LIVE)
+        if signal.id in self._signals:
+            return True
+        if job is None or not job.workflow or job.state not in LIVE:
+            return False
+        awaited = f"signal:{signal.name}" in (job.awaits or ())
+        return signal.seen_fence is None or (signal.seen_fence == job.fence and awaited)
 
     def _deliver(self, signal: Signal) -> None:
         if signal.id in self._signals:
             return
         job, wall = self._jobs[signal.job_id], self._clock.wall()
-        self._signals[signal.id] = replace(signal, sent_at=wall, note=None)
+        self._signals[signal.id] = replace(signal, sent_at=wall, note=None, seen_fence=None)
         self._jobs[job.id] = rows.reached(job, f"signal:{signal.name}", wall)
         self._write(job.id, signal.line, job.fence, None)
 

@@ -533,6 +533,10 @@ reached AS (
         AND job.workflow
         AND job.state || '' IN ('ready', 'running', 'waiting', 'held')
         AND NOT EXISTS (SELECT FROM known)
+        AND (
+            %(seen_fence)s::bigint IS NULL
+            OR job.fence = %(seen_fence)s::bigint AND {schema}.awaits(job, ARRAY[%(what)s::text])
+        )
     RETURNING job.id, job.fence, job.state
 ),
 stored AS (
@@ -610,6 +614,13 @@ SELECT (
     ORDER BY job.wake_at
     LIMIT 1
 ), (SELECT count(*) FROM told);
+
+-- name: fork_source
+-- A row: the one that is copied is as it was seen, or the copy was made before. It stays so until the copy is made.
+SELECT id FROM {schema}.job
+WHERE id = %(source)s AND fence = %(seen_fence)s AND state IN ('done', 'dead', 'cancelled', 'rolled_back')
+    OR id = %(id)s
+FOR SHARE;
 
 -- name: fork
 -- What the copied steps did belongs to the workflow that did it: they have no undo here.

@@ -53,12 +53,15 @@ class Workflows(ABC):
         earliest: float | None = self._often.one("rouse", values)[0]
         return earliest
 
-    def fork(self, new: NewJob, source: str, before: int, note: Note) -> Added:
-        def fork(db: Cursor) -> Added:
+    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
+        values = {"id": new.id, "source": source, "seen_fence": seen_fence, "before": before}
+
+        def fork(db: Cursor) -> Added | None:
             with db.connection.transaction():
+                if db.execute(self._db["fork_source"], values, prepare=False).fetchone() is None:
+                    return None
                 [added] = batch.add(self._db, db, [new], self._wall())
                 if not added.existed:
-                    values = {"id": new.id, "source": source, "before": before}
                     db.execute(self._db["fork"], values, prepare=False)
                     lines = codec.journal_lines(new.id, 0, None, (note,))
                     batch.write_notes(self._db, db, lines, self._wall())
@@ -177,7 +180,7 @@ def _write_with_others(q: Connections, db: Cursor, record: Record, wall: float |
 
 def _send(q: Connections, db: Cursor, signal: Signal, wall: float | None) -> Answer:
     values: dict[str, Any] = {**codec.signal(signal), "wall": wall, "channel": q.channel}
-    values |= {"what": f"signal:{signal.name}", "detail": codec.encode(signal.line.detail).decode()}
+    values["detail"] = codec.encode(signal.line.detail).decode()
     try:
         with db.connection.transaction():
             known, reached, _ = q.row(db.execute(q["signal"], values, prepare=False))

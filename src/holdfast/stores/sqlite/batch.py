@@ -133,9 +133,10 @@ def _write_down(db: sqlite3.Connection, accepted: Sequence[Settlement], wall: fl
     write_notes(db, notes, wall)
 
 
-def reach(db: Executes, job_id: str, what: str, wall: float) -> int | None:
-    """Tell a workflow that something came for it; return its fence, or None when it is not there or has ended."""
-    row = db.execute(Q["signal_reach"], {"id": job_id, "what": what, "wall": wall}).fetchone()
+def reach(db: Executes, job_id: str, what: str, wall: float, seen_fence: int | None = None) -> int | None:
+    """Tell a workflow that something came for it; return its fence, or None when it cannot be reached."""
+    values = {"id": job_id, "what": what, "wall": wall, "seen_fence": seen_fence}
+    row = db.execute(Q["signal_reach"], values).fetchone()
     return row[0] if row is not None else None
 
 

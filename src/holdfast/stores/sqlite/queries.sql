@@ -324,7 +324,10 @@ UPDATE holdfast_job SET
     wake_at = iif(state = 'waiting' AND :what IN (SELECT value FROM json_each(awaits)), NULL, wake_at),
     question = iif(state = 'waiting' AND :what IN (SELECT value FROM json_each(awaits)), NULL, question),
     awaits = iif(state = 'waiting' AND :what IN (SELECT value FROM json_each(awaits)), NULL, awaits)
-WHERE id = :id AND workflow = 1 AND state IN ('ready', 'running', 'waiting', 'held')
+WHERE id = :id
+    AND workflow = 1
+    AND state IN ('ready', 'running', 'waiting', 'held')
+    AND (:seen_fence IS NULL OR fence = :seen_fence AND :what IN (SELECT value FROM json_each(awaits)))
 RETURNING fence;
 
 -- name: inbox
@@ -346,6 +349,11 @@ WHERE seq IN (
 
 -- name: rouse_next
 SELECT min(wake_at) FROM holdfast_job WHERE state = 'waiting' AND wake_at IS NOT NULL;
+
+-- name: fork_source
+-- A row: the one that is copied is as it was seen, or the copy was made before.
+SELECT 1 FROM holdfast_job
+WHERE id = :source AND fence = :seen_fence AND state IN ('done', 'dead', 'cancelled', 'rolled_back') OR id = :id;
 
 -- name: fork
 -- What the copied steps did belongs to the workflow that did it: they have no undo here.

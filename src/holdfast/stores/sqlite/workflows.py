@@ -55,12 +55,15 @@ class Workflows:
             earliest = self._next_wake()
         return earliest
 
-    def fork(self, new: NewJob, source: str, before: int, note: Note) -> Added:
+    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
         wall = self._clock.wall()
+        values = {"id": new.id, "source": source, "seen_fence": seen_fence, "before": before}
         with self._db.writing() as db:
+            if db.execute(Q["fork_source"], values).fetchone() is None:
+                return None
             [added] = batch.add(db, [new], wall)
             if not added.existed:
-                db.execute(Q["fork"], {"id": new.id, "source": source, "before": before})
+                db.execute(Q["fork"], values)
                 batch.write_notes(db, codec.journal_lines(new.id, 0, None, (note,)), wall)
         return added
 
@@ -126,7 +129,7 @@ def _send(db: sqlite3.Connection, signal: Signal, wall: float) -> Answer:
     values = {**codec.signal(signal), "wall": wall}
     if db.execute(Q["signal_known"], values).fetchone() is not None:
         return Answer.ALREADY
-    fence = batch.reach(db, signal.job_id, f"signal:{signal.name}", wall)
+    fence = batch.reach(db, signal.job_id, f"signal:{signal.name}", wall, signal.seen_fence)
     if fence is None:
         return Answer.GONE
     db.execute(Q["signal"], values)
