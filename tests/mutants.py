@@ -2395,7 +2395,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "stores/postgres/queries.sql",
         "    OR id = %(id)s\nFOR SHARE;",
         "    OR id = %(id)s;",
-        (f"{CONFORMANCE}/test_fork.py",),
+        LOCKS,
     ),
 ]
 

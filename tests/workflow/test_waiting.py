@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncFlow, Flow, JobDead, NotFound, Refused, Retry
-from holdfast.core.records import Filter
+from holdfast.core.records import Filter, Inbox
 from holdfast.errors import Parking
 from holdfast.workflow.effects import merged
 from tests.worker.house import House, until
@@ -162,6 +162,28 @@ def test_on_the_loop_a_workflow_parks_when_nothing_of_it_runs(house: House) -> N
     until(lambda: house.row(job.id).awaits == ["signal:a"], "one branch is done")
     house.app.signal(job.id, "a", 1)
     assert job.result(20) == [2, 4, 5, None]
+
+
+def test_branches_that_look_at_the_same_time_take_a_signal_each(
+    one_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @one_house.app.workflow(name="w")
+    def work(flow: Flow) -> list[int]:
+        return sorted(flow.gather(lambda: flow.wait("go"), lambda: flow.wait("go")))
+
+    both, look = threading.Barrier(2, timeout=20), one_house.app.store.inbox
+
+    def inbox(job_id: str) -> Inbox:
+        found = look(job_id)
+        both.wait()
+        return found
+
+    monkeypatch.setattr(one_house.app.store, "inbox", inbox)
+    job = work.enqueue()
+    for number in (1, 2):
+        one_house.app.signal(job.id, "go", number)
+    one_house.start()
+    assert job.result(20) == [1, 2]
 
 
 def test_a_person_is_asked_and_answers(house: House) -> None:
