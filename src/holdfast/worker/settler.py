@@ -31,7 +31,7 @@ from holdfast.worker.executors import ERROR_MAX, describe
 
 log = logging.getLogger("holdfast.worker")
 
-BATCH = 500
+BATCH = 1000  # endings of one commit: the thread waits for the interpreter a few times in each, a busy one 5 ms a time
 UNWRITABLE = "its ending could not be written"
 Ending = tuple[Attempt, Outcome]
 
