@@ -23,6 +23,17 @@ providers._get_local_constants = lambda: providers._local_constants
 # A shell that starts this in the background lets it ignore Ctrl-C, and every process that a test starts with it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+SPEAKING = ("tests/simulation/", "tests/crash/test_recovery.py", "tests/crash/test_storm.py")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print in every run what searches and measurements have found: seeds, counts of states, seconds."""
+    passed = [each for each in terminalreporter.getreports("passed") if each.nodeid.startswith(SPEAKING)]
+    lines = [line for report in passed for line in report.capstdout.splitlines() if line]
+    if lines:
+        terminalreporter.section("what was found")
+        terminalreporter.write("\n".join([*lines, ""]))
+
 
 @pytest.fixture
 def clock() -> FakeClock:

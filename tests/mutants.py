@@ -2397,6 +2397,34 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "    OR id = %(id)s;",
         LOCKS,
     ),
+    (
+        "a second look waits for the interval",
+        "daemon.py",
+        "min(interval_s, reaper.doubt_s or interval_s)",
+        "interval_s",
+        ("tests/test_daemon.py",),
+    ),
+    (
+        "tick: who would not stop is left to its lease",
+        "worker/runner.py",
+        "if code == EXIT_STUCK and self._until_idle:",
+        "if False:",
+        ("tests/worker/test_tick.py",),
+    ),
+    (
+        "tick: handlers take longer to stop than the budget allows",
+        "worker/tick.py",
+        "stop_s=leave_s / 2",
+        "stop_s=2.0",
+        ("tests/worker/test_tick.py",),
+    ),
+    (
+        "tick: half of a short budget is for leaving",
+        "worker/tick.py",
+        "min(LEAVE_S, budget_s / 4)",
+        "min(LEAVE_S, budget_s / 2)",
+        ("tests/worker/test_tick.py",),
+    ),
 ]
 
 

@@ -150,6 +150,13 @@ def test_the_daemon_recovers_what_is_overdue_and_gives_its_duty_back(store: Stor
     assert post(store, clock, "b").duty() is not None
 
 
+def test_what_was_seen_once_is_looked_at_again_before_the_interval_is_over(store: Store, clock: FakeClock) -> None:
+    reaper = Reaper(store, clock)
+    assert daemon._until_next_look(reaper, store, clock, 0.0, 5.0) == 5.0
+    reaper._free_locks = {"w": clock.lease()}
+    assert daemon._until_next_look(reaper, store, clock, 0.0, 5.0) == store.believe_s
+
+
 def until(condition: Callable[[], bool]) -> None:
     for _ in range(10_000):
         if condition():
@@ -171,7 +178,7 @@ def test_a_replica_does_not_take_its_own_standby_for_a_gap(store: Store, clock: 
         elif wait == 60:
             stop.set()
 
-    daemon.serve(store, Played(clock, at), stop, hooks=Hooks(), name="a")  # type: ignore[arg-type]
+    daemon.serve(store, Played(clock, at), stop, hooks=Hooks(), name="a", interval_s=1.0)  # type: ignore[arg-type]
     after = row(store, jobs[0].id)
     assert (after.state, after.crashes, after.zombies) == (State.READY, 1, 1)
 
@@ -188,7 +195,7 @@ def test_a_gap_during_the_standby_is_known_to_whoever_takes_over(store: Store, c
         elif wait == 250:  # a tenth of a second each, while a lease is overdue
             stop.set()
 
-    daemon.serve(store, Played(clock, at), stop, hooks=Hooks(), name="a")  # type: ignore[arg-type]
+    daemon.serve(store, Played(clock, at), stop, hooks=Hooks(), name="a", interval_s=1.0)  # type: ignore[arg-type]
     after = row(store, job.id)
     assert (after.state, after.crashes, after.zombies) == (State.READY, 0, 1)
 

@@ -21,6 +21,7 @@ log = logging.getLogger("holdfast.reaper")
 
 DUTY = "reaper"
 TTL_INTERVALS = 3  # the duty outlives one failed renewal, and passes on soon after its holder died
+TTL_MIN_S = 3.0  # who looks very often need not write as often that it does
 
 
 def serve(
@@ -31,14 +32,14 @@ def serve(
     hooks: Hooks,
     name: str,
     grace_s: float = 0.0,
-    interval_s: float = 1.0,
+    interval_s: float = 0.5,
 ) -> int:
     """Reap until `stop` is set; return how many jobs this replica settled.
 
-    A replica takes over within three intervals of the active one's death, and at once when that one stops in good
-    order. A store that fails is tried again.
+    A replica takes over within three intervals (at least 3 s) of the active one's death, and at once when that one
+    stops in good order. A store that fails is tried again.
     """
-    post = Post(store, clock, DUTY, f"{name}:{new_id()}", TTL_INTERVALS * interval_s, hooks)
+    post = Post(store, clock, DUTY, f"{name}:{new_id()}", max(TTL_INTERVALS * interval_s, TTL_MIN_S), hooks)
     reaper = Reaper(store, clock, hooks=hooks, grace_s=grace_s, pace_s=interval_s)
     settled, failing = 0, False
     while not stop.is_set():
@@ -49,7 +50,7 @@ def serve(
                 reaper.stand_by()
             else:
                 settled += reaper.once(under=duty).recovered
-                pause_s = _until_next_deadline(store, clock, grace_s, interval_s)
+                pause_s = _until_next_look(reaper, store, clock, grace_s, interval_s)
             if failing:
                 log.warning("the store is back")
             failing = False
@@ -66,7 +67,9 @@ def serve(
     return settled
 
 
-def _until_next_deadline(store: Store, clock: Clock, grace_s: float, interval_s: float) -> float:
+def _until_next_look(reaper: Reaper, store: Store, clock: Clock, grace_s: float, interval_s: float) -> float:
+    """Until the earliest deadline, or until what was seen once may be looked at again; an interval at most."""
+    interval_s = min(interval_s, reaper.doubt_s or interval_s)
     deadline = store.deadline()
     if deadline is None:
         return interval_s

@@ -14,9 +14,9 @@ from datetime import datetime
 from tests.crash.world import Process, World, now, until
 
 
-def after_the_death_of_a_group(world: World, rounds: int) -> Iterator[float]:
+def after_the_death_of_a_group(world: World, rounds: int, *flags: str) -> Iterator[float]:
     """A whole worker, supervisor and all, is killed; another one lives. lease_s=30."""
-    groups = {name: world.worker(name).until_ready() for name in ("ann", "bob")}
+    groups = {name: world.worker(name, *flags).until_ready() for name in ("ann", "bob")}
     for _ in range(rounds):
         job = world.tasks.first_hangs.using(lease_s=30).enqueue().id
         world.until_started(job)
@@ -25,7 +25,14 @@ def after_the_death_of_a_group(world: World, rounds: int) -> Iterator[float]:
         groups[name].kill()
         yield world.until_started(job, 2).at - killed_at
         world.until_state(job, "done")
-        groups[name] = world.worker(name).until_ready()
+        groups[name] = world.worker(name, *flags).until_ready()
+
+
+def found_by_a_daemon(world: World, rounds: int) -> Iterator[float]:
+    """The same, and nobody looks for the dead but `holdfast reaper`, as it comes. lease_s=30."""
+    world.store.ping()  # it is there before anybody looks into it
+    world.run("reaper", ["-m", "holdfast", "--db", world.url, "reaper"])
+    yield from after_the_death_of_a_group(world, rounds, "--no-reaper")
 
 
 def after_the_death_of_a_child(world: World, rounds: int) -> Iterator[float]:
@@ -69,6 +76,7 @@ def ready_at(worker: Process) -> float:
 
 SCENES = {  # and how long each may take on each store
     "group killed, another worker alive, lease 30 s": (after_the_death_of_a_group, {"sqlite": 1.0, "postgres": 3.0}),
+    "group killed, only `holdfast reaper` looks, lease 30 s": (found_by_a_daemon, {"sqlite": 1.0, "postgres": 3.0}),
     "one child killed, seen by its supervisor, lease 30 s": (
         after_the_death_of_a_child,
         {"sqlite": 0.25, "postgres": 0.25},

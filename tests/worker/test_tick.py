@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 
 from holdfast import App, Context, Retry
 from holdfast.clock import SystemClock
-from holdfast.core.records import Worker
+from holdfast.core.records import OnCrash, Worker
 from holdfast.errors import UsageError
+from tests.worker.house import until
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -82,6 +84,55 @@ def test_what_cannot_be_finished_is_given_back_without_cost_and_a_dangerous_one_
         row = job.refresh().row
         assert (row.state, row.attempt, row.failures, row.crashes) == ("ready", 1, 0, 0)
     assert dangerous.refresh().state == "held"
+
+
+@pytest.mark.parametrize(("on_crash", "then"), [("retry", "ready"), ("hold", "held")])
+def test_who_would_not_stop_keeps_its_lease_behind_a_tick_that_ended_in_time(
+    app: App, on_crash: OnCrash, then: str
+) -> None:
+    """It is given back, or held, when it has come to its end: before that it would run twice at once."""
+    gate, runs = threading.Event(), []
+
+    @app.task(on_crash=on_crash, lease_s=2.0)
+    def deaf() -> None:
+        runs.append(1)
+        gate.wait(60)
+
+    job = deaf.enqueue()
+    began = SystemClock().lease()
+    report = app.tick(budget_s=1.0)
+    assert SystemClock().lease() - began < 2.0, "a second for stopping and writing is a bug of an earlier version"
+    assert (report.finished, job.refresh().state) == (False, "running")
+    first = job.row.lease_until or 0.0
+    until(lambda: (job.refresh().row.lease_until or 0.0) > first + 1.0, "the lease is renewed")
+    assert app.tick(budget_s=5).settled == 0
+    assert (job.refresh().state, runs) == ("running", [1])
+    gate.set()
+    until(lambda: job.refresh().state == then, "it has stopped")
+    assert (job.row.crashes, job.row.failures, job.row.zombies) == (0, 0, 0)
+    until(lambda: app.store.workers() == [], "nobody lingers")
+
+
+def test_a_store_that_is_closed_lets_who_lingers_go(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    gate = threading.Event()
+    deaf = app.task(name="deaf", lease_s=2.0)(lambda: gate.wait(60))
+    deaf.enqueue()
+    assert app.tick(budget_s=0.4).finished is False
+    app.close()
+    gate.set()
+    until(lambda: not [each for each in threading.enumerate() if each.name == "holdfast-linger"], "nobody lingers")
+
+
+@pytest.mark.slow  # it waits for a good part of the budget: that is what it is about
+def test_a_short_budget_is_used_for_work(app: App) -> None:
+    @app.task
+    async def takes_most_of_it() -> str:
+        await asyncio.sleep(1.2)
+        return "done"
+
+    job = takes_most_of_it.enqueue()
+    assert app.tick(budget_s=2).finished
+    assert job.result(timeout=0) == "done"
 
 
 def test_a_tick_settles_what_an_earlier_one_left_behind(app: App) -> None:

@@ -68,6 +68,8 @@ class Runner:
         supervisor: str | None = None,
         may_exit: bool = False,
         until_idle: bool = False,
+        stop_s: float = 2.0,
+        flush_s: float = 5.0,
     ) -> None:
         homes = Homes(app, app_ref, worker_wide=options.isolate, patient=not until_idle)  # raises before any start
         self._app = app
@@ -78,6 +80,8 @@ class Runner:
         self._supervisor = supervisor
         self._may_exit = may_exit  # this process is ours alone, and somebody will start it again
         self._until_idle = until_idle  # leave when nothing is due and nothing runs
+        self._stop_s = stop_s  # how long a handler may take that is asked to stop, and how long its ending
+        self._flush_s = flush_s
         self._tasks = dict(app.tasks)
         self._queues = list(options.queues) or sorted({task.queue for task in self._tasks.values()}) or ["default"]
         self._beat_s = min((task.policy.beat_every_s for task in self._tasks.values()), default=10.0)
@@ -135,12 +139,16 @@ class Runner:
             "worker %s is ready: %d slots, queues %s, %d tasks",
             *(self.name, self._options.slots, ", ".join(self._queues), len(self._tasks)),
         )
+        leave = self._leave
         try:
             with listening(self._app.logger.getChild("job")):
                 self._claim_until_stopped()
-                return self._drain()
+                code = self._drain()
+            if code == EXIT_STUCK and self._until_idle:
+                leave = threading.Thread(target=self._linger, name="holdfast-linger", daemon=True).start
+            return code
         finally:
-            self._leave()
+            leave()
 
     def stop(self) -> None:
         """Claim nothing more; let running jobs finish within the grace period. Not for a signal handler."""
@@ -410,12 +418,20 @@ class Runner:
             for attempt in self._keeper.all():
                 if not attempt.ended:
                     attempt.stop(Stopping("the worker stopped"))
-            self._clock.wait(self._idle, 2.0)
-        flushed = self._settler.flush(5.0)
+            self._clock.wait(self._idle, self._stop_s)
+        flushed = self._settler.flush(self._flush_s)
         if not self._idle.is_set() or not flushed:
-            log.warning("a handler would not stop, or the store takes no endings; leaving it to the supervisor")
+            heir = "its lease is kept as long as this process lives" if self._until_idle else "the process ends"
+            log.warning("a handler would not stop, or the store takes no endings; %s", heir)
             return EXIT_STUCK
         return EXIT_STUCK if self._abandoned.must_end else 0
+
+    def _linger(self) -> None:
+        """Stay behind a caller who goes on: whatever would not stop has its lease renewed until it ends, and its ending
+        is written. Given back before that it would run twice at once."""
+        self._idle.wait()
+        self._settler.flush(self._beat_s)
+        self._leave()
 
     def _leave(self) -> None:
         self._pool.close()

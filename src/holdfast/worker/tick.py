@@ -19,7 +19,7 @@ from holdfast.worker.runner import Runner
 if TYPE_CHECKING:
     from holdfast.app import App
 
-LEAVE_S = 1.0  # of the budget, for stopping handlers and writing endings
+LEAVE_S = 1.0  # of the budget at most, for stopping handlers and writing endings; a quarter of a short one
 
 
 class TickReport(msgspec.Struct, frozen=True):
@@ -36,14 +36,15 @@ def tick(app: App, budget_s: float, options: WorkerOptions) -> TickReport:
     if not 0.1 <= budget_s <= 86_400:
         raise UsageError(f"budget_s={budget_s} must be between 0.1 and 86400 seconds")
     fired = _fire(app)
-    runner = Runner(app, options, until_idle=True)
+    leave_s = min(LEAVE_S, budget_s / 4)
+    runner = Runner(app, options, until_idle=True, stop_s=leave_s / 2, flush_s=leave_s / 4)
     spent = threading.Event()
 
     def stop() -> None:
         spent.set()
         runner.stop_now()
 
-    timer = threading.Timer(max(budget_s - LEAVE_S, budget_s / 2), stop)
+    timer = threading.Timer(budget_s - leave_s, stop)
     timer.daemon = True
     timer.start()
     try:
