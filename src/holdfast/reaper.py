@@ -100,6 +100,7 @@ class Reaper:
         name: str | None = None,
         pace_s: float = 0.25,
         lots: Callable[[], float] = chance,
+        on_settled: Callable[[int], object] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -108,6 +109,7 @@ class Reaper:
         self._name = name  # of our own worker: what an earlier incarnation of it left is a restart
         self._pace_s = pace_s  # the pause that its driver makes between two passes
         self._lots = lots
+        self._on_settled = on_settled  # hears after each page how many jobs of it are no longer lost
         self._under: Duty | None = None
         self._free_locks: dict[str, float] = {}  # worker -> since when its lock is seen free
         self._overdue: dict[OverdueKey, float] = {}  # -> since when it is seen so
@@ -176,7 +178,7 @@ class Reaper:
                 if answer is Answer.ACCEPTED:
                     log.warning("job %s (%s) had to stop with its worker, now %s", job.id, job.task, each.verdict.state)
                     self._hooks.tell(job, each.verdict)
-            released += answers.count(Answer.ACCEPTED)
+            released += self._count(answers)
             if not GOES_ON.intersection(answers):
                 return released
 
@@ -328,7 +330,14 @@ class Reaper:
         for zombie in settled:
             if zombie.recovered:
                 self._tell(zombie)
+        self._count([zombie.answer for zombie in settled])
         return settled
+
+    def _count(self, answers: Sequence[Answer | None]) -> int:
+        accepted = answers.count(Answer.ACCEPTED)
+        if accepted and self._on_settled is not None:
+            self._on_settled(accepted)
+        return accepted
 
     def _answers(self, batch: list[Settlement]) -> list[Answer | None]:
         """Settle a page; if the store stumbles over a row, one by one, so that it does not stop the rest: None."""
@@ -366,9 +375,20 @@ class Reaper:
         self._hooks.tell(job, verdict)
 
 
-def reap(store: Store, clock: Clock, *, hooks: Hooks | None = None, grace_s: float = 0.0, fix: bool = True) -> Report:
-    """Make one complete pass: two looks, a moment apart. Without `fix` nothing is changed."""
-    reaper = Reaper(store, clock, hooks=hooks, grace_s=grace_s)
+def reap(
+    store: Store,
+    clock: Clock,
+    *,
+    hooks: Hooks | None = None,
+    grace_s: float = 0.0,
+    fix: bool = True,
+    on_settled: Callable[[int], object] | None = None,
+) -> Report:
+    """Make one complete pass: two looks, a moment apart. Without `fix` nothing is changed.
+
+    `on_settled` is called after each page with the number of jobs that were settled or given back.
+    """
+    reaper = Reaper(store, clock, hooks=hooks, grace_s=grace_s, on_settled=on_settled)
     first = reaper.once(fix=fix)
     pause(reaper.doubt_s)
     second = reaper.once(fix=fix)
@@ -377,6 +397,19 @@ def reap(store: Store, clock: Clock, *, hooks: Hooks | None = None, grace_s: flo
     if not fix:
         return second
     return Report(first.zombies + second.zombies)
+
+
+def suspected(store: Store, grace_s: float = 0.0) -> int:
+    """Count what a pass would look at: jobs of workers that seem dead, and others whose lease has run out. Only reads.
+
+    Quicker than a dry run, for nothing is judged; and nothing is looked at twice, so a pass may settle fewer.
+    """
+    vanished = {each.worker.id: each.worker.running for each in store.vanished()}
+    number, skip = sum(vanished.values()), 0
+    while page := store.overdue(grace_s, PAGE, skip=skip):
+        number += sum(job.worker not in vanished for job in page)
+        skip += PAGE
+    return number
 
 
 def _death(epitaph: Epitaph, worker: Worker, spread_s: float) -> Death:

@@ -149,6 +149,20 @@ def test_scan_says_what_it_found_and_what_to_do(run: Run, store: Store) -> None:
     assert row(store, job.id).state is State.HELD
 
 
+def test_scan_shows_a_table_that_a_person_can_read_and_json_has_all(run: Run, store: Store) -> None:
+    for _ in range(53):
+        lose(store, on_crash="hold")
+    dry = run("scan")
+    assert len(run.json("scan")["zombies"]) == 53
+    *table, more = dry.stdout.splitlines()
+    assert len(table) == 1 + 50
+    assert more == "… and 3 more; `--json` lists all"
+    assert dry.stderr.startswith("53 jobs lost their worker.")
+    fixed = run("scan", "--fix")
+    assert fixed.stdout.endswith(f"{more}\n")
+    assert fixed.stderr.startswith("53 of 53 jobs recovered, of these 53 held.")
+
+
 def test_init_makes_a_store_and_may_be_repeated(run: Run, folder: Path, url: str) -> None:
     wanted = len(sqlite._MIGRATIONS)
     assert run("db", "init", "--db", url).stdout == f"{url} made (schema {wanted})\n"

@@ -10,18 +10,21 @@ import select
 import subprocess
 import sys
 import termios
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from holdfast.cli import screen
 from holdfast.cli.screen import Column
+from holdfast.clock import SystemClock
 from holdfast.core.machine import State
 from holdfast.core.records import Pulse, Schedule
 from holdfast.core.verdict import Failed, Lost, Succeeded
+from holdfast.errors import StoreError
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.cli.conftest import PAST_S, Run
+from tests.cli.conftest import PAST_S, Run, lose
 from tests.factory import EXPIRED, a_step, add, again, enrol, job_in, make_job, record, row, settle, start, start_flow
 
 # A title change, a colour, a carriage return that overwrites, a C1 escape, a bidi override, a bell, a line of its own.
@@ -131,15 +134,19 @@ def test_a_table_fits_its_terminal_and_never_cuts_what_must_stay(room: int) -> N
 # ------------------------------------------------------------------------------------ a real terminal
 
 
-def on_a_terminal(folder: Path, *words: str, columns: int = 80, **env: str) -> str:
-    """Run the program with a terminal as its stdout, and return what it wrote there."""
+def on_a_terminal(
+    folder: Path, *words: str, columns: int = 80, into: Path | None = None, code: int = 0, **env: str
+) -> str:
+    """Run the program on a terminal, and return what it wrote there; `into`: its stdout goes to this file instead."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (50, columns))
     settings = {"PATH": os.environ["PATH"], "TERM": "xterm-256color", **env}
+    out = theirs if into is None else os.open(into, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     child = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *words], cwd=folder, env=settings, stdout=theirs, stderr=theirs, stdin=theirs
+        [sys.executable, "-m", "holdfast", *words], cwd=folder, env=settings, stdout=out, stderr=theirs, stdin=theirs
     )
-    os.close(theirs)
+    for descriptor in {theirs, out}:
+        os.close(descriptor)
     written = b""
     while select.select([ours], [], [], 20)[0]:
         try:
@@ -150,7 +157,7 @@ def on_a_terminal(folder: Path, *words: str, columns: int = 80, **env: str) -> s
             break
         written += chunk
     os.close(ours)
-    assert child.wait(20) == 0, written
+    assert child.wait(20) == code, written
     return written.decode().replace("\r\n", "\n")
 
 
@@ -177,6 +184,50 @@ def test_a_dumb_terminal_gets_plain_text(folder: Path, store: Store) -> None:
     job_in(store, State.DEAD, id="x")
     shown = on_a_terminal(folder, "jobs", "list", TERM="dumb", HOLDFAST_DB=f"sqlite:///{folder}/jobs.db")
     assert "\x1b" not in shown
+
+
+def test_a_scan_shows_a_bar_to_who_watches_it(folder: Path, store: Store, url: str) -> None:
+    worker = enrol(store, boot_id=SystemClock().boot_id)
+    for _ in range(3):
+        start(store, worker)
+    assert "recovering" not in on_a_terminal(folder, "scan", HOLDFAST_DB=url), "a dry run has nothing to wait for"
+    shown = on_a_terminal(folder, "scan", "--fix", HOLDFAST_DB=url)
+    assert re.search(r"recovering .* 0%.*recovering .*#.* 100%", shown, re.DOTALL)
+    assert "3 of 3 jobs recovered" in shown
+    assert "recovering" not in on_a_terminal(folder, "scan", "--fix", HOLDFAST_DB=url), "there is nothing left"
+
+
+@pytest.mark.parametrize("option", ["--json", "-q"])
+def test_no_bar_for_programs_and_who_wants_quiet(folder: Path, store: Store, url: str, option: str) -> None:
+    lose(store)
+    assert "recovering" not in on_a_terminal(folder, "scan", "--fix", option, HOLDFAST_DB=url)
+
+
+def test_acts_on_many_jobs_show_a_bar_where_they_do_not_show_each(folder: Path, store: Store, url: str) -> None:
+    ids = [add(store).id for _ in range(20)]
+    said = folder / "said.txt"
+    first = on_a_terminal(folder, "jobs", "cancel", *ids, into=said, HOLDFAST_DB=url)
+    assert re.search(r"acting .*#.* 100%", first)
+    assert len(said.read_text().splitlines()) == 20
+    assert "acting" not in on_a_terminal(folder, "jobs", "retry", *ids[:19], into=said, HOLDFAST_DB=url), "too few"
+    assert "acting" not in on_a_terminal(folder, "jobs", "delete", "-y", *ids, HOLDFAST_DB=url), "each has its line"
+
+
+def test_a_complaint_is_not_written_behind_a_bar(folder: Path, store: Store, url: str) -> None:
+    ids = [add(store).id for _ in range(20)]
+    shown = on_a_terminal(folder, "jobs", "cancel", "nobody", *ids, into=folder / "said.txt", code=5, HOLDFAST_DB=url)
+    assert "\r\x1b[Kholdfast: there is no job 'nobody'" in shown
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_bar_is_full_at_the_end_unless_it_went_wrong(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    monkeypatch.setattr(screen, "is_watched", lambda: True)
+    with suppress(StoreError), screen.Progress("doing", 10) as progress:
+        progress.advance(4)
+        if fails:
+            raise StoreError("no luck")
+    assert progress._bar is not None
+    assert progress._bar.pos == (4 if fails else 10)
 
 
 def test_the_story_of_a_job_lays_out_the_autopsy(run: Run, store: Store) -> None:

@@ -269,20 +269,41 @@ def test_what_an_attempt_was_ended_for(store: Store, outcome: Lost, word: str, s
     assert (ending["at"], story["health"]) == (story["events"][0]["at"], None)
 
 
+@pytest.mark.parametrize("outcome", [Lost("exit", "c"), Stalled("c"), TimedOut("c")])
+def test_nobody_says_that_it_was_run_again_before_it_was(store: Store, clock: FakeClock, outcome: Lost) -> None:
+    job = start(store)
+
+    def then() -> list[str]:
+        found = insight.endings(row(store, job.id), store.journal(job.id))
+        return [ending.sentence.rpartition("Then ")[2] for ending in found]
+
+    clock.advance(1)
+    settle(store, job, outcome)
+    assert then() == ["it went back to its queue."]
+    clock.advance(60)
+    second = again(store, row(store, job.id))
+    assert then() == ["it was run again."]
+    clock.advance(1)
+    settle(store, second, outcome)
+    assert then() == ["it was run again.", "it went back to its queue."]
+
+
 def test_one_that_came_back_was_not_dead(store: Store, clock: FakeClock) -> None:
     job = start(store)
     settle(store, job, EXPIRED)
     beat(store, job)
     second = again(store, row(store, job.id))
     settle(store, second, EXPIRED)
-    words = [(ending.word, ending.sentence[:15]) for ending in insight.endings(store.journal(job.id))]
+    words = [
+        (ending.word, ending.sentence[:15]) for ending in insight.endings(row(store, job.id), store.journal(job.id))
+    ]
     assert words == [("silent", "Taken for dead,"), ("dead", "Died: no beat c")]
 
 
 def test_a_failure_is_an_ending_of_its_own_making(store: Store) -> None:
     job = start(store)
     settle(store, job, Failed("no luck"))
-    assert insight.endings(store.journal(job.id)) == []
+    assert insight.endings(row(store, job.id), store.journal(job.id)) == []
 
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)

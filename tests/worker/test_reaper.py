@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from holdfast.core import acts
+from holdfast.core.epitaph import Epitaph
 from holdfast.core.machine import State
 from holdfast.core.records import Job, Pulse
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Succeeded
 from holdfast.errors import StoreUnavailable, WorkerGone
 from holdfast.hooks import Hooks
-from holdfast.reaper import PAGE, SECOND_LOOK_S, STORM, STORM_SPREAD_S, Reaper, reap
+from holdfast.reaper import PAGE, SECOND_LOOK_S, STORM, STORM_SPREAD_S, Reaper, reap, suspected
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from tests.conftest import open_store
@@ -564,6 +565,25 @@ def test_one_call_makes_a_complete_pass(store: Store, clock: FakeClock) -> None:
     clock.advance(LEASE_S)
     assert reap(store, Ticking(clock)).recovered == 1
     assert reap(store, Ticking(clock)).recovered == 0
+
+
+def test_who_waits_hears_of_every_page(store: Store, clock: FakeClock) -> None:
+    gone = enrol(store)
+    start(store, gone)
+    start(store)
+    store.retire(gone, str(Epitaph("it was told to stop", None)))
+    clock.advance(LEASE_S)
+    for _ in range(PAGE):
+        start(store)
+    assert suspected(store) == 2, "what was begun just now has its lease"
+    clock.advance(LEASE_S)
+    assert suspected(store) == PAGE + 2
+    assert suspected(store, grace_s=LEASE_S) == 2, "a dead worker needs no patience"
+    heard: list[int] = []
+    assert reap(store, Ticking(clock), on_settled=heard.append).recovered == PAGE + 1, "what is given back is no zombie"
+    assert (heard[0], sum(heard)) == (1, PAGE + 2)
+    assert all(heard)
+    assert suspected(store) == 0
 
 
 class Ticking:

@@ -156,9 +156,9 @@ def test_only_the_named_queues_are_served(app: App) -> None:
 
 
 def test_a_budget_that_makes_no_sense_is_refused(app: App) -> None:
-    for budget_s in (0, -1, float("nan"), 1e9):
+    for budget_s in (0, -1, float("nan"), 1e9, None, "x", "25", True):
         with pytest.raises(UsageError, match="budget_s"):
-            app.tick(budget_s=budget_s)
+            app.tick(budget_s=budget_s)  # type: ignore[arg-type]
 
 
 def test_it_can_be_awaited(app: App) -> None:

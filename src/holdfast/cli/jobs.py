@@ -11,11 +11,11 @@ import click
 from holdfast import insight
 from holdfast.app import App
 from holdfast.cli import story
-from holdfast.cli.base import Group, acknowledge, complain, say
+from holdfast.cli.base import Group, acknowledge, complain, is_quiet, say
 from holdfast.cli.exits import Exit, code_of
 from holdfast.cli.export import export
 from holdfast.cli.loading import opened_app, opened_store, suggest_task
-from holdfast.cli.screen import Column, clean, show_json, show_table, styled
+from holdfast.cli.screen import Column, Progress, clean, is_terminal, show_json, show_table, styled
 from holdfast.cli.types import (
     JobId,
     Text,
@@ -32,6 +32,8 @@ from holdfast.core.machine import LIVE
 from holdfast.core.records import Filter, Job, Moment
 from holdfast.errors import NotFound, Refused, UsageError
 from holdfast.stores.protocol import Store
+
+_MANY = 20  # jobs that are named at once: so many take a while
 
 
 @click.group(cls=Group, epilog="holdfast jobs list --state held")
@@ -237,12 +239,16 @@ def act_on(
     """Act on each job, whatever becomes of the others; exit with the code of the first that was not possible."""
     done: list[dict[str, Any]] = []
     first_code: Exit | None = None
-    with opened_app(app_ref) as app:
-        for job_id in dict.fromkeys(job_ids):
+    ids = list(dict.fromkeys(job_ids))
+    shown = len(ids) >= _MANY and not as_json and not is_quiet() and not is_terminal()  # there each has its line
+    with opened_app(app_ref) as app, Progress("acting", len(ids) if shown else 0) as progress:
+        for job_id in ids:
+            progress.advance(1)
             try:
                 known(app.store, job_id)
                 job = act(app, job_id)
             except (NotFound, Refused) as error:
+                progress.make_way()
                 complain(str(error))
                 first_code = first_code or code_of(error)
                 continue

@@ -31,7 +31,7 @@ PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
 )
 @click.option("--grace", type=Duration(), default=0.0, metavar="TIME", help="Be patient so long after a lease's end.")
 @click.option(
-    "--interval", type=Duration(), default=0.5, metavar="TIME", show_default="500ms", help="Look at least so often."
+    "--interval", type=Duration(), default="500ms", metavar="TIME", show_default=True, help="Look at least so often."
 )
 @click.option("--name", default=None, metavar="NAME", help="What the log calls this replica. [default: host and pid]")
 @click.option(

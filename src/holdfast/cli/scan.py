@@ -7,12 +7,14 @@ from typing import Any
 import click
 
 from holdfast import insight
-from holdfast.cli.base import Command, acknowledge, say
+from holdfast.cli.base import Command, acknowledge, is_quiet, say
 from holdfast.cli.exits import Exit
 from holdfast.cli.loading import opened_store
-from holdfast.cli.screen import Column, show_json, show_table
+from holdfast.cli.screen import Column, Progress, is_watched, show_json, show_table
 from holdfast.cli.types import Duration, json_option
 from holdfast.clock import SystemClock
+
+_ROWS_MAX = 50  # of the table; a person reads no more
 
 # What becomes of a zombie, as a person would say it.
 _DECISIONS = {"retry": "run again", "hold": "hold", "bury": "give up", "undo": "roll back", "cancel": "cancel"}
@@ -48,10 +50,12 @@ def scan(ctx: click.Context, fix: bool, check: bool, grace: float, as_json: bool
     One pass of the reaper, and none of your code is needed: what becomes of each job was decided when it was enqueued.
     Any number of these may run at once, and beside workers.
     """
-    from holdfast.reaper import reap
+    from holdfast.reaper import reap, suspected
 
     with opened_store() as store:
-        report = reap(store, SystemClock(), grace_s=grace, fix=fix)
+        shown = fix and is_watched() and not as_json and not is_quiet()
+        with Progress("recovering", suspected(store, grace) if shown else 0) as progress:
+            report = reap(store, SystemClock(), grace_s=grace, fix=fix, on_settled=progress.advance)
         view = insight.scan_view(report, store.now(), fixed=fix)
     if as_json:
         show_json(view)
@@ -66,7 +70,9 @@ def _show(view: dict[str, Any], fixed: bool) -> None:
     if not found:
         acknowledge("No zombies: every running job has a living worker.")
         return
-    show_table(_COLUMNS, view["zombies"])
+    show_table(_COLUMNS, view["zombies"][:_ROWS_MAX])
+    if found > _ROWS_MAX:
+        click.echo(f"… and {found - _ROWS_MAX:,} more; `--json` lists all")
     jobs = insight.counted(found, "job")
     if not fixed:
         theirs = "its" if found == 1 else "their"

@@ -83,6 +83,11 @@ def is_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
+def is_watched() -> bool:
+    """Say whether a person would see a bar."""
+    return sys.stderr.isatty()
+
+
 def styled(word: str, key: str | None = None) -> str:
     """Colour a word by what it means; click takes the colour away again when stdout is no terminal."""
     style = _STYLES.get(key or word)
@@ -227,21 +232,27 @@ class Progress:
     """A bar on stderr while a person watches; nothing otherwise."""
 
     def __init__(self, label: str, total: int) -> None:
-        watched = sys.stderr.isatty() and total > 0
+        shown = is_watched() and total > 0
         self._left = total
-        self._bar = click.progressbar(length=total, label=label, file=sys.stderr) if watched else None
+        self._bar = click.progressbar(length=total, label=label, file=sys.stderr) if shown else None
 
     def __enter__(self) -> Progress:
         if self._bar is not None:
             self._bar.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         if self._bar is not None:
-            self._bar.update(self._left)  # the total was a guess; what is over is over
+            if error is None:
+                self._bar.update(self._left)  # the total was a guess; what is over is over
             self._bar.__exit__(None, None, None)
 
     def advance(self, steps: int) -> None:
         if self._bar is not None:
             self._bar.update(steps)
             self._left -= steps
+
+    def make_way(self) -> None:
+        """Take the bar off its line, for words that go to stderr; the next step draws it again below them."""
+        if self._bar is not None:
+            click.echo("\r\x1b[K", err=True, nl=False)

@@ -71,7 +71,7 @@ def tell(store: Store, job: Job) -> None:
     if events:
         click.echo()
         click.echo(bold("Journal") + dim("  (oldest first, UTC)"))
-        was = {ending.seq: ending for ending in insight.endings(events)}
+        was = {ending.seq: ending for ending in insight.endings(job, events)}
         for event in events:
             places = ", ".join(death.place for death in lost if death.event is event)
             _tell_event(event, names, was.get(event.seq), places)

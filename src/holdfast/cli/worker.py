@@ -39,7 +39,7 @@ from holdfast.cli.types import Duration, Text, Words
 @click.option(
     "--grace-period",
     type=Duration(),
-    default=30.0,
+    default="30s",
     metavar="TIME",
     show_default=True,
     help="After SIGTERM running jobs get so long; the rest is given back.",

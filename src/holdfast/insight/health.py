@@ -148,6 +148,7 @@ _SEEN_BY = {
     "vanished": "the host shows that its worker's process has ended",
     "restart": "its worker was started again, so the process before it has ended",
 }
+_OF_AN_ATTEMPT = frozenset({"claimed", "succeeded", "failed", "timed_out", "stalled", "zombie", "released", "snoozed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +162,11 @@ class Ending:
     sentence: str
 
 
-def endings(events: Sequence[Event]) -> list[Ending]:
-    """Say of each attempt of one job that was ended whether it was dead, hung or slow, oldest first."""
+def endings(job: Job, events: Sequence[Event]) -> list[Ending]:
+    """Say of each attempt of a job that was ended whether it was dead, hung or slow, oldest first."""
     late = {event.fence for event in events if event.kind == "stale_report"}
     return [
-        Ending(event.seq, event.at, event.fence, word, f"{known}. {_next(event)}")
+        Ending(event.seq, event.at, event.fence, word, f"{known}. {_next(event, job, events)}")
         for event in events
         for word, known in _what_it_was(event, late)
     ]
@@ -210,6 +211,15 @@ def _how_known(detail: dict[str, Any]) -> str:
     return _SEEN_BY.get(str(detail.get("detector")), f"{silence}, and its lease ran out")
 
 
-def _next(event: Event) -> str:
+def _next(event: Event, job: Job, events: Sequence[Event]) -> str:
     decision = str(event.detail.get("decision"))
+    if decision == "retry" and not _claimed_since(event, job, events):
+        return "Then it went back to its queue."
     return f"Then it was {DECIDED.get(decision, decision)}."
+
+
+def _claimed_since(event: Event, job: Job, events: Sequence[Event]) -> bool:
+    """Say whether another attempt began: the row tells of the last one, the journal of those before it that ended."""
+    if job.claimed_at is not None and job.claimed_at > event.at:
+        return True
+    return any(each.kind in _OF_AN_ATTEMPT and each.fence > event.fence for each in events)

@@ -61,7 +61,7 @@ def job_story(store: Store, job: Job) -> dict[str, Any]:
         "health": None if state is None else {"word": state.word, "sentence": state.sentence},
         "log": lines_of(job.log),
         "events": [event_view(event, names) for event in events],
-        "endings": [ending_view(ending) for ending in endings(events)],
+        "endings": [ending_view(ending) for ending in endings(job, events)],
         "steps": [step_view(step) for step in steps_of(store, job)],
     }
 
