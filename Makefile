@@ -10,6 +10,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 export PIP_USER := 0
 export PIP_REQUIRE_VIRTUALENV := 0
 export PIP_ROOT_USER_ACTION := ignore
+# pyright would ask PyPI each time whether there is a newer one; the lock file says which it is.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -30,6 +32,7 @@ check: setup ## Lint, formatting, types and house rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
+	$(BIN)/python -m pyright --pythonpath $(BIN)/python src
 	$(BIN)/python -m pytest -q tests/test_tidy.py
 
 suite: setup

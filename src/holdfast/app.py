@@ -100,9 +100,13 @@ class App(Declares, Verbs):
 
         Without a hook it is a decorator. A hook that raises is logged and stops nothing.
         """
-        if hook is None:
-            return lambda fn: self.hooks.on(kind, fn)
-        return self.hooks.on(kind, hook)
+        if hook is not None:
+            return self.hooks.on(kind, hook)
+
+        def hooked(fn: Hook) -> Hook:
+            return self.hooks.on(kind, fn)
+
+        return hooked
 
     def alert(
         self,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import PurePath
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from holdfast.core.payload import Signature, decode_value, encode_value
 from holdfast.core.policy import OnCrash, Policy, Retry
@@ -337,8 +337,7 @@ def _checked_function(fn: Any) -> Callable[..., Any]:
         what = f"{fn!r} is a method, and a worker has no object to call it on"
     if what is not None:
         raise UsageError(f"only functions can be tasks; {what}. Decorate a plain or async function")
-    found: Callable[..., Any] = fn
-    return found
+    return cast("Callable[..., Any]", fn)
 
 
 def _checked_hold_after(hold_after: object) -> int | None:

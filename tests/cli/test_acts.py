@@ -137,6 +137,14 @@ def test_pause_and_resume(run: Run, store: Store) -> None:
     assert store.paused() == ["mail"]
 
 
+def test_pause_and_resume_print_what_is_so_now_as_json(run: Run, store: Store) -> None:
+    paused = run("queues", "pause", "mail", "typo", "mail", "--json")
+    assert json.loads(paused.stdout) == [{"queue": "mail", "paused": True}, {"queue": "typo", "paused": True}]
+    assert "typo yet" in paused.stderr
+    assert run.json("queues", "resume", "mail", "-q") == [{"queue": "mail", "paused": False}]
+    assert store.paused() == ["typo"]
+
+
 def test_scan_says_what_it_found_and_what_to_do(run: Run, store: Store) -> None:
     assert run("scan").stdout == "No zombies: every running job has a living worker.\n"
     job = lose(store, on_crash="hold")
@@ -182,6 +190,17 @@ def test_migrate_brings_an_old_store_up_to_date(
     assert (json.loads(status.stdout)["schema"], json.loads(status.stdout)["schema_wanted"]) == (old, old + 1)
     assert run("db", "migrate").stdout == f"{url} migrated from schema {old} to {old + 1}\n"
     run("jobs", "list")
+
+
+def test_init_and_migrate_print_the_schema_as_json(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = len(sqlite._MIGRATIONS)
+    assert run.json("db", "init", "--db", url) == {"url": url, "schema": wanted, "schema_before": 0}
+    assert run.json("db", "init", "--db", url) == {"url": url, "schema": wanted, "schema_before": wanted}
+    new = wanted + 1
+    monkeypatch.setattr(sqlite, "_MIGRATIONS", [*sqlite._MIGRATIONS, (new, "CREATE TABLE holdfast_new (x);")])
+    assert run.json("db", "migrate", "--db", url) == {"url": url, "schema": new, "schema_before": wanted}
+    status = run.json("db", "status", "--db", url)
+    assert status["schema"] == status["schema_wanted"] == new
 
 
 def test_status_in_words(run: Run, store: Store) -> None:

@@ -89,6 +89,17 @@ def test_pause_and_resume(run: Run, store: Store, nightly: Schedule) -> None:
     assert [each.paused for each in store.schedules()] == [False, True]
 
 
+def test_pause_and_resume_print_what_is_so_now_as_json(run: Run, store: Store, nightly: Schedule) -> None:
+    declare(store, "other")
+    assert run.json("schedules", "pause", "nightly", "other", "nightly") == [
+        {"key": "nightly", "paused": True},
+        {"key": "other", "paused": True},
+    ]
+    assert run.json("schedules", "resume", "nightly", "-q") == [{"key": "nightly", "paused": False}]
+    assert [each.paused for each in store.schedules()] == [False, True]
+    assert run("schedules", "pause", "nightyl", "--json", code=5).stdout == ""
+
+
 def test_an_unknown_key_changes_nothing_and_is_5(run: Run, store: Store, nightly: Schedule) -> None:
     before = picture(store), store.schedules()
     for words in (("pause", "nightly", "nightyl"), ("resume", "nightyl"), ("fire", "nightyl")):

@@ -37,7 +37,7 @@ def declare(
     named = set(KINDS if on is None else [on] if isinstance(on, str) else on)
     if unknown := named - set(KINDS):
         raise UsageError(f"there is no alert on {min(unknown)!r}; known: {', '.join(KINDS)}")
-    wanted = tuple(kind for kind in KINDS if kind in named)
+    wanted: tuple[AlertKind, ...] = tuple(kind for kind in KINDS if kind in named)
     if not wanted:
         raise UsageError(f"an alert needs something to tell of: on= {', '.join(KINDS)}")
     channels: list[Channel] = [LogChannel()] if log else []

@@ -102,10 +102,10 @@ class Group(click.Group):
         self.params += common_options()
         self.elsewhere = elsewhere or {}
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name in self.elsewhere and not ctx.resilient_parsing:
-            ctx.fail(f"No such command {name!r}. Did you mean `{self.elsewhere[name]}`?")
-        return super().get_command(ctx, name)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.elsewhere and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {cmd_name!r}. Did you mean `{self.elsewhere[cmd_name]}`?")
+        return super().get_command(ctx, cmd_name)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_examples(self.epilog, formatter)
@@ -124,13 +124,13 @@ class Root(Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.lazy)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in self.lazy:
-            close = get_close_matches(name, self.lazy)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.lazy:
+            close = get_close_matches(cmd_name, self.lazy)
             if close and not ctx.resilient_parsing:
-                ctx.fail(f"No such command {name!r}. Did you mean {close[0]!r}?")
+                ctx.fail(f"No such command {cmd_name!r}. Did you mean {close[0]!r}?")
             return None
-        command: click.Command = getattr(importlib.import_module(self.lazy[name][0]), name)
+        command: click.Command = getattr(importlib.import_module(self.lazy[cmd_name][0]), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

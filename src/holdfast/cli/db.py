@@ -26,33 +26,38 @@ def db() -> None:
 
 
 @db.command(epilog="holdfast db init --db sqlite:///jobs.db")
-def init() -> None:
+@json_option
+def init(as_json: bool) -> None:
     """Make the store, or bring it up to date. Safe to repeat."""
     show_log()
     store = open_store(settings().db)
     try:
-        _migrate(store)
+        _migrate(store, as_json)
     finally:
         store.close()
 
 
 @db.command(epilog="holdfast db migrate --db sqlite:///jobs.db")
-def migrate() -> None:
+@json_option
+def migrate(as_json: bool) -> None:
     """Bring the schema of an existing store up to date. Safe to run from many places at once."""
     show_log()
     store = open_existing()
     try:
         if store.schema().found == 0:
             require_schema(store)
-        _migrate(store)
+        _migrate(store, as_json)
     finally:
         store.close()
 
 
-def _migrate(store: Store) -> None:
+def _migrate(store: Store, as_json: bool) -> None:
     before = store.migrate()
-    url = clean(insight.shown_url(store.url))
-    if before.found == before.wanted:
+    shown = insight.shown_url(store.url)
+    url = clean(shown)
+    if as_json:
+        show_json({"url": shown, "schema": before.wanted, "schema_before": before.found})
+    elif before.found == before.wanted:
         acknowledge(f"{url} is up to date (schema {before.wanted})")
     elif before.found == 0:
         acknowledge(f"{url} made (schema {before.wanted})")

@@ -54,23 +54,28 @@ def list_(as_json: bool) -> None:
 
 @queues.command(epilog="holdfast queues pause mail media")
 @click.argument("names", metavar="QUEUE...", nargs=-1, required=True, type=Text())
-def pause(names: tuple[str, ...]) -> None:
+@json_option
+def pause(names: tuple[str, ...], as_json: bool) -> None:
     """Stop claims from queues. Jobs that run go on; new ones are kept."""
-    _set(names, True)
+    _set(names, True, as_json)
 
 
 @queues.command(epilog="holdfast queues resume mail")
 @click.argument("names", metavar="QUEUE...", nargs=-1, required=True, type=Text())
-def resume(names: tuple[str, ...]) -> None:
+@json_option
+def resume(names: tuple[str, ...], as_json: bool) -> None:
     """Let workers claim from queues again."""
-    _set(names, False)
+    _set(names, False, as_json)
 
 
-def _set(names: tuple[str, ...], paused: bool) -> None:
+def _set(names: tuple[str, ...], paused: bool, as_json: bool) -> None:
     with opened_store() as store:
         known = {view["queue"] for view in insight.queue_views(store)}
         for name in dict.fromkeys(names):
             store.pause(name, paused)
-            acknowledge(f"{clean(name)} {'paused' if paused else 'resumed'}")
+            if not as_json:
+                acknowledge(f"{clean(name)} {'paused' if paused else 'resumed'}")
             if name not in known:
                 say(f"No job has used the queue {clean(name)} yet; is the name right?")
+    if as_json:
+        show_json([{"queue": name, "paused": paused} for name in dict.fromkeys(names)])

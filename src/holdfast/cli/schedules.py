@@ -70,16 +70,18 @@ def list_(as_json: bool) -> None:
 
 @schedules.command(epilog="holdfast schedules pause nightly-report")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, type=Text())
-def pause(keys: tuple[str, ...]) -> None:
+@json_option
+def pause(keys: tuple[str, ...], as_json: bool) -> None:
     """Fire schedules no more until they are resumed. Jobs that are stored stay."""
-    _set(keys, True)
+    _set(keys, True, as_json)
 
 
 @schedules.command(epilog="holdfast schedules resume nightly-report")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, type=Text())
-def resume(keys: tuple[str, ...]) -> None:
+@json_option
+def resume(keys: tuple[str, ...], as_json: bool) -> None:
     """Fire schedules again, from the next instant on: those in between are not made up for."""
-    _set(keys, False)
+    _set(keys, False, as_json)
 
 
 @schedules.command(
@@ -105,7 +107,7 @@ def fire(key: str, as_json: bool) -> None:
         say("A job with its key was there already; no second one was added.")
 
 
-def _set(keys: tuple[str, ...], paused: bool) -> None:
+def _set(keys: tuple[str, ...], paused: bool, as_json: bool) -> None:
     with opened_store() as store:
         known = {each.key for each in store.schedules()}
         for key in dict.fromkeys(keys):
@@ -113,7 +115,10 @@ def _set(keys: tuple[str, ...], paused: bool) -> None:
                 raise _unknown(store, key)  # before anything is changed
         for key in dict.fromkeys(keys):
             store.pause_schedule(key, paused)
-            acknowledge(f"{clean(key)} {'paused' if paused else 'resumed'}")
+            if not as_json:
+                acknowledge(f"{clean(key)} {'paused' if paused else 'resumed'}")
+    if as_json:
+        show_json([{"key": key, "paused": paused} for key in dict.fromkeys(keys)])
 
 
 def _unknown(store: Store, key: str) -> NotFound:

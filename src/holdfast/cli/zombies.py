@@ -90,7 +90,8 @@ def _show(view: dict[str, Any], window: str) -> None:
     click.echo()
     show_table(_DETECTORS, view["detectors"])
     click.echo()
-    decided = {insight.DECIDED.get(word, word): number for word, number in view["decisions"].items()}
+    decisions: dict[str, int] = view["decisions"]
+    decided = {insight.DECIDED.get(word, word): number for word, number in decisions.items()}
     paragraph(f"Decided: {_listed(decided)}. By now: {_listed(view['now'])}.")
     paragraph(_about_false_ones(view["false_positives"], view["zombies"]))
     for storm in view["storms"]:

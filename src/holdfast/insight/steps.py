@@ -176,7 +176,9 @@ def unrecorded(job: Job, steps: Sequence[Step]) -> list[Step]:
     begun = {(step.kind, step.name) for step in steps if not step.aside and step.state == "started"}
     found: list[tuple[StepKind, str, str]] = []
     if job.state is State.RUNNING:
-        found += [("step", *each.partition(" ")[::2]) for each in job.in_steps or ()]
+        for each in job.in_steps or ():
+            path, _, name = each.partition(" ")
+            found.append(("step", path, name))
     for what in job.awaits or () if job.state is State.WAITING else ():
         kind, _, name = what.partition(":")
         if kind == "job":

@@ -27,6 +27,7 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw])
 _rows = msgspec.json.Decoder(list[list[Any]])
 _names = msgspec.json.Decoder(list[str])
 _numbers = msgspec.json.Decoder(list[int])
+_counts = msgspec.json.Decoder(list[tuple[str, int]])
 _names_or_nulls = msgspec.json.Decoder(list[str | None])
 
 
@@ -59,6 +60,11 @@ def names_from(text: str) -> list[str]:
 def numbers_from(text: str) -> list[int]:
     """Read a list of numbers."""
     return _numbers.decode(text)
+
+
+def counts_from(text: str) -> dict[str, int]:
+    """Read pairs of a name and how many there are of it."""
+    return dict(_counts.decode(text))
 
 
 def names_or_nulls_from(text: str) -> list[str | None]:

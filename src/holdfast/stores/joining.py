@@ -95,7 +95,7 @@ class _Loan:
 def _below_sqlalchemy(given: Any) -> object:
     found = getattr(given, "connection", None)
     if callable(found):  # a session: it begins by itself
-        found = found().connection
+        found = given.connection().connection
     elif found is not None and not given.in_transaction():
         given.begin()  # otherwise a commit of SQLAlchemy's would not reach the driver
     return given if found is None else found.driver_connection

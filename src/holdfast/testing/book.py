@@ -410,7 +410,7 @@ class Witness:
     def __init__(self, store: Store, book: Book, voice: Voice) -> None:
         self._store = store
         self._book = book
-        self._voice = voice
+        self._voice: Voice = voice
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)

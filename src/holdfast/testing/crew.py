@@ -76,7 +76,8 @@ class SimWorker(Process):
         self.runs: dict[Lease, Run] = {}
         self.endings: list[tuple[Run, Outcome]] = []
         self.claims = count(1)
-        self.claim_id, self.asked_at = "", None  # type: str, float | None
+        self.claim_id = ""
+        self.asked_at: float | None = None
         self.store = self.way("attempt")
         self.reaper = Reaper(self.way("reaper"), fleet.clock, name=name)
         fleet.after(0.0, self, self._enroll)

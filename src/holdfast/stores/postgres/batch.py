@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg import errors
 
-from holdfast.core.machine import ENDED
+from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import Policy
 from holdfast.core.records import Duty, Job, NewJob
 from holdfast.core.settlement import Settlement, own_ending, stale_report
@@ -45,11 +45,9 @@ def _copy(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None
     """Send the jobs as a stream; if any id or key is taken, store none and say so."""
     try:
         with db.connection.transaction():
-            if wall is None:
-                row = q.row(db.execute(q["now"]))
-                wall = row[0]
+            added_at: float = q.row(db.execute(q["now"]))[0] if wall is None else wall
             with db.copy(q["add_copy"]) as stream:
-                stream.write("".join([_line(job, wall) for job in jobs]))
+                stream.write("".join([_line(job, added_at) for job in jobs]))
             db.execute(q["add_tell"], {"channel": q.channel})
     except errors.UniqueViolation:
         return False
@@ -240,7 +238,7 @@ def _refusals(q: Connections, db: Cursor, refused: list[Settlement], wall: float
         elif not own and before:
             answer = Answer.ALREADY
         elif state is not None and not own and not settlement.verdict.raises_fence:  # not a reaper that is late
-            note = stale_report(state, fence, reported=settlement.verdict.state)
+            note = stale_report(State(state), fence, reported=settlement.verdict.state)
             lease = settlement.lease
             notes += codec.journal_lines(lease.job_id, lease.fence, settlement.worker, (note,))
         answers.append(answer)

@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import psycopg
 from psycopg import errors, pq, sql
+from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from holdfast.clock import SystemClock
@@ -89,7 +90,7 @@ class Options:
             if name not in known:
                 raise BadURL(f"{shown!r}: there is no option {name!r}{_perhaps(name, known)}")
         try:
-            ports = str(psycopg.conninfo.conninfo_to_dict(conninfo).get("port", ""))
+            ports = str(conninfo_to_dict(conninfo).get("port", ""))
         except psycopg.ProgrammingError:  # its words quote what it could not read, which may be the password
             raise unreadable from None
         # As libpq reads a password with a slash in it, and one with an @.
@@ -185,7 +186,8 @@ class Connections:
 
     @staticmethod
     def _written(text: str, names: dict[str, sql.Identifier]) -> bytes:
-        return sql.SQL(text).format(**names).as_bytes(None)
+        # It wants text that stands in the program; ours stands in the files beside it, which nobody else writes.
+        return sql.SQL(text).format(**names).as_bytes(None)  # pyright: ignore[reportArgumentType]
 
     # ------------------------------------------------------------------------------------------- verbs
 

@@ -324,7 +324,7 @@ class PostgresStore(Schedules, Workflows):
 
     def unserved(self, queues: Sequence[str], tasks: Sequence[str]) -> Mapping[str, int]:
         values = {"queues": list(queues), "tasks": list(tasks), "wall": self._wall()}
-        return dict(codec.rows_from(self._db.one("unserved", values)[0]))
+        return codec.counts_from(self._db.one("unserved", values)[0])
 
     # ------------------------------------------------------------------------------------ hints and house
 

@@ -303,7 +303,7 @@ class SqliteStore(Schedules, Workflows):
             "tasks": codec.encode(tasks).decode(),
             "wall": self._clock.wall(),
         }
-        return dict(codec.rows_from(self._one("unserved", values)))
+        return codec.counts_from(self._one("unserved", values))
 
     # ------------------------------------------------------------------------------------ hints and house
 

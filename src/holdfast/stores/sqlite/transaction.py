@@ -14,7 +14,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import Clock
 from holdfast.core.records import Lease, Record
@@ -178,7 +178,10 @@ class FencedConnection(Pen):
 class FencedCursor(sqlite3.Cursor):
     """A cursor that works only while its transaction is open."""
 
-    connection: FencedConnection
+    if TYPE_CHECKING:  # nobody else makes one
+
+        @property
+        def connection(self) -> FencedConnection: ...
 
     def execute(self, *arguments: Any) -> FencedCursor:
         with self.connection.using():
