@@ -86,6 +86,7 @@ EQUIVALENT = {
     "sqlite beat_cancelled: state = 'running'": "only a running job has a worker: a CHECK says so",
     "sqlite due: priority = :priority": "it only says which lane is read; the earliest of all is the same",
     "sqlite overdue: job.state = 'running'": "only a running job has a lease: a CHECK says so",
+    "postgres claim.wanted: EXISTS (SELECT FROM enrolled)": "it spares the look; `holder` lets nobody else take anything",
     "postgres claim.given: state = 'running'": "only a running job has a worker: a CHECK says so",
     "postgres claim.given: worker = %(worker)s": "only its own worker knows a claim_id",
     **{
@@ -2396,6 +2397,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "    OR id = %(id)s\nFOR SHARE;",
         "    OR id = %(id)s;",
         LOCKS,
+    ),
+    (
+        "a long pass is a gap",
+        "reaper.py",
+        "        self._keep_in_touch()\n        return answers",
+        "        return answers",
+        ("tests/worker/test_reaper.py",),
+    ),
+    (
+        "a silence within a pass is no gap",
+        "reaper.py",
+        "if self._contact is not None and now - self._contact <= SILENCE_S:",
+        "if self._contact is not None:",
+        ("tests/worker/test_reaper.py",),
     ),
     (
         "a second look waits for the interval",

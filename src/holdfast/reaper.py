@@ -289,6 +289,12 @@ class Reaper:
         if gap_s > SILENCE_S:
             self._gap_s, self._gap_ended = gap_s, now
 
+    def _keep_in_touch(self) -> None:
+        """Note that a write was answered: a pass over very many is long, and no gap. A silence is left to be found."""
+        now = self._clock.lease()
+        if self._contact is not None and now - self._contact <= SILENCE_S:
+            self._contact = now
+
     # ------------------------------------------------------------------------------------------ both
 
     def _judge_all(self, jobs: Sequence[Job], death: Death, suspects: int = 0) -> list[Zombie]:
@@ -344,11 +350,13 @@ class Reaper:
         if not batch:
             return []
         try:
-            return [*self._store.settle(batch, under=self._under)]
+            answers: list[Answer | None] = [*self._store.settle(batch, under=self._under)]
         except StoreError as error:
             if is_passing(error):
                 raise
-        return [self._answer(each) for each in batch]
+            answers = [self._answer(each) for each in batch]
+        self._keep_in_touch()
+        return answers
 
     def _answer(self, each: Settlement) -> Answer | None:
         try:

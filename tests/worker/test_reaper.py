@@ -735,6 +735,36 @@ def test_after_an_outage_the_dead_are_found_one_beat_later_and_it_costs_no_crash
     assert row(store, careful.id).state is State.HELD
 
 
+def many_overdue(store: Store, clock: FakeClock, number: int) -> str:
+    """Let the leases of so many jobs end, and return the first of them."""
+    store.add([make_job(task="t", lease_s=3.0) for _ in range(number)])
+    claimed = claim(store, enrol(store), tasks=["t"], limit=number)
+    assert len(claimed) == number
+    clock.advance(3.0)
+    return claimed[0].id
+
+
+def test_a_pass_over_very_many_is_no_gap(store: Store, clock: FakeClock) -> None:
+    """It takes longer than a beat, page by page; who was passed over at first is found by the second look."""
+    meddler, number = Meddler(store), 3 * PAGE
+    first = many_overdue(store, clock, number)
+    reaper = Reaper(meddler, clock)  # type: ignore[arg-type]
+    with meddler.before("settle", lambda *_: clock.advance(1.5)):
+        assert twice(reaper, clock) == number
+    assert row(store, first).crashes == 1
+
+
+def test_a_silence_within_a_pass_is_a_gap(store: Store, clock: FakeClock) -> None:
+    """15.5: nobody could write for a while, the living neither; who was seen before that gets a beat to renew."""
+    meddler, number = Meddler(store), 3 * PAGE
+    many_overdue(store, clock, number)
+    reaper = Reaper(meddler, clock)  # type: ignore[arg-type]
+    with meddler.before("overdue", lambda *_: clock.advance(8.0 if meddler.calls["overdue"] == 2 else 0.0)):
+        assert twice(reaper, clock) == number - PAGE
+    clock.advance(1.0)
+    assert reaper.once().recovered == PAGE
+
+
 def freeze(clock: FakeClock, until: float, busy_s: float = 10.0) -> Callable[..., None]:
     """A writer that holds the file until then: whoever wants to write waits, and is told after `busy_s`."""
 
