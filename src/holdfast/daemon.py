@@ -41,11 +41,14 @@ def serve(
     """
     post = Post(store, clock, DUTY, f"{name}:{new_id()}", max(TTL_INTERVALS * interval_s, TTL_MIN_S), hooks)
     reaper = Reaper(store, clock, hooks=hooks, grace_s=grace_s, pace_s=interval_s)
-    settled, failing = 0, False
+    settled, failing, stands_by = 0, False, False
     while not stop.is_set():
         pause_s = interval_s
         try:
             duty = post.duty()
+            if duty is None and not stands_by:
+                log.info("another replica has the duty; standing by")
+            stands_by = duty is None
             if duty is None:
                 reaper.stand_by()
             else:

@@ -37,7 +37,10 @@ def test_nothing_is_said(text: str | None) -> None:
     ("cause", "facts"),
     [
         ("its process exited with code 3", {"exit_code": 3}),
-        ("its process ended itself because the store was out of reach: it exited with code 76", {"exit_code": 76}),
+        (
+            "its process ended itself because no beat had reached the store in time: it exited with code 76",
+            {"exit_code": 76},
+        ),
         ("its process was killed by SIGKILL", {"signal": "SIGKILL"}),
         ("its process was killed by signal 77", {"signal": "signal 77"}),
         ("it was killed", {}),

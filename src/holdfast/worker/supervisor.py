@@ -222,6 +222,6 @@ def _how_it_ended(code: int) -> str:
     """Say how a child ended. Its own codes get words: people meet them in the journal, in alerts and in the log."""
     words = {
         EXIT_STUCK: "ended with handlers that would not stop, or a store that took no endings: it ",
-        EXIT_FENCED: "ended itself because the store was out of reach: it ",
+        EXIT_FENCED: "ended itself because no beat had reached the store in time: it ",
     }
     return words.get(code, "") + how_it_ended(code)  # the code stays at the end, where an epitaph is read
