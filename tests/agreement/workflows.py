@@ -12,7 +12,7 @@ from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.policy import Policy
 from holdfast.core.records import Filter, Inbox, Job, NewJob, Note, Record, Signal, Step
-from holdfast.core.verdict import Outcome, Parked
+from holdfast.core.verdict import Failed, Outcome, Parked
 from holdfast.errors import HoldfastError
 from holdfast.stores.protocol import Answer, Store
 from tests.agreement.machine import KEYS, MOMENT_S, Pair, Stores, informed, judged, mixtures, policies, rarely, some
@@ -170,6 +170,33 @@ class Workflows(Stores):
                 return store.move(now.id, now.state, now.fence, verdict)
             except HoldfastError as error:
                 return type(error).__name__
+
+        self.agree(call, pair)
+
+    @rule(pair=Stores.attempts, nth=nth, forks=st.booleans())
+    def go_on_from_a_step(self, pair: Pair, nth: int, forks: bool) -> None:
+        """The usual course: two steps, an end, and a person who runs it again from one of them, or forks it there."""
+        number = next(self.numbers)
+        new = NewJob(id=f"fork-{number}", task="t", payload="{}", queue="a", workflow=True)
+        steps = [
+            Step(position=each, path=str(each), kind="step", name=f"s{each}", state="recorded", attempt=1, fence=number)
+            for each in (1, 2)
+        ]
+
+        def call(store: Store, job: Job) -> Any:
+            written = store.record([Record(lease=job.lease, steps=tuple(steps))])
+            ended = store.settle([judged(store, informed(store, job), Failed("no", final=True))])
+            now, known = store.get(job.id), store.steps(job.id)
+            if now is None or not known:
+                return written, ended
+            first = known[nth % len(known)]
+            if forks:
+                return written, ended, store.fork(new, job.id, now.fence, first.position, Note("moved", {}, "ann"))
+            try:
+                verdict = acts.retry_from(now, first, known, self.clock.wall(), actor="ann", repeat_step=True)
+            except HoldfastError as error:
+                return written, ended, type(error).__name__
+            return written, ended, store.move(now.id, now.state, now.fence, verdict)
 
         self.agree(call, pair)
 
