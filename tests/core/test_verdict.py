@@ -19,6 +19,7 @@ from holdfast.core.settlement import own_ending, settlement
 from holdfast.core.verdict import (
     FORGIVEN_MAX,
     Cancelled,
+    Diverged,
     Failed,
     HeldBack,
     Lost,
@@ -453,6 +454,18 @@ def test_a_crash_that_was_its_own_is_not_taken_back() -> None:
     guilty = msgspec.structs.replace(SUSPECT, suspects=1)
     assert judge(Succeeded(), guilty, NOW, chance=0.5).crashes == 0
     assert judge(Failed("x"), guilty, NOW, chance=0.5).crashes == 0
+
+
+def test_a_suspect_that_begins_to_roll_back_has_fresh_budgets_and_nothing_to_be_taken_back() -> None:
+    job = msgspec.structs.replace(SUSPECT, workflow=True, undoable=True)
+    verdict = judge(Failed("x", rollback=True), job, NOW, chance=0.5)
+    assert (verdict.rolling_back, verdict.fresh_budgets, verdict.crashes) == (True, True, 0)
+
+
+def test_a_workflow_whose_code_became_another_waits_for_a_person_at_no_cost() -> None:
+    verdict = judge(Diverged("the steps are others"), a_job(workflow=True, failures=1, crashes=1), NOW, chance=0.5)
+    assert (verdict.move, verdict.state, verdict.failures, verdict.crashes) == (Move.HOLD, State.HELD, 0, 0)
+    assert verdict.error == "the steps are others"
 
 
 def test_what_is_taken_back_does_not_count_against_any_budget() -> None:
