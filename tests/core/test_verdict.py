@@ -178,6 +178,8 @@ def test_with_an_open_step_every_ending_of_a_handler_holds_but_success_and_a_can
     assert verdict.state is ends.get(name, State.HELD)
     if name not in (*ends, "held back"):
         assert "step 'charge' was started and not recorded" in (verdict.error or "")
+    assert verdict.failures == (1 if isinstance(OUTCOMES[name], Failed | TimedOut | Stalled) else 0)
+    assert verdict.crashes == (1 if name != "lost, excused" and isinstance(OUTCOMES[name], Lost) else 0)
 
 
 def test_every_verdict_is_a_move_that_the_machine_has() -> None:
@@ -460,6 +462,19 @@ def test_a_suspect_that_begins_to_roll_back_has_fresh_budgets_and_nothing_to_be_
     job = msgspec.structs.replace(SUSPECT, workflow=True, undoable=True)
     verdict = judge(Failed("x", rollback=True), job, NOW, chance=0.5)
     assert (verdict.rolling_back, verdict.fresh_budgets, verdict.crashes) == (True, True, 0)
+
+
+def test_who_is_rolling_back_does_not_begin_to_roll_back() -> None:
+    job = a_job(workflow=True, undoable=True, rolling_back=True, error="it was asked for")
+    verdict = judge(Failed("x", rollback=True), job, NOW, chance=0.5)
+    assert (verdict.move, verdict.failures, verdict.fresh_budgets) == (Move.RETRY, 1, False)
+
+
+def test_who_is_held_back_before_it_starts_is_not_asked_about_its_open_step() -> None:
+    opened = a_job(workflow=True, open_step="charge")
+    assert judge(HeldBack("it crashed too often"), opened, NOW, chance=0.5).error == (
+        "it crashed too often; a person decides"
+    )
 
 
 def test_a_workflow_whose_code_became_another_waits_for_a_person_at_no_cost() -> None:
