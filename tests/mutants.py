@@ -298,7 +298,10 @@ class _Change(ast.NodeTransformer):
 
 
 def judge_mutants() -> Iterator[Mutant]:
-    for file in ("holdfast/core/verdict.py", "holdfast/core/acts.py", "holdfast/core/lease.py"):
+    judges = {"verdict": ("verdict",), "acts": ("acts", "acts_of_workflows"), "lease": ("lease",)}
+    for judge, nearest in judges.items():
+        file = f"holdfast/core/{judge}.py"
+        near = tuple(f"tests/core/test_{name}.py" for name in nearest)
         source = (SRC / file).read_text()
         nth = 0
         while True:
@@ -310,7 +313,7 @@ def judge_mutants() -> Iterator[Mutant]:
             if change.done is None:
                 break
             ast.fix_missing_locations(tree)
-            yield Mutant(f"judge {Path(file).name} {change.done}", file, ast.unparse(tree), (*CORE, *STORE[:1]))
+            yield Mutant(f"judge {Path(file).name} {change.done}", file, ast.unparse(tree), (*near, *CORE, *STORE[:1]))
             nth += 1
     table = (SRC / "holdfast/core/machine.py").read_text()
     for match in re.finditer(r"^ +Move\.(\w+): State\.(\w+),\n|\{(Move\.\w+: State\.\w+)\}", table, re.MULTILINE):
