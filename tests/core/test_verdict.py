@@ -470,6 +470,32 @@ def test_who_is_rolling_back_does_not_begin_to_roll_back() -> None:
     assert (verdict.move, verdict.failures, verdict.fresh_budgets) == (Move.RETRY, 1, False)
 
 
+def test_an_undo_that_fails_for_good_is_tried_again_all_the_same() -> None:
+    job = a_job(workflow=True, undoable=True, rolling_back=True, error="it was asked for")
+    assert judge(Failed("x", final=True), job, NOW, chance=0.5).move is Move.RETRY
+
+
+@pytest.mark.parametrize(("on_crash", "move"), [("retry", Move.UNDO), ("hold", Move.UNDO), ("fail", Move.BURY)])
+def test_a_workflow_whose_budget_is_spent_is_undone_unless_it_was_declared_otherwise(on_crash: str, move: Move) -> None:
+    job = a_job(workflow=True, undoable=True, on_crash=on_crash, attempts_max=1)
+    assert judge(Failed("x"), job, NOW, chance=0.5).move is move
+
+
+def test_who_wants_a_workflow_undone_is_heard_once_and_quoted() -> None:
+    asked = {"cancel_requested": True, "undo_requested": True, "error": "ann: sold out"}
+    job = a_job(workflow=True, undoable=True, **asked)
+    verdict = judge(Failed("x"), job, NOW, chance=0.5)
+    assert (verdict.move, verdict.error) == (Move.UNDO, "ann: sold out")
+    again = judge(Failed("x"), msgspec.structs.replace(job, rolling_back=True), NOW, chance=0.5)
+    assert again.move is Move.CANCEL
+
+
+def test_only_who_rolls_back_keeps_the_error_that_is_on_the_row() -> None:
+    plain = a_job(workflow=True, undoable=True, error="the first time")
+    assert judge(Failed("x"), plain, NOW, chance=0.5).error == "x"
+    assert judge(Failed("x"), msgspec.structs.replace(plain, rolling_back=True), NOW, chance=0.5).error is None
+
+
 def test_who_is_held_back_before_it_starts_is_not_asked_about_its_open_step() -> None:
     opened = a_job(workflow=True, open_step="charge")
     assert judge(HeldBack("it crashed too often"), opened, NOW, chance=0.5).error == (
