@@ -326,8 +326,6 @@ class App(Declares, Verbs):
         from holdfast.worker.options import WorkerOptions
         from holdfast.worker.tick import tick
 
-        if isinstance(budget_s, bool) or not isinstance(budget_s, int | float):
-            raise UsageError(f"budget_s={budget_s!r} must be a number of seconds")
         return tick(self, budget_s, WorkerOptions(queues=tuple(queues), slots=slots, reaper=False))
 
     # ---------------------------------------------------------------------------------------- inside

@@ -33,6 +33,8 @@ class TickReport(msgspec.Struct, frozen=True):
 
 def tick(app: App, budget_s: float, options: WorkerOptions) -> TickReport:
     """Run what is due within the budget; return earlier when nothing is left to do."""
+    if isinstance(budget_s, bool) or not isinstance(budget_s, int | float):
+        raise UsageError(f"budget_s={budget_s!r} must be a number of seconds")
     if not 0.1 <= budget_s <= 86_400:
         raise UsageError(f"budget_s={budget_s} must be between 0.1 and 86400 seconds")
     fired = _fire(app)

@@ -129,7 +129,7 @@ def _send(db: sqlite3.Connection, signal: Signal, wall: float) -> Answer:
     values = {**codec.signal(signal), "wall": wall}
     if db.execute(Q["signal_known"], values).fetchone() is not None:
         return Answer.ALREADY
-    fence = batch.reach(db, signal.job_id, f"signal:{signal.name}", wall, signal.seen_fence)
+    fence = batch.reach(db, signal.job_id, values["what"], wall, signal.seen_fence)
     if fence is None:
         return Answer.GONE
     db.execute(Q["signal"], values)
