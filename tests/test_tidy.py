@@ -242,7 +242,7 @@ def is_composed(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format"
 
 
-MODULE_LINES_MAX = 450
+MODULE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 # The ratchet: "worker/runner.py" or "worker/runner.py: run" -> (lines it has now, why it may).
 LONG: dict[str, tuple[int, str]] = {}
