@@ -363,6 +363,7 @@ LINES = ("tests/worker/test_lines.py",)
 SUPERVISOR = ("tests/worker/test_supervisor.py",)
 HEALTH = ("tests/insight/test_health.py",)
 DEATHS = ("tests/insight/test_deaths.py",)
+DOCTOR = ("tests/cli/test_doctor.py",)
 STORMS = ("tests/cli/test_zombies.py",)
 MISBEHAVING = ("tests/crash/test_misbehaving.py",)
 FIRE = ("tests/conformance/test_fire.py",)
@@ -1126,6 +1127,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         '"zombie" if event.fence in late',
         '"zombie" if False',
         HEALTH,
+    ),
+    (
+        "zombies: two deaths of a job are chance",
+        "insight/zombies.py",
+        "victim.zombies >= REPEATS_LEAST",
+        "victim.zombies > 3",
+        STORMS,
+    ),
+    (
+        "doctor: all dead jobs are revived at once",
+        "insight/diagnosis.py",
+        "holdfast dead revive --all --task {task}",
+        "holdfast dead revive --all",
+        DOCTOR,
     ),
     ("storms: any number is one", "insight/storms.py", "if place - first < limits.zombies_max:", "if False:", STORMS),
     ("storms: a day is a window", "insight/storms.py", ">= limits.window_s", ">= 86_400", STORMS),
@@ -2237,8 +2252,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "doctor: whoever has a step open is revived with the others",
         "insight/diagnosis.py",
-        "return sum(job.open_step is not None for job in dead)",
-        "return 0",
+        "opened += job.open_step is not None",
+        "opened += 0",
         ("tests/cli/test_doctor.py",),
     ),
     (

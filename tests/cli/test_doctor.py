@@ -23,7 +23,7 @@ from holdfast.core.machine import State
 from holdfast.core.verdict import Lost, Succeeded
 from holdfast.insight import database, diagnosis, file, tuning
 from holdfast.insight.findings import Finding
-from holdfast.insight.words import listed, size
+from holdfast.insight.words import listed, moment, size
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import condition
@@ -324,6 +324,25 @@ def test_dead_jobs_with_an_open_step_are_not_to_be_revived_with_the_others(calm:
     calm.move(held.id, held.state, held.fence, acts.resolve(held, "fail", clock.wall(), actor="ann"))
     fix = str(diagnose(calm, clock)["Dead jobs grow in number"].fix)
     assert "that leaves 1 alone, in which a step may have happened that must not be repeated" in fix
+
+
+def test_dead_jobs_are_named_by_task_and_revived_task_by_task(
+    run: Run, calm: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = moment(clock.wall())
+    mails = [job_in(calm, State.DEAD, task="mail.send") for _ in range(2)]
+    clock.advance(30)
+    charge = job_in(calm, State.DEAD, task="charge it")
+    finding = diagnose(calm, clock)["Dead jobs grow in number"]
+    tasks = f"mail.send (2 since {began}), charge it (1 since {moment(clock.wall())})"
+    assert finding.evidence == f"3 dead; 3 gave up in 24 h, 0 in the day before; {tasks}"
+    why, revive, other = str(finding.fix).split("; ")
+    assert why == "see why: holdfast dead list --task mail.send"
+    assert other == "holdfast dead revive --all --task 'charge it'"
+    run(*revive.rpartition("holdfast ")[2].split(), "-y")
+    assert [row(calm, job.id).state for job in (*mails, charge)] == [State.READY, State.READY, State.DEAD]
+    monkeypatch.setattr(diagnosis, "DEAD_MAX", 1)
+    assert "; among the newest 1: charge it (1 since " in diagnose(calm, clock)["Dead jobs grow in number"].evidence
 
 
 def test_dead_jobs_that_grow_in_number(calm: Store, clock: FakeClock) -> None:

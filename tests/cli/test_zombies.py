@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import insight
+from holdfast.cli import zombies
 from holdfast.clock import SystemClock
 from holdfast.core.calls import call_of
 from holdfast.core.machine import State
@@ -131,13 +132,30 @@ def test_those_that_come_again_and_again(run: Run, store: Store, clock: FakeCloc
     assert "holdfast jobs show ID" in shown.stderr
 
 
-def test_three_times_is_no_pattern_yet(run: Run, store: Store, clock: FakeClock) -> None:
-    job = start(store, crashes_max=99, attempts_max=99, base_s=0.0, cap_s=0.0)
-    for _ in range(3):
+def test_a_job_that_crashes_with_default_budgets_is_listed_before_it_is_dead(
+    run: Run, store: Store, clock: FakeClock
+) -> None:
+    job = start(store, base_s=0.0, cap_s=0.0)
+    settle(store, job, EXPIRED)
+    assert run.json("zombies")["repeat_offenders"] == [], "once may be chance"
+    clock.advance(1)
+    settle(store, again(store, row(store, job.id)), EXPIRED)
+    [offender] = run.json("zombies")["repeat_offenders"]
+    assert (offender["id"], offender["zombies"], offender["state"]) == (job.id, 2, "ready")
+    assert re.search(rf"{job.id} +\S+ +2 +ready", run("zombies").stdout)
+
+
+def test_of_very_many_repeat_offenders_the_screen_shows_the_worst(
+    run: Run, store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zombies, "_ROWS_MAX", 1)
+    jobs = [start(store, base_s=0.0, cap_s=0.0) for _ in range(2)]
+    for job in jobs:
         settle(store, job, EXPIRED)
         clock.advance(1)
-        job = again(store, row(store, job.id))
-    assert run.json("zombies")["repeat_offenders"] == []
+        settle(store, again(store, row(store, job.id)), EXPIRED)
+    assert "… and 1 more; `--json` lists all" in run("zombies").stdout
+    assert len(run.json("zombies")["repeat_offenders"]) == 2
 
 
 # ------------------------------------------------------------------------------- the same call, under new ids

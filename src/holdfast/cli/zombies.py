@@ -46,6 +46,8 @@ _GROUPS = [
     Column("EXAMPLE", lambda row: row["example"], keep=True),
 ]
 
+_ROWS_MAX = 50  # of the jobs that come again and again; a person reads no more
+
 
 @click.command(
     cls=Command,
@@ -98,8 +100,10 @@ def _show(view: dict[str, Any], window: str) -> None:
         paragraph(_about_a_storm(storm))
     if view["repeat_offenders"]:
         click.echo()
-        click.echo(bold("Again and again") + "  (more than 3 times over their life)")
-        show_table(_REPEATS, view["repeat_offenders"])
+        click.echo(bold("Again and again") + "  (2 times or more over their life)")
+        show_table(_REPEATS, view["repeat_offenders"][:_ROWS_MAX])
+        if (more := len(view["repeat_offenders"]) - _ROWS_MAX) > 0:
+            click.echo(f"… and {more:,} more; `--json` lists all")
         say("Such a job perhaps kills its workers: holdfast jobs show ID")
     if view["groups"]:
         click.echo()

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
+from math import inf
 from operator import itemgetter
+from shlex import quote
 from typing import Any
 
 from holdfast.app import App
@@ -21,8 +24,8 @@ from holdfast.insight.findings import Finding, ok, problem, warning
 from holdfast.insight.health import worker_state
 from holdfast.insight.medium import of_the_medium, to_take_writes
 from holdfast.insight.tuning import of_settings
-from holdfast.insight.views import queue_views, totals
-from holdfast.insight.words import counted, listed
+from holdfast.insight.views import all_jobs, queue_views, totals
+from holdfast.insight.words import counted, listed, moment
 from holdfast.insight.zombies import look_back
 from holdfast.reaper import reap
 from holdfast.stores.protocol import Store
@@ -33,8 +36,10 @@ HELD_LONG_S = DAY_S
 PAUSED_LONG_S = 3600.0
 WAIT_LONG_S = 600.0
 ENDED_MAX = 1_000_000
+DEAD_MAX = 10_000  # dead jobs whose tasks are counted, from the newest
 _PAGE = 500
 _LOOKED_AT = 50  # held jobs, from the oldest
+_TASKS_NAMED = 3  # with a command for each
 
 
 def diagnose(store: Store, clock: Clock, app: App | None = None) -> Iterator[Finding]:
@@ -183,21 +188,34 @@ def _dead(store: Store) -> Finding:
         if sum(days) >= 20 * _PAGE:
             break
     evidence = f"{number} dead; {days[0]} gave up in 24 h, {days[1]} in the day before"
-    if days[0] > days[1] and number:
-        fix = "see why: holdfast dead list; when the cause is gone, bring all back: holdfast dead revive --all"
-        if opened := _with_open_steps(store):
-            fix += (
-                f"; that leaves {opened} alone, in which a step may have happened that must not be repeated: decide "
-                "for each, see holdfast workflows show ID"
-            )
-        return warning("Dead jobs grow in number", evidence, fix)
-    return ok("Dead jobs do not grow in number", evidence)
+    growing = _growing_dead(store, evidence) if days[0] > days[1] else None
+    return growing or ok("Dead jobs do not grow in number", evidence)
 
 
-def _with_open_steps(store: Store) -> int:
-    """Count dead workflows that have a step open, among the newest."""
-    dead = store.find(Filter(states=(State.DEAD,), workflow=True, limit=_PAGE))
-    return sum(job.open_step is not None for job in dead)
+def _growing_dead(store: Store, evidence: str) -> Finding | None:
+    """Name the tasks of the dead jobs: each task may have a cause of its own, and its jobs come back by themselves."""
+    number: Counter[str] = Counter()
+    since: dict[str, float] = {}
+    opened = 0
+    for job in islice(all_jobs(store, Filter(states=(State.DEAD,), limit=_PAGE)), DEAD_MAX):
+        number[job.task] += 1
+        since[job.task] = min(since.get(job.task, inf), job.ended_at or inf)
+        opened += job.open_step is not None
+    if not number:
+        return None
+    tasks = [f"{task} ({jobs} since {moment(since[task])})" for task, jobs in number.most_common()]
+    looked = f"among the newest {DEAD_MAX}: " if number.total() == DEAD_MAX else ""
+    worst = [quote(task) for task, _ in number.most_common(_TASKS_NAMED)]
+    fix = (
+        f"see why: holdfast dead list --task {worst[0]}; when the cause is gone, bring the jobs of that task back: "
+        + "; ".join(f"holdfast dead revive --all --task {task}" for task in worst)
+    )
+    if opened:
+        fix += (
+            f"; that leaves {opened} alone, in which a step may have happened that must not be repeated: decide for "
+            "each, see holdfast workflows show ID"
+        )
+    return warning("Dead jobs grow in number", f"{evidence}; {looked}{listed(tasks)}", fix)
 
 
 def _retention(store: Store) -> Finding:

@@ -19,7 +19,7 @@ from holdfast.insight.findings import Finding, ok, warning
 from holdfast.insight.health import worker_state
 from holdfast.insight.views import all_jobs, totals
 from holdfast.insight.words import brief, counted, listed
-from holdfast.insight.zombies import REPEATS_MAX, Found, Lookback
+from holdfast.insight.zombies import Found, Lookback
 from holdfast.stores.protocol import Store
 
 SAMPLE = 2000  # the newest jobs that were done
@@ -27,7 +27,8 @@ RUNS_LEAST = 20  # of a task, before anything is said about it
 LEASE_LONG_S = 300.0
 UNEVEN = 10.0  # the longest run is so many times the usual one
 LONG_RUN_S = 60.0
-CRASHES_MAX = 0.01  # a larger share of jobs that lost a worker is not chance
+CRASHES_MAX = 0.01  # a larger share of jobs that lost a worker is not chance,
+CRASHED_LEAST = 4  # unless they are fewer than this
 _PAGE = 200
 _NICE = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 86_400)
 
@@ -175,7 +176,7 @@ def _crashes(seen: Sample, look: Lookback, jobs_kept: int) -> Iterator[Finding]:
         f"all {jobs_kept} jobs": (len(look.victims), jobs_kept),
     }
     whole, (lossy, jobs) = max(shares.items(), key=lambda share: share[1][0] / max(1, share[1][1]))
-    if lossy > CRASHES_MAX * jobs and lossy > REPEATS_MAX:
+    if lossy > CRASHES_MAX * jobs and lossy >= CRASHED_LEAST:
         evidence = f"{lost}; {lossy} of {whole} ({lossy / jobs:.0%}) had lost a worker"
         yield warning("Workers die often", evidence, "see under which tasks and how: holdfast zombies")
     else:

@@ -22,7 +22,7 @@ from holdfast.insight.storms import storm_view, storms
 from holdfast.insight.why import reason
 from holdfast.stores.protocol import Store, rows_of
 
-REPEATS_MAX = 3  # a job that was a zombie more often than this is perhaps what kills its workers
+REPEATS_LEAST = 2  # a job that was a zombie this often perhaps kills its workers; by default a third time ends it
 GROUP_LEAST = 3  # so many jobs of the same call that crashed, each by a death of its own, are no chance
 DECISIONS = (Move.RETRY, Move.HOLD, Move.BURY, Move.UNDO, Move.CANCEL)
 _EVENTS = 2000
@@ -110,8 +110,8 @@ class Lookback:
 
     @property
     def repeats(self) -> list[Victim]:
-        """Return the jobs that were zombies too often over their life, the worst first."""
-        often = [victim for victim in self.victims.values() if victim.zombies > REPEATS_MAX]
+        """Return the jobs that were zombies more than once over their life, the worst first."""
+        often = [victim for victim in self.victims.values() if victim.zombies >= REPEATS_LEAST]
         return sorted(often, key=lambda victim: -victim.zombies)
 
     @property
