@@ -383,6 +383,14 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     # name, file, what stands there, what stands there instead, tests that should notice
     ("an interrupt hits inside the store", "shield.py", "        if state.depth:\n", "        if False:\n", WORKER),
     (
+        "every job asks the interpreter to forget interrupts",
+        "shield.py",
+        "        if not state.was_raised:\n",
+        "        if False:\n",
+        WORKER,
+    ),
+    ("an interrupt that was taken back hits later", "shield.py", "            state.was_raised = True\n", "", WORKER),
+    (
         "anybody may give a writer's place back",
         "stores/sqlite/writers.py",
         "self._holder is not None and self._holder == token",

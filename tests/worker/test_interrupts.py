@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Context, Retry, Snooze
+from holdfast import App, Context, Retry, Snooze, shield
 from holdfast.clock import SystemClock
 from holdfast.errors import Cancelled, UsageError
 from holdfast.shield import breathe, calm, interrupt, shielded
@@ -34,7 +36,7 @@ def in_thread(work: Any) -> Any:
         except BaseException as error:
             found.append(error)
         finally:
-            calm(threading.get_ident())
+            calm()
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -82,6 +84,68 @@ def test_without_a_shield_it_hits_at_once() -> None:
             time.sleep(0.001)
 
     assert isinstance(in_thread(work), Cancelled)
+
+
+def test_an_interrupt_that_was_taken_back_does_not_hit(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[object] = []
+    monkeypatch.setattr(shield, "_raise_in", lambda thread, signal: raised.append((thread, signal)))
+    me = threading.get_ident()
+    interrupt(me, Cancelled)
+    assert raised == [(me, Cancelled)]
+    monkeypatch.undo()
+    calm()  # replaces what is pending by an exception of its own, and catches that
+    for _ in range(1000):
+        shield._let_it_hit()
+
+
+def test_a_job_that_nobody_interrupts_leaves_the_interpreter_alone(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPython never forgets that it was asked to raise or to take back an exception in a thread: calls stay slow."""
+    asked: list[object] = []
+    monkeypatch.setattr(shield, "_raise_in", lambda thread, signal: asked.append(signal))
+
+    @house.app.task
+    def quiet() -> str:
+        return "done"
+
+    house.start()
+    house.until_state(quiet.enqueue().id, "done")
+    assert asked == []
+
+
+TICKS = """
+import time
+from holdfast import App, Retry
+
+app = App("memory://")
+
+@app.task
+def quick():
+    return "done"
+
+@app.task(timeout_s=0.2, retry=Retry(attempts_max=1))
+def slow():
+    while True:
+        time.sleep(0.01)
+
+jobs = [quick.enqueue(), slow.enqueue()]
+while app.counts().get("ready", 0) + app.counts().get("running", 0):
+    app.tick(budget_s=5)
+later = quick.enqueue()
+app.tick(budget_s=5)
+print(*[job.refresh().state for job in (*jobs, later)])
+app.close()
+"""
+
+
+@pytest.mark.slow  # a whole interpreter under a tracer
+def test_jobs_run_and_time_out_under_coverage(tmp_path: Path) -> None:
+    """On Python 3.11 a process that takes back an exception the wrong way never gets past its next traced call."""
+    (tmp_path / "ticks.py").write_text(TICKS)
+    command = [sys.executable, "-m", "coverage", "run", "--timid", "ticks.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout.split() == ["done", "dead", "done"], done.stderr
 
 
 def test_a_writers_place_belongs_to_its_token_and_may_be_given_back_twice() -> None:

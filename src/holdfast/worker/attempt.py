@@ -288,7 +288,7 @@ class Attempt:
             try:
                 with self._lock:
                     if self._thread is not None:
-                        calm(self._thread)
+                        calm()
                     self._thread = None
                     whose.set(None)
                 return

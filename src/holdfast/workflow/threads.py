@@ -144,7 +144,10 @@ class _Branch(threading.Thread):
 
     def run(self) -> None:
         try:
-            self.value = self._context.run(self._fn)
+            try:
+                self.value = self._context.run(self._fn)
+            finally:
+                calm()  # an interrupt must not outlive the thread that it was for
         except BaseException as error:
             self.error = error
 
@@ -170,7 +173,7 @@ def _time_limit(timeout_s: float | None, run: Run) -> Iterator[None]:
             with shielded():
                 timer.cancel()
                 timer.join()  # or it comes when nobody reckons with it any more
-                calm(thread)  # one that comes too late hits nobody
+                calm()  # one that comes too late hits nobody
             if run.attempt.interrupt is not None:
                 raise run.attempt.interrupt
     except StepTimeout:
