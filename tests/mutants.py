@@ -364,6 +364,8 @@ SUPERVISOR = ("tests/worker/test_supervisor.py",)
 HEALTH = ("tests/insight/test_health.py",)
 DEATHS = ("tests/insight/test_deaths.py",)
 DOCTOR = ("tests/cli/test_doctor.py",)
+LOADING = ("tests/cli/test_loading.py",)
+PROCESS = ("tests/cli/test_process.py",)
 STORMS = ("tests/cli/test_zombies.py",)
 MISBEHAVING = ("tests/crash/test_misbehaving.py",)
 FIRE = ("tests/conformance/test_fire.py",)
@@ -1149,6 +1151,34 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "holdfast dead revive --all --task {task}",
         "holdfast dead revive --all",
         DOCTOR,
+    ),
+    (
+        "worker: a worker without tasks looks healthy",
+        "worker/runner.py",
+        "if not self._tasks:",
+        "if False:",
+        PROCESS,
+    ),
+    (
+        "worker: a child imports the app only",
+        "cli/child.py",
+        "load_app(ref, imports=imports)",
+        "load_app(ref)",
+        PROCESS,
+    ),
+    (
+        "worker: an isolated process imports the app only",
+        "cli/cell.py",
+        "load_app(setup.app, imports=setup.imports)",
+        "load_app(setup.app)",
+        PROCESS,
+    ),
+    (
+        "loading: every module of a package is imported",
+        "cli/loading.py",
+        'if "tasks" in each.name.split(".") and not',
+        "if not",
+        LOADING,
     ),
     ("storms: any number is one", "insight/storms.py", "if place - first < limits.zombies_max:", "if False:", STORMS),
     ("storms: a day is a window", "insight/storms.py", ">= limits.window_s", ">= 86_400", STORMS),

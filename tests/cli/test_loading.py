@@ -68,6 +68,42 @@ def test_an_app_is_found_in_a_package(folder: Path) -> None:
     assert "pack.jobs.send" in load_app("pack.jobs:app").tasks
 
 
+def package(folder: Path) -> None:
+    """`store`: its app, tasks in modules that the app does not import, and a module that must not be imported."""
+    declares = "from store.app import app\n@app.task\ndef work() -> None: ...\n"
+    modules = {
+        "__init__.py": "",
+        "app.py": "from holdfast import App\napp = App('sqlite:///own.db')\n",
+        "mail.py": declares,
+        "parts/__init__.py": "",
+        "parts/tasks.py": declares,
+        "parts/other.py": "raise SystemExit('imported')",
+        "tasks/__init__.py": "",
+        "tasks/night.py": declares,
+        "tasks/__main__.py": "raise SystemExit('imported')",
+    }
+    for name, text in modules.items():
+        (folder / "store" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "store" / name).write_text(text)
+
+
+def test_tasks_in_modules_that_the_app_does_not_import_are_imported_by_name(run: Run, folder: Path) -> None:
+    package(folder)
+    assert load_app("store.app:app").tasks == {}
+    refused = run("enqueue", "store.app:app", "work", "--import", "store.nothing", code=2)
+    assert "there is no module 'store.nothing'" in refused.stderr
+    run("enqueue", "store.app:app", "store.mail.work", "--import", "store.mail")
+    assert set(load_app("store.app:app").tasks) == {"store.mail.work"}
+
+
+def test_tasks_are_discovered_in_a_package(run: Run, folder: Path) -> None:
+    package(folder)
+    refused = run("enqueue", "store.app:app", "work", "--discover", "store.app", code=2)
+    assert "package 'store.app' has no module named tasks; name the modules with --import" in refused.stderr
+    run("enqueue", "store.app:app", "store.parts.tasks.work", "--discover", "store")
+    assert set(load_app("store.app:app").tasks) == {"store.parts.tasks.work", "store.tasks.night.work"}
+
+
 @pytest.mark.parametrize(
     ("ref", "said"),
     [

@@ -7,7 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -55,6 +58,43 @@ def test_from_enqueue_to_result(folder: Path) -> None:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 0
     assert (shown["state"], shown["result"], shown["attempt"]) == ("done", 3, 1)
+
+
+@pytest.mark.slow
+def test_a_worker_without_tasks_says_so_and_one_with_imports_runs_them_in_every_process(folder: Path) -> None:
+    """Slow: four programs are started, and a process for an isolated task."""
+    (folder / "plain.py").write_text("from holdfast import App\napp = App('sqlite:///jobs.db')\n")
+    (folder / "more").mkdir()
+    (folder / "more" / "tasks.py").write_text(
+        "from plain import app\n@app.task(isolate=True)\ndef double(n: int) -> int:\n    return 2 * n\n"
+    )
+    imports = ("--import", "more.tasks")
+    job_id = holdfast(folder, "enqueue", "plain:app", "double", "[21]", *imports).stdout.strip()
+    with open(folder / "empty.log", "w+") as log, started(folder, log, "worker", "plain:app"):
+        until_said(log, "has no tasks and will run no jobs")
+    with open(folder / "full.log", "w+") as log, started(folder, log, "worker", "plain:app", *imports):
+        assert until_done(folder, job_id)["result"] == 42
+        assert "has no tasks" not in Path(log.name).read_text()
+
+
+@contextmanager
+def started(folder: Path, log: IO[str], *words: str) -> Iterator[None]:
+    """A program that runs while the block does, and ends with 0 when it is told to."""
+    program = subprocess.Popen([sys.executable, "-m", "holdfast", *words], cwd=folder, stderr=log)
+    try:
+        yield
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(60) == 0
+    finally:
+        program.kill()
+        program.wait()
+
+
+def until_said(log: IO[str], words: str) -> None:
+    give_up = SystemClock().lease() + 60
+    while words not in Path(log.name).read_text():
+        assert SystemClock().lease() < give_up, Path(log.name).read_text()
+        pause(0.1)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from holdfast.alerts import Alert, declare
 from holdfast.alerts.messages import a_test
 from holdfast.alerts.rules import KINDS, Given
 from holdfast.cli.base import LOG_FORMAT, Command, Group, settings
-from holdfast.cli.loading import load_app
+from holdfast.cli.loading import import_options, named_app
 from holdfast.cli.screen import Column, show_json, show_table
 from holdfast.cli.types import ParamType, Text, Words, json_option
 from holdfast.clock import SystemClock
@@ -138,6 +138,7 @@ def alerts() -> None:
     """,
 )
 @click.argument("app", metavar="[APP]", required=False, type=Text())
+@import_options
 @alert_options
 @json_option
 @click.pass_context
@@ -150,7 +151,7 @@ def test(ctx: click.Context, /, app: str | None, as_json: bool, **given: Any) ->
     told = alerts_of(given)
     url = settings().db
     if app is not None:
-        found = load_app(app, settings().db_given)
+        found = named_app(app)
         told, url = (*found.alerts, *told), found.url
     channels = {channel.identity: channel for alert in told for channel in alert.channels}
     if not channels:

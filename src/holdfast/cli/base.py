@@ -32,6 +32,8 @@ class Settings:
 
     db_given: str | None = None  # on the command line, so it overrides the address that an App has
     verbosity: int = 0
+    imports: tuple[str, ...] = ()  # modules that declare tasks of the App
+    discover: tuple[str, ...] = ()  # packages whose modules named `tasks` do
 
     @property
     def db(self) -> str:

@@ -55,7 +55,7 @@ class Tasks:
         if setup.app is not None:
             from holdfast.cli.loading import load_app
 
-            self._app = inside.adopt(load_app(setup.app), setup.url)
+            self._app = inside.adopt(load_app(setup.app, imports=setup.imports), setup.url)
         elif setup.main:
             try:
                 multiprocessing.spawn.prepare(dict(setup.main))

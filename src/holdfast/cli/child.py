@@ -11,6 +11,7 @@ import os
 import select
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -34,7 +35,7 @@ def main() -> None:
     settings = _first_order(orders)
     options = msgspec.convert(settings["options"], WorkerOptions)
     logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)
-    app = _load(settings["app"], settings["db"])
+    app = _load(settings["app"], settings["db"], options.imports)
     ended, signals = os.pipe(), catch_signals()
     if not _opens(app, [orders, signals]):
         logging.shutdown()
@@ -76,10 +77,10 @@ def main() -> None:
     os._exit(codes[0] if codes else 1)  # a handler thread that would not stop must not keep us
 
 
-def _load(ref: str, url: str) -> App:
+def _load(ref: str, url: str, imports: Sequence[str]) -> App:
     """Import the app and give it the supervisor's store; if that cannot be, say why and end."""
     try:
-        app = load_app(ref)
+        app = load_app(ref, imports=imports)
         if app.url != url:  # a module may use the store while it is imported; then it can no longer be set
             app.url = url
         return app

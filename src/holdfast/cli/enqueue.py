@@ -8,8 +8,8 @@ import click
 
 from holdfast import insight
 from holdfast.app import App
-from holdfast.cli.base import Command, say, settings, show_log
-from holdfast.cli.loading import load_app
+from holdfast.cli.base import Command, say, show_log
+from holdfast.cli.loading import import_options, named_app
 from holdfast.cli.screen import clean, show_json
 from holdfast.cli.types import Duration, Json, Text, call_of, json_option
 from holdfast.core.policy import OnCrash
@@ -41,6 +41,7 @@ _CALL = (
 @click.option("--priority", type=int, help="Larger is sooner.")
 @click.option("--id", "job_id", type=Text(), help="Your own id; repeated, there is still one job.")
 @click.option("--on-crash", type=click.Choice(get_args(OnCrash)), help="When its worker dies; rollback: of a workflow.")
+@import_options
 @json_option
 def enqueue(
     app: str,
@@ -61,7 +62,7 @@ def enqueue(
     anything is stored.
     """
     show_log()
-    with load_app(app, settings().db_given) as found:
+    with named_app(app) as found:
         wanted = _task(found, task)
         args, kwargs = call_of(arguments, _CALL)
         sender = wanted.using(

@@ -9,7 +9,7 @@ import click
 from holdfast.app import App
 from holdfast.cli.base import Group
 from holdfast.cli.jobs import act_on, known, show_jobs
-from holdfast.cli.loading import opened_store
+from holdfast.cli.loading import import_options, opened_store
 from holdfast.cli.types import JobId, Json, Text, fence_option, json_option, limit_option, person, person_options
 from holdfast.core.acts import Answer
 from holdfast.core.records import Filter, Job
@@ -72,6 +72,7 @@ def approve(job_id: str, by: str | None, note: str | None, fence: int | None, as
     "--result", type=Json(_RESULT), default=..., metavar="JSON", help="What the task, or the open step, returned."
 )
 @click.option("--app", "app_ref", type=Text(), metavar="APP", help="Check the result against the task of this app.")
+@import_options
 @person_options
 @fence_option
 @json_option

@@ -1,23 +1,30 @@
-"""Find what a command works on: the user's App, named `module:name`, and a store that is already there."""
+"""Find what a command works on: the user's App, named `module:name`, its tasks, and a store that is already there."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from types import ModuleType
+from typing import Any, TypeVar
+
+import click
 
 from holdfast import insight
 from holdfast.app import App
-from holdfast.cli.base import say, settings, show_log
+from holdfast.cli.base import Settings, say, settings, show_log
 from holdfast.cli.screen import clean
+from holdfast.cli.types import Text
 from holdfast.errors import SchemaMismatch, StoreMissing, UsageError
 from holdfast.stores import open_store
 from holdfast.stores.protocol import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # --------------------------------------------------------------------------------------------- stores
 
@@ -71,7 +78,7 @@ def opened_app(ref: str | None = None) -> Iterator[App]:
 
     With `ref`, `module:name`, it is the user's own app on its own store, unless a flag said otherwise.
     """
-    own = None if ref is None else load_app(ref, settings().db_given)
+    own = None if ref is None else named_app(ref)
     if own is not None:
         settings().db_given = own.url
     with opened_store():
@@ -80,8 +87,75 @@ def opened_app(ref: str | None = None) -> Iterator[App]:
         yield app
 
 
-def load_app(ref: str, db: str | None = None) -> App:
+def import_options(command: F) -> F:
+    """Take the modules that declare tasks of the App; `named_app` imports them."""
+    for option in (
+        click.option(
+            "--discover",
+            type=Text(),
+            multiple=True,
+            metavar="PACKAGE",
+            envvar="HOLDFAST_DISCOVER",
+            expose_value=False,
+            callback=_note("discover"),
+            help="Import the modules below this package that are, or are in, one named tasks; may be repeated.",
+        ),
+        click.option(
+            "--import",
+            type=Text(),
+            multiple=True,
+            metavar="MODULE",
+            envvar="HOLDFAST_IMPORT",
+            expose_value=False,
+            callback=_note("imports"),
+            help="Import this module after APP, for the tasks that it declares; may be repeated.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _note(name: str) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], None]:
+    def note(ctx: click.Context, _: click.Parameter, value: tuple[str, ...]) -> None:
+        setattr(ctx.find_root().ensure_object(Settings), name, value)
+
+    return note
+
+
+def named_app(ref: str) -> App:
+    """Import the App that a command was given, on the store that a flag names, with the modules of `import_options`."""
+    return load_app(ref, settings().db_given, wanted_modules())
+
+
+def wanted_modules() -> tuple[str, ...]:
+    """Return the names of the modules that the command line wants imported: those named, and those discovered."""
+    told = settings()
+    return tuple(dict.fromkeys([*told.imports, *(name for package in told.discover for name in _discover(package))]))
+
+
+def _discover(package: str) -> list[str]:
+    """Name the modules below a package that are called `tasks`, or are in a package of that name.
+
+    Only the package itself is imported here.
+    """
+    found: list[str] = []
+    left = [(package, getattr(_import(package), "__path__", ()))]
+    while left:
+        name, folders = left.pop()
+        for each in pkgutil.iter_modules(folders, f"{name}."):
+            if "tasks" in each.name.split(".") and not each.name.endswith(".__main__"):
+                found.append(each.name)
+            if each.ispkg and (spec := each.module_finder.find_spec(each.name, None)) is not None:
+                left.append((each.name, spec.submodule_search_locations or ()))
+    if not found:
+        raise UsageError(f"package {package!r} has no module named tasks; name the modules with --import")
+    return sorted(found)
+
+
+def load_app(ref: str, db: str | None = None, imports: Sequence[str] = ()) -> App:
     """Import the App that `module:name` names, with the current folder on the path; give it the store `db`, if any.
+
+    Then import `imports`, which may declare tasks of it.
 
     Pass what a flag said, not $HOLDFAST_DB: that is what an App without an address of its own uses, here as in every
     other process of the user's, and must not part a worker from the programs that feed it.
@@ -101,6 +175,8 @@ def load_app(ref: str, db: str | None = None) -> App:
     if not isinstance(found, App):
         kind = type(found).__name__
         raise UsageError(f"{ref} is a {kind}, not a holdfast App{_apps_in(module, attribute, App)}")
+    for name in imports:
+        _import(name)
     if db is not None:
         found.url = db
     return found

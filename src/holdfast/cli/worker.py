@@ -13,7 +13,7 @@ import click
 from holdfast.app import App
 from holdfast.cli.alerts import alert_options, alerts_of
 from holdfast.cli.base import LOG_FORMAT, Command, settings
-from holdfast.cli.loading import load_app
+from holdfast.cli.loading import import_options, named_app, wanted_modules
 from holdfast.cli.types import Duration, Text, Words
 
 
@@ -22,10 +22,12 @@ from holdfast.cli.types import Duration, Text, Words
     epilog="""
     holdfast worker jobs:app
     holdfast worker jobs:app --queues mail,media --slots 8 --processes 2
+    holdfast worker shop.app:app --import shop.mail --discover shop.parts
     HOLDFAST_WORKER_SLOTS=8 holdfast worker jobs:app --db sqlite:///jobs.db
     """,
 )
 @click.argument("app", metavar="APP", type=Text())
+@import_options
 @click.option(
     "--queues", type=Words(), metavar="A,B", help="Serve only these.  [default: all that the app's tasks name]"
 )
@@ -93,7 +95,10 @@ def worker(
 ) -> None:
     """Run jobs.
 
-    APP is module:name, imported with the current folder on the path. SIGTERM or Ctrl-C ends it gracefully: no new jobs,
+    APP is module:name, imported with the current folder on the path. Its tasks are those that are declared when that
+    module, and those of --import and --discover, are loaded.
+
+    SIGTERM or Ctrl-C ends it gracefully: no new jobs,
     running ones may finish within the grace period, the rest is given back. A second one gives everything back at once.
     """
     from holdfast.alerts.teller import Teller
@@ -103,7 +108,7 @@ def worker(
     from holdfast.worker.supervisor import supervise
 
     told = settings()
-    found = load_app(app, told.db_given)
+    found = named_app(app)
     found.alerts = (*found.alerts, *alerts_of(given))
     options = WorkerOptions(
         queues=queues or (),
@@ -116,6 +121,7 @@ def worker(
         isolate=isolate,
         recycle_jobs=recycle_jobs,
         recycle_mb=recycle_mb,
+        imports=wanted_modules(),
         log_level="debug" if told.verbosity > 0 else "error" if told.verbosity < 0 else log_level.lower(),
     )
     logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)

@@ -11,7 +11,7 @@ from holdfast.app import App
 from holdfast.cli import story
 from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.jobs import act_on, known, show_jobs
-from holdfast.cli.loading import opened_app, opened_store
+from holdfast.cli.loading import import_options, opened_app, opened_store
 from holdfast.cli.screen import clean, show_json
 from holdfast.cli.types import (
     JobId,
@@ -249,6 +249,7 @@ def signal(
 @click.argument("arguments", metavar="[JSON]", type=Json(_CALL), required=False)
 @click.option("--from-step", "step", type=Text(), metavar="NAME", required=True, help="Where the new one begins.")
 @click.option("--app", "app_ref", type=Text(), metavar="APP", help="Check the arguments against the workflow of this.")
+@import_options
 @repeat_step_option
 @person_options
 @json_option

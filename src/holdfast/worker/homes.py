@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing.spawn
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.payload import JSON
@@ -28,13 +29,16 @@ def become_a_cell() -> None:
 class Homes:
     """The tasks of one worker.
 
-    `ref` is the `module:name` that the worker was started with: a cell imports the same. A worker that was built in
+    `ref` is the `module:name` that the worker was started with, `imports` are further modules with tasks of that app: a
+    cell imports the same. A worker that was built in
     code has none; then a cell imports the module in which the task's function stands.
 
     A worker that is `patient` claims no jobs of isolated tasks while no cell can be started: others may have them.
     """
 
-    def __init__(self, app: App, ref: str | None, *, worker_wide: bool, patient: bool = True) -> None:
+    def __init__(
+        self, app: App, ref: str | None, *, worker_wide: bool, patient: bool = True, imports: Sequence[str] = ()
+    ) -> None:
         if _is_a_cell:
             raise UsageError(
                 "no worker can be started in the process of an isolated task; if your program starts one while it is "
@@ -43,6 +47,7 @@ class Homes:
         self._app = app
         self._ref = ref
         self._patient = patient
+        self._imports = imports
         self._known: dict[str, wire.Home | None] = {}
         declared = [task for task in app.tasks.values() if task.isolate or worker_wide]
         self._names = list(app.tasks)
@@ -90,6 +95,7 @@ class Homes:
                 journal=self._app.journal,
                 own_codec=self._app.codec is not JSON,
                 log_level=min(logging.getLogger().getEffectiveLevel(), self._app.logger.getEffectiveLevel()),
+                imports=list(self._imports),
             )
         )
 

@@ -20,6 +20,7 @@ class WorkerOptions:
     grace_s: float = 0.0  # the reaper's patience beyond the end of a lease
     log_level: str = "info"
     isolate: bool = False  # every task, not only those that ask for it
+    imports: tuple[str, ...] = ()  # modules beside the app's own that declare tasks of it
     recycle_jobs: int = 1000  # a cell is replaced after so many,
     recycle_mb: int = 1024  # or when it holds so much memory after one
 

@@ -71,7 +71,9 @@ class Runner:
         stop_s: float = 2.0,
         flush_s: float = 5.0,
     ) -> None:
-        homes = Homes(app, app_ref, worker_wide=options.isolate, patient=not until_idle)  # raises before any start
+        homes = Homes(  # raises before any start
+            app, app_ref, worker_wide=options.isolate, patient=not until_idle, imports=options.imports
+        )
         self._app = app
         self._options = options
         self._store: Store = app.store
@@ -139,6 +141,12 @@ class Runner:
             "worker %s is ready: %d slots, queues %s, %d tasks",
             *(self.name, self._options.slots, ", ".join(self._queues), len(self._tasks)),
         )
+        if not self._tasks:
+            log.warning(
+                "worker %s has no tasks and will run no jobs; import the modules that declare them before it starts, "
+                "or name them: holdfast worker APP --import MODULE",
+                self.name,
+            )
         leave = self._leave
         try:
             with listening(self._app.logger.getChild("job")):

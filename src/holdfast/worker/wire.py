@@ -52,6 +52,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
     journal: str
     own_codec: bool  # the app has one that a new App would not
     log_level: int
+    imports: list[str] = []  # further modules that declare tasks of `app`
 
 
 class Run(msgspec.Struct, frozen=True, tag=True):
