@@ -699,11 +699,25 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         SQLITE,
     ),
     (
-        "a newer schema is used",
+        "a schema that is too new is used",
         "stores/sqlite/store.py",
-        "if found.found > found.wanted:",
+        "if found.is_too_new:",
         "if False:",
         (*STORE, *SQLITE),
+    ),
+    (
+        "a program that is too old may start a worker",
+        "stores/sqlite/store.py",
+        "if (schema := self._schema(db)).is_too_new:",
+        "if (schema := self._schema(db)).is_stale:",
+        ("tests/stores/test_migrations.py",),
+    ),
+    (
+        "a page of a migration is done twice",
+        "stores/sqlite/store.py",
+        "progress = after",
+        "progress = Progress(after.pieces)",
+        ("tests/stores/test_migrations.py",),
     ),
     (
         "a silent worker of another boot is dead at once",

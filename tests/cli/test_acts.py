@@ -10,11 +10,14 @@ import pytest
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
 from holdfast.stores.protocol import Store
+from holdfast.stores.sql import parse_migration
 from holdfast.stores.sqlite import store as sqlite
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run, lose
 from tests.factory import add, job_in, row, start
+
+NEW = "CREATE TABLE holdfast_new (x);"
 
 
 @pytest.mark.parametrize("state", [State.HELD, State.DEAD, State.CANCELLED])
@@ -185,7 +188,7 @@ def test_migrate_brings_an_old_store_up_to_date(
     run: Run, store: Store, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = len(sqlite._MIGRATIONS)
-    monkeypatch.setattr(sqlite, "_MIGRATIONS", [*sqlite._MIGRATIONS, (old + 1, "CREATE TABLE holdfast_new (x);")])
+    monkeypatch.setattr(sqlite, "_MIGRATIONS", [*sqlite._MIGRATIONS, parse_migration(old + 1, NEW)])
     status = run("db", "status", "--json", code=4)
     assert (json.loads(status.stdout)["schema"], json.loads(status.stdout)["schema_wanted"]) == (old, old + 1)
     assert run("db", "migrate").stdout == f"{url} migrated from schema {old} to {old + 1}\n"
@@ -197,7 +200,7 @@ def test_init_and_migrate_print_the_schema_as_json(run: Run, url: str, monkeypat
     assert run.json("db", "init", "--db", url) == {"url": url, "schema": wanted, "schema_before": 0}
     assert run.json("db", "init", "--db", url) == {"url": url, "schema": wanted, "schema_before": wanted}
     new = wanted + 1
-    monkeypatch.setattr(sqlite, "_MIGRATIONS", [*sqlite._MIGRATIONS, (new, "CREATE TABLE holdfast_new (x);")])
+    monkeypatch.setattr(sqlite, "_MIGRATIONS", [*sqlite._MIGRATIONS, parse_migration(new, NEW)])
     assert run.json("db", "migrate", "--db", url) == {"url": url, "schema": new, "schema_before": wanted}
     status = run.json("db", "status", "--db", url)
     assert status["schema"] == status["schema_wanted"] == new

@@ -108,9 +108,9 @@ def test_a_schema_that_does_not_fit(run: Run, folder: Path, store: Store) -> Non
         db.execute("UPDATE holdfast_meta SET value = '1' WHERE name = 'schema'")
         [finding] = run.json("doctor", code=7)["findings"]
         assert (finding["title"], finding["fix"]) == ("The schema is old", "holdfast db migrate")
-        db.execute("UPDATE holdfast_meta SET value = '999' WHERE name = 'schema'")
+        db.execute("UPDATE holdfast_meta SET value = '999' WHERE name IN ('schema', 'works_with')")
         [finding] = run.json("doctor", code=7)["findings"]
-        assert (finding["title"], finding["fix"]) == ("The schema is newer than this program", "upgrade Holdfast")
+        assert (finding["title"], finding["fix"]) == ("The schema is too new for this program", "upgrade Holdfast")
     sqlite3.connect(folder / "other.db").close()
     (folder / "other.db").touch()
     [finding] = run.json("doctor", "--db", "sqlite:///other.db", code=7)["findings"]

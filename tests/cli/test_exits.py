@@ -11,6 +11,7 @@ from holdfast import errors
 from holdfast.cli.exits import Exit, code_of
 from holdfast.core.machine import State
 from holdfast.stores.protocol import Store
+from holdfast.stores.sql import parse_migration
 from holdfast.stores.sqlite import store as sqlite
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run, lose
@@ -95,9 +96,9 @@ def test_a_file_that_is_no_database_is_3(run: Run, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [*READS, *ACTS])
-def test_a_newer_schema_is_4(run: Run, store: Store, folder: Path, command: tuple[str, ...]) -> None:
+def test_a_schema_that_is_too_new_is_4(run: Run, store: Store, folder: Path, command: tuple[str, ...]) -> None:
     with sqlite3.connect(folder / "jobs.db") as db:
-        db.execute("UPDATE holdfast_meta SET value = '99' WHERE name = 'schema'")
+        db.execute("UPDATE holdfast_meta SET value = '99' WHERE name IN ('schema', 'works_with')")
     db.close()
     assert "upgrade" in run(*command, code=4).stderr
 
@@ -106,7 +107,8 @@ def test_a_newer_schema_is_4(run: Run, store: Store, folder: Path, command: tupl
 def test_an_older_schema_is_4_and_says_how_to_migrate(
     run: Run, store: Store, url: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "_MIGRATIONS", [*sqlite._MIGRATIONS, (2, "CREATE TABLE holdfast_new (x);")])
+    new = parse_migration(2, "CREATE TABLE holdfast_new (x);")
+    monkeypatch.setattr(sqlite, "_MIGRATIONS", [*sqlite._MIGRATIONS, new])
     assert f"holdfast db migrate --db {url}" in run(*command, code=4).stderr
 
 

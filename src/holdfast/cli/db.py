@@ -14,7 +14,7 @@ from holdfast.cli.screen import Progress, clean, show_json
 from holdfast.cli.types import Words, json_option, older_than_option
 from holdfast.core.machine import ENDED, State
 from holdfast.stores import open_store
-from holdfast.stores.protocol import Store
+from holdfast.stores.protocol import Schema, Store
 
 _PAGE = 1000
 _ENDED = tuple(state.value for state in State if state in ENDED)
@@ -56,9 +56,9 @@ def _migrate(store: Store, as_json: bool) -> None:
     shown = insight.shown_url(store.url)
     url = clean(shown)
     if as_json:
-        show_json({"url": shown, "schema": before.wanted, "schema_before": before.found})
-    elif before.found == before.wanted:
-        acknowledge(f"{url} is up to date (schema {before.wanted})")
+        show_json({"url": shown, "schema": max(before.found, before.wanted), "schema_before": before.found})
+    elif before.found >= before.wanted:
+        acknowledge(f"{url} is up to date (schema {before.found})")
     elif before.found == 0:
         acknowledge(f"{url} made (schema {before.wanted})")
     else:
@@ -77,9 +77,10 @@ def status(as_json: bool) -> None:
     show_log()
     store = open_existing()
     try:
-        found, wanted = store.schema()
+        schema = store.schema()
+        found, wanted = schema.found, schema.wanted
         view: dict[str, Any] = {"url": insight.shown_url(store.url), "schema": found, "schema_wanted": wanted}
-        if found != wanted:
+        if schema.is_stale or schema.is_too_new:
             if as_json and found:
                 show_json({**view, "jobs": None, "workers": None, "paused": None})
             require_schema(store)
@@ -90,7 +91,7 @@ def status(as_json: bool) -> None:
         show_json(view)
         return
     jobs = ", ".join(f"{number} {state}" for state, number in view["jobs"].items() if number) or "none"
-    rows = [("store", view["url"]), ("schema", f"{found}, up to date"), ("jobs", jobs), ("workers", view["workers"])]
+    rows = [("store", view["url"]), ("schema", _standing(schema)), ("jobs", jobs), ("workers", view["workers"])]
     if view["paused"]:
         rows.append(("paused", ", ".join(view["paused"])))
     for name, value in rows:
@@ -146,6 +147,12 @@ def prune(older_than: float, states: tuple[str, ...], as_json: bool) -> None:
         acknowledge(f"{number} deleted")
     if not number:
         say(f"No {' or '.join(states)} job ended longer than {insight.duration(older_than)} ago.")
+
+
+def _standing(schema: Schema) -> str:
+    if schema.found == schema.wanted:
+        return f"{schema.found}, up to date"
+    return f"{schema.found}; this program knows {schema.wanted}, and may go on"
 
 
 def purge(store: Store, states: list[State], older_than_s: float) -> int:

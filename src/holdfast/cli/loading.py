@@ -22,7 +22,7 @@ from holdfast.cli.screen import clean
 from holdfast.cli.types import Text
 from holdfast.errors import SchemaMismatch, StoreMissing, UsageError
 from holdfast.stores import open_store
-from holdfast.stores.protocol import Store
+from holdfast.stores.protocol import Store, schema_too_new
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,17 +50,18 @@ def open_existing() -> Store:
 
 
 def require_schema(store: Store) -> None:
-    """Raise unless the store's schema is the one that this program knows."""
-    found, wanted = store.schema()
+    """Raise unless this program can work on the store's schema."""
+    schema = store.schema()
     url = insight.shown_url(store.url)
-    if found == 0:
+    if schema.found == 0:
         raise StoreMissing(f"there is no Holdfast store in {url}; make one with `holdfast db init --db {url}`")
-    if found < wanted:
+    if schema.is_too_new:
+        raise schema_too_new(url, schema)
+    if schema.is_stale:
         raise SchemaMismatch(
-            f"{url} has schema {found}, and this program needs {wanted}; run `holdfast db migrate --db {url}`"
+            f"{url} has schema {schema.found}, and this program needs {schema.wanted}; "
+            f"run `holdfast db migrate --db {url}`"
         )
-    if found > wanted:
-        raise SchemaMismatch(f"{url} has schema {found}, and this program knows only {wanted}; upgrade Holdfast")
 
 
 def suggest_task(store: Store, task: str | None, states: Sequence[str] = ()) -> None:

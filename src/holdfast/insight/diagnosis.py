@@ -28,7 +28,7 @@ from holdfast.insight.views import all_jobs, queue_views, totals
 from holdfast.insight.words import counted, listed, moment
 from holdfast.insight.zombies import look_back
 from holdfast.reaper import reap
-from holdfast.stores.protocol import Store
+from holdfast.stores.protocol import Schema, Store, schema_too_new
 from holdfast.stores.urls import shown_url
 
 DAY_S = 86_400.0
@@ -44,11 +44,11 @@ _TASKS_NAMED = 3  # with a command for each
 
 def diagnose(store: Store, clock: Clock, app: App | None = None) -> Iterator[Finding]:
     """Check everything; with `app` also whether it knows the tasks of the jobs in its queues."""
-    found, wanted = store.schema()
-    if found != wanted:
-        yield _schema(store, found, wanted)
+    schema = store.schema()
+    if schema.is_stale or schema.is_too_new:
+        yield _misfit(store, schema)
         return  # nothing else can be read
-    yield ok("The schema is current", f"version {found}, in {shown_url(store.url)}")
+    yield _schema(store, schema)
     yield _writes(store)
     yield from of_the_medium(store)
     queues = queue_views(store)
@@ -63,14 +63,22 @@ def diagnose(store: Store, clock: Clock, app: App | None = None) -> Iterator[Fin
     yield _retention(store)
 
 
-def _schema(store: Store, found: int, wanted: int) -> Finding:
+def _misfit(store: Store, schema: Schema) -> Finding:
     where = shown_url(store.url)
-    if not found:
+    if not schema.found:
         return problem("There is no store here", f"{where} has no tables of Holdfast", "make one: holdfast db init")
-    evidence = f"{where} has version {found}; this program needs {wanted}"
-    if found > wanted:
-        return problem("The schema is newer than this program", evidence, "upgrade Holdfast")
+    evidence = f"{where} has version {schema.found}; this program needs {schema.wanted}"
+    if schema.is_too_new:
+        return problem("The schema is too new for this program", str(schema_too_new(where, schema)), "upgrade Holdfast")
     return problem("The schema is old", evidence, "holdfast db migrate")
+
+
+def _schema(store: Store, schema: Schema) -> Finding:
+    where = shown_url(store.url)
+    if schema.found > schema.wanted:
+        evidence = f"{where} has version {schema.found}; this program knows {schema.wanted}, and may go on"
+        return ok("The schema is newer than this program", evidence)
+    return ok("The schema is current", f"version {schema.found}, in {where}")
 
 
 def _writes(store: Store) -> Finding:

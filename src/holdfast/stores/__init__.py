@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.clock import Clock
 from holdfast.errors import SchemaMismatch, StoreUnsupported
-from holdfast.stores.protocol import Store
+from holdfast.stores.protocol import Store, schema_too_new
 from holdfast.stores.urls import check_url
 
 
@@ -32,7 +32,9 @@ def fit(store: Store, *, migrate: bool) -> None:
         store.migrate()
         return
     schema = store.schema()
-    if schema.found != schema.wanted:
+    if schema.is_too_new:
+        raise schema_too_new(store.url, schema)
+    if schema.is_stale:
         command = "migrate" if schema.found else "init"
         raise SchemaMismatch(
             f"the store's schema is version {schema.found}, this program wants {schema.wanted}; "

@@ -34,7 +34,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Verdict
-from holdfast.errors import DutyLost
+from holdfast.errors import DutyLost, SchemaMismatch
 
 DECLARED_EVERY_S = 30.0  # how often at most `declare(again=True)` writes
 
@@ -58,10 +58,32 @@ class Answer(StrEnum):
 
 
 class Schema(NamedTuple):
-    """The version of a store's schema and the one that this program wants. `found` 0: nothing there yet."""
+    """The version of a store's schema and the one that this program wants. `found` 0: nothing there yet.
+
+    `works_with`: the version that a program must know at least to work on this schema.
+    """
 
     found: int
     wanted: int
+    works_with: int = 0
+
+    @property
+    def is_stale(self) -> bool:
+        """Say whether the schema lacks what this program needs."""
+        return self.found < self.wanted
+
+    @property
+    def is_too_new(self) -> bool:
+        """Say whether this program is too old for the schema. A newer schema that only has more in it is fine."""
+        return self.wanted < self.works_with
+
+
+def schema_too_new(url: str, schema: Schema) -> SchemaMismatch:
+    """Say, for every store with the same words, that this program is too old."""
+    return SchemaMismatch(
+        f"{url} has schema {schema.found}, for programs that know {schema.works_with} or newer; this Holdfast knows "
+        f"{schema.wanted}: upgrade it"
+    )
 
 
 def duty_lost(duty: Duty | None) -> DutyLost:
@@ -238,7 +260,10 @@ class Store(Protocol):
         ...
 
     def enroll(self, worker: Worker) -> None:
-        """Take the worker's liveness lock, then write its row. Its id must be new."""
+        """Take the worker's liveness lock, then write its row. Its id must be new.
+
+        Raises `SchemaMismatch` when this program is too old for the schema.
+        """
         ...
 
     def retire(self, worker_id: str, cause: str, under: Duty | None = None) -> bool:
@@ -381,7 +406,8 @@ class Store(Protocol):
         ...
 
     def migrate(self) -> Schema:
-        """Bring the schema up to date, under a lock; return what was found before. Safe to run from many at once."""
+        """Bring the schema up to date, in short transactions; return what was found before. Safe to run from many at
+        once, and to repeat after it was killed. Raises `SchemaMismatch` when this program is too old for the schema."""
         ...
 
     def check(self) -> list[str]:

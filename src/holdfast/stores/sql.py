@@ -2,15 +2,62 @@
 
 A query file holds statements under `-- name: verb` headers, in the order of the protocol's verbs. Parameters are
 named; nothing is ever put together from strings.
+
+A migration is a numbered file. A program's version, in the eyes of a store, is the last migration that it knows. The
+first line says which programs may go on working on the new schema:
+
+    -- works with: 8
+
+Programs that know migration 8 may go on, older ones may not. A migration that only adds (a column with a default, a
+table, a view) repeats the number of the migration before it. One that programs of today cannot live with names its own
+number: then the store refuses the claims of older workers, waits until nothing runs under them, and only then begins.
+
+A migration is one transaction, unless it is cut into pieces, each a transaction of its own. A line `-- piece` begins
+another one. A line `-- pages of job` (or `journal`) begins a piece that changes the rows of that table page by page:
+one statement, with the parameters `after` and `upto`, for the rows with `after < seq <= upto`. The store remembers
+which pieces and pages are done, so a migration that was killed goes on where it stood. No piece may hold a lock on a
+table with a million rows for longer than a beat.
 """
 
 from __future__ import annotations
 
 import re
 from importlib import resources
+from typing import NamedTuple
+
+PAGE = 5_000  # so many rows of a table are changed in one transaction of a migration
 
 _HEADER = re.compile(r"^-- name: ([a-z_]+)$", re.MULTILINE)
 _MIGRATION = re.compile(r"(\d{4})_[a-z_]+\.sql")
+_WORKS_WITH = re.compile(r"-- works with: (\d+)\n")
+_PIECE = re.compile(r"^-- (?:piece|pages of ([a-z]+))$", re.MULTILINE)
+
+
+class Piece(NamedTuple):
+    """One transaction of a migration; with `table`, one for each page of its rows."""
+
+    script: str
+    table: str | None = None
+
+
+class Migration(NamedTuple):
+    """One numbered migration. `works_with`: the last migration that a program must know to go on working after it."""
+
+    number: int
+    works_with: int
+    pieces: tuple[Piece, ...]
+
+
+class Progress(NamedTuple):
+    """How far a migration has come: the pieces that are done, and the last row of the piece that goes by pages."""
+
+    pieces: int = 0
+    after: int = 0
+
+    def page(self, end: int | None) -> tuple[int, Progress]:
+        """Return the last row of the next page, and the progress after it. `end`: the last row of the table."""
+        upto = min(self.after + PAGE, end or 0)
+        return upto, Progress(self.pieces, upto) if upto < (end or 0) else Progress(self.pieces + 1)
 
 
 def load_queries(package: str, file: str = "queries.sql") -> dict[str, str]:
@@ -23,13 +70,21 @@ def load_queries(package: str, file: str = "queries.sql") -> dict[str, str]:
     return {name: body.strip() for name, body in zip(names, bodies, strict=True)}
 
 
-def load_migrations(package: str) -> list[tuple[int, str]]:
+def load_migrations(package: str) -> list[Migration]:
     """Return the numbered migrations of a package, in order, without gaps."""
     found = []
     for file in (resources.files(package) / "migrations").iterdir():
         if match := _MIGRATION.fullmatch(file.name):
-            found.append((int(match[1]), file.read_text("utf-8")))
+            found.append(parse_migration(int(match[1]), file.read_text("utf-8")))
     found.sort()
-    if [number for number, _ in found] != list(range(1, len(found) + 1)):
+    if [each.number for each in found] != list(range(1, len(found) + 1)):
         raise ValueError(f"{package}/migrations: the numbers have gaps")
     return found
+
+
+def parse_migration(number: int, text: str) -> Migration:
+    """Read one migration. Without a first line that says so, no older program may work after it."""
+    header = _WORKS_WITH.match(text)
+    parts = _PIECE.split(text)
+    pieces = [Piece(parts[0]), *(Piece(script, table) for table, script in zip(parts[1::2], parts[2::2], strict=True))]
+    return Migration(number, int(header[1]) if header else number, tuple(pieces))

@@ -691,10 +691,10 @@ UPDATE {schema}.worker SET server = %(server)s WHERE id = %(id)s AND gone_at IS 
 
 -- name: enroll
 INSERT INTO {schema}.worker (
-    id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, server
+    id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, schema, started_at, beat_at, server
 )
 SELECT %(id)s, %(name)s, %(host)s, %(pid)s, %(boot_id)s, %(supervisor)s, %(queues)s::json, %(slots)s, %(beat_s)s,
-    %(version)s, clock.wall, clock.wall, %(server)s
+    %(version)s, %(schema)s, clock.wall, clock.wall, %(server)s
 FROM (SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall) AS clock;
 
 -- name: retire
@@ -1198,7 +1198,8 @@ SELECT EXISTS (
 );
 
 -- name: schema
-SELECT value FROM {schema}.meta WHERE name = 'schema';
+SELECT (SELECT value::integer FROM {schema}.meta WHERE name = 'schema'),
+    (SELECT value::integer FROM {schema}.meta WHERE name = 'works_with');
 
 -- name: identity
 SELECT value FROM {schema}.meta WHERE name = 'identity';
@@ -1214,8 +1215,28 @@ SELECT to_regnamespace(%(schema)s) IS NOT NULL;
 CREATE SCHEMA IF NOT EXISTS {schema};
 
 -- name: migrate
-INSERT INTO {schema}.meta (name, value) VALUES ('schema', %(version)s)
+INSERT INTO {schema}.meta (name, value) VALUES ('schema', %(version)s), ('works_with', %(works_with)s)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: migrate_limits
+-- Nobody may wait behind us for longer than this: a piece that does not get its lock is tried again.
+SELECT set_config('lock_timeout', '500ms', true), set_config('statement_timeout', '60s', true);
+
+-- name: migrate_progress
+SELECT pieces, after FROM {schema}.migration;
+
+-- name: migrate_on
+INSERT INTO {schema}.migration (number, pieces, after) VALUES (%(number)s, %(pieces)s, %(after)s)
+ON CONFLICT (number) DO UPDATE SET pieces = excluded.pieces, after = excluded.after;
+
+-- name: migrate_done
+DELETE FROM {schema}.migration;
+
+-- name: migrate_end_job
+SELECT max(seq) FROM {schema}.job;
+
+-- name: migrate_end_journal
+SELECT max(seq) FROM {schema}.journal;
 
 -- name: check
 -- Jobs that run under a worker without a row.

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from psycopg import errors
 
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import Clock, SystemClock, pause
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import (
     BeatAnswer,
@@ -32,10 +32,10 @@ from holdfast.core.verdict import Verdict
 from holdfast.errors import (
     KeyTaken,
     Refused,
-    SchemaMismatch,
     StoreLost,
     StoreMissing,
     StoreReadOnly,
+    StoreUnavailable,
     WorkerGone,
 )
 from holdfast.points import point
@@ -50,10 +50,11 @@ from holdfast.stores.postgres.lifeline import BELIEVE_S, Lifeline
 from holdfast.stores.postgres.schedules import Schedules
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
 from holdfast.stores.postgres.workflows import Workflows
-from holdfast.stores.protocol import Added, Answer, Schema, duty_lost
-from holdfast.stores.sql import load_migrations
+from holdfast.stores.protocol import Added, Answer, Schema, duty_lost, schema_too_new
+from holdfast.stores.sql import Progress, load_migrations
 
 _MIGRATIONS = load_migrations("holdfast.stores.postgres")
+_MIGRATE_S = 60.0  # how long a piece of a migration is tried while others hold locks on its tables
 _CLOCK_S = 5.0  # how long the difference to the server's clock is believed
 
 
@@ -205,6 +206,7 @@ class PostgresStore(Schedules, Workflows):
             **{name: getattr(worker, name) for name in ("id", "name", "host", "pid", "boot_id", "supervisor")},
             **{name: getattr(worker, name) for name in ("slots", "beat_s", "version")},
             "queues": codec.encode(worker.queues).decode(),
+            "schema": len(_MIGRATIONS),
             "wall": self._wall(),
             "server": self._lifeline.hold(worker.id),
         }
@@ -220,6 +222,8 @@ class PostgresStore(Schedules, Workflows):
                 # Otherwise the try before has written it, and its answer was lost.
 
         try:
+            if (schema := self.schema()).is_too_new:
+                raise schema_too_new(self.url, schema)
             self._check_same()
             self._db.run(write)
         except BaseException as error:  # every new try has a new id, and would leave one more lock behind
@@ -352,10 +356,19 @@ class PostgresStore(Schedules, Workflows):
         found = self.schema()
         if found.found == 0 and not self._create:
             raise StoreMissing(f"there is no store at {self.url} (schema {self._db.options.schema})")
-        if found.found < found.wanted:
-            found = self._db.run(self._migrate)
-        if found.found > found.wanted:
-            raise SchemaMismatch(f"{self.url} has schema {found.found}; this Holdfast knows {found.wanted}: upgrade it")
+        give_up_at = self._clock.lease() + _MIGRATE_S
+        while found.is_stale:
+            try:
+                if not self._db.run(self._migrates):
+                    break
+                point("migrate.between")
+                give_up_at = self._clock.lease() + _MIGRATE_S
+            except StoreUnavailable as error:  # somebody holds a lock on a table that this piece changes
+                if not isinstance(error.__cause__, errors.LockNotAvailable) or self._clock.lease() > give_up_at:
+                    raise
+                pause(0.25)
+        if found.is_too_new:
+            raise schema_too_new(self.url, found)
         return found
 
     def check(self) -> list[str]:
@@ -399,18 +412,38 @@ class PostgresStore(Schedules, Workflows):
         if notes:
             self._db.run(lambda db: batch.write_notes(self._db, db, notes, self._wall()))
 
-    def _migrate(self, db: Cursor) -> Schema:
+    def _migrates(self, db: Cursor) -> bool:
+        """Do one piece of the next migration, or one page of it, in a transaction; False when there is none left."""
         with db.connection.transaction():
             db.execute(self._db["migrate_lock"], {"schema": self._db.options.schema})
             found = self._schema(db)  # another process may have been first
+            if not found.is_stale:
+                return False
             if found.found == 0:
                 self._make_schema(db)
-            for number, script in _MIGRATIONS[found.found :]:
+            db.execute(self._db["migrate_limits"])
+            migration = _MIGRATIONS[found.found]
+            progress = Progress()
+            if len(migration.pieces) > 1 and (row := db.execute(self._db["migrate_progress"]).fetchone()) is not None:
+                progress = Progress(*row)
+            piece = migration.pieces[progress.pieces]
+            if piece.table is None:
                 with in_its_own_time(db):
-                    db.execute(self._db.script(script))
-                point("migrate.middle")
-                db.execute(self._db["migrate"], {"version": str(number)})
-        return found
+                    db.execute(self._db.script(piece.script))
+                progress = Progress(progress.pieces + 1)
+            else:
+                upto, after = progress.page(self._db.row(db.execute(self._db[f"migrate_end_{piece.table}"]))[0])
+                db.execute(self._db.script(piece.script), {"after": progress.after, "upto": upto})
+                progress = after
+            point("migrate.middle")
+            ended = progress.pieces == len(migration.pieces)
+            if ended:
+                versions = {"version": str(migration.number), "works_with": str(migration.works_with)}
+                db.execute(self._db["migrate"], versions)
+            if len(migration.pieces) > 1:
+                values = {"number": migration.number, "pieces": progress.pieces, "after": progress.after}
+                db.execute(self._db["migrate_done" if ended else "migrate_on"], values)
+        return True
 
     def _make_schema(self, db: Cursor) -> None:
         """Make the schema, unless somebody who may has made it for us."""
@@ -430,8 +463,8 @@ class PostgresStore(Schedules, Workflows):
         row = db.execute(self._db["schema_exists"], {"schema": self._db.options.schema}).fetchone()
         if row is None or not row[0]:
             return Schema(0, len(_MIGRATIONS))
-        row = db.execute(self._db["schema"]).fetchone()
-        return Schema(int(row[0]) if row else 0, len(_MIGRATIONS))
+        found, works_with = self._db.row(db.execute(self._db["schema"]))
+        return Schema(found or 0, len(_MIGRATIONS), works_with or found or 0)
 
     def _after_fork(self) -> None:
         self._lifeline.forget()

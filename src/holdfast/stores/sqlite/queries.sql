@@ -397,10 +397,11 @@ WHERE gone_at IS NULL OR running > 0;
 
 -- name: enroll
 INSERT INTO holdfast_worker (
-    id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, lock_inode
+    id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, schema, started_at, beat_at, lock_inode
 )
 VALUES (
-    :id, :name, :host, :pid, :boot_id, :supervisor, :queues, :slots, :beat_s, :version, :wall, :wall, :lock_inode
+    :id, :name, :host, :pid, :boot_id, :supervisor, :queues, :slots, :beat_s, :version, :schema, :wall, :wall,
+    :lock_inode
 );
 
 -- name: retire
@@ -707,14 +708,31 @@ ORDER BY run_at
 LIMIT 1;
 
 -- name: schema
-SELECT value FROM holdfast_meta WHERE name = 'schema';
+SELECT (SELECT CAST(value AS INTEGER) FROM holdfast_meta WHERE name = 'schema'),
+    (SELECT CAST(value AS INTEGER) FROM holdfast_meta WHERE name = 'works_with');
 
 -- name: schema_exists
 SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'holdfast_meta';
 
 -- name: migrate
-INSERT INTO holdfast_meta (name, value) VALUES ('schema', :version)
+INSERT INTO holdfast_meta (name, value) VALUES ('schema', :version), ('works_with', :works_with)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: migrate_progress
+SELECT pieces, after FROM holdfast_migration;
+
+-- name: migrate_on
+INSERT INTO holdfast_migration (number, pieces, after) VALUES (:number, :pieces, :after)
+ON CONFLICT (number) DO UPDATE SET pieces = excluded.pieces, after = excluded.after;
+
+-- name: migrate_done
+DELETE FROM holdfast_migration;
+
+-- name: migrate_end_job
+SELECT max(seq) FROM holdfast_job;
+
+-- name: migrate_end_journal
+SELECT max(seq) FROM holdfast_journal;
 
 -- name: check
 -- Jobs that run under a worker without a row.

@@ -30,7 +30,6 @@ from holdfast.core.verdict import Verdict
 from holdfast.errors import (
     KeyTaken,
     Refused,
-    SchemaMismatch,
     StoreReadOnly,
     StoreUnavailable,
     StoreUnsupported,
@@ -38,8 +37,8 @@ from holdfast.errors import (
 )
 from holdfast.points import point
 from holdfast.stores import codec
-from holdfast.stores.protocol import Added, Answer, Schema
-from holdfast.stores.sql import load_migrations
+from holdfast.stores.protocol import Added, Answer, Schema, schema_too_new
+from holdfast.stores.sql import Progress, load_migrations
 from holdfast.stores.sqlite import batch, condition, liveness
 from holdfast.stores.sqlite.batch import Q
 from holdfast.stores.sqlite.bell import Bell
@@ -185,11 +184,14 @@ class SqliteStore(Schedules, Workflows):
             **{name: getattr(worker, name) for name in ("id", "name", "host", "pid", "boot_id", "supervisor")},
             **{name: getattr(worker, name) for name in ("slots", "beat_s", "version")},
             "queues": codec.encode(worker.queues).decode(),
+            "schema": len(_MIGRATIONS),
             "wall": self._clock.wall(),
             "lock_inode": self._take_lock(worker.id),
         }
         try:
             with self._db.writing() as db:
+                if (schema := self._schema(db)).is_too_new:
+                    raise schema_too_new(str(self._db.options.path), schema)
                 db.execute(Q["enroll"], values)
         except BaseException:  # every new try has a new id, and would leave one more lock behind
             with contextlib.suppress(OSError):
@@ -336,17 +338,10 @@ class SqliteStore(Schedules, Workflows):
         found = self.schema()
         if found.found < found.wanted:
             self._use_wal()
-            with self._db.writing(busy_s=60) as db:
-                found = self._schema(db)  # another process may have been first
-                for number, script in _MIGRATIONS[found.found :]:
-                    for statement in _statements(script):
-                        db.execute(statement)
-                    point("migrate.middle")
-                    db.execute(Q["migrate"], {"version": str(number)})
-        if found.found > found.wanted:
-            raise SchemaMismatch(
-                f"{self._db.options.path} has schema {found.found}; this Holdfast knows {found.wanted}: upgrade it"
-            )
+            while self._migrates():
+                point("migrate.between")
+        if found.is_too_new:
+            raise schema_too_new(str(self._db.options.path), found)
         return found
 
     def check(self) -> list[str]:
@@ -420,8 +415,36 @@ class SqliteStore(Schedules, Workflows):
     def _schema(self, db: sqlite3.Connection) -> Schema:
         if db.execute(Q["schema_exists"]).fetchone() is None:
             return Schema(0, len(_MIGRATIONS))
-        row = db.execute(Q["schema"]).fetchone()
-        return Schema(int(row[0]) if row else 0, len(_MIGRATIONS))
+        found, works_with = db.execute(Q["schema"]).fetchone()
+        return Schema(found or 0, len(_MIGRATIONS), works_with or found or 0)
+
+    def _migrates(self) -> bool:
+        """Do one piece of the next migration, or one page of it, in a transaction; False when there is none left."""
+        with self._db.writing(busy_s=60) as db:
+            found = self._schema(db)  # another process may have been first
+            if not found.is_stale:
+                return False
+            migration = _MIGRATIONS[found.found]
+            progress = Progress()
+            if len(migration.pieces) > 1 and (row := db.execute(Q["migrate_progress"]).fetchone()) is not None:
+                progress = Progress(*row)
+            piece = migration.pieces[progress.pieces]
+            if piece.table is None:
+                for statement in _statements(piece.script):
+                    db.execute(statement)
+                progress = Progress(progress.pieces + 1)
+            else:
+                upto, after = progress.page(db.execute(Q[f"migrate_end_{piece.table}"]).fetchone()[0])
+                db.execute(piece.script, {"after": progress.after, "upto": upto})
+                progress = after
+            point("migrate.middle")
+            ended = progress.pieces == len(migration.pieces)
+            if ended:
+                db.execute(Q["migrate"], {"version": str(migration.number), "works_with": str(migration.works_with)})
+            if len(migration.pieces) > 1:
+                values = {"number": migration.number, "pieces": progress.pieces, "after": progress.after}
+                db.execute(Q["migrate_done" if ended else "migrate_on"], values)
+        return True
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -1,0 +1,149 @@
+"""Migrations: which programs may go on, in pieces, killed and repeated."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import SchemaMismatch
+from holdfast.stores.protocol import Store
+from holdfast.stores.sql import PAGE, Migration, Piece, Progress, load_migrations, parse_migration
+from holdfast.stores.sqlite import store as sqlite
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.testing import FakeClock
+from tests.factory import add, claim, enrol
+
+# The migrations of the first store that people had, and their text in one number: what is landed never changes.
+LANDED = {
+    "holdfast.stores.sqlite": (8, "dfaa294c90d5d1c0544602d7a06a4873ccb6b7b834846769094f0154b9ac0170"),
+    "holdfast.stores.postgres": (9, "3c7faa985909eb18f8c6ee1089e620db5d809425ef1e238523de2cbfbb121507"),
+}
+
+
+# ------------------------------------------------------------------------------------------ the format
+
+
+@pytest.mark.parametrize("package", LANDED)
+def test_a_landed_migration_never_changes(package: str) -> None:
+    last, text = LANDED[package]
+    files = sorted((resources.files(package) / "migrations").iterdir(), key=lambda file: file.name)
+    texts = [file.read_bytes() for file in files if file.name.endswith(".sql")][:last]
+    assert hashlib.sha256(b"".join(texts)).hexdigest() == text
+
+
+@pytest.mark.parametrize("package", LANDED)
+def test_every_new_migration_names_the_programs_that_may_go_on(package: str) -> None:
+    last, _ = LANDED[package]
+    folder = resources.files(package) / "migrations"
+    newer = {file.name: file.read_text() for file in folder.iterdir() if file.name[:4].isdigit()}
+    for name, text in newer.items():
+        assert int(name[:4]) <= last or text.startswith("-- works with: "), name
+    migrations = load_migrations(package)[last - 1 :]
+    for before, after in pairwise(migrations):
+        assert before.works_with <= after.works_with <= after.number, "who may not work any more never may again"
+
+
+def test_a_migration_is_cut_into_pieces_and_pages() -> None:
+    text = "-- works with: 3\n-- Why.\nA;\n\n-- pages of job\nB;\n-- piece\nC;\n"
+    pieces = (Piece("-- works with: 3\n-- Why.\nA;\n\n"), Piece("\nB;\n", "job"), Piece("\nC;\n"))
+    assert parse_migration(5, text) == Migration(5, 3, pieces)
+
+
+def test_a_migration_that_names_nobody_works_with_nobody_older() -> None:
+    assert parse_migration(5, "A;") == Migration(5, 5, (Piece("A;"),))
+
+
+def test_pages_end_with_the_last_row() -> None:
+    assert Progress(1).page(None) == (0, Progress(2))
+    assert Progress(1).page(PAGE) == (PAGE, Progress(2))
+    assert Progress(1).page(PAGE + 1) == (PAGE, Progress(1, PAGE))
+    assert Progress(1, PAGE).page(PAGE + 1) == (PAGE + 1, Progress(2))
+
+
+# ------------------------------------------------------------------------------- which programs may go on
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'jobs.db'}"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    opened = SqliteStore(url, clock=FakeClock())
+    opened.migrate()
+    yield opened
+    opened.close()
+
+
+def newer(url: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a newer program migrate the store."""
+    with monkeypatch.context() as later:
+        number = len(sqlite._MIGRATIONS) + 1
+        later.setattr(sqlite, "_MIGRATIONS", [*sqlite._MIGRATIONS, parse_migration(number, text)])
+        opened = SqliteStore(url, clock=FakeClock())
+        opened.migrate()
+        opened.close()
+
+
+def test_an_older_program_starts_and_works_on_a_schema_that_only_has_more_in_it(
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer(url, "-- works with: 8\nALTER TABLE holdfast_job ADD COLUMN more INTEGER NOT NULL DEFAULT 0;", monkeypatch)
+    schema = store.migrate()
+    assert schema.found == schema.wanted + 1
+    job = add(store)
+    assert [each.id for each in claim(store, enrol(store))] == [job.id]
+
+
+def test_an_older_program_cannot_start_on_a_schema_that_is_not_for_it(
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer(url, "CREATE TABLE holdfast_new (x);", monkeypatch)
+    with pytest.raises(SchemaMismatch, match="upgrade"):
+        store.migrate()
+    with pytest.raises(SchemaMismatch, match="upgrade"):
+        enrol(store)
+
+
+# ------------------------------------------------------------------------------------------- in pieces
+
+PIECES = """-- works with: 8
+ALTER TABLE holdfast_job ADD COLUMN twice INTEGER NOT NULL DEFAULT 0;
+-- pages of job
+UPDATE holdfast_job SET twice = twice + 2 * seq WHERE seq > :after AND seq <= :upto;
+-- piece
+CREATE TABLE holdfast_new (x);
+"""
+
+
+def test_a_migration_that_stops_anywhere_goes_on_where_it_stood(
+    url: str, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.stores.sql.PAGE", 3)
+    for _ in range(10):
+        add(store)
+    transactions = 0
+
+    def stop(name: str) -> None:
+        nonlocal transactions
+        if name == "migrate.middle":
+            transactions += 1
+            if transactions % 2:  # before every commit once
+                raise RuntimeError("stopped")
+
+    monkeypatch.setattr(sqlite, "point", stop)
+    for _ in range(6):
+        with pytest.raises(RuntimeError, match="stopped"):
+            newer(url, PIECES, monkeypatch)
+    newer(url, PIECES, monkeypatch)
+    assert transactions == 2 * 6  # the column, four pages, the table
+    with store._db.reading() as db:
+        assert all(seq * 2 == twice for seq, twice in db.execute("SELECT seq, twice FROM holdfast_job"))
+        assert db.execute("SELECT count(*) FROM holdfast_migration").fetchone() == (0,)
+    assert store.schema().found == store.schema().wanted + 1
