@@ -33,7 +33,9 @@ def arguments() -> argparse.Namespace:
 def main(given: argparse.Namespace) -> int:
     kind, *address = given.store
     jobs = given.jobs or (500 if given.minutes else 5_000)
-    plan = Plan(jobs=jobs, kills=given.kills, minutes=given.minutes, seed=given.seed, slots=8, patience_s=900.0)
+    minutes = given.minutes
+    plan = Plan(jobs=jobs, kills=0 if minutes else given.kills, minutes=minutes, refill=minutes > 0, seed=given.seed)
+    plan = replace(plan, slots=8, patience_s=900.0)
     amount = f"{jobs} always waiting, {given.minutes:g} minutes" if given.minutes else f"{jobs}, {given.kills} kills"
     print(f"{kind}: jobs of 20 to 200 ms, {amount}, 2 groups of 2 workers, seed {given.seed}", flush=True)
     with ExitStack() as stack:
@@ -47,8 +49,7 @@ def main(given: argparse.Namespace) -> int:
             url = stack.enter_context(schema_of_its_own(address[0] if server is None else server.url, "storm"))
         figures = storm(folder, plan, url, server)
     print("\n".join(figures.lines()))
-    missing = not figures.zombies or (not plan.minutes and figures.kills.total() != plan.kills)
-    return 1 if figures.wrong or missing else 0
+    return 1 if figures.wrong else 0
 
 
 if __name__ == "__main__":

@@ -16,13 +16,16 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import psycopg
 
 from holdfast.clock import SystemClock, pause
 
 CLOCK = SystemClock()
+PATIENCE_S = 120.0  # a server that was killed replays its log first, and the machine may be busy
 QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")  # for tests that are not about power cuts
 
 
@@ -65,7 +68,7 @@ class PostgresServer:
                 stderr=log,
                 start_new_session=True,
             )
-        give_up_at = CLOCK.lease() + 60
+        give_up_at = CLOCK.lease() + PATIENCE_S
         while not self._answers():
             alive = self._process.poll() is None and CLOCK.lease() < give_up_at
             assert alive, (self.folder / "log").read_text()[-2000:]
@@ -74,25 +77,19 @@ class PostgresServer:
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """End the server: SIGINT cuts the sessions and shuts down, SIGQUIT and SIGKILL make it recover at the start."""
         if self._process is not None:
+            server, self._process = self._process, None
             if how is signal.SIGKILL:
-                self._kill_sessions(self._process.pid)  # they would finish what they are at
-            self._process.send_signal(how)
-            self._process.wait(60)
-            self._process = None
-
-    def _kill_sessions(self, server: int) -> None:
-        """kill -9 for every process that the server has started; it is stopped first, so that it starts no more."""
-        os.kill(server, signal.SIGSTOP)
-        sessions = _children(server)
-        for session in sessions:
-            os.kill(session, signal.SIGKILL)
-        while sessions & _children(server):  # while one is there, no other server may use the data
-            pause(0.002)
+                _kill_all(server)
+            else:
+                server.send_signal(how)
+            server.wait(PATIENCE_S)
 
     def close(self) -> None:
         """End the server and remove its data."""
-        self.stop(signal.SIGQUIT)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            self.stop(signal.SIGQUIT)
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
         """Run a statement as the owner of everything."""
@@ -124,11 +121,22 @@ class PostgresServer:
         return carried / "pginstall" / "bin"
 
 
-def _children(parent: int) -> set[int]:
-    """The living processes that it has started."""
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
-    rows = [line.split() for line in listed.stdout.splitlines()]
-    return {int(pid) for pid, found, state, *_ in rows if int(found) == parent and not state.startswith("Z")}
+def _kill_all(server: subprocess.Popen[bytes]) -> None:
+    """kill -9 for a server and every process that it has started, which would finish what they are at.
+
+    The server is stopped first, so that it starts no more of them. All have ended on return: no other server may use
+    the data before.
+    """
+    sessions: list[psutil.Process] = []
+    try:
+        server.send_signal(signal.SIGSTOP)
+        sessions = psutil.Process(server.pid).children()
+        for session in sessions:
+            with suppress(psutil.NoSuchProcess):
+                session.kill()
+    finally:
+        server.kill()
+    psutil.wait_procs(sessions, timeout=PATIENCE_S)
 
 
 def _candidates() -> Iterator[Path]:

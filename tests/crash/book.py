@@ -19,13 +19,13 @@ from holdfast.core.records import Job as Row
 from tests.crash.world import Entry, World, now
 
 PAGE = 500
-BACK_S = 10.0  # after an outage, workers consume again by then (DESIGN 14)
 
 
 @dataclass
 class Book:
     """What was done to the workers, and what was asked of them."""
 
+    back_s: float = 10.0  # after an outage, workers consume again by then (DESIGN 14)
     jobs: list[str] = field(default_factory=list)  # acknowledged
     paying: set[str] = field(default_factory=set)  # those of them that write an effect
     repeated: int = 0  # enqueues that were not acknowledged at first
@@ -181,7 +181,7 @@ def _check_outages(book: Book, starts: list[float], figures: Figures) -> None:
         later = next((at for at in starts if at >= back_at), None)
         if later is not None:
             figures.back_s.append(later - back_at)
-    if figures.back_s and max(figures.back_s) > BACK_S:
+    if figures.back_s and max(figures.back_s) > book.back_s:
         figures.wrong.append(f"after an outage nobody worked for {max(figures.back_s):.1f} s")
 
 

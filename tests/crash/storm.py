@@ -29,9 +29,10 @@ PROCESSES = 2
 class Plan:
     """How much of everything."""
 
-    jobs: int  # at once; with `minutes` so many are kept waiting
-    kills: int = 0
-    minutes: float = 0.0  # go on for so long, instead of for so many kills
+    jobs: int  # at once; with `refill` this many are kept waiting
+    kills: int = 0  # at least; more until one of them hits a running job
+    minutes: float = 0.0  # go on at least this long
+    refill: bool = False
     seed: int = 1
     slots: int = 4
     pause_s: tuple[float, float] = (0.1, 0.7)  # between two kills
@@ -39,6 +40,7 @@ class Plan:
     patience_s: float = 120.0
     effects: bool = False  # whether every third job writes to the user's table, inside ctx.transaction()
     server_share: float = 0.0  # of the kills, that hit the server
+    back_s: float = 10.0  # workers consume again this long after the server is back
     lease_s: float = 30.0  # when the server dies soon after a worker, nothing but the lease shows that death
 
 
@@ -47,7 +49,7 @@ def storm(folder: Path, plan: Plan, url: str = "", server: PostgresServer | None
     world = World(folder, url=url)
     try:
         lots = random.Random(plan.seed)
-        book = Book()
+        book = Book(back_s=plan.back_s)
         if plan.effects:
             assert world.store.schema().found
             with contextlib.closing(world.connect()) as db:
@@ -56,8 +58,10 @@ def storm(folder: Path, plan: Plan, url: str = "", server: PostgresServer | None
         load.add(plan.jobs)
         began = time.monotonic()
         load.start()
-        Executioner(world, plan, lots, book, server).work(began + plan.minutes * 60)
-        load.stop()
+        try:
+            Executioner(world, plan, lots, book, server).work(began + plan.minutes * 60)
+        finally:
+            load.stop()
         _until_all_ended(world, plan)
         figures = Figures(took_s=time.monotonic() - began)
         check(world, book, figures)
@@ -89,12 +93,12 @@ class Load:
                 self._stopping.wait(0.05)
 
     def start(self) -> None:
-        if self._plan.minutes:
+        if self._plan.refill:
             self._thread.start()
 
     def stop(self) -> None:
         self._stopping.set()
-        if self._plan.minutes:
+        if self._thread.is_alive():
             self._thread.join()
 
     def _draft(self, number: int) -> Draft[int]:
@@ -132,16 +136,19 @@ class Executioner:
         return self._world.worker(name, "--slots", str(self._plan.slots), processes=PROCESSES)
 
     def work(self, end: float) -> None:
-        """Go on for so many kills, or until this instant."""
+        """Kill as often as planned, at least until this instant, and until a kill has hit a running job."""
         for group in self._groups:
             group.until_ready()
-        while time.monotonic() < end if self._plan.minutes else self._book.kills.total() < self._plan.kills:
+        while time.monotonic() < end or self._book.kills.total() < self._plan.kills or not self._has_hit():
             rest_until = time.monotonic() + self._lots.uniform(*self._plan.pause_s)
             until(lambda: time.monotonic() > rest_until, "the executioner rests")  # noqa: B023
             if self._server is not None and self._lots.random() < self._plan.server_share:
                 self._strike_the_server(self._server)
             else:
                 self._strike()
+
+    def _has_hit(self) -> bool:
+        return bool(self._world.store.journal(None, ["zombie"], limit=1))
 
     def _strike(self) -> None:
         number = self._lots.randrange(len(self._groups))

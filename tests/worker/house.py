@@ -19,7 +19,7 @@ T = TypeVar("T")
 # For a test in which the store has a part.
 on_every_store = pytest.mark.parametrize("house", ["memory", "sqlite", "postgres"], indirect=True)
 
-PATIENCE_S = 20.0  # how long a test waits for what must happen, on a machine that is busy with something else
+PATIENCE_S = 60.0  # how long a test waits for what must happen, on a machine that is busy with something else
 
 
 def until(condition: Callable[[], T], what: str = "", timeout_s: float = PATIENCE_S) -> T:
