@@ -376,6 +376,7 @@ ALERTS_WEBHOOK = ("tests/alerts/test_webhook.py",)
 ALERTS_COMMAND = ("tests/alerts/test_command.py",)
 WORKFLOW = tuple(f"tests/workflow/test_{part}.py" for part in ("steps", "undo", "waiting"))
 ANSWERS = ("tests/workflow/test_answers.py",)
+PARKING = ("tests/workflow/test_parking.py",)
 OPEN_STEPS = ("tests/workflow/test_open_steps.py",)
 
 LOCKS = ("tests/stores/test_postgres_locks.py",)
@@ -2121,9 +2122,93 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "records that the code did not ask for are not noticed",
         "workflow/threads.py",
-        "            run.replay.check_all_met()\n",
+        "    driver.run.replay.check_all_met()\n",
         "",
         WORKFLOW,
+    ),
+    (
+        "a line that has parked goes on",
+        "workflow/threads.py",
+        "        if scope.parked is not None:\n",
+        "        if False:\n",
+        PARKING,
+    ),
+    (
+        "lines that were parked on the event loop go on",
+        "workflow/loop.py",
+        "        if self.parking is not None:\n            if not is_on_its_way",
+        "        if False:\n            if not is_on_its_way",
+        PARKING,
+    ),
+    (
+        "what code makes of a park is its end",
+        "workflow/run.py",
+        "        parked = self.main.parked\n",
+        "        parked = None\n",
+        PARKING,
+    ),
+    (
+        "a branch makes something else of its wait",
+        "workflow/threads.py",
+        "        return parked or line.error\n",
+        "        return line.error\n",
+        PARKING,
+    ),
+    (
+        "a gather that waits does not park the line above it",
+        "workflow/threads.py",
+        "scope.parked = parked = merged(waits)",
+        "parked = merged(waits)",
+        PARKING,
+    ),
+    (
+        "cleanup of parked code hangs for ever",
+        "workflow/loop.py",
+        "        self._again = self._loop.call_later(CLEANUP_S, self._cancel_lines)\n",
+        "",
+        PARKING,
+    ),
+    (
+        "a cleanup is taken for code that caught the signal to park",
+        "workflow/caught.py",
+        "            return True\n        error = error.__context__",
+        "            return False\n        error = error.__context__",
+        PARKING,
+    ),
+    (
+        "code that caught the signal to park is told every time",
+        "workflow/caught.py",
+        "        return False\n    log.warning(",
+        "        pass\n    log.warning(",
+        PARKING,
+    ),
+    (
+        "code that diverged goes on with its cleanup",
+        "workflow/run.py",
+        "                raise self.stop(error) from None\n",
+        "                raise\n",
+        PARKING,
+    ),
+    (
+        "a step that was run too early is not noticed",
+        "workflow/run.py",
+        "        if call.was_passed and self.in_order:\n",
+        "        if False:\n",
+        PARKING,
+    ),
+    (
+        "what an ended workflow has left behind goes on",
+        "workflow/ledger.py",
+        '        self.stop(LeaseLost("the attempt of this workflow has ended"))\n',
+        "        pass\n",
+        ("tests/workflow/test_leftovers.py",),
+    ),
+    (
+        "branches go on that have lost their others",
+        "workflow/threads.py",
+        "                line.interrupt(error)\n",
+        "                pass\n",
+        ("tests/workflow/test_leftovers.py",),
     ),
     (
         "another step at the same place is taken for it",
@@ -2198,8 +2283,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a sleep is ended by any signal",
         "workflow/run.py",
-        "yield Wait(Parking(wake_at))",
-        "yield Wait(Parking(wake_at, inbox=self.attempt.job.inbox))",
+        "yield Wait(Parking(wake_at), call.scope)",
+        "yield Wait(Parking(wake_at, inbox=self.attempt.job.inbox), call.scope)",
         ("tests/workflow/test_waiting.py",),
     ),
     (

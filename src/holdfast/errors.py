@@ -204,7 +204,10 @@ class Parking(Interrupted):
     """The workflow waits without a slot: until `wake_at`, for any of `awaits`.
 
     `inbox`: how much had come for it when it looked; None: it does not wait for anything that could come.
+    `caught_at`: the file and the line of code that caught this, and went on.
     """
+
+    caught_at: tuple[str, int] | None = None
 
     def __init__(
         self,

@@ -162,6 +162,7 @@ def test_the_shapes_of_json(run: Run, store: Store) -> None:
             "parent",
             "waits_for",
             "deaths",
+            "warnings",
             "set_aside",
         ),
     }
@@ -171,6 +172,14 @@ def test_the_shapes_of_json(run: Run, store: Store) -> None:
     assert (death["worker"], death["inside"], death["cause"]) == ("box/1", True, KILLED.cause)
     asks = run.json("workflows", "show", asking(store).id)
     assert asks["waits_for"] == {"until": None, "signals": ["approve:2"], "jobs": [], "question": "Ship it?"}
+
+
+def test_code_that_caught_the_signal_to_park_is_shown_with_file_and_line(run: Run, store: Store) -> None:
+    job = begin(store)
+    settle(store, job, Parked("waits for signal:go", None, ("signal:go",), inbox=0, caught_at=("/srv/shop.py", 42)))
+    assert "/srv/shop.py:42 caught the signal" in " ".join(run("workflows", "show", job.id).stdout.split())
+    [told] = run.json("workflows", "show", job.id)["warnings"]
+    assert (told["about"], told["file"], told["line"]) == ("caught_park", "/srv/shop.py", 42)
 
 
 def test_a_plain_job_has_no_steps(run: Run, store: Store) -> None:

@@ -64,6 +64,8 @@ def tell(store: Store, job: Job) -> None:
     steps = insight.steps_of(store, job, aside=True)
     for label, value in _facts(job, now, names, insight.uncounted(job, events), steps):
         _show(label, value, "  ")
+    for warning in insight.warnings_of(events):
+        _show("warning", insight.in_words(warning), "  ")
     lost = insight.deaths(steps, events) if job.workflow else []
     if job.workflow:
         far, ahead = insight.progress_of(store, job, steps), insight.ahead(job, steps)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from holdfast.core.records import Job, Step, StepKind
-from holdfast.errors import Diverged
+from holdfast.errors import Diverged, Parking
 
 WAYS_OUT = (
     "run the code that recorded it (declare the old function with its old version=), or go on from an earlier step "
@@ -26,9 +26,10 @@ APPROVAL = "approve:"  # the signal that answers `flow.approve` at a path is cal
 
 
 class Scope:
-    """One line of calls. `failed` holds what went wrong in it and is not written yet; `owner` is who walks it."""
+    """One line of calls. `failed` holds what went wrong in it and is not written yet; `owner` is who walks it; `parked`
+    is set once the line waits without a slot: no further call of it is carried out."""
 
-    __slots__ = ("_branches", "_count", "_prefix", "_scopes", "failed", "owner")
+    __slots__ = ("_branches", "_count", "_prefix", "_scopes", "failed", "owner", "parked")
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
@@ -37,6 +38,7 @@ class Scope:
         self._scopes: list[Scope] = []  # those of branches
         self.failed: list[Step] = []
         self.owner: object = None
+        self.parked: Parking | None = None
 
     def next(self) -> str:
         """Return the path of the call that is made now."""
@@ -104,6 +106,16 @@ class Replay:
                 f"recorded there is {_said(step.kind, step.name)} (attempt {step.attempt}); {WAYS_OUT}"
             )
         return step
+
+    def too_early(self, path: str, kind: StepKind, name: str, behind: str) -> str:
+        """Say that a call still waits although the one behind it is on record: older versions let code go on that had
+        caught the signal to wait."""
+        step = self._steps[behind]
+        return (
+            f"the code does not fit the record: number {path}, {_said(kind, name)}, has not ended, but number "
+            f"{behind}, {_said(step.kind, step.name)}, is recorded (attempt {step.attempt}): it was run too early; "
+            f"{WAYS_OUT}"
+        )
 
     def put(self, step: Step) -> None:
         """Note what was written."""

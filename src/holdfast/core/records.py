@@ -31,6 +31,7 @@ EventKind = Literal[
     "rolled_back",
     "signalled",
     "moved",
+    "warning",
 ]
 StepKind = Literal[
     "step", "transaction", "sleep", "wait", "approve", "signal", "start", "result", "now", "random", "uuid", "patch"

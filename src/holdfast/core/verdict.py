@@ -99,6 +99,7 @@ class Parked(msgspec.Struct, frozen=True):
     """The workflow waits without a slot: until `wake_at`, for any of `awaits`, for a person to answer a question.
 
     `inbox`: how many things had come for it when it looked. If there are more by now, it does not wait.
+    `caught_at`: file and line of code that caught the signal to park, if the journal does not have them yet.
     """
 
     cause: str
@@ -106,6 +107,7 @@ class Parked(msgspec.Struct, frozen=True):
     awaits: tuple[str, ...] = ()
     question: str | None = None
     inbox: int | None = None
+    caught_at: tuple[str, int] | None = None
 
 
 class Cancelled(msgspec.Struct, frozen=True):
@@ -334,7 +336,11 @@ def _undo(outcome: Outcome, job: Job, now: float, reason: str, *, failures: int 
 
 def _park(outcome: Parked, job: Job) -> Verdict:
     waits = {"wake_at": outcome.wake_at, "awaits": outcome.awaits, "question": outcome.question}
-    return msgspec.structs.replace(_verdict(Move.PARK, outcome, job), inbox=outcome.inbox, **waits)
+    notes: tuple[Note, ...] = ()
+    if outcome.caught_at is not None:
+        file, line = outcome.caught_at
+        notes = (Note("warning", {"about": "caught_park", "file": file, "line": line}),)
+    return msgspec.structs.replace(_verdict(Move.PARK, outcome, job, notes=notes), inbox=outcome.inbox, **waits)
 
 
 def _cancel(outcome: Outcome, job: Job, now: float) -> Verdict:

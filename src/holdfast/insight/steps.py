@@ -58,6 +58,19 @@ def result_of(step: Step) -> Any:
     return iso(value) if step.kind in ("sleep", "now") and isinstance(value, int | float) else value
 
 
+def warnings_of(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """Return what is wrong with the code of a workflow, as far as its runs have shown it."""
+    return [{"at": iso(event.at), **event.detail} for event in events if event.kind == "warning"]
+
+
+def in_words(warning: Mapping[str, Any]) -> str:
+    """Say what a warning is about, and what to do."""
+    return (
+        f"{warning['file']}:{warning['line']} caught the signal that parks this workflow; it waits all the same, but "
+        "what follows runs again. Let BaseException pass (asyncio.CancelledError in an async workflow)"
+    )
+
+
 # ------------------------------------------------------------------------------------------- as a tree
 
 
@@ -245,6 +258,7 @@ def workflow_view(store: Store, job: Job, events: Sequence[Event], names: Mappin
         "parent": job.parent,
         "waits_for": awaits_view(job),
         "deaths": [view for _, view in lost],
+        "warnings": warnings_of(events),
         "steps": [view for step, view in shown if not step.aside],
         "set_aside": [{**view, "fence": step.aside} for step, view in shown if step.aside],
     }

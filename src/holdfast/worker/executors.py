@@ -231,7 +231,7 @@ def interrupted(attempt: Attempt, why: errors.Interrupted, given_up: str = "") -
         case errors.NoProgress():
             return Stalled(words, _stack_of(why), goes_on)
         case errors.Parking():
-            return Parked(str(why), why.wake_at, why.awaits, why.question, why.inbox)
+            return Parked(str(why), why.wake_at, why.awaits, why.question, why.inbox, why.caught_at)
         case errors.Diverged():
             return Diverged(str(why))
         case _:

@@ -33,7 +33,7 @@ def stack_text(frames: traceback.StackSummary) -> str:
 
 
 def _without_ours(frames: traceback.StackSummary, answers: bool = False) -> traceback.StackSummary:
-    theirs = [place for place, frame in enumerate(frames) if not _is_ours(frame.filename)]
+    theirs = [place for place, frame in enumerate(frames) if not is_ours(frame.filename)]
     first = next((place for place in theirs if not frames[place].filename.startswith(_MACHINERY)), None)
     if first is None:
         return frames
@@ -43,7 +43,8 @@ def _without_ours(frames: traceback.StackSummary, answers: bool = False) -> trac
     return traceback.StackSummary.from_list(kept)
 
 
-def _is_ours(file: str) -> bool:
+def is_ours(file: str) -> bool:
+    """Say whether a file belongs to Holdfast, and is not written as users would."""
     return file.startswith(_HOUSE) and not file.startswith(_GUESTS)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from holdfast.core.flow import APPROVAL
+from holdfast.core.flow import APPROVAL, Scope
 from holdfast.core.records import Record
 from holdfast.errors import Parking
 
@@ -51,9 +51,10 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait without a slot. There is no answer: the workflow begins anew."""
+    """Wait without a slot, on this line. There is no answer: the workflow begins anew."""
 
     until: Parking
+    line: Scope
 
 
 Effect = Do | Write | Read | Pause | Wait

@@ -46,7 +46,7 @@ class Flows:
             self._aside = ThreadPoolExecutor(ASIDE_MAX, thread_name_prefix="holdfast-step")
         if self._mailbox is None:
             self._mailbox = loop.Mailbox(asyncio.get_running_loop())
-        run = Run(attempt, self._store, self._app)
+        run = Run(attempt, self._store, self._app, in_order=False)
         driver = loop.Looped(run, self._recorder, self._aside, self._mailbox)
         flow = AsyncFlow(driver, self._make_context(attempt))
         return await loop.play(driver, lambda: _called(attempt, flow))

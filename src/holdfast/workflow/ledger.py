@@ -16,7 +16,7 @@ from holdfast.core.flow import WAYS_OUT, Replay, Scope
 from holdfast.core.payload import decode_value, encode_value
 from holdfast.core.records import Record, Step, StepKind
 from holdfast.core.shape import Shape
-from holdfast.errors import Diverged, LeaseLost, PayloadError
+from holdfast.errors import Diverged, Interrupted, LeaseLost, PayloadError
 from holdfast.stores.protocol import Answer, Store
 from holdfast.worker.executors import describe
 from holdfast.workflow.effects import Operation, Write
@@ -56,6 +56,7 @@ class Ledger:
         self.app = app
         self.replay = Replay()
         self.rewinds = attempt.job.rolling_back  # the code is only run to learn which undos there are
+        self.stopped: Interrupted | None = None  # why no call is carried out any more, whatever the code catches
         self._lock = threading.RLock()
         self._open: dict[str, Step] = {}  # by path: steps that must not be repeated, and are in progress
         self._recorded: list[BaseException] = []  # what was raised and is on record: it would come again
@@ -72,6 +73,22 @@ class Ledger:
     def is_recorded(self, error: BaseException) -> bool:
         """Say whether this very exception is on record: then it would leave the workflow in every replay."""
         return any(error is known for known in self._recorded)
+
+    def stop(self, why: Interrupted) -> Interrupted:
+        """Carry out no call from now on, on no line; return the first reason for that, to be raised."""
+        self.stopped = self.stopped or why
+        return self.stopped
+
+    def end(self) -> None:
+        """Refuse from now on whatever the code has left behind: threads or tasks of its own."""
+        self.stop(LeaseLost("the attempt of this workflow has ended"))
+
+    def check_goes_on(self) -> None:
+        """Raise if the attempt has ended or must stop: nothing of it may begin any more."""
+        if self.stopped is not None:
+            raise self.stopped
+        if self.attempt.interrupt is not None:
+            raise self.attempt.interrupt
 
     # --------------------------------------------------------------------------------------- writing
 
@@ -95,7 +112,8 @@ class Ledger:
             value = self._decode(said.result, shape, where_of(call))
         except PayloadError as error:
             yield from self._begin(call, replace(said, result=None, ended_at=None))  # held, because it is open
-            raise Diverged(f"{shown(said.result)} was given for the step {call.name!r}: {error}") from error
+            why = f"{shown(said.result)} was given for the step {call.name!r}: {error}"
+            raise self.stop(Diverged(why)) from error
         record = self._written([*call.caught, replace(said, state="recorded")], undoable=said.has_undo)
         call.caught = []
         yield from self._write(record)
@@ -163,7 +181,7 @@ class Ledger:
     def _write(self, record: Record) -> Operation[Answer]:
         answer: Answer = yield Write(record)
         if answer is Answer.REFUSED:
-            raise LeaseLost("the store refused a record: another attempt has taken over")
+            raise self.stop(LeaseLost("the store refused a record: another attempt has taken over"))
         return answer
 
     def _note(self, steps: tuple[Step, ...]) -> None:
@@ -193,7 +211,8 @@ class Ledger:
             return self._decode(step.result, shape, f"{step.kind} {step.name!r}: the result")
         except PayloadError as error:
             ways = STUCK if self.rewinds else WAYS_OUT
-            raise Diverged(f"{shown(step.result)} is recorded as number {step.path}: {error}; {ways}") from error
+            why = f"{shown(step.result)} is recorded as number {step.path}: {error}; {ways}"
+            raise self.stop(Diverged(why)) from error
 
     def _decode(self, text: str | None, shape: Shape | None = None, where: str = "a recorded value") -> Any:
         return None if text is None else decode_value(text, shape, where, codec=self.app.codec)

@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -17,10 +17,12 @@ from holdfast.core.records import Record
 from holdfast.errors import Parking, Rewinding, UsageError
 from holdfast.stores.protocol import Answer
 from holdfast.worker.recorder import Recorder
+from holdfast.workflow.caught import Place, calling_place, is_on_its_way, place_of
 from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, merged
 from holdfast.workflow.run import Run, here
 
 T = TypeVar("T")
+CLEANUP_S = 1.0  # how long code may clean up that is parked, before it is cancelled again
 HOPS = 32  # so many turns of the loop without a call of the flow: nothing of this workflow runs any more
 
 
@@ -60,12 +62,15 @@ class Looped:
         self._active = 0
         self._turn = 0
         self._waits: dict[asyncio.Future[None], Parking] = {}
+        self._cancelled: dict[Any, asyncio.CancelledError] = {}  # by task: with what its line was parked
+        self._again: asyncio.TimerHandle | None = None
 
     def scope(self) -> Scope:
         """Return the line that the calling code is on. A task that comes for the first time gets one of its own."""
         scope, task = here.get(), asyncio.current_task()
         if scope is None or task is None:
             raise UsageError("the flow is used where it does not run: in a thread, or on another event loop")
+        self._check_goes_on()
         if scope.owner is None:
             scope.owner = task
         elif scope.owner is not task:
@@ -79,7 +84,35 @@ class Looped:
         """Return the operation as something to await. Its number is taken already, when it was called."""
         return self._drive(operation)
 
+    def _check_goes_on(self) -> None:
+        """Raise if no call is carried out any more. All lines park together: then every further call is cancelled."""
+        if self.run.stopped is not None:
+            raise self.run.stopped
+        if self.parking is not None:
+            if not is_on_its_way(asyncio.CancelledError):
+                self._note_caught(calling_place())
+            raise asyncio.CancelledError
+
+    def _note_caught(self, otherwise: Place) -> None:
+        """Note where this line caught the cancellation that parked it, as far as that is known."""
+        if self.run.caught_at is None and self.run.attempt.interrupt is None:
+            self.run.caught_at = place_of(self._cancelled.get(asyncio.current_task())) or otherwise
+
+    @contextlib.contextmanager
+    def _seeing_cancellation(self) -> Iterator[None]:
+        try:
+            yield
+        except asyncio.CancelledError as error:
+            if self.parking is not None:
+                self._cancelled.setdefault(asyncio.current_task(), error)
+            raise
+
     async def _drive(self, operation: Operation[T]) -> T:
+        self._check_goes_on()
+        with self._seeing_cancellation():
+            return await self._driven(operation)
+
+    async def _driven(self, operation: Operation[T]) -> T:
         self._active += 1
         self._turn += 1
         try:
@@ -114,6 +147,7 @@ class Looped:
                 return await self._stand_still(wish.until)
 
     async def _do(self, wish: Do) -> Any:
+        self.run.check_goes_on()
         fn = getattr(wish.fn, "fn", wish.fn)
         if inspect.iscoroutinefunction(fn):
             running = fn(*wish.args, **wish.kwargs)
@@ -159,9 +193,33 @@ class Looped:
         if left:
             self._loop.call_soon(self._hop, turn, left - 1)
             return
-        self.parking = merged(list(self._waits.values()))
-        if self._main is not None:
-            self._main.cancel()
+        self.parking = self.run.main.parked = merged(list(self._waits.values()))
+        self._cancel_lines()
+
+    def _cancel_lines(self) -> None:
+        """Cancel what runs of the workflow, and again after a while what is not at its end then."""
+        for task in (self._main, *self._tasks):
+            if task is not None and not task.done():
+                task.cancel()
+        self._again = self._loop.call_later(CLEANUP_S, self._cancel_lines)
+
+    async def ended_by(self, error: BaseException | None) -> BaseException | None:
+        """Return what the attempt ends with when its code has returned, or raised `error`."""
+        if self.parking is not None:
+            await self._end_lines(error)
+        if self.run.caught_at is None:
+            return self.run.ended_by(error)
+        return await self._loop.run_in_executor(self._aside, self.run.ended_by, error)
+
+    async def _end_lines(self, error: BaseException | None) -> None:
+        """Wait a moment for the other lines that were parked with the main line."""
+        if not isinstance(error, asyncio.CancelledError):
+            code = self.run.attempt.task.fn.__code__
+            self._note_caught((code.co_filename, code.co_firstlineno))
+        self._main = None  # it is not cancelled again
+        left = [task for task in self._tasks if not task.done() and task is not asyncio.current_task()]
+        if left:
+            await asyncio.wait(left, timeout=3 * CLEANUP_S)
 
     # --------------------------------------------------------------------------------------- branches
 
@@ -177,7 +235,8 @@ class Looped:
             tasks.append(self._loop.create_task(_awaited(branch), context=context))
             line.owner = tasks[-1]
         self._tasks.update(tasks)
-        results = await asyncio.gather(*tasks, return_exceptions=True)
+        with self._seeing_cancellation():
+            results = await asyncio.gather(*tasks, return_exceptions=True)
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
             raise next((error for error in errors if not isinstance(error, Rewinding)), errors[0])
@@ -185,6 +244,10 @@ class Looped:
 
     def end(self) -> None:
         """Let nothing of the workflow go on behind its end."""
+        self.run.end()
+        self._cancelled.clear()  # they hold the frames of the code
+        if self._again is not None:
+            self._again.cancel()
         for task in self._tasks:
             task.cancel()
         for future in list(self._waits):
@@ -213,20 +276,13 @@ async def play(driver: Looped, code: Callable[[], Any]) -> Any:
     before = here.set(run.main)
     try:
         if not run.rewinds:
-            value = await code()
-            if driver.parking is not None:  # the code has swallowed that
-                raise driver.parking
-            run.replay.check_all_met()
-            return value
+            return await _forward(driver, code)
         if run.replay.has_undos_ahead:
             with contextlib.suppress(Rewinding, Exception):  # it comes as far as it ever did
                 await code()
+        run.check_goes_on()
         await driver.drive(run.undo_all())
         return None
-    except asyncio.CancelledError:
-        if driver.parking is not None and run.attempt.interrupt is None:
-            raise driver.parking from None
-        raise
     except Exception as error:
         if run.is_recorded(error):
             run.attempt.fatal = error
@@ -234,3 +290,18 @@ async def play(driver: Looped, code: Callable[[], Any]) -> Any:
     finally:
         driver.end()
         here.reset(before)
+
+
+async def _forward(driver: Looped, code: Callable[[], Any]) -> Any:
+    """Run the code, and return what it returns, or raise what the attempt ends with."""
+    try:
+        value = await code()
+    except BaseException as error:
+        end = await driver.ended_by(error)
+        if end is None or end is error:
+            raise
+        raise end from None
+    if (end := await driver.ended_by(None)) is not None:
+        raise end
+    driver.run.replay.check_all_met()
+    return value

@@ -20,6 +20,7 @@ from holdfast.errors import Diverged, KeyTaken, NotFound, Parking, Rewinding, St
 from holdfast.identity import chance
 from holdfast.points import point
 from holdfast.stores.protocol import Answer, Store
+from holdfast.workflow.caught import Place, tell_once
 from holdfast.workflow.effects import Do, Operation, Pause, Read, Wait
 from holdfast.workflow.ledger import Call, Ledger, is_recorded, where_of
 from holdfast.workflow.values import NOTHING, nothing_to_do, shape_of
@@ -38,9 +39,11 @@ here: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=None)
 class Run(Ledger):
     """See the module's docstring."""
 
-    def __init__(self, attempt: Attempt, store: Store, app: App) -> None:
+    def __init__(self, attempt: Attempt, store: Store, app: App, *, in_order: bool = True) -> None:
         super().__init__(attempt, store, app)
         self.main = Scope()
+        self.in_order = in_order  # on each line a call begins when the one before it has ended
+        self.caught_at: Place | None = None  # where the code first caught the signal that parks it
         self._undos: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Shape | None]] = {}
         self._signals_taken: set[str] = set()
         self.children: dict[str, str] = {}  # id -> task, of those that were started
@@ -52,7 +55,10 @@ class Run(Ledger):
         with self._lock:
             self._stop_if_all_is_seen()
             path = scope.next()
-            known = self.replay.meet(path, kind, name)
+            try:
+                known = self.replay.meet(path, kind, name)
+            except Diverged as error:
+                raise self.stop(error) from None
             passed = self.replay.at(scope.coming()) is not None
             return Call(path, kind, name, scope, known, scope.take_failed(), passed)
 
@@ -156,7 +162,7 @@ class Run(Ledger):
         if left <= SHORT_S:
             yield Pause(left)
         else:
-            yield Wait(Parking(wake_at))
+            yield Wait(Parking(wake_at), call.scope)
 
     def wait(
         self, call: Call, signal: str, timeout: float | None, default: Any, question: str | None = None
@@ -189,7 +195,7 @@ class Run(Ledger):
                 yield from self._record(call, base=late)
                 return self._too_late(call, default)
         awaits = (f"signal:{signal}",)
-        yield Wait(Parking(deadline, awaits, question, inbox.count))
+        yield self._parked(call, Parking(deadline, awaits, question, inbox.count))
 
     def result(self, call: Call, job_id: str) -> Operation[Any]:
         """Return what a child returned; wait for its end."""
@@ -206,7 +212,7 @@ class Run(Ledger):
             yield from self._failed(call, base, error, at_once=False)
             raise error
         if row.ended_at is None:
-            yield Wait(Parking(None, (f"job:{job_id}",), inbox=count))
+            yield self._parked(call, Parking(None, (f"job:{job_id}",), inbox=count))
         ended = ended_error(row)
         if ended is not None:
             yield from self._failed(call, base, ended, at_once=True)
@@ -266,8 +272,25 @@ class Run(Ledger):
         """What is not recorded is not done while the code is only run to learn which undos there are."""
         if self.rewinds:
             raise Rewinding("the first call without a record")
-        if self.attempt.interrupt is not None:
-            raise self.attempt.interrupt
+        self.check_goes_on()
+
+    def _parked(self, call: Call, until: Parking) -> Wait:
+        """Return the wish to wait. In a line that makes one call after the other nothing behind it can be on record."""
+        if call.was_passed and self.in_order:
+            raise self.stop(Diverged(self.replay.too_early(call.path, call.kind, call.name, call.scope.coming())))
+        return Wait(until, call.scope)
+
+    def ended_by(self, error: BaseException | None) -> BaseException | None:
+        """Return what the attempt ends with when its code has returned, or raised `error`. Once it waits or must stop,
+        its code cannot make anything else of that."""
+        if self.stopped is not None:
+            return self.stopped
+        parked = self.main.parked
+        if parked is None or self.attempt.interrupt is not None:
+            return error if parked is None else self.attempt.interrupt
+        if self.caught_at is not None and tell_once(self.caught_at, self.attempt.job, self.store):
+            parked.caught_at = self.caught_at
+        return parked.with_traceback(None)
 
     def _stop_if_all_is_seen(self) -> None:
         """What comes behind the last step that is to be undone is of no interest to a rollback."""

@@ -16,6 +16,7 @@ from holdfast.errors import Interrupted, Parking, Rewinding, UsageError
 from holdfast.shield import calm, interrupt, shielded
 from holdfast.stores.protocol import Answer
 from holdfast.worker.recorder import Recorder
+from holdfast.workflow.caught import calling_place, is_on_its_way, place_of
 from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, merged
 from holdfast.workflow.run import Run, here
 
@@ -40,7 +41,18 @@ class Threaded:
         scope = here.get()
         if scope is None:
             raise UsageError("the flow is used in a thread that it does not know; run branches with flow.gather(…)")
+        if self.run.stopped is not None:
+            raise self.run.stopped
+        if scope.parked is not None:
+            if not is_on_its_way(scope.parked):
+                self._note_caught(scope.parked)
+            raise scope.parked.with_traceback(None)
         return scope
+
+    def _note_caught(self, parked: Parking) -> None:
+        """Note where the code caught the signal to park, and went on."""
+        if self.run.caught_at is None:
+            self.run.caught_at = place_of(parked) or calling_place()
 
     def drive(self, operation: Operation[T]) -> T:
         """Carry the operation out, and return its value."""
@@ -57,6 +69,14 @@ class Threaded:
             value: T = end.value
             return value
 
+    def ended_by(self, error: BaseException | None) -> BaseException | None:
+        """Return what the attempt ends with when its code has returned, or raised `error`."""
+        parked = self.run.main.parked
+        if parked is not None and error is not parked:
+            self._note_caught(parked)
+        with shielded():
+            return self.run.ended_by(error)
+
     def _carry_out(self, wish: Effect) -> Any:
         match wish:
             case Do():
@@ -69,12 +89,14 @@ class Threaded:
             case Pause():
                 return self._pause(wish.seconds)
             case Wait():
+                wish.line.parked = wish.until
                 raise wish.until
 
     def _do(self, wish: Do) -> Any:
         fn = getattr(wish.fn, "fn", wish.fn)
         if inspect.iscoroutinefunction(fn):
             raise UsageError(f"{wish.what} {fn!r} is async; use it in an async workflow")
+        self.run.check_goes_on()
         with self.run.attempt.inside(*wish.at), _time_limit(wish.timeout_s, self.run):
             return wish.fn(*wish.args, **wish.kwargs)
 
@@ -107,19 +129,20 @@ class Threaded:
         scope = self.scope()
         path = scope.next()
         lines = [_Branch(fn, scope.branch(path, number)) for number, fn in enumerate(branches, 1)]
-        for line in lines:
-            line.start()
         try:
+            for line in lines:
+                line.start()
             for line in lines:
                 while line.is_alive():
                     line.join(LOOK_S)
-        except BaseException as error:  # we were interrupted; nobody goes on without us
-            for line in lines:
+        except BaseException as error:  # we were interrupted, or have no thread for one: nobody goes on without us
+            begun = [line for line in lines if line.ident is not None]
+            for line in begun:
                 line.interrupt(error)
-            for line in lines:
+            for line in begun:
                 line.join(self.run.attempt.job.lease_s)
             raise
-        errors = [line.error for line in lines if line.error is not None]
+        errors = [each for line in lines if (each := self._error_of(line)) is not None]
         waits = [error for error in errors if isinstance(error, Parking)]
         others = [error for error in errors if not isinstance(error, Parking | Rewinding)]
         if others:
@@ -127,8 +150,16 @@ class Threaded:
         if len(waits) < len(errors):
             raise next(error for error in errors if isinstance(error, Rewinding))
         if waits:
-            raise merged(waits)
+            scope.parked = parked = merged(waits)
+            raise parked
         return [line.value for line in lines]
+
+    def _error_of(self, line: _Branch) -> BaseException | None:
+        """Return how a branch ended short of a value. One that waits cannot make anything else of that."""
+        parked = line.scope.parked
+        if parked is not None and line.error is not parked:
+            self._note_caught(parked)
+        return parked or line.error
 
 
 class _Branch(threading.Thread):
@@ -137,6 +168,7 @@ class _Branch(threading.Thread):
     def __init__(self, fn: Callable[[], Any], scope: Scope) -> None:
         super().__init__(name="holdfast-branch", daemon=True)
         self._fn = fn
+        self.scope = scope
         self._context = contextvars.copy_context()
         self._context.run(here.set, scope)
         self.value: Any = None
@@ -188,12 +220,11 @@ def play(driver: Threaded, code: Callable[[], Any]) -> Any:
     before = here.set(run.main)
     try:
         if not run.rewinds:
-            value = code()
-            run.replay.check_all_met()
-            return value
+            return _forward(driver, code)
         if run.replay.has_undos_ahead:
             with suppress(Rewinding, Parking, Exception):  # it comes as far as it ever did
                 code()
+        run.check_goes_on()
         driver.drive(run.undo_all())
         return None
     except Exception as error:
@@ -201,4 +232,20 @@ def play(driver: Threaded, code: Callable[[], Any]) -> Any:
             run.attempt.fatal = error
         raise
     finally:
+        run.end()
         here.reset(before)
+
+
+def _forward(driver: Threaded, code: Callable[[], Any]) -> Any:
+    """Run the code, and return what it returns, or raise what the attempt ends with."""
+    try:
+        value = code()
+    except BaseException as error:
+        end = driver.ended_by(error)
+        if end is None or end is error:
+            raise
+        raise end from None
+    if (end := driver.ended_by(None)) is not None:
+        raise end
+    driver.run.replay.check_all_met()
+    return value

@@ -1,0 +1,353 @@
+"""Parking is sticky: whatever a workflow's code catches on its way out, it waits, and nothing runs too early."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncFlow, Flow, Retry
+from holdfast.core.records import Event, Worker
+from holdfast.core.verdict import Released
+from holdfast.stores.protocol import Answer
+from tests.factory import a_step, record, settlement
+from tests.worker.house import House, until
+
+HERE = Path(__file__).name
+FORMS = ["sync", "async"]
+
+
+class World:
+    """What the steps of a test did."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def do(self, what: str) -> str:
+        self.lines.append(what)
+        return what
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def waits(house: House, job_id: str, attempt: int = 1) -> None:
+    until(lambda: house.row(job_id).state == "waiting" and house.row(job_id).attempt == attempt, "it waits")
+
+
+def swallowed(house: House, job_id: str) -> list[Event]:
+    return house.events(job_id, "warning")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_cleanup_in_finally_runs_once_after_the_signal(house: House, world: World, form: str) -> None:
+    @house.app.workflow(name="sync")
+    def sync(flow: Flow) -> str:
+        try:
+            flow.wait("go")
+            return flow.step(world.do, "ship")
+        finally:
+            flow.step(world.do, "cleanup", name="cleanup")
+
+    @house.app.workflow(name="async")
+    async def loop(flow: AsyncFlow) -> str:
+        try:
+            await flow.wait("go")
+            return await flow.step(world.do, "ship")
+        finally:
+            await flow.step(world.do, "cleanup", name="cleanup")
+
+    house.start()
+    job = (sync if form == "sync" else loop).enqueue()
+    waits(house, job.id)
+    assert world.lines == []
+    house.app.signal(job.id, "go")
+    assert job.result(30) == "ship"
+    assert world.lines == ["ship", "cleanup"]
+    assert swallowed(house, job.id) == []  # it only cleans up: nothing was swallowed
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_bare_except_does_not_skip_a_wait_and_is_told_once_with_file_and_line(
+    house: House, world: World, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @house.app.workflow(name="sync")
+    def sync(flow: Flow) -> str:
+        try:
+            approved = flow.wait("go")  # swallowed here (sync)
+        except:  # noqa: E722
+            approved = "nobody said so"
+        flow.step(world.do, str(approved))
+        return str(approved)
+
+    @house.app.workflow(name="async")
+    async def loop(flow: AsyncFlow) -> str:
+        try:
+            approved = await flow.wait("go")  # swallowed here (async)
+        except:  # noqa: E722
+            approved = "nobody said so"
+        await flow.step(world.do, str(approved))
+        return str(approved)
+
+    house.start()
+    job = (sync if form == "sync" else loop).enqueue()
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        waits(house, job.id)
+        house.app.signal(job.id, "other")
+        house.app.signal(job.id, "go", "yes")
+        assert job.result(30) == "yes"
+    assert world.lines == ["yes"]
+    [told] = swallowed(house, job.id)
+    assert (Path(told.detail["file"]).name, told.detail["line"]) == (HERE, line_of(f"swallowed here ({form})"))
+    said = [each for each in caplog.messages if "caught" in each]
+    assert len(said) == 1
+    assert f"{HERE}:{told.detail['line']}" in said[0]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_workflow_that_returns_or_raises_instead_of_parking_is_parked_all_the_same(house: House, form: str) -> None:
+    @house.app.workflow(name="sync", retry=Retry(attempts_max=1))
+    def sync(flow: Flow, ends: str) -> Any:
+        try:
+            return flow.wait("go")
+        except BaseException as error:
+            if ends == "return":
+                return "skipped"
+            raise ValueError("skipped") from error
+
+    @house.app.workflow(name="async", retry=Retry(attempts_max=1))
+    async def loop(flow: AsyncFlow, ends: str) -> Any:
+        try:
+            return await flow.wait("go")
+        except BaseException as error:
+            if ends == "return":
+                return "skipped"
+            raise ValueError("skipped") from error
+
+    house.start()
+    for ends in ("return", "raise"):
+        job = (sync if form == "sync" else loop).enqueue(ends)
+        waits(house, job.id)
+        assert house.row(job.id).awaits == ["signal:go"]
+        house.app.signal(job.id, "go", 7)
+        assert job.result(30) == 7
+        assert len(swallowed(house, job.id)) == 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_context_managers_neither_act_too_early_nor_skip_a_wait(house: House, world: World, form: str) -> None:
+    @house.app.workflow(name="sync")
+    def sync(flow: Flow) -> str:
+        @contextlib.contextmanager
+        def locked() -> Iterator[None]:
+            flow.step(world.do, "lock", name="lock")
+            try:
+                yield
+            finally:
+                flow.step(world.do, "unlock", name="unlock")
+
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(locked())
+            stack.callback(flow.step, world.do, "called back", name="callback")
+            with contextlib.suppress(BaseException):
+                flow.wait("go")
+            return flow.step(world.do, "ship")
+
+    @house.app.workflow(name="async")
+    async def loop(flow: AsyncFlow) -> str:
+        @contextlib.asynccontextmanager
+        async def locked() -> AsyncIterator[None]:
+            await flow.step(world.do, "lock", name="lock")
+            try:
+                yield
+            finally:
+                await flow.step(world.do, "unlock", name="unlock")
+
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(locked())
+            stack.push_async_callback(flow.step, world.do, "called back", name="callback")
+            with contextlib.suppress(BaseException):
+                await flow.wait("go")
+            return await flow.step(world.do, "ship")
+
+    house.start()
+    job = (sync if form == "sync" else loop).enqueue()
+    waits(house, job.id)
+    assert world.lines == ["lock"]
+    house.app.signal(job.id, "go")
+    assert job.result(30) == "ship"
+    assert world.lines == ["lock", "ship", "called back", "unlock"]
+    assert len(swallowed(house, job.id)) == 1  # by `suppress`
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_branch_that_swallows_its_wait_waits_and_the_others_go_on(house: House, world: World, form: str) -> None:
+    @house.app.workflow(name="sync")
+    def sync(flow: Flow) -> list[Any]:
+        def branch() -> Any:
+            with contextlib.suppress(BaseException):
+                return flow.wait("go")
+            return "skipped"
+
+        return flow.gather(branch, lambda: flow.step(world.do, "beside"))
+
+    @house.app.workflow(name="async")
+    async def loop(flow: AsyncFlow) -> list[Any]:
+        async def branch() -> Any:
+            with contextlib.suppress(BaseException):
+                return await flow.wait("go")
+            return "skipped"
+
+        return await flow.gather(branch, lambda: flow.step(world.do, "beside"))
+
+    house.start()
+    job = (sync if form == "sync" else loop).enqueue()
+    waits(house, job.id)
+    assert world.lines == ["beside"]
+    house.app.signal(job.id, "go", 1)
+    assert job.result(30) == [1, "beside"]
+
+
+def test_a_gather_parks_the_line_above_it_only_when_it_raises_that(house: House, world: World) -> None:
+    """One branch waits, another fails, and the code goes on by the failure: it does not wait for the first."""
+
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> str:
+        def fails() -> None:
+            raise ValueError("no")
+
+        try:
+            flow.gather(lambda: flow.wait("go"), fails)
+        except ValueError:
+            return flow.step(world.do, "without it")
+        return "with it"
+
+    house.start()
+    assert work.enqueue().result(30) == "without it"
+
+
+def test_a_gather_that_waits_parks_the_line_above_it(house: House, world: World) -> None:
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> list[Any]:
+        values = ["skipped"]
+        with contextlib.suppress(BaseException):
+            values = flow.gather(lambda: flow.wait("a"), lambda: flow.wait("b"))
+        flow.step(world.do, str(values))
+        return values
+
+    house.start()
+    job = work.enqueue()
+    waits(house, job.id)
+    assert house.row(job.id).awaits == ["signal:a", "signal:b"]
+    for name in ("a", "b"):
+        house.app.signal(job.id, name, name)
+    assert job.result(30) == ["a", "b"]
+    assert world.lines == ["['a', 'b']"]
+
+
+def test_on_the_loop_all_lines_park_together_and_a_cleanup_that_hangs_is_cancelled_again(
+    one_house: House, world: World
+) -> None:
+    @one_house.app.workflow(name="w")
+    async def work(flow: AsyncFlow) -> str:
+        async def line(name: str) -> None:
+            try:
+                await flow.wait(name)
+            except asyncio.CancelledError:
+                world.do(f"{name} is parked")
+                await flow.step(world.do, "too early", name="early")
+
+        beside = asyncio.create_task(line("beside"))
+        try:
+            await flow.wait("go")
+        except asyncio.CancelledError:
+            world.do("main is parked")
+            await asyncio.sleep(3600)
+        await beside
+        return "done"
+
+    one_house.start()
+    job = work.enqueue()
+    waits(one_house, job.id)
+    assert sorted(world.lines) == ["beside is parked", "main is parked"]
+    one_house.app.signal(job.id, "go")
+    waits(one_house, job.id, attempt=2)
+    one_house.app.signal(job.id, "beside")
+    assert job.result(30) == "done"
+    assert "too early" not in world.lines
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_code_that_does_not_fit_the_record_runs_no_cleanup_either(house: House, world: World, form: str) -> None:
+    """Under an older version a cleanup was recorded while the workflow still waited. It is held, and runs nothing."""
+
+    @house.app.workflow(name="sync")
+    def sync(flow: Flow) -> Any:
+        try:
+            flow.wait("go")
+            flow.step(world.do, "ship", name="ship")
+        except BaseException:
+            world.do("caught")
+        finally:
+            flow.step(world.do, "cleanup", name="cleanup")
+
+    @house.app.workflow(name="async")
+    async def loop(flow: AsyncFlow) -> Any:
+        try:
+            await flow.wait("go")
+            await flow.step(world.do, "ship", name="ship")
+        except BaseException:
+            world.do("caught")
+        finally:
+            await flow.step(world.do, "cleanup", name="cleanup")
+
+    task = sync if form == "sync" else loop
+    job = task.enqueue()
+    early = a_step(position=1, path="2", name="cleanup", state="recorded", result='"cleanup"')
+    with_early_record(house, job.id, early)
+    house.app.signal(job.id, "go")
+    house.start()
+    held = house.until_state(job.id, "held")
+    assert "does not fit the record" in str(held.error)
+    assert set(world.lines) == {"caught"}
+
+
+def test_a_cleanup_that_was_recorded_too_early_holds_the_workflow_before_it_waits(house: House, world: World) -> None:
+    @house.app.workflow(name="sync")
+    def sync(flow: Flow) -> None:
+        try:
+            flow.wait("go")
+        finally:
+            flow.step(world.do, "cleanup", name="cleanup")
+
+    job = sync.enqueue()
+    with_early_record(house, job.id, a_step(position=1, path="2", name="cleanup", state="recorded", result='"x"'))
+    house.start()
+    held = house.until_state(job.id, "held")
+    assert "number 2, step 'cleanup', is recorded (attempt 1): it was run too early" in str(held.error)
+    house.app.retry_from(job.id, "cleanup", by="ann")
+    waits(house, job.id, attempt=3)
+    house.app.signal(job.id, "go")
+    job.result(30)
+    assert world.lines == ["cleanup"]
+
+
+def with_early_record(house: House, job_id: str, *steps: Any) -> None:
+    """Let an attempt record these, and be given back."""
+
+    house.store.enroll(Worker(id="old", name="old", host="h", pid=1, boot_id="b"))
+    [row] = house.store.claim("old", "c", ["default"], ["sync", "async"], 1)
+    assert row.id == job_id
+    assert record(house.store, row, *steps) is Answer.ACCEPTED
+    house.store.settle([settlement(row, Released(started=True, cause="deployed"))])
+    house.store.retire("old", "left")
+
+
+def line_of(words: str) -> int:
+    lines = Path(__file__).read_text("utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.rstrip().endswith(f"# {words}"))
