@@ -326,6 +326,9 @@ def judge_mutants() -> Iterator[Mutant]:
 WORKER = ("tests/worker",)
 SQLITE = ("tests/test_sqlite_store.py", "tests/worker")
 CRASH = ("tests/crash",)
+PROTECTED = ("tests/stores/test_protected.py",)
+LIVENESS = ("tests/worker/test_liveness.py",)
+BACKUP = ("tests/cli/test_backup.py",)
 # Where a broken line of this file is most likely to be noticed: these run first.
 NEAREST = {
     "shield.py": ("tests/worker/test_interrupts.py",),
@@ -740,6 +743,69 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "    if path in _mine:\n        return Life.ALIVE\n",
         "",
         (*STORE, *SQLITE),
+    ),
+    (
+        "protected: the database may be opened inside a worker",
+        "stores/sqlite/protected.py",
+        "        raise ProtectedFile(",
+        "        ProtectedFile(",
+        PROTECTED,
+    ),
+    (
+        "protected: a link leads past the protection",
+        "stores/sqlite/protected.py",
+        "name not in _names and found not in _identities",
+        "name not in _names",
+        PROTECTED,
+    ),
+    (
+        "protected: a new -wal file is not noticed",
+        "stores/sqlite/connection.py",
+        "        protected.refresh()  # the first connection makes a new `-wal` file\n",
+        "",
+        PROTECTED,
+    ),
+    (
+        "protected: a name alone is refused",
+        "stores/sqlite/protected.py",
+        "if any(_identity(own) == found for own in list(_paths)):",
+        "if True:",
+        PROTECTED,
+    ),
+    (
+        "protected: a worker's processes are not",
+        "cli/child.py",
+        "    protected.install()\n",
+        "",
+        PROTECTED,
+    ),
+    (
+        "protected: a cell is not",
+        "cli/cell.py",
+        "    protected.install()\n",
+        "",
+        PROTECTED,
+    ),
+    (
+        "a lost liveness lock stays lost",
+        "stores/sqlite/liveness.py",
+        "        fcntl.lockf(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n    return was_held",
+        "    return was_held",
+        LIVENESS,
+    ),
+    (
+        "a liveness lock whose descriptor means another file is trusted",
+        "stores/sqlite/liveness.py",
+        "if _inode(lock.descriptor) != lock.inode:",
+        "if False:",
+        LIVENESS,
+    ),
+    (
+        "a backup overwrites a file",
+        "stores/sqlite/backup.py",
+        "if os.path.lexists(target):",
+        "if False:",
+        BACKUP,
     ),
     (
         "another inode is taken for the lock",

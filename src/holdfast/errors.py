@@ -5,7 +5,8 @@
     │   ├── PolicyError            a policy that contradicts itself
     │   ├── PayloadError           arguments or a result that cannot travel
     │   ├── UnknownTask            a task that this app does not have
-    │   └── BadURL                 a store address that means nothing
+    │   ├── BadURL                 a store address that means nothing
+    │   └── ProtectedFile          a file of the store, opened by code inside a worker
     ├── StoreError                 the store's trouble; the call may be repeated where it says so
     │   ├── StoreUnavailable       cannot be reached, or stayed locked for too long: repeat later
     │   ├── StoreFull              no room left: repeat when there is room
@@ -68,6 +69,10 @@ class UnknownTask(UsageError):
 
 class BadURL(UsageError):
     """The address of a store cannot be understood."""
+
+
+class ProtectedFile(UsageError, PermissionError):
+    """Code inside `holdfast worker` tried to open a file of the store; the file was not opened."""
 
 
 class StoreError(HoldfastError):

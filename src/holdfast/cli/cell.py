@@ -17,12 +17,14 @@ from typing import Any
 from holdfast.app import App
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
+from holdfast.stores.sqlite import protected
 from holdfast.tasks import Task
 from holdfast.worker import homes, inside, wire
 from holdfast.worker.executors import describe
 
 
 def main() -> None:
+    protected.install()
     line, dump = inside.Line(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2])
     line.socket.set_inheritable(False)
     os.set_inheritable(dump, False)

@@ -20,6 +20,7 @@ from holdfast.app import App
 from holdfast.cli.base import LOG_FORMAT
 from holdfast.cli.loading import load_app
 from holdfast.errors import StoreError, UsageError, is_passing
+from holdfast.stores.sqlite import protected
 from holdfast.trouble import Trouble
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
@@ -30,6 +31,7 @@ log = logging.getLogger("holdfast.worker")
 
 
 def main() -> None:
+    protected.install()
     orders = int(sys.argv[1])
     os.set_inheritable(orders, False)
     settings = _first_order(orders)

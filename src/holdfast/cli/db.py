@@ -1,7 +1,8 @@
-"""`holdfast db`: make, migrate, check and prune the store."""
+"""`holdfast db`: make, migrate, check, copy and prune the store."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,8 +14,10 @@ from holdfast.cli.loading import open_existing, opened_store, require_schema
 from holdfast.cli.screen import Progress, clean, show_json
 from holdfast.cli.types import Words, json_option, older_than_option
 from holdfast.core.machine import ENDED, State
+from holdfast.errors import UsageError
 from holdfast.stores import open_store
 from holdfast.stores.protocol import Schema, Store
+from holdfast.stores.sqlite.store import SqliteStore
 
 _PAGE = 1000
 _ENDED = tuple(state.value for state in State if state in ENDED)
@@ -22,7 +25,7 @@ _ENDED = tuple(state.value for state in State if state in ENDED)
 
 @click.group(cls=Group, epilog="holdfast db init --db sqlite:///jobs.db")
 def db() -> None:
-    """Make, migrate, check and prune the store."""
+    """Make, migrate, check, copy and prune the store."""
 
 
 @db.command(epilog="holdfast db init --db sqlite:///jobs.db")
@@ -119,6 +122,31 @@ def check(ctx: click.Context, as_json: bool) -> None:
     if findings:
         complain("the store is damaged; stop the workers and restore it from a backup")
         ctx.exit(Exit.UNHEALTHY)
+
+
+@db.command(
+    epilog="""
+    holdfast db backup backup.db --db sqlite:///jobs.db
+    holdfast db backup /backups/jobs-2026-03-01.db
+    """
+)
+@click.argument("target", metavar="FILE", type=click.Path(path_type=Path))
+@json_option
+def backup(target: Path, as_json: bool) -> None:
+    """Copy a SQLite store to a new file, while workers and other programs use it.
+
+    FILE is one consistent snapshot, made by SQLite's online backup. It must not exist yet, and appears when it is
+    complete. A PostgreSQL store is copied with pg_dump.
+    """
+    with opened_store() as store:
+        if not isinstance(store, SqliteStore):
+            raise UsageError(f"{insight.shown_url(store.url)} is not a SQLite store; PostgreSQL has pg_dump")
+        with Progress("copying", store.condition().file_bytes) as progress:
+            written = store.backup(target, progress.advance)
+    if as_json:
+        show_json({"file": str(target), "bytes": written})
+    else:
+        acknowledge(f"{clean(target)} written ({insight.size(written)})")
 
 
 @db.command(

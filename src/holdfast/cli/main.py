@@ -26,7 +26,7 @@ COMMANDS = {
     "workers": "See who runs jobs.",
     "alerts": "Try the channels by which people are told of trouble.",
     "doctor": "Look for trouble, and say what to do about it.",
-    "db": "Make, migrate, check and prune the store.",
+    "db": "Make, migrate, check, copy and prune the store.",
     "completion": "Print the completion script of a shell.",
 }
 

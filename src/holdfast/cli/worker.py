@@ -104,9 +104,11 @@ def worker(
     from holdfast.alerts.teller import Teller
     from holdfast.pruner import Pruner
     from holdfast.scheduler import Scheduler
+    from holdfast.stores.sqlite import protected
     from holdfast.worker.options import WorkerOptions
     from holdfast.worker.supervisor import supervise
 
+    protected.install()  # hooks and alerts of the app run in this process
     told = settings()
     found = named_app(app)
     found.alerts = (*found.alerts, *alerts_of(given))

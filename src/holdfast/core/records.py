@@ -268,6 +268,7 @@ class BeatAnswer(msgspec.Struct, frozen=True):
     skipped: list[str] = []  # job ids whose row was locked by somebody else: not renewed this time
     cancelled: list[str] = []  # job ids that somebody asked to stop
     gone: bool = False  # this worker was declared dead; nothing was renewed
+    lock_lost: bool = False  # its liveness lock was gone, and was taken again
 
 
 class Vanished(msgspec.Struct, frozen=True):

@@ -47,7 +47,7 @@ from holdfast.insight.views import (
     zombie_view,
 )
 from holdfast.insight.why import Why, explain, in_short, why
-from holdfast.insight.words import DECIDED, ago, brief, counted, moment, near, parsed
+from holdfast.insight.words import DECIDED, ago, brief, counted, moment, near, parsed, size
 from holdfast.insight.zombies import look_back, zombies_view
 from holdfast.stores.urls import shown_url
 
@@ -95,6 +95,7 @@ __all__ = [
     "scan_view",
     "schedule_views",
     "shown_url",
+    "size",
     "state_of",
     "step_view",
     "steps_of",

@@ -112,6 +112,11 @@ class Keeper:
                 attempt.unheard()
             raise
         self._beat_at = sent_at
+        if answer.lock_lost:
+            log.error(
+                "this worker had lost its liveness lock, because code in this process opened or closed the lock file; "
+                "the lock is taken again, but others may have declared this worker dead"
+            )
         if answer.gone:
             self._gone(worker_id)
             return

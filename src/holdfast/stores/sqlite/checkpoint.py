@@ -22,6 +22,8 @@ import os
 import sqlite3
 from pathlib import Path
 
+from holdfast.stores.sqlite.protected import OwnPath
+
 PAGES = 1000  # SQLite's own: from so many pages in the WAL on, a commit is followed by a checkpoint
 
 
@@ -34,7 +36,7 @@ class Turn:
     """The right to checkpoint after a commit. Used by one thread at a time: the one that holds the write lock."""
 
     def __init__(self, database: Path) -> None:
-        self._wal = f"{database}-wal"
+        self._wal = OwnPath(f"{database}-wal")
         self._descriptor: int | None = None
 
     def commit(self, connection: sqlite3.Connection) -> None:

@@ -31,6 +31,7 @@ from holdfast.errors import (
 )
 from holdfast.shield import breathe, shielded
 from holdfast.stores.joining import driver_connection
+from holdfast.stores.sqlite import protected
 from holdfast.stores.sqlite.checkpoint import Turn, has_the_defect
 from holdfast.stores.sqlite.writers import Writers
 
@@ -99,6 +100,9 @@ class Connections:
         self._patience = f"PRAGMA busy_timeout={int(options.busy_s * 1000)}"
         self._identity = self._make_file(create)
         self._turn = Turn(options.path) if has_the_defect() else None
+        files = tuple(f"{options.path}{end}" for end in ("", "-wal", "-shm"))
+        protected.protect(*files)
+        self._unprotect = weakref.finalize(self, protected.release, *files)
         _forks.add(self)
 
     # ------------------------------------------------------------------------------------ transactions
@@ -244,6 +248,7 @@ class Connections:
             self._watch = None
         for connection in spare:
             connection.close()
+        self._unprotect()
 
     # ------------------------------------------------------------------------------------ one connection
 
@@ -269,6 +274,7 @@ class Connections:
             if connection is not None:
                 connection.close()
             raise self.explain(error) from error
+        protected.refresh()  # the first connection makes a new `-wal` file
         return connection
 
     def _borrow(self, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
@@ -298,7 +304,8 @@ class Connections:
             raise StoreMissing(f"{path} is a folder; name a file inside it")
         if create:
             try:
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+                with _creating:
+                    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             except FileExistsError:
                 pass
             except OSError as error:
@@ -393,6 +400,8 @@ def _code(error: sqlite3.Error) -> int | None:
     return None if code is None else code & 0xFF
 
 
+# Closing the new file drops the locks that another thread may have on it, so nobody else opens it before.
+_creating = threading.Lock()
 _forks: weakref.WeakSet[Connections] = weakref.WeakSet()
 
 
@@ -407,6 +416,8 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
+    global _creating
+    _creating = threading.Lock()
     for connections in _forks:
         connections._after_fork()
 

@@ -11,18 +11,27 @@ Each worker holds a POSIX record lock on a private file beside the database. Pee
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-import struct
-import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-_mine: dict[Path, int] = {}  # lock file -> descriptor, of this process
-os.register_at_fork(after_in_child=_mine.clear)  # the locks stayed with the parent
+from holdfast.stores.sqlite import locks, protected
 
-_DARWIN = sys.platform == "darwin"
-_FLOCK = "qqihh" if _DARWIN else "hhqqi4x"  # struct flock of macOS and of 64-bit Linux
+
+@dataclass(slots=True)
+class _Lock:
+    """A lock of this process."""
+
+    descriptor: int
+    inode: int
+    is_listed: bool  # the kernel's list had it when it was taken: if it is missing there later, it is lost
+
+
+_mine: dict[Path, _Lock] = {}
+os.register_at_fork(after_in_child=_mine.clear)  # the locks stayed with the parent
 
 
 class Life(StrEnum):
@@ -38,16 +47,39 @@ def take(path: Path) -> int:
     path.parent.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    _mine[path] = descriptor
-    return os.fstat(descriptor).st_ino
+    inode = os.fstat(descriptor).st_ino
+    _mine[path] = _Lock(descriptor, inode, locks.is_listed(inode))
+    protected.protect(str(path))
+    return inode
+
+
+def renew(path: Path) -> bool:
+    """Take a lock of this process again if it was lost; return whether it was still there.
+
+    Code in this process loses it by closing another descriptor of the file, or all descriptors that it finds. Where the
+    kernel has no list of locks, a loss of the first kind is repaired but not noticed.
+    """
+    lock = _mine.get(path)
+    if lock is None:
+        return True
+    was_held = not lock.is_listed or locks.is_listed(lock.inode)
+    with contextlib.suppress(OSError):
+        if _inode(lock.descriptor) != lock.inode:  # it was closed, and its number may mean another file by now
+            was_held = False
+            lock.descriptor = os.open(protected.OwnPath(path), os.O_RDWR | os.O_CLOEXEC)
+            lock.inode = os.fstat(lock.descriptor).st_ino
+        fcntl.lockf(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return was_held
 
 
 def drop(path: Path) -> None:
     """Give up a lock of this process and remove its file; of another process: only remove the file."""
     path.unlink(missing_ok=True)
-    descriptor = _mine.pop(path, None)
-    if descriptor is not None:
-        os.close(descriptor)
+    lock = _mine.pop(path, None)
+    if lock is not None:
+        protected.release(str(path))
+        if _inode(lock.descriptor) == lock.inode:
+            os.close(lock.descriptor)
 
 
 def look(path: Path, inode: int | None) -> Life:
@@ -61,17 +93,14 @@ def look(path: Path, inode: int | None) -> Life:
     try:
         if os.fstat(descriptor).st_ino != inode:
             return Life.UNKNOWN
-        return Life.FREE if _is_free(descriptor) else Life.ALIVE
+        return Life.FREE if locks.other_holder(descriptor) is None else Life.ALIVE
     except OSError:
         return Life.UNKNOWN
     finally:
         os.close(descriptor)
 
 
-def _is_free(descriptor: int) -> bool:
-    if _DARWIN:
-        question = struct.pack(_FLOCK, 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
-    else:
-        question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    answer = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
-    return bool((answer[3] if _DARWIN else answer[0]) == fcntl.F_UNLCK)
+def _inode(descriptor: int) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.fstat(descriptor).st_ino
+    return None

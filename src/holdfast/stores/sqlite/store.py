@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from holdfast.stores import codec
 from holdfast.stores.protocol import Added, Answer, Schema, schema_too_new
 from holdfast.stores.sql import Progress, load_migrations
 from holdfast.stores.sqlite import batch, condition, liveness
+from holdfast.stores.sqlite.backup import backup
 from holdfast.stores.sqlite.batch import Q
 from holdfast.stores.sqlite.bell import Bell
 from holdfast.stores.sqlite.condition import Condition
@@ -111,9 +112,10 @@ class SqliteStore(Schedules, Workflows):
         rows = codec.encode([codec.pulse(pulse) for pulse in pulses]).decode()
         said = {"worker": worker_id, "pulses": rows, "wall": self._clock.wall(), "rss_mb": rss_mb}
         point("beat.before")
+        lock_lost = not liveness.renew(self._lock_path(worker_id))
         with self._db.writing() as db:
             if db.execute(Q["beat_worker"], said).rowcount == 0:
-                return BeatAnswer(gone=True)
+                return BeatAnswer(gone=True, lock_lost=lock_lost)
             lost: list[str] = []
             if pulses and db.execute(Q["beat"], {**said, "lease": self._clock.lease()}).rowcount < len(pulses):
                 stale = codec.rows_from(db.execute(Q["beat_lost"], said).fetchone()[0])
@@ -126,7 +128,7 @@ class SqliteStore(Schedules, Workflows):
                 ]
                 batch.write_notes(db, notes, self._clock.wall())
             cancelled = codec.names_from(db.execute(Q["beat_cancelled"], said).fetchone()[0])
-        return BeatAnswer(lost=lost, cancelled=cancelled)
+        return BeatAnswer(lost=lost, cancelled=cancelled, lock_lost=lock_lost)
 
     def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Answer]:
         if not settlements:
@@ -350,6 +352,10 @@ class SqliteStore(Schedules, Workflows):
     def condition(self) -> Condition:
         """Say what is known of the file and of what surrounds it."""
         return condition.look(self._db)
+
+    def backup(self, target: Path, copied: Callable[[int], None]) -> int:
+        """Copy the store, while others use it; see `backup.py`."""
+        return backup(self._db, target, copied)
 
     def close(self) -> None:
         self._db.close()

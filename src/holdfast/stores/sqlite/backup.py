@@ -1,0 +1,66 @@
+"""Copy a live store to a new file, by SQLite's own online backup."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from holdfast.errors import UsageError
+from holdfast.stores.sqlite.connection import Connections
+
+_PIECE = 256  # pages; a megabyte as a rule
+
+
+def backup(db: Connections, target: Path, copied: Callable[[int], None]) -> int:
+    """Write the store, as it is now, to a file that must not exist yet; return its size in bytes.
+
+    The copy is one snapshot. Nobody waits for it, but the WAL grows until it is complete. `copied` is told the bytes of
+    each piece. The file takes its name only when it is complete and on the disk; only its owner may read it.
+    """
+    if os.path.lexists(target):
+        raise UsageError(f"{target} exists; name a new file")
+    try:
+        descriptor, part = tempfile.mkstemp(prefix=f"{target.name}.", suffix=".part", dir=target.parent)
+        os.close(descriptor)
+    except OSError as error:
+        raise UsageError(f"cannot write in {target.parent}: {error.strerror}") from error
+    try:
+        with (
+            closing(db.open(sqlite3.Connection)) as source,
+            closing(sqlite3.connect(part, isolation_level=None)) as copy,
+        ):
+            _copy(source, copy, copied)
+        os.replace(part, target)
+    except sqlite3.Error as error:
+        raise db.explain(error) from error
+    finally:
+        Path(part).unlink(missing_ok=True)
+    _sync(target.parent)
+    return target.stat().st_size
+
+
+def _copy(source: sqlite3.Connection, copy: sqlite3.Connection, copied: Callable[[int], None]) -> None:
+    source.execute("BEGIN")  # hold one snapshot: otherwise each commit of others makes the backup begin again
+    page_bytes = int(source.execute("PRAGMA page_size").fetchone()[0])
+    left = int(source.execute("PRAGMA page_count").fetchone()[0])
+
+    def tell(_: int, remaining: int, __: int) -> None:
+        nonlocal left
+        copied((left - remaining) * page_bytes)
+        left = remaining
+
+    source.backup(copy, pages=_PIECE, progress=tell, sleep=0)
+    source.execute("ROLLBACK")
+
+
+def _sync(folder: Path) -> None:
+    """Make the new name survive a power loss."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,96 @@
+"""Find out which process holds a record lock.
+
+A process cannot ask about its own locks, and closing a descriptor of a locked file drops them. So this process reads
+the kernel's list, `/proc/locks`. Where there is no list, or it does not number our files as `stat` does, a child
+process asks (this file as a program): it has no locks to lose.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_LIST = Path("/proc/locks")
+_WRITER = 120  # the byte of the `-shm` file that the one writer locks in WAL mode (SQLite's WALINDEX_LOCK_OFFSET)
+_ANSWER_S = 10.0
+_DARWIN = sys.platform == "darwin"
+_FLOCK = "qqihh" if _DARWIN else "hhqqi4x"  # struct flock of macOS and of 64-bit Linux
+
+
+class RecordLock(NamedTuple):
+    """One line of the kernel's list."""
+
+    pid: int
+    is_exclusive: bool
+    inode: int
+    first: int
+    last: int | None  # None: to the end of the file
+
+
+def writer_of(database: Path) -> int | None:
+    """Return the process that holds the write lock of a database in WAL mode; None: nobody, or it cannot be told."""
+    shm = f"{database}-shm"
+    try:
+        inode = os.stat(shm).st_ino
+    except OSError:
+        return None
+    locks = [lock for lock in record_locks() if lock.inode == inode]
+    if not any(lock.pid == os.getpid() for lock in locks):  # every open connection has a lock of some kind
+        return _ask_in_a_child(shm)
+    for lock in locks:
+        if lock.is_exclusive and lock.first <= _WRITER and (lock.last is None or lock.last >= _WRITER):
+            return lock.pid
+    return None
+
+
+def is_listed(inode: int) -> bool:
+    """Say whether the kernel's list has a lock of this process on the file."""
+    return any((lock.inode, lock.pid) == (inode, os.getpid()) for lock in record_locks())
+
+
+def record_locks() -> list[RecordLock]:
+    """Return the record locks that are held on this machine, with our own pid as `os.getpid` has it."""
+    with contextlib.suppress(OSError, ValueError):
+        ours = int(os.readlink("/proc/self"))  # /proc may belong to another pid namespace
+        locks = _parsed(_LIST.read_text("ascii", "replace"))
+        return [lock._replace(pid=os.getpid()) if lock.pid == ours else lock for lock in locks]
+    return []
+
+
+def _parsed(text: str) -> Iterator[RecordLock]:
+    """Read lines such as `4: POSIX  ADVISORY  WRITE 1234 fe:00:5242 120 120`; one that waits has `->` before POSIX."""
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            _, kind, _, mode, pid, place, first, last = line.split()
+            if kind == "POSIX":
+                inode = int(place.rpartition(":")[2])
+                yield RecordLock(int(pid), mode == "WRITE", inode, int(first), None if last == "EOF" else int(last))
+
+
+def _ask_in_a_child(shm: str) -> int | None:
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        command = [sys.executable, "-I", "-S", __file__, shm]
+        return int(subprocess.run(command, capture_output=True, timeout=_ANSWER_S, check=True).stdout) or None
+    return None
+
+
+def other_holder(descriptor: int, first: int = 0, length: int = 0) -> int | None:
+    """Return which *other* process keeps us from locking these bytes, or the whole file; None: nobody does."""
+    if _DARWIN:
+        question = struct.pack(_FLOCK, first, length, 0, fcntl.F_WRLCK, os.SEEK_SET)
+        _, _, pid, kind, _ = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+    else:
+        question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, first, length, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+    return None if kind == fcntl.F_UNLCK else pid
+
+
+if __name__ == "__main__":
+    sys.stdout.write(str(other_holder(os.open(sys.argv[1], os.O_RDWR | os.O_CLOEXEC), _WRITER, 1) or 0))

@@ -1,0 +1,72 @@
+"""`holdfast db backup`: a copy of a SQLite store that is in use."""
+
+import json
+import sqlite3
+import stat
+import threading
+from contextlib import closing
+from pathlib import Path
+
+from holdfast.core.records import Filter
+from holdfast.stores.sqlite.store import SqliteStore
+from tests.cli.conftest import Run
+from tests.factory import add, make_job
+from tests.worker.house import until
+
+
+def test_a_backup_of_a_store_in_use_is_one_sound_snapshot(tmp_path: Path, run: Run) -> None:
+    """Acknowledged before it began: in it. Whatever others commit meanwhile neither waits nor makes it begin again."""
+    url = f"sqlite:///{tmp_path}/jobs.db?synchronous=normal"
+    store = SqliteStore(url)
+    store.migrate()
+    before = {added.id for added in store.add([make_job(payload=json.dumps({"x": "y" * 2000})) for _ in range(2000)])}
+    done = threading.Event()
+    added = 0
+
+    def write() -> None:
+        nonlocal added
+        while not done.is_set():
+            store.add([make_job()])
+            added += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        until(lambda: added)
+        shown = run.json("db", "backup", str(tmp_path / "copy.db"), "--db", url)
+        at_the_end = added
+        until(lambda: added > at_the_end, "the writer goes on")
+    finally:
+        done.set()
+        writer.join()
+    assert shown == {"file": f"{tmp_path}/copy.db", "bytes": (tmp_path / "copy.db").stat().st_size}
+    assert sorted(each.name for each in tmp_path.glob("copy*")) == ["copy.db"]
+    assert stat.S_IMODE((tmp_path / "copy.db").stat().st_mode) == 0o600
+    copy = SqliteStore(f"sqlite:///{tmp_path}/copy.db", create=False)
+    copy.migrate()
+    assert copy.check() == []
+    with copy._db.reading() as db:
+        assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        assert db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+    assert before <= {job.id for job in copy.find(Filter(limit=100_000))}
+    copy.close()
+    store.close()
+
+
+def test_a_backup_never_overwrites_a_file(tmp_path: Path, run: Run, url: str, store: SqliteStore) -> None:
+    (tmp_path / "taken.db").write_text("precious")
+    (tmp_path / "link.db").symlink_to(tmp_path / "nowhere")
+    add(store)
+    for name in ("taken.db", "link.db", "jobs.db"):
+        assert "exists; name a new file" in run("db", "backup", name, code=2).stderr
+    assert "cannot write in" in run("db", "backup", "no/such/folder.db", code=2).stderr
+    assert (tmp_path / "taken.db").read_text() == "precious"
+    assert run("db", "backup", "new.db").stdout.startswith("new.db written (")
+    assert not list(tmp_path.glob("*.part"))
+    with closing(sqlite3.connect(tmp_path / "new.db")) as copy:
+        assert copy.execute("SELECT count(*) FROM holdfast_job").fetchone() == (1,)
+
+
+def test_a_backup_of_another_kind_of_store_is_refused(tmp_path: Path, run: Run) -> None:
+    assert "PostgreSQL has pg_dump" in run("db", "backup", "x.db", "--db", "memory://", code=2).stderr
+    assert not (tmp_path / "x.db").exists()

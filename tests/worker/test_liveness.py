@@ -1,0 +1,43 @@
+"""A worker that lost its liveness lock (DESIGN 15.1)."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.stores.sqlite import liveness, locks
+from holdfast.stores.sqlite.store import SqliteStore
+from tests.factory import enrol
+from tests.worker.house import House, until
+
+
+@pytest.mark.skipif(not locks.record_locks(), reason="the system has no list of locks")
+@pytest.mark.parametrize("how", ["another descriptor was closed", "its descriptor was closed", "its number was reused"])
+def test_a_worker_that_lost_its_lock_notices_and_takes_it_again(
+    file_house: House, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file_house.app.task(name="t", lease_s=0.9)(lambda: None)
+    runner = file_house.start(reaper=False)
+    [(path, lock)] = [(path, lock) for path, lock in liveness._mine.items() if path.stem == runner.worker_id]
+    reused: list[int] = []
+    if how == "another descriptor was closed":
+        path.read_bytes()
+    else:
+        os.close(lock.descriptor)
+    if how == "its number was reused":
+        reused.append(os.open(os.devnull, os.O_RDONLY))
+        assert reused == [lock.descriptor]
+    until(lambda: "had lost its liveness lock" in caplog.text, "it notices")
+    until(lambda: locks.is_listed(lock.inode), "the lock is taken again")
+    assert liveness.look(path, lock.inode) is liveness.Life.ALIVE
+    for descriptor in reused:
+        os.close(descriptor)
+
+
+def test_a_worker_that_kept_its_lock_says_nothing_of_it(tmp_path: Path) -> None:
+    store = SqliteStore(f"sqlite:///{tmp_path}/jobs.db")
+    store.migrate()
+    worker = enrol(store)
+    assert [store.beat(worker, []).lock_lost for _ in range(3)] == [False] * 3
+    store.retire(worker, "the test is over")
+    store.close()
