@@ -355,6 +355,7 @@ NEAREST = {
 REAPER = ("tests/worker/test_reaper.py", "tests/test_daemon.py")
 
 POSTGRES = (CONFORMANCE, "tests/stores/test_postgres_guards.py")
+SETTINGS = ("tests/stores/test_postgres_settings.py",)
 OUTAGES = ("tests/stores/test_postgres_outages.py",)
 ISOLATION = tuple(f"tests/worker/test_isolation{part}.py" for part in ("_pool", "_parts", "", "_endings"))
 CELLS = ("tests/crash/test_isolation.py",)
@@ -602,6 +603,83 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "    job.fence = token.fence AND job.claim_id",
         "    job.claim_id",
         POSTGRES,
+    ),
+    (
+        "postgres: the isolation is not pinned",
+        "stores/postgres/queries.sql",
+        "    ('default_transaction_isolation', 'read committed'),\n",
+        "",
+        SETTINGS,
+    ),
+    (
+        "postgres: the digits of floats are not pinned",
+        "stores/postgres/queries.sql",
+        "    ('extra_float_digits', '1'),\n",
+        "",
+        SETTINGS,
+    ),
+    (
+        "postgres: idle sessions may be ended",
+        "stores/postgres/queries.sql",
+        "    ('idle_session_timeout', '0'),\n",
+        "",
+        SETTINGS,
+    ),
+    (
+        "postgres: the search path is not pinned",
+        "stores/postgres/queries.sql",
+        "    ('search_path', 'pg_catalog, pg_temp'),\n",
+        "",
+        SETTINGS,
+    ),
+    (
+        "postgres: behind a pooler the encoding is not carried",
+        "stores/postgres/queries.sql",
+        "SET LOCAL client_encoding = 'UTF8';\n",
+        "",
+        SETTINGS,
+    ),
+    (
+        "postgres: behind a pooler the digits of floats are not carried",
+        "stores/postgres/queries.sql",
+        "SET LOCAL extra_float_digits = 1;\n",
+        "",
+        SETTINGS,
+    ),
+    (
+        "postgres: behind a pooler the search path is not carried",
+        "stores/postgres/queries.sql",
+        "SET LOCAL search_path = pg_catalog, pg_temp;\n",
+        "",
+        SETTINGS,
+    ),
+    (
+        "postgres: a pooler's session keeps what was pinned",
+        "stores/postgres/queries.sql",
+        "pinned.value, pg_backend_pid() <> %(told)s)",
+        "pinned.value, false)",
+        SETTINGS,
+    ),
+    (
+        "postgres: the end of an overdue lease is rounded",
+        "stores/postgres/store.py",
+        "lease_until=ends[job.id]",
+        "lease_until=job.lease_until",
+        SETTINGS,
+    ),
+    (
+        "postgres: any encoding of the database will do",
+        "stores/postgres/connection.py",
+        'if encoding != "UTF8":',
+        "if False:",
+        SETTINGS,
+    ),
+    (
+        "postgres: any search path of a caller will do",
+        "stores/postgres/joining.py",
+        "if not found[1]:",
+        "if False:",
+        SETTINGS,
     ),
     (
         "postgres: two live jobs may share a key",

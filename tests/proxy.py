@@ -1,21 +1,32 @@
 """Somebody between a client and a PostgreSQL server: a bad network, and a pooler. Threads, on loopback.
 
-Both speak as much of the protocol as they need: after the start of a session every message is a letter, its length in
-four bytes (itself included), and its contents; an answer is complete with `Z`.
+PgBouncer itself is used too where it is installed; the pooler that is made here stands in for it everywhere.
+
+The two made here speak as much of the protocol as they need: after the start of a session every message is a letter,
+its length in four bytes (itself included), and its contents; an answer is complete with `Z`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import pwd
 import queue
+import shutil
 import socket
 import struct
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from tests.servers import free_port
+import psycopg
+
+from holdfast.clock import pause
+from tests.servers import CLOCK, free_port
 
 SSL, GSS, CANCEL = 80877103, 80877104, 80877102
 
@@ -343,3 +354,43 @@ def _read(end: socket.socket, size: int) -> bytes:
             raise OSError("closed")
         found += piece
     return found
+
+
+class PgBouncer:
+    """The real pooler, in transaction mode, with two sessions of the server."""
+
+    def __init__(self, server_url: str, binary: str) -> None:
+        parts = urlsplit(server_url)
+        self._folder = Path(tempfile.mkdtemp(prefix="holdfast-pgbouncer-"))
+        self.port = free_port()
+        self.url = urlunsplit((parts.scheme, f"{parts.username}@127.0.0.1:{self.port}", parts.path, "", ""))
+        (self._folder / "users").write_text(f'"{parts.username}" ""\n')
+        (self._folder / "ini").write_text(
+            f"[databases]\n* = host={parts.hostname} port={parts.port}\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\n"
+            f"auth_type = trust\nauth_file = {self._folder / 'users'}\n"
+            "pool_mode = transaction\ndefault_pool_size = 2\n"
+        )
+        user = "nobody" if os.geteuid() == 0 else None  # it refuses to run as root
+        if user is not None:
+            for path in (self._folder, *self._folder.iterdir()):
+                os.chown(path, pwd.getpwnam(user).pw_uid, -1)
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen([binary, self._folder / "ini"], user=user, stdout=log, stderr=log)
+        give_up_at = CLOCK.lease() + 60
+        while not self._answers():
+            alive = self._process.poll() is None and CLOCK.lease() < give_up_at
+            assert alive, (self._folder / "log").read_text()[-2000:]
+            pause(0.02)
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(60)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.url, connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -50,6 +51,11 @@ def _readable(text: str) -> Iterator[Job]:
 def rows_from(text: str) -> list[list[Any]]:
     """Read rows of anything."""
     return _rows.decode(text)
+
+
+def floats_from(text: str) -> dict[str, float]:
+    """Read a float for each name, written bit by bit: no setting of a server can round it."""
+    return {name: struct.unpack("!d", bytes.fromhex(bits))[0] for name, bits in _rows.decode(text)}
 
 
 def names_from(text: str) -> list[str]:

@@ -45,7 +45,7 @@ def _copy(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None
     """Send the jobs as a stream; if any id or key is taken, store none and say so."""
     try:
         with db.connection.transaction():
-            added_at: float = q.row(db.execute(q["now"]))[0] if wall is None else wall
+            added_at: float = q.row(db.execute(q["now"]))[0] / 1e6 if wall is None else wall
             with db.copy(q["add_copy"]) as stream:
                 stream.write("".join([_line(job, added_at) for job in jobs]))
             db.execute(q["add_tell"], {"channel": q.channel})

@@ -2,6 +2,10 @@
 
 Every verb is one statement on a connection of the pool, in autocommit: whatever happens to this process, the server
 is never left waiting inside a transaction for it.
+
+Settings of the role, the database, the address or PGOPTIONS can change what a statement means. Those that matter are
+pinned when a connection is made (`session` in queries.sql). Behind a pooler no session belongs to us, so there each
+verb is a transaction that carries them (`begin`).
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, urlsplit
@@ -23,7 +27,7 @@ from psycopg import errors, pq, sql
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from holdfast.clock import SystemClock
+from holdfast.clock import SystemClock, pause
 from holdfast.errors import (
     BadURL,
     StoreError,
@@ -40,6 +44,7 @@ from holdfast.stores.urls import shown_url
 
 OLDEST_SERVER = 14
 ANSWER_S = 60.0  # a statement that has no answer by then is given up, and its connection with it
+CONFLICT_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # pauses before a verb that met a deadlock is tried again
 _SLICE_S = 0.5  # how long the pool may be at it before somebody asks why
 _POOL = "holdfast"
 T = TypeVar("T")
@@ -202,27 +207,61 @@ class Connections:
 
     def run(self, work: Callable[[Cursor], T]) -> T:
         """Do the work with a cursor. It must be safe to repeat: if the connection turns out to be dead, as all are
-        after a restart of the server, it is done once more on a new one."""
+        after a restart of the server, it is done once more on a new one. If it meets a deadlock or a conflict with
+        another transaction, the server has undone it, and it is tried again after a pause."""
         with shielded():
-            began = _CLOCK.lease()
             try:
-                return self._attempt(work)
-            except psycopg.OperationalError as error:
-                if isinstance(error, NoAnswer) or _is_cut(error):
-                    self._drop_the_dead(began)
-                if not _is_cut(error):
-                    raise self.explain(error) from error
-            except psycopg.Error as error:
-                raise self.explain(error) from error
-            try:
-                return self._attempt(work)
+                for pause_s in CONFLICT_S:
+                    try:
+                        return self._connected(work)
+                    except _CONFLICTS:
+                        pause(pause_s)
+                return self._connected(work)
             except psycopg.Error as error:
                 raise self.explain(error) from error
 
+    def _connected(self, work: Callable[[Cursor], T]) -> T:
+        """Do the work, once more on a new connection if the first one was dead."""
+        began = _CLOCK.lease()
+        try:
+            return self._attempt(work)
+        except psycopg.OperationalError as error:
+            if isinstance(error, NoAnswer) or _is_cut(error):
+                self._drop_the_dead(began)
+            if not _is_cut(error):
+                raise
+        return self._attempt(work)
+
     def open(self, kind: type[C], **settings: Any) -> C:
-        """Open a connection of its own, outside the pool."""
+        """Open a connection of its own, outside the pool. Nothing is pinned on it but the encoding."""
         self._check_open()
-        return kind.connect(self.options.conninfo, **(self._settings() | settings))
+        connection = kind.connect(self.options.conninfo, **(self._settings() | settings))
+        try:
+            _check_server(connection, self.options.shown)
+        except StoreUnsupported:
+            connection.close()
+            raise
+        return connection
+
+    def open_pinned(self) -> Session:
+        """Open a session for statements of our own, outside the pool."""
+        session = self.open(Session)
+        try:
+            self._pin(session)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _pin(self, session: Session) -> bool:
+        """Pin the settings of a session; return whether somebody else owns it: then nothing was pinned."""
+        pooled: bool = self.row(session.execute(self["session"], {"told": session.info.backend_pid}))[0]
+        return pooled
+
+    def _configure(self, session: Session) -> None:
+        """Prepare a session for the pool."""
+        if not self._pin(session) and self._often:
+            session.execute(PLAN_ONCE)
 
     def close(self) -> None:
         """Close the pool; what is lent is closed when it comes back."""
@@ -237,12 +276,26 @@ class Connections:
         connection = self._lend(pool)
         try:
             with connection.cursor() as db:
-                return work(db)
+                return self._carrying_settings(db, work) if self.pooled else work(db)
         except NoAnswer:
             connection.close()
             raise
         finally:
             pool.putconn(connection)
+
+    def _carrying_settings(self, db: Cursor, work: Callable[[Cursor], T]) -> T:
+        """Do the work in one transaction that carries the settings: the next one may run in another session."""
+        db.execute(self["begin"])
+        try:
+            answer = work(db)
+        except NoAnswer:
+            raise
+        except BaseException:
+            with suppress(psycopg.Error):  # the connection may be lost, which the first error says better
+                db.connection.rollback()
+            raise
+        db.connection.commit()
+        return answer
 
     def _lend(self, pool: ConnectionPool[Session]) -> Session:
         """Take a connection out of the pool. While the pool cannot connect it only lets us wait: then we try ourselves,
@@ -254,7 +307,7 @@ class Connections:
             except PoolTimeout:
                 failures = pool.get_stats().get("connections_errors", 0)
                 if failures > self._failures:
-                    self.open(Session).close()
+                    self.open_pinned().close()
                     self._failures = failures
         return pool.getconn(timeout=max(left_s, 0.001))
 
@@ -268,17 +321,15 @@ class Connections:
     def _new_pool(self) -> ConnectionPool[Session]:
         try:
             # The first connection is made here, because the pool itself tells nothing of why it cannot have any.
-            with self.open(Session) as db:
-                _check_server(db)
-                row = db.execute(self["pooled"], {"told": db.info.backend_pid}).fetchone()
-                self.pooled = row is not None and row[0]
+            with self.open(Session) as session:
+                self.pooled = self._pin(session)
         except psycopg.Error as error:
             raise self.explain(error) from error
         return ConnectionPool(
             self.options.conninfo,
             connection_class=Session,
             kwargs=self._settings(),
-            configure=_plan_once if self._often and not self.pooled else None,
+            configure=None if self.pooled else self._configure,
             min_size=0,
             max_size=self.options.pool_max,
             timeout=self.options.wait_s,
@@ -352,6 +403,7 @@ class Connections:
 
 _SETTINGS: dict[str, Any] = {
     "autocommit": True,
+    "client_encoding": "UTF8",
     "connect_timeout": 5,
     "application_name": "holdfast",
     # A server that is gone without a word is noticed by then, also while an answer is awaited.
@@ -362,23 +414,29 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-def _plan_once(session: Session) -> None:
-    """To plan a claim takes longer than to claim a job. But a plan for all cases is made without knowing how few jobs
-    are wanted, maybe while the table is still empty: left alone it would read and sort all there are."""
-    session.execute(PLAN_ONCE)
-
-
+# To plan a claim takes longer than to claim a job. But a plan for all cases is made without knowing how few jobs are
+# wanted, maybe while the table is still empty: left alone it would read and sort all there are.
 PLAN_ONCE = (
     "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off; "
     "SET jit = off"  # a scan that is off, and used all the same, counts as so dear that it would be compiled
 )
 
 
-def _check_server(db: Connection) -> None:
+def _check_server(db: Connection, shown: str) -> None:
     if db.info.server_version < OLDEST_SERVER * 10_000:
         raise StoreUnsupported(
             f"the server is PostgreSQL {db.info.server_version // 10_000}; Holdfast needs {OLDEST_SERVER} or newer"
         )
+    encoding = db.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise StoreUnsupported(
+            f"{shown}: the database's encoding is {encoding}, which cannot hold every text; Holdfast needs UTF8: "
+            "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+        )
+
+
+# The server has undone the transaction: it met another one, and doing it again is safe.
+_CONFLICTS = (errors.DeadlockDetected, errors.SerializationFailure)
 
 
 def _is_cut(error: psycopg.OperationalError) -> bool:

@@ -1,7 +1,10 @@
 """`using(connection=…)` on PostgreSQL: the jobs are stored by the caller's own transaction, and by nothing else.
 
 What the caller has set on the connection stays as it is and does not matter: row and cursor factories, autocommit,
-prepared statements. An error of ours is undone by a savepoint, so that the caller's transaction can go on.
+prepared statements, isolation, time zone, digits of floats. Where it would matter (an encoding other than UTF-8, a
+search_path that hides PostgreSQL's own functions) the connection is refused.
+
+An error of ours is undone by a savepoint, so that the caller's transaction can go on.
 """
 
 from __future__ import annotations
@@ -82,19 +85,25 @@ class Callers:
         return connection, connection.guest() if isinstance(connection, AwaitedConnection) else Guest(connection)
 
     def _check_identity(self, connection: Any, cursor: Any) -> None:
-        """A caller's connection must lead to this very store, not to one that looks like it."""
+        """A caller's connection must lead to this very store, not to one that looks like it. Its search_path is checked
+        here too, once, because a check each time would cost every enqueue a round trip."""
         key = connection.real if isinstance(connection, AwaitedConnection) else connection
         if key in self._checked:
             return
         if self._identity is None:
             self._identity = self._db.one("identity")[0]
         try:
-            found = cursor.execute(self._db["identity"]).fetchone()
+            found = cursor.execute(self._db["identity_joined"]).fetchone()
         except (errors.UndefinedTable, errors.InvalidSchemaName):
             found = None
         if found is None or found[0] != self._identity:
             options = self._db.options
             raise UsageError(f"the connection is not open on {options.shown} (schema {options.schema})")
+        if not found[1]:
+            raise UsageError(
+                "the connection's search_path names other schemas before pg_catalog: their functions would take the "
+                "place of PostgreSQL's own. Leave pg_catalog out of it, or put it first"
+            )
         self._checked.add(key)
 
     def _explain(self, error: psycopg.Error) -> HoldfastError:

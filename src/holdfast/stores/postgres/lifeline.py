@@ -26,7 +26,7 @@ from psycopg import errors
 
 from holdfast.clock import SystemClock
 from holdfast.errors import Refused, StoreError, StoreUnavailable
-from holdfast.stores.postgres.connection import Connection, Connections, Session
+from holdfast.stores.postgres.connection import Connection, Connections
 
 log = logging.getLogger("holdfast.stores")
 
@@ -149,7 +149,7 @@ class Lifeline:
         pause_s, lost_at, said = 0.05, _CLOCK.lease(), False
         while not self._closing:
             try:
-                with closing(self._db.open(Session)) as session:
+                with closing(self._db.open_pinned()) as session:
                     session.answer_s = _LOOK_ANSWER_S
                     self._set_up(session)
                     if said:

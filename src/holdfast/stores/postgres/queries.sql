@@ -10,7 +10,8 @@
 -- %(lease)s are NULL but for tests: the server's own clock measures.
 
 -- name: now
-SELECT extract(epoch FROM clock_timestamp())::float8;
+-- In microseconds: how many digits of a float are sent is a setting of the session.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 
 -- name: add
 WITH clock AS MATERIALIZED (
@@ -416,6 +417,7 @@ SELECT queue, state, sum(jobs) FROM small GROUP BY queue, state HAVING sum(jobs)
 -- is frozen or cut off and cannot end it.
 SELECT
     set_config('holdfast.transaction', %(mark)s, true),
+    set_config('client_encoding', 'UTF8', true),
     set_config('statement_timeout', %(server_ms)s, true),
     set_config('idle_in_transaction_session_timeout', %(server_ms)s, true)
 FROM {schema}.job
@@ -634,8 +636,13 @@ FROM {schema}.step
 WHERE job_id = %(source)s AND aside = 0 AND position < %(before)s AND state = 'recorded';
 
 -- name: overdue
-SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY place), '') || ']' FROM (
-    SELECT {schema}.as_json(job) AS line, row_number() OVER (ORDER BY job.lease_until, job.seq) AS place
+-- The ends of the leases come bit by bit as well, because `settle` compares them: how many digits of a float are written
+-- is a setting of the session.
+SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY place), '') || ']',
+    coalesce(json_agg(json_build_array(id, encode(float8send(lease_until), 'hex'))), '[]')::text
+FROM (
+    SELECT {schema}.as_json(job) AS line, row_number() OVER (ORDER BY job.lease_until, job.seq) AS place,
+        job.id, job.lease_until
     FROM {schema}.job AS job, (
         SELECT coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8) - %(grace)s AS latest
         OFFSET 0
@@ -1187,8 +1194,31 @@ SELECT pg_notify(%(channel)s, '');
 -- standby, or a server that was told to be read-only, refuses.
 UPDATE {schema}.job SET fence = fence WHERE false;
 
--- name: pooled
-SELECT pg_backend_pid() <> %(told)s;
+-- name: session
+-- The settings of a session that is ours: without them a role, a database, an address or PGOPTIONS would decide. Behind a
+-- pooler (the server's process is not the one that the driver was told) nothing is set for longer than this statement.
+-- An older server does not know all of them.
+SELECT pg_backend_pid() <> %(told)s, set_config(pinned.name, pinned.value, pg_backend_pid() <> %(told)s)
+FROM (VALUES
+    ('client_encoding', 'UTF8'),
+    ('default_transaction_isolation', 'read committed'),
+    ('extra_float_digits', '1'),
+    ('idle_in_transaction_session_timeout', '10s'),
+    ('idle_session_timeout', '0'),
+    ('search_path', 'pg_catalog, pg_temp'),
+    ('TimeZone', 'UTC'),
+    ('transaction_timeout', '0')
+) AS pinned (name, value)
+WHERE current_setting(pinned.name, true) IS NOT NULL;
+
+-- name: begin
+-- The same for one transaction.
+BEGIN ISOLATION LEVEL READ COMMITTED;
+SET LOCAL client_encoding = 'UTF8';
+SET LOCAL extra_float_digits = 1;
+SET LOCAL idle_in_transaction_session_timeout = '10s';
+SET LOCAL search_path = pg_catalog, pg_temp;
+SET LOCAL TimeZone = 'UTC';
 
 -- name: schema_exists
 -- Not to_regclass(): that answers from a memory of this session, in which what another has just made is not there.
@@ -1203,6 +1233,14 @@ SELECT (SELECT value::integer FROM {schema}.meta WHERE name = 'schema'),
 
 -- name: identity
 SELECT value FROM {schema}.meta WHERE name = 'identity';
+
+-- name: identity_joined
+-- The same on a caller's connection, whose search_path may put other functions before those that our statements use.
+SELECT value, pg_catalog.array_position(
+    pg_catalog.array_remove(pg_catalog.current_schemas(true), pg_catalog.pg_my_temp_schema()::pg_catalog.regnamespace::name),
+    'pg_catalog'
+) = 1
+FROM {schema}.meta WHERE name = 'identity';
 
 -- name: migrate_lock
 SELECT pg_advisory_xact_lock(hashtextextended(%(schema)s, 2));

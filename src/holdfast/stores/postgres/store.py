@@ -90,7 +90,7 @@ class PostgresStore(Schedules, Workflows):
             return Moment(self._fake.wall(), self._fake.lease())
         local = self._clock.lease()
         if self._ahead is None or local - self._ahead[1] > _CLOCK_S:
-            self._ahead = self._often.one("now")[0] - self._clock.lease(), local
+            self._ahead = self._often.one("now")[0] / 1e6 - self._clock.lease(), local
         server = self._clock.lease() + self._ahead[0]
         return Moment(server, server)
 
@@ -185,9 +185,10 @@ class PostgresStore(Schedules, Workflows):
 
     def overdue(self, grace_s: float = 0.0, limit: int = 500, skip: int = 0) -> list[Job]:
         values: dict[str, Any] = {**self._instants(), "grace": grace_s, "limit": limit, "skip": skip}
-        while (page := self._often.one("overdue", values)[0]) != "[]":
-            if jobs := codec.jobs_from(page):
-                return jobs
+        while (page := self._often.one("overdue", values))[0] != "[]":
+            if jobs := codec.jobs_from(page[0]):
+                ends = codec.floats_from(page[1])
+                return [msgspec.structs.replace(job, lease_until=ends[job.id]) for job in jobs]
             values["skip"] += limit  # not one of them can be read; those behind them must not suffer
         return []
 

@@ -44,6 +44,8 @@ _ABORTED = (
     "pass, or put what may fail into a block `with db.transaction():`"
 )
 
+_ENCODING = "the task has changed client_encoding in ctx.transaction(); set it back to UTF8 before the task returns"
+
 
 class PostgresTransaction:
     """See `stores/protocol.py: Transaction`."""
@@ -124,6 +126,8 @@ class PostgresTransaction:
     def _check_mark(self, db: Guest) -> None:
         if self.connection.info.transaction_status == TransactionStatus.INERROR:
             raise UsageError(_ABORTED)
+        if self.connection.info.encoding != "utf-8":
+            raise UsageError(_ENCODING)
         row = db.execute(self._db["transaction_mark"]).fetchone()
         if row is None or row[0] != self._mark:
             raise UsageError(_BY_HAND)
@@ -144,9 +148,10 @@ class Sessions:
         while (session := self._spared()) is not None:
             connection = FencedConnection(session)
             try:
-                connection.autocommit = True
-                connection.execute(self.db["transaction_reset"])
-                connection.autocommit = False
+                if not self.db.pooled:  # a pooler's session is not ours to reset
+                    connection.autocommit = True
+                    connection.execute(self.db["transaction_reset"])
+                    connection.autocommit = False
                 return connection
             except psycopg.Error:  # the server was restarted
                 connection.close()
