@@ -37,8 +37,8 @@ log = logging.getLogger("holdfast.worker")
 
 IDLE_S = 60.0  # a cell that has had nothing to do for so long is ended
 LEAVE_S = 1.0  # how long a cell that was told to leave may take
-DUMP_S = 0.1  # how long a cell has to write down its stack; if it has not begun by then, so long again
-DUMP_TRIES = 10
+DUMP_S = 0.1  # pause between two looks at the stack that a cell writes down; it is complete when it stops growing
+DUMP_TRIES = 50
 BIRTH_MAX_S = 60.0  # how long a cell may take to load its tasks
 UNBORN_S = 0.5  # the first pause after a cell that ended before it was ready; it doubles
 UNBORN_MAX_S = 30.0
@@ -297,15 +297,16 @@ class Pool:
         if isinstance(why, errors.TimeLimit | errors.NoProgress):
             cell.plan.append((terminate_at, cell.ask_for_stack))
             terminate_at += DUMP_S
-            cell.plan.append((terminate_at, lambda: self._wait_for_stack(cell, DUMP_TRIES - 1)))
+            cell.plan.append((terminate_at, lambda: self._wait_for_stack(cell, DUMP_TRIES - 1, None)))
         cell.plan.append((terminate_at, lambda: self._terminate(cell)))
         cell.plan.append((terminate_at + allowed.end_s, cell.kill))
 
-    def _wait_for_stack(self, cell: Cell, tries: int) -> None:
-        """Put the rest of the plan off while nothing is written: on a busy machine a signal may take its time."""
-        if tries and cell.read_stack() is None:
+    def _wait_for_stack(self, cell: Cell, tries: int, seen: str | None) -> None:
+        """Put the rest of the plan off until the stack is complete: on a busy machine a signal may take its time."""
+        found = cell.read_stack()
+        if tries and (found is None or found != seen):
             later = [(at + DUMP_S, act) for at, act in cell.plan]
-            again = self._clock.lease() + DUMP_S, lambda: self._wait_for_stack(cell, tries - 1)
+            again = self._clock.lease() + DUMP_S, lambda: self._wait_for_stack(cell, tries - 1, found)
             cell.plan = deque([again, *later])
 
     def _terminate(self, cell: Cell) -> None:
