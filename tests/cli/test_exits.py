@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,8 @@ def test_a_store_that_is_not_there_is_3_and_is_not_made(run: Run, folder: Path, 
 
 @pytest.mark.parametrize("command", [("jobs", "list"), ("jobs", "cancel", "x"), ("db", "status"), ("db", "migrate")])
 def test_a_file_that_holds_no_store_is_3_and_is_left_alone(run: Run, folder: Path, command: tuple[str, ...]) -> None:
-    sqlite3.connect(folder / "other.db").executescript("CREATE TABLE mine (x)").close()
+    with closing(sqlite3.connect(folder / "other.db")) as other:
+        other.execute("CREATE TABLE mine (x)")
     before = (folder / "other.db").read_bytes()
     result = run("--db", "sqlite:///other.db", *command, code=3)
     assert "there is no Holdfast store in sqlite:///other.db" in result.stderr
