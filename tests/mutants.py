@@ -333,7 +333,7 @@ BACKUP = ("tests/cli/test_backup.py",)
 NEAREST = {
     "shield.py": ("tests/worker/test_interrupts.py",),
     "stores/sqlite/writers.py": ("tests/worker/test_interrupts.py",),
-    "stores/sqlite/transaction.py": ("tests/worker/test_interrupts.py", "tests/worker/test_transaction.py"),
+    "stores/sqlite/transaction.py": ("tests/worker/test_transaction.py", "tests/worker/test_interrupts.py"),
     "worker/context.py": ("tests/worker/test_interrupts.py",),
     "worker/executors.py": (
         "tests/worker/test_interrupts.py",
@@ -758,6 +758,27 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "if answer is Answer.ACCEPTED:",
         "if True:",
         (*STORE, *WORKER),
+    ),
+    (
+        "a task may close the connection of its transaction",
+        "stores/sqlite/transaction.py",
+        '        raise sqlite3.ProgrammingError("ctx.transaction() closes its connection itself; do not close it by hand")',
+        "        super().close()",
+        WORKER,
+    ),
+    (
+        "a connection closed behind our back breaks its cleanup",
+        "stores/sqlite/transaction.py",
+        "                if not force:\n",
+        "                if True:\n",
+        WORKER,
+    ),
+    (
+        "a cleanup that fails keeps the turn to write",
+        "stores/sqlite/transaction.py",
+        "finally:  # whatever",
+        "except ZeroDivisionError:  # whatever",
+        WORKER,
     ),
     (
         "a transaction has no end",

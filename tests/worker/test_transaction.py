@@ -273,6 +273,7 @@ BY_HAND = {
     "ROLLBACK": lambda db: db.execute("ROLLBACK"),
     "BEGIN": lambda db: db.execute("BEGIN"),
     "end, through a cursor": lambda db: db.cursor().execute("END"),
+    "close": lambda db: db.close(),
     "executescript": lambda db: db.executescript("SELECT 1"),
     "executescript of a cursor": lambda db: db.cursor().executescript("SELECT 1"),
 }
@@ -309,6 +310,60 @@ def test_a_with_block_of_the_driver_commits_nothing(file_house: House, effects: 
         with ctx.transaction() as db:
             with db:
                 write(ctx, db)
+            raise ValueError("after all")
+
+    file_house.start()
+    with pytest.raises(JobDead):
+        pay.enqueue().result(20)
+    assert seen(effects) == []
+
+
+@pytest.mark.parametrize(
+    ("close", "why"),
+    [
+        (lambda db: db.close(), "do not close it by hand"),
+        (lambda db: sqlite3.Connection.close(db), "the task has closed the connection"),
+    ],
+    ids=["close", "close past our own"],
+)
+@pytest.mark.parametrize("waits", [False, True], ids=["returns", "waits for the end of its time"])
+def test_a_task_that_closes_the_connection_fails_alone_and_others_go_on_writing(
+    file_house: House, effects: sqlite3.Connection, close: Any, why: str, waits: bool
+) -> None:
+    @file_house.app.task(retry=ONCE, lease_s=3)
+    def pay(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            write(ctx, db)
+            try:
+                close(db)
+            finally:
+                if waits:
+                    time.sleep(1)  # it has half a beat
+
+    @file_house.app.task
+    def innocent() -> str:
+        return "done"
+
+    file_house.start()
+    first = pay.enqueue()
+    with pytest.raises(JobDead):
+        first.result(20)
+    assert innocent.enqueue().result(20) == "done"
+    assert why in str(file_house.row(first.id).error) or waits
+    assert seen(effects) == []
+
+
+def test_the_turn_to_write_is_freed_whatever_the_cleanup_does(
+    file_house: House, effects: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    @file_house.app.task(retry=ONCE)
+    def pay(ctx: Context) -> None:
+        with monkeypatch.context() as patch, ctx.transaction() as db:
+            write(ctx, db)
+            patch.setattr(file_house.store.real._db, "undo", fail)
             raise ValueError("after all")
 
     file_house.start()

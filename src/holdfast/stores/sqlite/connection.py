@@ -214,7 +214,7 @@ class Connections:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
         except sqlite3.Error:
-            connection.close()
+            sqlite3.Connection.close(connection)
 
     def end(self, connection: sqlite3.Connection) -> None:
         """Give the connection of a write transaction back and let the next writer in."""

@@ -10,10 +10,10 @@ runs on when the time is over is stopped from inside. Only the task's side close
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import Clock
@@ -77,10 +77,12 @@ class SqliteTransaction:
                 self._timer.cancel()
                 if self._open:
                     self._open = False
-                    self.connection.take_back(force=True)
-                    self._db.undo(self.connection)
-                    self._db.let_the_next_writer_in(self.connection)
-            self.connection.close()
+                    try:
+                        self.connection.take_back(force=True)
+                        self._db.undo(self.connection)
+                    finally:  # whatever the user's code did to the connection, others must be able to write
+                        self._db.let_the_next_writer_in(self.connection)
+            self.connection.end()
 
     def _expire(self, why: str) -> None:
         with self._ending:
@@ -111,7 +113,11 @@ class FencedConnection(Pen):
                 raise TransactionExpired(self._expired)
             self._lent = False
         with self._use:
-            self._set_rules(None, None)
+            try:
+                self._set_rules(None, None)
+            except sqlite3.ProgrammingError as error:  # closed past `close`: SQLite has rolled back
+                if not force:
+                    raise TransactionExpired("the task has closed the connection of ctx.transaction()") from error
 
     def to_ourselves(self) -> threading.RLock:
         """Return the lock that keeps a thread of the task, if it still has the connection, out until it is closed: what
@@ -124,8 +130,8 @@ class FencedConnection(Pen):
             if not self._lent:
                 return False
             self._lent, self._expired = False, why
-        with self._use:  # soon: a statement that runs on is stopped by the progress handler
-            self._set_rules(None, None)
+        with self._use, contextlib.suppress(sqlite3.ProgrammingError):  # closed past `close`: SQLite has rolled back
+            self._set_rules(None, None)  # soon: a statement that runs on is stopped by the progress handler
             if self.in_transaction:
                 super().rollback()
         return True
@@ -134,7 +140,7 @@ class FencedConnection(Pen):
         self.set_authorizer(authorizer)
         self.set_progress_handler(is_over, 10_000)
 
-    @contextmanager
+    @contextlib.contextmanager
     def using(self) -> Iterator[None]:
         """Do one operation; raises when the time is over, before or during it."""
         with self._use:
@@ -173,6 +179,13 @@ class FencedConnection(Pen):
 
     def rollback(self) -> None:
         raise sqlite3.ProgrammingError("raise an exception to roll ctx.transaction() back")
+
+    def close(self) -> None:
+        raise sqlite3.ProgrammingError("ctx.transaction() closes its connection itself; do not close it by hand")
+
+    def end(self) -> None:
+        """Close the connection: the user's part is over."""
+        super().close()
 
 
 class FencedCursor(sqlite3.Cursor):
