@@ -119,6 +119,13 @@ def settle(store: Store, job: Job, outcome: Outcome, *, seen_lease: bool = False
     return answer
 
 
+def settle_for_good(store: Store, each: Settlement) -> Answer:
+    """Settle as the settler does: a row that somebody else has locked is tried again."""
+    while (answer := store.settle([each])[0]) is Answer.LOCKED:
+        pass
+    return answer
+
+
 def job_in(store: Store, state: State, **given: Any) -> Job:
     """A job that came into this state as jobs do."""
     if state is State.READY:

@@ -130,7 +130,8 @@ EQUIVALENT = {
     "postgres rouse.due: job.wake_at IS NOT NULL": "it names the index; NULL is not before anything",
     "postgres rouse: job.state = 'waiting'": "only who waits has a wake_at: a CHECK says so",
     "postgres rouse: job.wake_at IS NOT NULL": "it names the index; NULL comes last",
-    "postgres record_lock: id = ANY (%(ids)s::text[])": "it locks more than it must",
+    "postgres record_lock.mine: id = ANY (%(ids)s::text[])": "it locks more than it must",
+    "postgres settle: id NOT IN (SELECT id FROM applied)": "what was applied is not asked for",
     "postgres move_lock: id = ANY (ARRAY[%(id)s, (SELECT parent FROM {schema}.job WHERE id = %(id)s)])": (
         "it locks more than it must"
     ),
@@ -384,6 +385,7 @@ PARKING = ("tests/workflow/test_parking.py",)
 OPEN_STEPS = ("tests/workflow/test_open_steps.py",)
 
 LOCKS = ("tests/stores/test_postgres_locks.py",)
+LOCKED_ROWS = ("tests/worker/test_locked_rows.py", "tests/stores/test_postgres_locked_rows.py")
 WORKFLOWS_CLI = ("tests/cli/test_workflows.py",)
 
 HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
@@ -2460,23 +2462,107 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         LOCKS,
     ),
     (
-        "postgres: a child that ends is locked before its parent",
+        "postgres: the end of a child waits for its parent's locked row",
         "stores/postgres/batch.py",
-        'db.execute(q["record_lock"], {"ids": sorted(touched)}, prepare=False)',
-        "pass",
+        "waits = [not locked.isdisjoint((each.lease.job_id, each.parent)) for each in settlements]",
+        "waits = [False for each in settlements]",
         LOCKS,
     ),
     (
-        "postgres: who signals is locked before who hears it",
+        "postgres: a signal waits for the locked row of its workflow",
         "stores/postgres/workflows.py",
-        'db.execute(q["record_lock"], {"ids": sorted(touched)}, prepare=False)',
-        "pass",
+        "if batch.lock_rows(q, db, touched):",
+        "if False:",
         LOCKS,
+    ),
+    (
+        "postgres: a child waits for a key that an open transaction holds",
+        "stores/postgres/workflows.py",
+        "if any(new.key is not None for new in record.jobs):",
+        "if False:",
+        LOCKS,
+    ),
+    (
+        "postgres: a record overtakes an earlier one whose row was locked",
+        "stores/postgres/workflows.py",
+        "waits = [record.lease.job_id in locked for record in part]",
+        "waits = [False for record in part]",
+        LOCKS,
+    ),
+    (
+        "postgres: a step that meets a locked row is refused",
+        "stores/postgres/workflows.py",
+        "Answer.LOCKED if own and state == State.RUNNING else Answer.REFUSED",
+        "Answer.REFUSED",
+        LOCKS,
+    ),
+    (
+        "postgres: an ending waits for a locked row",
+        "stores/postgres/queries.sql",
+        "FOR NO KEY UPDATE OF job SKIP LOCKED\n),\n-- A job for which",
+        "FOR NO KEY UPDATE OF job\n),\n-- A job for which",
+        LOCKED_ROWS,
+    ),
+    (
+        "postgres: a plain success waits for a locked row",
+        "stores/postgres/queries.sql",
+        "FOR NO KEY UPDATE OF job SKIP LOCKED\n),\napplied AS",
+        "FOR NO KEY UPDATE OF job\n),\napplied AS",
+        LOCKS,
+    ),
+    (
+        "postgres: a step waits for a locked row",
+        "stores/postgres/queries.sql",
+        "FOR NO KEY UPDATE OF job SKIP LOCKED\n),\nwritten AS",
+        "FOR NO KEY UPDATE OF job\n),\nwritten AS",
+        LOCKS,
+    ),
+    (
+        "postgres: a locked row is taken for a request to cancel",
+        "stores/postgres/batch.py",
+        "elif own and settlement.lease.job_id not in kept:",
+        "elif False:",
+        LOCKS,
+    ),
+    (
+        "a result whose row is locked is dropped",
+        "worker/settler.py",
+        "self._locked.put(attempt.job.id, (attempt, outcome))",
+        "pass",
+        LOCKED_ROWS,
+    ),
+    (
+        "a record overtakes others of its job that wait for a locked row",
+        "worker/recorder.py",
+        "if job_id in self._locked:  # behind",
+        "if False:  # behind",
+        LOCKED_ROWS,
+    ),
+    (
+        "a reaper judges as soon as a lock is gone",
+        "reaper.py",
+        "return now - first_seen >= job.beat_s",
+        "return now - first_seen >= SECOND_LOOK_S",
+        LOCKED_ROWS,
+    ),
+    (
+        "a reaper does not see that a row is still locked",
+        "reaper.py",
+        "locked = self._store.locked(sorted(kept)) if kept else []",
+        "locked: list[str] = []",
+        LOCKED_ROWS,
+    ),
+    (
+        "locked rows that fill a page hide the other jobs of a dead worker",
+        "reaper.py",
+        "                where = msgspec.structs.replace(where, before=jobs[-1].id)\n            point",
+        "                return list(zombies.values())\n            point",
+        LOCKED_ROWS,
     ),
     (
         "postgres: a delete does not see what it waited for",
         "stores/postgres/store.py",
-        'db.execute(self._db["record_lock"], {"ids": [job_id]}, prepare=False)',
+        'db.execute(self._db["delete_lock"], {"id": job_id}, prepare=False)',
         "pass",
         LOCKS,
     ),

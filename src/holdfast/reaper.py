@@ -6,9 +6,10 @@ Reading and then writing is safe because every settlement carries the fence that
 run at once, anywhere, without the user's code. The same pass serves the thread inside each worker, `app.reap()`,
 `holdfast scan`, and the supervisor that saw a child end.
 
-Two things make it patient. A free lock and an overdue lease are believed at the second look, a moment after the first,
-so that a worker that was only held up comes first. And after a gap, in which the store took no writes for longer than a
-beat, the living get one more beat to renew; what is lost in the gap is excused: nobody was at fault.
+Three things make it patient. A free lock and an overdue lease are believed at the second look, a moment after the
+first, so that a worker that was only held up comes first. After a gap, in which the store took no writes for longer
+than a beat, the living get one more beat to renew; what is lost in the gap is excused: nobody was at fault. And an
+overdue job whose worker still beats had its row locked by somebody: it gets one beat from when its row is seen free.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Reaper:
         self._on_settled = on_settled  # hears after each page how many jobs of it are no longer lost
         self._under: Duty | None = None
         self._free_locks: dict[str, float] = {}  # worker -> since when its lock is seen free
-        self._overdue: dict[OverdueKey, float] = {}  # -> since when it is seen so
+        self._overdue: dict[OverdueKey, float] = {}  # -> since when it is seen so, with its row not locked
         self._holders: dict[str, Worker] = {}
         self._contact: float | None = None
         self._complained: dict[str, float] = {}
@@ -168,8 +169,8 @@ class Reaper:
 
     def _release_all_of(self, worker: Worker, cause: str) -> int:
         released = 0
-        while True:
-            jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
+        where = Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE)
+        while jobs := self._store.find(where):
             wall = self._store.now().wall
             outcome = Released(started=True, cause=cause)
             batch = [settlement(job, judge(outcome, job, wall, chance=self._lots())) for job in jobs]
@@ -179,8 +180,9 @@ class Reaper:
                     log.warning("job %s (%s) had to stop with its worker, now %s", job.id, job.task, each.verdict.state)
                     self._hooks.tell(job, each.verdict)
             released += self._count(answers)
-            if not GOES_ON.intersection(answers):
-                return released
+            if not GOES_ON.intersection(answers):  # what stays, as a locked row does, must not hide the others
+                where = msgspec.structs.replace(where, before=jobs[-1].id)
+        return released
 
     # ------------------------------------------------------------------------------------- vanished
 
@@ -229,14 +231,15 @@ class Reaper:
 
     def _settle_all_of(self, worker: Worker, death: Death) -> list[Zombie]:
         zombies: dict[str, Zombie] = {}
-        while True:
-            jobs = self._store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE))
+        where = Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE)
+        while jobs := self._store.find(where):
             page = self._judge_all(jobs, death, suspects=len({job.id for job in jobs} | zombies.keys()))
             page = self._settle(page, seen_lease=False)
             zombies |= {zombie.job.id: zombie for zombie in page}
             if not GOES_ON.intersection(zombie.answer for zombie in page):
-                return list(zombies.values())
+                where = msgspec.structs.replace(where, before=jobs[-1].id)
             point("reap.middle")
+        return list(zombies.values())
 
     # -------------------------------------------------------------------------------------- expired
 
@@ -244,10 +247,16 @@ class Reaper:
         zombies: list[Zombie] = []
         seen: dict[OverdueKey, float] = {}
         skip = 0
+        living: dict[str, Worker] | None = None
         while page := self._store.overdue(self._grace_s, PAGE, skip=skip):
-            now = self._store.now().lease
-            seen |= {_key(job): self._overdue.setdefault(_key(job), now) for job in page}
-            ripe = [job for job in page if job.id not in done and self._is_ripe(job, now)]
+            now = self._store.now()
+            living = {each.id: each for each in self._store.workers()} if living is None else living
+            kept = {job.id for job in page if _beats(living.get(job.worker or ""), job, now.wall)}
+            locked = self._store.locked(sorted(kept)) if kept else []
+            for key in map(_key, page):
+                seen[key] = now.lease if key[0] in locked else self._overdue.get(key, now.lease)
+            self._overdue |= seen
+            ripe = [job for job in page if job.id not in done and self._is_ripe(job, now.lease, job.id in kept)]
             death = Death("expired", "its lease ran out", None, _spread(len(ripe)))
             judged = [each for jobs in _by_worker(ripe) for each in self._judge_all(jobs, death, suspects=len(jobs))]
             if fix:
@@ -261,10 +270,12 @@ class Reaper:
         self._overdue = {key: since for key, since in seen.items() if key not in recovered}
         return zombies
 
-    def _is_ripe(self, job: Job, now: float) -> bool:
+    def _is_ripe(self, job: Job, now: float, worker_beats: bool) -> bool:
         if now < self._gap_ended + job.beat_s and self._gap_s >= job.beat_s:
             return False
         first_seen = self._overdue[_key(job)]
+        if worker_beats:  # its row was locked, and the worker may have a result in hand
+            return now - first_seen >= job.beat_s
         many = len(self._overdue) > PAGE  # a second look at each of very many would only delay them all
         return many or now - first_seen >= SECOND_LOOK_S
 
@@ -423,6 +434,11 @@ def suspected(store: Store, grace_s: float = 0.0) -> int:
 def _death(epitaph: Epitaph, worker: Worker, spread_s: float) -> Death:
     detector = epitaph.detector or "vanished"
     return Death(detector, epitaph.cause, worker, spread_s, epitaph.excused, epitaph.facts)
+
+
+def _beats(worker: Worker | None, job: Job, wall: float) -> bool:
+    """Say whether the worker of an overdue job is alive: its last beat is younger than one beat of the job."""
+    return worker is not None and abs(wall - worker.beat_at) < job.beat_s
 
 
 def _key(job: Job) -> OverdueKey:

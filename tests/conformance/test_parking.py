@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from holdfast.core import acts
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Job
+from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Cancelled, Failed, Outcome, Parked, Succeeded
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
@@ -27,6 +28,7 @@ from tests.factory import (
     record,
     row,
     settle,
+    settle_for_good,
     settlement,
     start,
     start_flow,
@@ -143,17 +145,17 @@ def test_whatever_comes_while_it_parks_nobody_sleeps_on_it(store: Store, of_a_ch
         bringing = settlement(child, Succeeded())
         gate = threading.Barrier(2)
 
-        def bring(bringing: object = bringing, job: Job = job, gate: threading.Barrier = gate) -> None:
+        def bring(bringing: Settlement = bringing, job: Job = job, gate: threading.Barrier = gate) -> None:
             gate.wait(30)
             if of_a_child:
-                store.settle([bringing])  # type: ignore[list-item]
+                settle_for_good(store, bringing)
             else:
                 store.signal(a_signal(job))
 
         thread = threading.Thread(target=bring)
         thread.start()
         gate.wait(30)
-        assert store.settle([parking]) == [ACCEPTED]
+        assert settle_for_good(store, parking) is ACCEPTED
         thread.join(30)
         after = row(store, job.id)
         assert (after.state, after.inbox) == (State.READY, 1), f"in round {number}"

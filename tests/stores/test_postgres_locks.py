@@ -12,7 +12,7 @@ from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Job, Note
 from holdfast.core.verdict import Failed, Succeeded
-from holdfast.stores.postgres import batch
+from holdfast.stores.postgres import batch, workflows
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Answer
 from holdfast.testing import FakeClock
@@ -76,30 +76,95 @@ def cancels(store: PostgresStore, job: Job) -> Callable[[], object]:
     return lambda: store.move(job.id, job.state, job.fence, acts.cancel(job, actor="ann"))
 
 
-def ends(store: PostgresStore, job: Job) -> Callable[[], object]:
-    return lambda: store.settle([settlement(job, Succeeded())])
-
-
-def signals(store: PostgresStore, job: Job, other: Job) -> Callable[[], object]:
-    return lambda: store.record([a_record(job, a_step(1), sent=(a_signal(other),))])
-
-
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")], ids=["parent first", "child first"])
-@pytest.mark.parametrize("act", ["a person ends the child", "the child ends", "the parent signals the child"])
-def test_rows_of_several_jobs_are_locked_in_one_order(
-    store: PostgresStore, postgres: str, act: str, names: tuple[str, str]
+def test_a_person_who_ends_a_child_locks_it_and_its_parent_in_one_order(
+    store: PostgresStore, postgres: str, names: tuple[str, str]
 ) -> None:
     """Somebody has the first of the two, and wants the other: whoever waits for the first has not taken that one."""
     parent = start_flow(store, id=names[0])
-    if act == "a person ends the child":
-        call = cancels(store, add(store, id=names[1], parent=parent.id))
-    elif act == "the child ends":
-        call = ends(store, start(store, id=names[1], parent=parent.id))
-    else:
-        call = signals(store, parent, add(store, id=names[1], parent=parent.id, workflow=True))
+    call = cancels(store, add(store, id=names[1], parent=parent.id))
     with meanwhile(postgres, call, (LOCK, ("a",))) as (db, answers):
         db.execute(f"{LOCK} NOWAIT", ("b",))
-    assert answers in ([True], [[Answer.ACCEPTED]])
+    assert answers == [True]
+
+
+@pytest.mark.parametrize("locked", ["parent", "child"])
+@pytest.mark.parametrize("act", ["the child ends", "the parent signals the child"])
+def test_a_verb_that_needs_a_locked_row_answers_at_once_and_the_others_are_done(
+    store: PostgresStore, postgres: str, act: str, locked: str
+) -> None:
+    parent = start_flow(store, id="parent")
+    if act == "the child ends":
+        child, other = start(store, id="child", parent=parent.id), start(store)
+
+        def call() -> list[Answer]:
+            return store.settle([settlement(child, Succeeded()), settlement(other, Succeeded())])
+    else:
+        child, flow = add(store, id="child", parent=parent.id, workflow=True), start_flow(store)
+
+        def call() -> list[Answer]:
+            sending = a_record(parent, a_step(1), sent=(a_signal(child),))
+            behind = a_record(parent, a_step(2))
+            return store.record([sending, behind, a_record(flow, a_step(1))])[::2]
+
+    with psycopg.connect(postgres) as db:
+        db.execute(LOCK, (locked,))
+        assert call() == [Answer.LOCKED, Answer.ACCEPTED]
+        assert store.steps(parent.id) == []
+        db.rollback()
+        db.execute(LOCK, (add(store).id,))
+        assert call()[0] is Answer.ACCEPTED, "another row is locked, which is none of its business"
+
+
+def test_records_of_a_job_whose_row_is_locked_stay_in_their_order(
+    store: PostgresStore, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock goes between the two: if the second went ahead, the step would be opened after it was closed."""
+    flow, other = start_flow(store), start_flow(store)
+    opens = a_record(flow, a_step(1, "started", repeatable=False), open_step="charge")
+    closes = a_record(flow, a_step(1, repeatable=False), open_step="")
+    look = workflows._refusals
+    with psycopg.connect(postgres) as db:
+        db.execute(LOCK, (flow.id,))
+
+        def late(*given: Any) -> list[Answer]:
+            answers = look(*given)
+            db.rollback()
+            return answers
+
+        monkeypatch.setattr(workflows, "_refusals", late)
+        answers = store.record([opens, a_record(other, a_step(1)), closes])
+    assert answers == [Answer.LOCKED, Answer.ACCEPTED, Answer.LOCKED]
+    assert store.record([opens, closes]) == [Answer.ACCEPTED, Answer.ACCEPTED]
+    assert row(store, flow.id).open_step is None
+
+
+def test_a_child_whose_key_an_open_transaction_holds_makes_only_its_own_record_wait(
+    store: PostgresStore, postgres: str
+) -> None:
+    flow, other = start_flow(store), start_flow(store)
+    starting = a_record(flow, a_step(1), jobs=(make_job(key="K", parent=flow.id),))
+    with psycopg.connect(postgres) as db:
+        store.add([make_job(key="K")], connection=db)
+        answers = store.record([starting, a_record(other, a_step(1))])
+        assert answers == [Answer.LOCKED, Answer.ACCEPTED]
+        assert store.steps(flow.id) == []
+        db.rollback()
+    assert store.record([starting]) == [Answer.ACCEPTED]
+
+
+def test_a_locked_row_is_not_a_request_to_cancel_nor_a_refusal(store: PostgresStore, postgres: str) -> None:
+    mine, asked = start(store), start(store)
+    assert cancels(store, asked)()
+    failures = [settlement(each, Failed("no luck")) for each in (mine, asked)]
+    with psycopg.connect(postgres) as db:
+        db.execute(LOCK, (mine.id,))
+        assert store.settle(failures) == [Answer.LOCKED, Answer.AGAIN]
+        assert store.settle([settlement(mine, Succeeded())]) == [Answer.LOCKED]
+        assert store.locked([mine.id, asked.id, "unknown"]) == [mine.id]
+    assert store.locked([mine.id, asked.id]) == []
+    assert store.settle([settlement(mine, Succeeded())]) == [Answer.ACCEPTED]
+    assert store.journal(mine.id) == []
 
 
 def test_a_child_that_a_person_ends_wakes_its_parent(store: PostgresStore) -> None:

@@ -53,6 +53,7 @@ class Answer(StrEnum):
     ALREADY = "already"  # this very settlement was accepted before; its answer was lost
     REFUSED = "refused"  # the lease is not the current one
     AGAIN = "again"  # what the judge looked at has changed since: look, and judge again
+    LOCKED = "locked"  # somebody else has locked the row: nothing was looked at or changed; try again later
     TAKEN = "taken"  # a child's key belongs to another live job
     GONE = "gone"  # there is no live workflow that a signal could reach
 
@@ -184,6 +185,8 @@ class Store(Protocol):
         A job that would wait, and for which more has come than the verdict's `inbox` says, is ready now instead. The
         end of a job with a parent raises the parent's inbox, and wakes it if it awaits that; all verdicts of the call
         are applied before parents are told.
+        A job whose row, or whose parent's row, somebody else has locked is LOCKED: nothing was changed for it, and the
+        others do not wait.
         With `under`, raises `DutyLost` and applies nothing when that duty has a newer term or another holder.
         Either all accepted settlements are durable on return, or the call raised.
         """
@@ -204,8 +207,9 @@ class Store(Protocol):
 
         A recorded step does not change any more, unless it is undone; so a repeated record changes nothing, and is
         accepted. Children whose id is known, and signals whose id is known, are not stored twice. TAKEN: the key of a
-        child belongs to another live job. GONE: a signal's workflow is not there, or has ended. Either all accepted
-        records are durable on return, or the call raised.
+        child belongs to another live job. GONE: a signal's workflow is not there, or has ended. LOCKED: somebody else
+        has locked a row or a key that the record needs; later records of the same job are LOCKED too, so that their
+        order stays. Either all accepted records are durable on return, or the call raised.
         """
         ...
 
@@ -245,6 +249,10 @@ class Store(Protocol):
         Only reads. A row that cannot be read is left out, so fewer than `limit` may come although there are more; none
         at all come only when there are no more. `skip` counts the rows that cannot be read.
         """
+        ...
+
+    def locked(self, job_ids: Sequence[str]) -> list[str]:
+        """Return those of the jobs whose rows somebody else has locked at this moment. Changes nothing."""
         ...
 
     def deadline(self) -> float | None:

@@ -1,7 +1,8 @@
 """The thread that writes what workflows record, in batches.
 
 While one batch is being written the next one gathers, so the steps of many workflows share a commit. A record is kept
-through any outage: its workflow waits for it, and is stopped by the watch before its lease ends.
+through any outage: its workflow waits for it, and is stopped by the watch before its lease ends. The records of a job
+whose row somebody else has locked are tried again by themselves, in their order.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections.abc import Callable
 
 from holdfast.clock import Clock
 from holdfast.core.records import Record
-from holdfast.errors import is_passing
+from holdfast.errors import StoreUnavailable, is_passing
 from holdfast.stores.protocol import Answer, Store
 from holdfast.trouble import Trouble
+from holdfast.worker.locked import LockedRows
 
 log = logging.getLogger("holdfast.worker")
 
@@ -31,6 +33,7 @@ class Recorder:
         self._store = store
         self._clock = clock
         self._entries: deque[Entry] = deque()
+        self._locked: LockedRows[Entry] = LockedRows(clock)
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._closing = False
@@ -59,10 +62,27 @@ class Recorder:
 
     def _serve(self) -> None:
         while not (self._closing and not self._entries):
-            self._wake.wait()
+            retry_s = self._locked.next_s()
+            if retry_s is None:
+                self._wake.wait()
+            else:
+                self._clock.wait(self._wake, retry_s)
             self._wake.clear()
-            while self._entries:
-                self._write([self._entries.popleft() for _ in range(min(BATCH, len(self._entries)))])
+            while batch := self._next_batch():
+                self._write(batch)
+        for _, done in self._locked.take_all():
+            done(StoreUnavailable("somebody else has locked the job's row, and the worker is shutting down"))
+
+    def _next_batch(self) -> list[Entry]:
+        batch = self._locked.take_due()
+        while self._entries and len(batch) < BATCH:
+            entry = self._entries.popleft()
+            job_id = entry[0].lease.job_id
+            if job_id in self._locked:  # behind what waits already
+                self._locked.put(job_id, entry)
+            else:
+                batch.append(entry)
+        return batch
 
     def _write(self, batch: list[Entry]) -> None:
         while True:
@@ -81,7 +101,11 @@ class Recorder:
                     return
                 batch[0][1](error)
                 return
-        for (_, done), answer in zip(batch, answers, strict=True):
+        for (record, done), answer in zip(batch, answers, strict=True):
+            if answer is Answer.LOCKED:
+                self._locked.put(record.lease.job_id, (record, done))
+                continue
+            self._locked.free(record.lease.job_id)
             try:
                 done(answer)
             except Exception:  # its event loop is closed

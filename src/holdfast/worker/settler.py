@@ -2,6 +2,7 @@
 
 While one batch is being written the next one gathers, so a busy worker pays one commit for many jobs and an idle one
 answers at once. An outcome is kept until the store has acknowledged it, through any outage; its lease renews meanwhile.
+One whose row somebody else has locked is tried again by itself, and holds up nobody else's.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from holdfast.stores.protocol import Answer, Store
 from holdfast.trouble import Trouble
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.executors import ERROR_MAX, describe
+from holdfast.worker.locked import LockedRows
 
 log = logging.getLogger("holdfast.worker")
 
@@ -54,6 +56,7 @@ class Settler:
         self._hooks = hooks
         self._journal_all = journal_all
         self._endings: deque[Ending] = deque()
+        self._locked: LockedRows[Ending] = LockedRows(clock)
         self._wake = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
@@ -114,17 +117,30 @@ class Settler:
 
     def _serve(self) -> None:
         while True:
-            self._wake.wait()
+            retry_s = self._locked.next_s()
+            if retry_s is None:
+                self._wake.wait()
+            else:
+                self._clock.wait(self._wake, retry_s)
             self._wake.clear()
-            while self._endings:
-                batch = [self._endings.popleft() for _ in range(min(BATCH, len(self._endings)))]
+            while batch := self._next_batch():
                 self._settle_for_good(batch)
-            self._idle.set()
-            if self._endings:  # one came in while the flag was set
-                self._idle.clear()
-                self._wake.set()
+            if not self._locked:
+                self._idle.set()
+                if self._endings:  # one came in while the flag was set
+                    self._idle.clear()
+                    self._wake.set()
+                elif self._closing:
+                    return
             elif self._closing:
+                log.error("shutting down with %d results not saved: their rows are locked", len(self._locked))
                 return
+
+    def _next_batch(self) -> list[Ending]:
+        batch = self._locked.take_due()
+        while self._endings and len(batch) < BATCH:
+            batch.append(self._endings.popleft())
+        return batch
 
     def _settle_for_good(self, batch: list[Ending]) -> None:
         while True:
@@ -155,8 +171,13 @@ class Settler:
                 self._catch_up(attempt)
         settlements = [self._judge(attempt, outcome, wall) for attempt, outcome in batch]
         answers = self._store.settle(settlements)
-        again = []
+        again, locked = [], []
         for (attempt, outcome), settlement, answer in zip(batch, settlements, answers, strict=True):
+            if answer is Answer.LOCKED:
+                locked.append((attempt, outcome))
+                self._locked.put(attempt.job.id, (attempt, outcome))
+                continue
+            self._locked.free(attempt.job.id)
             if answer is Answer.ACCEPTED:
                 if settlement.verdict.notes:
                     self._tell(attempt.job, settlement.verdict)
@@ -164,8 +185,9 @@ class Settler:
                 log.warning("job %s: attempt %d reported too late and was refused", attempt.job.id, attempt.job.attempt)
             elif answer is Answer.AGAIN:
                 again.append((attempt, outcome))
-        self._forget([ending[0] for ending in batch if ending not in again])
-        self.settled += len(batch) - len(again)
+        unsettled = again + locked
+        self._forget([ending[0] for ending in batch if ending not in unsettled])
+        self.settled += len(batch) - len(unsettled)
         for attempt, _ in again:  # when all others were told of: to look at a row may fail
             if attempt.job.workflow:
                 self._catch_up(attempt)

@@ -170,6 +170,9 @@ class MemoryStore(Workflows):
             ended = [job for job in self._running() if rows.lease_end(job) <= latest]
             return sorted(ended, key=rows.lease_end)[skip : skip + limit]
 
+    def locked(self, job_ids: Sequence[str]) -> list[str]:
+        return []
+
     def deadline(self) -> float | None:
         with self._lock:
             return min(map(rows.lease_end, self._running()), default=None)

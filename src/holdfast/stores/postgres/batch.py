@@ -20,6 +20,7 @@ from holdfast.stores.protocol import Added, Answer, duty_lost
 
 COPY_FROM = 100  # so many jobs are sent as a stream
 FOLD_EVERY = 500  # so many batches of endings are added up
+KEY_LOCK_MS = "100"  # how long a set of jobs waits for a key that somebody's open transaction holds
 
 
 def add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) -> list[Added]:
@@ -148,17 +149,26 @@ def _settle_families(
     """
     with db.connection.transaction():
         touched = {each.lease.job_id for each in settlements} | {each.parent for each in settlements if each.parent}
-        db.execute(q["record_lock"], {"ids": sorted(touched)}, prepare=False)
+        locked = lock_rows(q, db, touched)
+        waits = [not locked.isdisjoint((each.lease.job_id, each.parent)) for each in settlements]
+        free = [each for each, must_wait in zip(settlements, waits, strict=True) if not must_wait]
         answers: list[Answer] = []
-        for part in _without_repeats(settlements):
+        for part in _without_repeats(free):
             answers += _settle(q, db, part, wall, under)
         news = [
             [each.parent, f"job:{each.lease.job_id}"]
-            for each, answer in zip(settlements, answers, strict=True)
+            for each, answer in zip(free, answers, strict=True)
             if answer is Answer.ACCEPTED and each.parent is not None and each.verdict.state in ENDED
         ]
         tell_parents(q, db, news, wall)
-    return answers
+    said = iter(answers)
+    return [Answer.LOCKED if must_wait else next(said) for must_wait in waits]
+
+
+def lock_rows(q: Connections, db: Cursor, ids: set[str]) -> set[str]:
+    """Lock the rows of these jobs until the transaction ends; return those that somebody else has locked."""
+    row = q.row(db.execute(q["record_lock"], {"ids": sorted(ids)}, prepare=False))
+    return set(codec.names_from(row[0]))
 
 
 def tell_parents(q: Connections, db: Cursor, news: list[list[str]], wall: float | None) -> None:
@@ -187,6 +197,7 @@ def _settle(
     plain = [each for each in settlements if under is None and _is_plain(each)]
     others = [each for each in settlements if under is not None or not _is_plain(each)]
     applied: set[str] = set()
+    kept: set[str] = set()  # these were not locked, and something else stands in the way
     if plain:
         rows = sorted(codec.plain_ending(each) for each in plain)
         values = {"endings": codec.encode(rows).decode(), "many": len(plain), "wall": wall}
@@ -201,9 +212,12 @@ def _settle(
             "channel": q.channel,
             **duty_token(under),
         }
-        applied |= _applied(db.execute(q["settle"], values, prepare=True).fetchone(), others, under)
+        row = q.row(db.execute(q["settle"], values, prepare=True))
+        applied |= _applied(row, others, under)
+        kept = set(codec.names_from(row[2]))
     left = [each for each in settlements if each.lease.job_id not in applied]
-    why = dict(zip((each.lease.job_id for each in left), _refusals(q, db, left, wall), strict=True)) if left else {}
+    answers = _refusals(q, db, left, kept, wall) if left else []
+    why = dict(zip((each.lease.job_id for each in left), answers, strict=True))
     return [why.get(each.lease.job_id, Answer.ACCEPTED) for each in settlements]
 
 
@@ -217,14 +231,17 @@ def _lines(settlement: Settlement) -> list[list[Any]]:
 
 
 def _applied(row: Any, sent: list[Settlement], under: Duty | None) -> set[str]:
-    allowed, names, _ = row
+    allowed, names, *_ = row
     if not allowed:
         raise duty_lost(under)
     return {each.lease.job_id for each in sent} if names is None else set(codec.names_from(names))
 
 
-def _refusals(q: Connections, db: Cursor, refused: list[Settlement], wall: float | None) -> list[Answer]:
-    """Say why each of these was not applied, and write down who came back after its time."""
+def _refusals(
+    q: Connections, db: Cursor, refused: list[Settlement], kept: set[str], wall: float | None
+) -> list[Answer]:
+    """Say why each of these was not applied, and write down who came back after its time. An attempt that has the
+    current lease, and was not `kept`, was skipped: somebody else has locked its row."""
     tokens = {"tokens": codec.encode([_token(each) for each in refused]).decode()}
     row = q.row(db.execute(q["settle_seen"], tokens, prepare=False))
     answers, notes = [], []
@@ -233,6 +250,8 @@ def _refusals(q: Connections, db: Cursor, refused: list[Settlement], wall: float
         answer = Answer.REFUSED
         if own and state != "running":
             answer = Answer.ALREADY
+        elif own and settlement.lease.job_id not in kept:
+            answer = Answer.LOCKED
         elif own and not renewed:  # it was not as judged; that it may be so again by now is no refusal
             answer = Answer.AGAIN
         elif not own and before:

@@ -254,8 +254,8 @@ SELECT
 
 -- name: settle
 -- The only way out of `running`: every conjunct of the WHERE below is a guard, and tests/mutants.py drops each of them.
--- Leases never get shorter, so one that ends no later than what the reaper saw was not renewed. The endings come sorted
--- by id, so that two batches lock in the same order.
+-- Leases never get shorter, so one that ends no later than what the reaper saw was not renewed. A row that somebody else
+-- has locked is skipped, and is neither in `free` nor in `applied`.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
 ),
@@ -279,6 +279,14 @@ ending AS MATERIALIZED (
         (value ->> 22)::json AS awaits, value ->> 23 AS question, (value ->> 24)::bigint AS inbox,
         value ->> 25 AS seen_open_step, (value ->> 26)::boolean AS seen_undoable
     FROM json_array_elements(%(endings)s::json) AS value
+),
+free AS MATERIALIZED (
+    SELECT ending.* FROM ending, {schema}.job AS job
+    WHERE job.id = ending.id
+        AND job.fence = ending.fence
+        AND job.claim_id = ending.claim_id
+        AND job.state || '' = 'running'
+    FOR NO KEY UPDATE OF job SKIP LOCKED
 ),
 -- A job for which something came after it had looked (inbox) does not wait. The count is on the row that is locked here,
 -- so it is the newest; another table would be read as it was when this began.
@@ -311,11 +319,8 @@ applied AS (
         started = false,
         ended_at = CASE WHEN ending.ended THEN clock.wall END,
         log = NULL
-    FROM ending, clock, allowed
+    FROM free AS ending, clock, allowed
     WHERE job.id = ending.id
-        AND job.fence = ending.fence
-        AND job.claim_id = ending.claim_id
-        AND job.state || '' = 'running'
         AND (ending.seen_lease_until IS NULL OR job.lease_until <= ending.seen_lease_until)
         AND (ending.state = 'done' OR job.cancel_requested = ending.seen_cancel)
         AND (ending.seen_open_step IS NULL OR coalesce(job.open_step, '') = ending.seen_open_step)
@@ -340,6 +345,7 @@ told AS MATERIALIZED (
 SELECT
     (SELECT yes FROM allowed),
     (SELECT coalesce(json_agg(id), '[]')::text FROM applied),
+    (SELECT coalesce(json_agg(id), '[]')::text FROM free WHERE id NOT IN (SELECT id FROM applied)),
     (SELECT count(*) FROM told);
 
 -- name: settle_done
@@ -351,6 +357,14 @@ ending AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, value ->> 3 AS result
     FROM json_array_elements(%(endings)s::json) AS value
 ),
+free AS MATERIALIZED (
+    SELECT ending.* FROM ending, {schema}.job AS job
+    WHERE job.id = ending.id
+        AND job.fence = ending.fence
+        AND job.claim_id = ending.claim_id
+        AND job.state || '' = 'running'
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
 applied AS (
     UPDATE {schema}.job AS job SET
         state = 'done',
@@ -360,18 +374,15 @@ applied AS (
         started = false,
         ended_at = clock.wall,
         log = NULL
-    FROM ending, clock
+    FROM free AS ending, clock
     WHERE job.id = ending.id
-        AND job.fence = ending.fence
-        AND job.claim_id = ending.claim_id
-        AND job.state || '' = 'running'
     RETURNING job.id, job.queue
 ),
 tallied AS (
     INSERT INTO {schema}.tally (queue, state, jobs)
     SELECT queue, 'done', count(*) FROM applied GROUP BY queue
 )
-SELECT true, CASE WHEN count(*) = %(many)s THEN NULL ELSE coalesce(json_agg(id), '[]')::text END, 0 FROM applied;
+SELECT true, CASE WHEN count(*) = %(many)s THEN NULL ELSE coalesce(json_agg(id), '[]')::text END, '[]', 0 FROM applied;
 
 -- name: settle_seen
 -- What stands in the way of each settlement that was not applied, and whether this very ending was accepted before and
@@ -424,7 +435,18 @@ FROM {schema}.job
 WHERE id = %(id)s AND fence = %(fence)s AND claim_id = %(claim_id)s AND state = 'running';
 
 -- name: transaction_mark
-SELECT current_setting('holdfast.transaction', true);
+-- Also locks what the settlement will change, which skips rows that others have locked: a beat that is under way must not
+-- undo the caller's writes.
+WITH limits AS MATERIALIZED (
+    SELECT set_config('lock_timeout', %(lock_ms)s, true) AS lock_timeout
+),
+locked AS MATERIALIZED (
+    SELECT job.id FROM limits, {schema}.job AS job
+    WHERE job.id = ANY (ARRAY[%(id)s, (SELECT parent FROM {schema}.job WHERE id = %(id)s)])
+    ORDER BY job.id
+    FOR NO KEY UPDATE OF job
+)
+SELECT current_setting('holdfast.transaction', true), (SELECT count(*) FROM locked);
 
 -- name: transaction_reset
 -- Whatever the last task has set, listened to, prepared, locked or put into temporary tables.
@@ -432,7 +454,8 @@ DISCARD ALL;
 
 -- name: record
 -- The rows of the leases that are the current ones are locked, so that nobody ends these attempts meanwhile; every
--- conjunct of `mine` is a guard. A step that is recorded does not change any more, unless it is undone.
+-- conjunct of `mine` is a guard. A row that somebody else has locked is skipped. A step that is recorded does not change
+-- any more, unless it is undone.
 WITH token AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, place - 1 AS place
     FROM json_array_elements(%(tokens)s::json) WITH ORDINALITY AS each (value, place)
@@ -444,8 +467,7 @@ mine AS MATERIALIZED (
         AND job.fence = token.fence
         AND job.claim_id = token.claim_id
         AND job.state || '' = 'running'
-    ORDER BY job.id
-    FOR NO KEY UPDATE OF job
+    FOR NO KEY UPDATE OF job SKIP LOCKED
 ),
 written AS (
     INSERT INTO {schema}.step AS step (
@@ -490,10 +512,17 @@ taken AS (
 SELECT coalesce(json_agg(place), '[]')::text FROM mine;
 
 -- name: record_lock
--- Before rows of several jobs are changed, all of them are locked in one order: so two of these never block each other.
-SELECT count(*) FROM (
-    SELECT FROM {schema}.job WHERE id = ANY (%(ids)s::text[]) ORDER BY id FOR NO KEY UPDATE
-) AS locked;
+-- Before rows of several jobs are changed, all of them are locked. Nobody waits here: returns the ids of the rows that
+-- somebody else has locked.
+WITH mine AS MATERIALIZED (
+    SELECT id FROM {schema}.job WHERE id = ANY (%(ids)s::text[]) FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT coalesce(json_agg(id), '[]')::text FROM {schema}.job
+WHERE id = ANY (%(ids)s::text[]) AND id NOT IN (SELECT id FROM mine);
+
+-- name: record_limit
+-- A child's key may belong to a transaction that is still open: do not wait long for it.
+SELECT set_config('lock_timeout', %(lock_ms)s, true);
 
 -- name: record_seen
 -- What stands on the rows of leases that are not the current ones.
@@ -652,6 +681,14 @@ FROM (
     LIMIT %(limit)s::bigint OFFSET %(skip)s
 ) AS late;
 
+-- name: locked
+-- The statement is its own transaction: what it locks itself is free again at its end.
+WITH free AS MATERIALIZED (
+    SELECT id FROM {schema}.job WHERE id = ANY (%(ids)s::text[]) FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT coalesce(json_agg(id), '[]')::text FROM {schema}.job
+WHERE id = ANY (%(ids)s::text[]) AND id NOT IN (SELECT id FROM free);
+
 -- name: deadline
 SELECT min(lease_until) FROM {schema}.job WHERE state = 'running';
 
@@ -792,7 +829,7 @@ told AS MATERIALIZED (
 SELECT EXISTS (SELECT FROM moved), (SELECT parent FROM moved), (SELECT count(*) FROM told);
 
 -- name: move_lock
--- The job and its parent, in the order of `record_lock`.
+-- The job and its parent, in the order of their ids: two of these never block each other.
 SELECT count(*) FROM (
     SELECT FROM {schema}.job
     WHERE id = ANY (ARRAY[%(id)s, (SELECT parent FROM {schema}.job WHERE id = %(id)s)])
@@ -885,8 +922,11 @@ tallied AS (
 )
 SELECT (SELECT yes FROM allowed), (SELECT count(*) FROM gone);
 
+-- name: delete_lock
+SELECT FROM {schema}.job WHERE id = %(id)s FOR UPDATE;
+
 -- name: delete
--- Behind `record_lock`: whoever was about to add a line or a signal has done so, and this sees it.
+-- Behind `delete_lock`: whoever was about to add a line or a signal has done so, and this sees it.
 WITH gone AS (
     DELETE FROM {schema}.job
     WHERE id = %(id)s AND state = %(seen_state)s AND fence = %(seen_fence)s AND state <> 'running'

@@ -192,6 +192,9 @@ class PostgresStore(Schedules, Workflows):
             values["skip"] += limit  # not one of them can be read; those behind them must not suffer
         return []
 
+    def locked(self, job_ids: Sequence[str]) -> list[str]:
+        return codec.names_from(self._often.one("locked", {"ids": list(job_ids)})[0])
+
     def deadline(self) -> float | None:
         earliest: float | None = self._often.one("deadline")[0]
         return earliest
@@ -277,7 +280,7 @@ class PostgresStore(Schedules, Workflows):
 
         def delete(db: Cursor) -> bool:
             with db.connection.transaction():
-                db.execute(self._db["record_lock"], {"ids": [job_id]}, prepare=False)
+                db.execute(self._db["delete_lock"], {"id": job_id}, prepare=False)
                 return bool(self._db.row(db.execute(self._db["delete"], values, prepare=False))[0])
 
         return self._db.run(delete)

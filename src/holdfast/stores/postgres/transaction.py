@@ -37,6 +37,7 @@ from holdfast.stores.protocol import Answer
 
 _STOP_S = 2.0  # how long a statement that was told to stop is waited for
 _RESET_S = 5.0  # a kept session that does not answer for so long is given up
+_LOCK_MS = "1000"  # how long the settlement waits for a job's row that somebody else has locked
 _SPARE_S = 60.0  # how long a session is kept for the next transaction
 _BY_HAND = "ctx.transaction() was committed or rolled back by hand in SQL, and is over; leave that to Holdfast"
 _ABORTED = (
@@ -54,6 +55,7 @@ class PostgresTransaction:
         self._sessions = sessions
         self._db = db = sessions.db
         self._wall = wall
+        self._job_id = lease.job_id
         self._mark = f"{lease.job_id} {lease.fence} {lease.claim_id}"
         self._ending = threading.Lock()
         self._open = True
@@ -128,7 +130,7 @@ class PostgresTransaction:
             raise UsageError(_ABORTED)
         if self.connection.info.encoding != "utf-8":
             raise UsageError(_ENCODING)
-        row = db.execute(self._db["transaction_mark"]).fetchone()
+        row = db.execute(self._db["transaction_mark"], {"id": self._job_id, "lock_ms": _LOCK_MS}).fetchone()
         if row is None or row[0] != self._mark:
             raise UsageError(_BY_HAND)
 

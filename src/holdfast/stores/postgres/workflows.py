@@ -102,16 +102,28 @@ class Workflows(ABC):
 def write_records(q: Connections, db: Cursor, records: Sequence[Record], wall: float | None) -> list[Answer]:
     """Write those whose lease is the current one. Most are steps and nothing else, and go in one statement."""
     answers: list[Answer] = []
+    locked: set[str] = set()  # the jobs whose records must wait
     for part in _parts(records):
-        if _touches_others(part[0]):
-            answers.append(_write_with_others(q, db, part[0], wall))
+        waits = [record.lease.job_id in locked for record in part]
+        free = [record for record, must_wait in zip(part, waits, strict=True) if not must_wait]
+        found: list[Answer] = []
+        if not free:
+            pass
+        elif _touches_others(free[0]):
+            found = [_write_with_others(q, db, free[0], wall)]
         else:
-            ours = _write(q, db, part)
-            answers += [Answer.ACCEPTED if place in ours else Answer.REFUSED for place in range(len(part))]
-    refused = [record for record, answer in zip(records, answers, strict=True) if answer is Answer.REFUSED]
-    if refused:
-        _report(q, db, refused, wall)
+            found = _write_steps(q, db, free, wall)
+        locked |= {each.lease.job_id for each, answer in zip(free, found, strict=True) if answer is Answer.LOCKED}
+        said = iter(found)
+        answers += [Answer.LOCKED if must_wait else next(said) for must_wait in waits]
     return answers
+
+
+def _write_steps(q: Connections, db: Cursor, records: list[Record], wall: float | None) -> list[Answer]:
+    ours = _write(q, db, records)
+    left = [record for place, record in enumerate(records) if place not in ours]
+    why = iter(_refusals(q, db, left, wall) if left else [])
+    return [Answer.ACCEPTED if place in ours else next(why) for place in range(len(records))]
 
 
 def _touches_others(record: Record) -> bool:
@@ -163,7 +175,10 @@ def _write_with_others(q: Connections, db: Cursor, record: Record, wall: float |
     touched = {record.lease.job_id} | {signal.job_id for signal in record.sent}
     try:
         with db.connection.transaction():
-            db.execute(q["record_lock"], {"ids": sorted(touched)}, prepare=False)
+            if batch.lock_rows(q, db, touched):
+                raise _Undo(Answer.LOCKED)
+            if any(new.key is not None for new in record.jobs):
+                db.execute(q["record_limit"], {"lock_ms": batch.KEY_LOCK_MS}, prepare=False)
             if not _write(q, db, [record]):
                 raise _Undo(Answer.REFUSED)
             for new in record.jobs:
@@ -173,8 +188,10 @@ def _write_with_others(q: Connections, db: Cursor, record: Record, wall: float |
             for signal in record.sent:
                 if _send(q, db, signal, wall) is Answer.GONE:
                     raise _Undo(Answer.GONE)
+    except errors.LockNotAvailable:
+        return Answer.LOCKED
     except _Undo as undo:
-        return undo.answer
+        return _refusals(q, db, [record], wall)[0] if undo.answer is Answer.REFUSED else undo.answer
     return Answer.ACCEPTED
 
 
@@ -191,17 +208,20 @@ def _send(q: Connections, db: Cursor, signal: Signal, wall: float | None) -> Ans
     return Answer.ACCEPTED if reached else Answer.GONE
 
 
-def _report(q: Connections, db: Cursor, refused: list[Record], wall: float | None) -> None:
-    """Write down who came back after its time."""
+def _refusals(q: Connections, db: Cursor, refused: list[Record], wall: float | None) -> list[Answer]:
+    """Say why each of these was not written, and write down who came back after its time. A lease that is the current
+    one was skipped: somebody else has locked the row."""
     row = q.row(db.execute(q["record_seen"], {"tokens": _tokens(refused)}, prepare=False))
-    notes = []
+    answers, notes = [], []
     for record, (own, state, fence) in zip(refused, codec.rows_from(row[0]), strict=True):
+        answers.append(Answer.LOCKED if own and state == State.RUNNING else Answer.REFUSED)
         if state is not None and not own:
             note = stale_report(state, fence, step=record.steps[0].name if record.steps else "")
             lease = record.lease
             notes += codec.journal_lines(lease.job_id, lease.fence, record.worker, (note,))
     if notes:
         batch.write_notes(q, db, notes, wall)
+    return answers
 
 
 def _tokens(records: Sequence[Record]) -> str:

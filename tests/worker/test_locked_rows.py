@@ -1,0 +1,144 @@
+"""What a worker does with a result or a record whose row somebody else has locked."""
+
+import logging
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast import App
+from holdfast.clock import SystemClock
+from holdfast.core.machine import State
+from holdfast.core.records import Record
+from holdfast.core.settlement import Settlement
+from holdfast.core.verdict import Failed, Succeeded
+from holdfast.errors import StoreUnavailable
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.protocol import Answer
+from holdfast.testing import FakeClock
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.locked import FIRST_S, LONGEST_S, LockedRows
+from holdfast.worker.recorder import Recorder
+from holdfast.worker.settler import Settler
+from tests.factory import a_record, a_step, row, start, start_flow
+from tests.worker.house import until
+
+
+class Locking:
+    """A store in which somebody else has locked the rows of some jobs."""
+
+    def __init__(self) -> None:
+        self.real = MemoryStore()
+        self.locked: set[str] = set()
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    def settle(self, settlements: Sequence[Settlement], under: None = None) -> list[Answer]:
+        return [self._one(each.lease.job_id, lambda each=each: self.real.settle([each])) for each in settlements]  # type: ignore[misc]
+
+    def record(self, records: Sequence[Record]) -> list[Answer]:
+        return [self._one(each.lease.job_id, lambda each=each: self.real.record([each])) for each in records]  # type: ignore[misc]
+
+    def _one(self, job_id: str, act: Any) -> Answer:
+        self.asked.append(job_id)
+        return Answer.LOCKED if job_id in self.locked else act()[0]
+
+
+@pytest.fixture
+def settling() -> Any:
+    """A store, a settler over it, and what it has forgotten."""
+    store, forgotten = Locking(), []
+    app = App("memory://")
+    settler = Settler(store, SystemClock(), forgotten.extend, app.hooks)  # type: ignore[arg-type]
+    settler.start()
+    yield store, settler, forgotten
+    store.locked.clear()
+    settler.close()
+
+
+def attempt(store: Locking) -> Attempt:
+    return Attempt(start(store.real), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
+
+
+def test_a_result_whose_row_is_locked_is_kept_while_others_are_saved(settling: Any) -> None:
+    store, settler, forgotten = settling
+    mine, others = attempt(store), [attempt(store) for _ in range(3)]
+    store.locked.add(mine.job.id)
+    settler.put(mine, Failed("no luck"))
+    for each in others:
+        settler.put(each, Succeeded())
+    until(lambda: len(forgotten) == 3, "the others are saved")
+    until(lambda: store.asked.count(mine.job.id) > 3, "it is tried again")
+    assert (forgotten, settler.settled, settler.is_idle) == (others, 3, False)
+    assert not mine.job.cancel_requested, "a locked row is not a request to cancel"
+    store.locked.clear()
+    assert settler.flush(30)
+    assert (forgotten, row(store.real, mine.job.id).error) == ([*others, mine], "no luck")
+
+
+def test_a_worker_that_leaves_with_a_locked_row_says_that_a_result_is_not_saved(
+    settling: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, settler, forgotten = settling
+    mine = attempt(store)
+    store.locked.add(mine.job.id)
+    settler.put(mine, Succeeded())
+    until(lambda: mine.job.id in store.asked)
+    with caplog.at_level(logging.ERROR):
+        settler.close()
+    assert "shutting down with 1 results not saved: their rows are locked" in caplog.text
+    assert (forgotten, row(store.real, mine.job.id).state) == ([], State.RUNNING)
+
+
+def test_records_behind_a_locked_row_keep_their_order_and_hold_up_no_other_job() -> None:
+    store = Locking()
+    recorder = Recorder(store, SystemClock())  # type: ignore[arg-type]
+    mine, other = start_flow(store.real), start_flow(store.real)
+    answers: list[tuple[int, Answer | Exception]] = []
+    store.locked.add(mine.id)
+    for number in (1, 2):
+        record = a_record(mine, a_step(number))
+        recorder.put(record, lambda answer, number=number: answers.append((number, answer)))  # type: ignore[misc]
+        until(lambda: mine.id in store.asked)
+    recorder.put(a_record(other, a_step(1)), lambda answer: answers.append((0, answer)))
+    until(lambda: answers, "the other job's step is recorded")
+    store.locked.clear()
+    until(lambda: len(answers) == 3)
+    recorder.close()
+    assert answers == [(0, Answer.ACCEPTED), (1, Answer.ACCEPTED), (2, Answer.ACCEPTED)]
+
+
+def test_a_recorder_that_closes_tells_the_workflow_of_a_locked_row() -> None:
+    store = Locking()
+    recorder = Recorder(store, SystemClock())  # type: ignore[arg-type]
+    mine = start_flow(store.real)
+    store.locked.add(mine.id)
+    answers: list[Answer | Exception] = []
+    recorder.put(a_record(mine, a_step(1)), answers.append)
+    until(lambda: mine.id in store.asked)
+    recorder.close()
+    until(lambda: answers)
+    assert isinstance(answers[0], StoreUnavailable)
+
+
+def test_a_locked_row_is_tried_again_at_growing_intervals() -> None:
+    clock = FakeClock()
+    rows: LockedRows[int] = LockedRows(clock)
+    assert rows.next_s() is None
+    pauses = []
+    for _ in range(9):
+        rows.put("a", 1)
+        rows.put("a", 2)
+        pauses.append(rows.next_s() or 0.0)
+        assert rows.take_due() == []
+        clock.advance(pauses[-1] + 1e-9)
+        assert rows.take_due() == [1, 2]
+    assert pauses[0] == pytest.approx(FIRST_S)
+    assert pauses[1] == pytest.approx(2 * FIRST_S)
+    assert pauses[-1] == pytest.approx(LONGEST_S)
+    rows.free("a")
+    rows.put("a", 1)
+    assert rows.next_s() == pytest.approx(FIRST_S)
