@@ -371,6 +371,7 @@ DEATHS = ("tests/insight/test_deaths.py",)
 DOCTOR = ("tests/cli/test_doctor.py",)
 LOADING = ("tests/cli/test_loading.py",)
 PROCESS = ("tests/cli/test_process.py",)
+VIEWS = ("tests/cli/test_views.py",)
 STORMS = ("tests/cli/test_zombies.py",)
 MISBEHAVING = ("tests/crash/test_misbehaving.py",)
 FIRE = ("tests/conformance/test_fire.py",)
@@ -1361,6 +1362,34 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         'if "tasks" in each.name.split(".") and not',
         "if not",
         LOADING,
+    ),
+    (
+        "serving: a worker runs any task of its queues",
+        "core/records.py",
+        "(self.tasks is None or task in self.tasks)",
+        "True",
+        VIEWS,
+    ),
+    (
+        "serving: a silent worker counts as living",
+        "core/records.py",
+        "self.gone_at is None and now - self.beat_at <= SILENT_BEATS * self.beat_s",
+        "self.gone_at is None",
+        VIEWS,
+    ),
+    (
+        "doctor: a task that nobody has wants more slots",
+        "insight/views.py",
+        "store.due([queue], known) if known else None",
+        "oldest",
+        DOCTOR,
+    ),
+    (
+        "worker: the log names tasks that another worker has",
+        "worker/runner.py",
+        "if not any(worker.may_run(queue, task) for worker in living for queue in self._queues):",
+        "if True:",
+        ("tests/worker/test_claiming.py",),
     ),
     ("storms: any number is one", "insight/storms.py", "if place - first < limits.zombies_max:", "if False:", STORMS),
     ("storms: a day is a window", "insight/storms.py", ">= limits.window_s", ">= 86_400", STORMS),

@@ -19,7 +19,7 @@ import pytest
 from holdfast import App
 from holdfast.clock import SystemClock, pause
 from holdfast.core.machine import State
-from holdfast.core.records import Filter, Pulse
+from holdfast.core.records import Filter, Published, Pulse
 from holdfast.core.verdict import Succeeded
 from holdfast.errors import (
     BadURL,
@@ -230,6 +230,15 @@ def test_a_worker_whose_file_is_lost_says_so_and_touches_nothing(
         with sqlite3.connect(path) as connection:
             assert connection.execute("SELECT count(*) FROM holdfast_worker").fetchone() == (0,)
         connection.close()
+
+
+def test_what_a_forgotten_worker_published_is_deleted_with_it(path: Path, store: SqliteStore, clock: FakeClock) -> None:
+    forgotten, living = (enrol(store, tasks={"t": Published("default")}) for _ in range(2))
+    store.retire(forgotten, "gone")
+    clock.advance(86_401.0)
+    store.retire("nobody", "a reason to look")
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT worker FROM holdfast_published").fetchall() == [(living,)]
 
 
 # --------------------------------------------------------------------------------------- the schema

@@ -20,6 +20,7 @@ from holdfast.cli.main import cli
 from holdfast.core import acts
 from holdfast.core.calls import call_of
 from holdfast.core.machine import State
+from holdfast.core.records import Published
 from holdfast.core.verdict import Lost, Succeeded
 from holdfast.insight import database, diagnosis, file, tuning
 from holdfast.insight.findings import Finding
@@ -269,6 +270,25 @@ def test_queues(calm: Store, clock: FakeClock) -> None:
     clock.advance(601.5)
     enrol(calm, queues=["mail"])
     assert diagnose(calm, clock)["Jobs wait long"].evidence.startswith("mail: the oldest job has been due for 10 min")
+
+
+def test_a_task_that_no_living_worker_has_needs_no_more_slots(calm: Store, clock: FakeClock) -> None:
+    add(calm, queue="mail", task="mail.old")
+    clock.advance(601.5)
+    enrol(calm, queues=["mail"], tasks={"mail.send": Published("mail")})
+    assert trouble(calm, clock) == {"A task is served by nobody": "problem"}
+    finding = diagnose(calm, clock)["A task is served by nobody"]
+    assert finding.evidence == "mail: no living worker has mail.old (1 due job)"
+    add(calm, queue="mail", task="mail.send")
+    clock.advance(601.5)
+    enrol(calm, queues=["mail"], tasks={"mail.send": Published("mail")})
+    assert diagnose(calm, clock)["Jobs wait long"].evidence.startswith("mail: the oldest job has been due for 10 min,")
+
+
+def test_a_worker_without_tasks_is_not_healthy(calm: Store, clock: FakeClock) -> None:
+    enrol(calm, name="box", queues=["default"], tasks={})
+    finding = diagnose(calm, clock)["A worker has no tasks"]
+    assert (finding.severity, finding.evidence) == ("warning", "box will run no jobs")
 
 
 def test_tasks_that_the_app_does_not_have(calm: Store, clock: FakeClock, url: str) -> None:

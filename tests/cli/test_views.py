@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from holdfast import insight
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
-from holdfast.core.records import Filter, Moment, Pulse
+from holdfast.core.records import Filter, Moment, Published, Pulse
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError
 from holdfast.reaper import Reaper, Report
@@ -29,10 +30,10 @@ EVENT = {"at", "kind", "fence", "worker", "actor", "detail"}
 SCAN = {"zombies_found", "zombies_recovered", "held", "dead", "rolled_back", "zombies"}
 ZOMBIE = {"id", "task", "queue", "worker", "lease_until", "last_beat", "detector", "crashes", "decision"}
 WORKER = {
-    *("id", "name", "state", "host", "pid", "queues", "slots", "running", "rss_mb", "version"),
+    *("id", "name", "state", "host", "pid", "queues", "tasks", "slots", "running", "rss_mb", "version"),
     *("started_at", "last_beat", "gone_at", "gone_cause"),
 }
-QUEUE = {"queue", "paused", "served", "oldest_due_s", *(state.value for state in State)}
+QUEUE = {"queue", "paused", "served", "unserved", "oldest_due_s", "oldest_served_s", *(state.value for state in State)}
 
 
 def test_a_list_of_jobs(run: Run, store: Store) -> None:
@@ -277,6 +278,25 @@ def test_queues(run: Run, store: Store, clock: FakeClock) -> None:
     assert found["shut"]["paused"]
     assert found["shut"]["oldest_due_s"] == pytest.approx(50, abs=1.0)
     assert (found["old"]["done"], found["old"]["oldest_due_s"]) == (1, None)
+
+
+def test_a_task_that_no_living_worker_has_is_named(run: Run, store: Store, clock: FakeClock) -> None:
+    enrol(store, name="before the deploy", queues=["mail"], tasks={"mail.old": Published("mail")})
+    clock.advance(PAST_S - 5)
+    enrol(store, queues=["mail"], tasks={"mail.send": Published("mail")})
+    enrol(store, queues=["other"], tasks={"mail.old": Published("mail")})
+    for task in ("mail.send", "mail.old", "mail.old"):
+        job = add(store, queue="mail", task=task)
+    clock.advance(5)
+    why = insight.explain(store, job)
+    assert why.sentence == "It has been due for 5.0 s. No living worker has its task, mail.old."
+    assert why.answers == (("start one that has it", "holdfast worker APP"),)
+    [queue] = [view for view in run.json("queues", "list") if view["queue"] == "mail"]
+    assert (queue["served"], queue["unserved"]) == (True, {"mail.old": 2})
+    shown = run("queues", "list")
+    assert re.search(r"mail +task unserved +3 .* mail\.old\n", shown.stdout)
+    enrol(store, queues=["mail"], tasks=None)
+    assert "waits for a free slot" in insight.explain(store, job).sentence, "an older version does not say what it has"
 
 
 def test_the_oldest_due_job_is_found_behind_many_of_another_task(store: Store) -> None:

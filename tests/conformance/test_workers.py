@@ -1,6 +1,6 @@
 """workers: who is enrolled, oldest first."""
 
-from holdfast.core.records import Pulse
+from holdfast.core.records import Published, Pulse
 from holdfast.core.verdict import Succeeded
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
@@ -41,3 +41,18 @@ def test_a_worker_shows_how_many_jobs_it_runs(store: Store) -> None:
 def test_an_empty_store_has_no_workers(store: Store) -> None:
     assert store.workers() == []
     assert store.workers(gone=True) == []
+
+
+def test_a_worker_publishes_its_tasks_and_their_queues(store: Store, clock: FakeClock) -> None:
+    tasks = {"mail.send": Published("mail"), 'odd "name" {} %s': Published("ünïcode")}
+    ids = [enrol(store, tasks=given) for given in (tasks, {}, None)]
+    assert {worker.id: worker.tasks for worker in store.workers()} == dict(zip(ids, (tasks, {}, None), strict=True))
+    clock.advance(5)
+    store.beat(ids[0], [])
+    assert store.workers()[0].tasks == tasks
+
+
+def test_what_a_gone_worker_published_counts_no_more(store: Store) -> None:
+    worker = enrol(store, tasks={"mail.send": Published("mail")})
+    store.retire(worker, "stopped")
+    assert [each.tasks for each in store.workers(gone=True)] == [None]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from holdfast.core.records import Job
+from holdfast.core.records import Job, Published
 from holdfast.errors import WorkerGone
 from holdfast.stores.postgres.frontier import SURE
 from holdfast.stores.postgres.store import PostgresStore
@@ -110,6 +110,17 @@ def test_a_worker_is_forgotten_a_day_after_it_went_unless_it_still_holds_a_lease
     clock.advance(86_400.0)
     store.retire("nobody", "a reason to look")
     assert {worker.id for worker in store.workers(gone=True)} == {holding, later, living}
+
+
+def test_what_a_forgotten_worker_published_is_deleted_with_it(
+    store: PostgresStore, clock: FakeClock, postgres: str
+) -> None:
+    forgotten, living = (enrol(store, tasks={"t": Published("default")}) for _ in range(2))
+    store.retire(forgotten, "gone")
+    clock.advance(86_401.0)
+    store.retire("nobody", "a reason to look")
+    with psycopg.connect(postgres) as db:
+        assert db.execute("SELECT worker FROM holdfast.published").fetchall() == [(living,)]
 
 
 # ------------------------------------------------------------------------------------------- the frontier

@@ -9,9 +9,10 @@ import pytest
 
 from holdfast import App, Retry
 from holdfast.clock import SystemClock
-from holdfast.core.records import Job, NewJob
+from holdfast.core.records import Job, NewJob, Published
 from holdfast.errors import StoreUnavailable
 from holdfast.worker.pace import Pace
+from tests.factory import enrol
 from tests.worker.house import House, on_every_store, until
 from tests.worker.meddler import once
 
@@ -134,13 +135,16 @@ def test_a_task_that_it_does_not_know_is_left_alone_and_named_once_a_minute(
         return "fine"
 
     stranger = NewJob(id="stranger", task="unknown", payload="{}", priority=9)
-    house.store.add([stranger])
+    house.store.add([stranger, NewJob(id="elsewhere", task="of another worker", payload="{}")])
+    enrol(house.store, queues=["default"], tasks={"of another worker": Published("default")}, beat_s=1e9)
     house.start()
-    message = "1 due jobs of task 'unknown' are left for a worker that knows it"
+    message = "no living worker has task 'unknown': 1 due jobs wait for one that has it"
     until(lambda: caplog.text.count(message) == 1)
     said_at = time.monotonic()
     until(lambda: caplog.text.count(message) == 2)
     assert time.monotonic() - said_at > 0.9
+    assert "of another worker" not in caplog.text
+    assert {"known": Published("default")} in [worker.tasks for worker in house.store.workers()]
     assert house.store.calls["claim"] == 0
     row = house.row("stranger")
     assert (row.state, row.attempt, row.fence) == ("ready", 0, 0)

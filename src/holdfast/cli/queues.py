@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from holdfast import insight
@@ -16,9 +18,17 @@ def queues() -> None:
     """See, pause and resume queues."""
 
 
+def _now(queue: dict[str, Any]) -> str:
+    if queue["paused"]:
+        return "paused"
+    if not queue["served"]:
+        return "no worker"
+    return "task unserved" if queue["unserved"] else "open"
+
+
 _COLUMNS = [
     Column("QUEUE", lambda queue: queue["queue"], least=12),
-    Column("NOW", lambda queue: "paused" if queue["paused"] else "open" if queue["served"] else "no worker", keep=True),
+    Column("NOW", _now, keep=True),
     *(
         Column(state.upper(), lambda queue, state=state: queue[state], right=True, keep=True, rank=rank)  # type: ignore[misc]
         for state, rank in (("ready", 0), ("running", 0), ("waiting", 4), ("held", 1), ("done", 3), ("dead", 2))
@@ -30,6 +40,7 @@ _COLUMNS = [
         keep=True,
     ),
 ]
+_UNSERVED = Column("NO WORKER HAS", lambda queue: ", ".join(queue["unserved"]) or None, least=16)
 
 
 @queues.command(
@@ -41,13 +52,16 @@ _COLUMNS = [
 )
 @json_option
 def list_(as_json: bool) -> None:
-    """Show every queue: jobs by state, and how long the oldest due one has waited."""
+    """Show every queue: jobs by state, how long the oldest due one has waited, and due tasks that no worker has."""
     with opened_store() as store:
         views = insight.queue_views(store)
     if as_json:
         show_json(views)
     elif views:
-        show_table(_COLUMNS, views)
+        missing = any(queue["unserved"] and queue["served"] for queue in views)
+        show_table([*_COLUMNS, _UNSERVED] if missing else _COLUMNS, views)
+        if missing:
+            say("Start a worker of the code that has the task, or declare it again under its old name.")
     else:
         say("There are no queues yet; the first job makes one.")
 

@@ -37,6 +37,7 @@ StepKind = Literal[
     "step", "transaction", "sleep", "wait", "approve", "signal", "start", "result", "now", "random", "uuid", "patch"
 ]
 StepState = Literal["started", "recorded", "undone"]
+SILENT_BEATS = 3  # a worker that missed so many beats is silent
 Detector = Literal["exit", "vanished", "expired", "stuck", "restart"]
 
 
@@ -227,6 +228,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     sent: tuple[Signal, ...] = ()  # signals to other workflows
 
 
+class Published(msgspec.Struct, frozen=True):
+    """What a worker publishes of a task that it has."""
+
+    queue: str
+
+
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """One incarnation of a named worker."""
 
@@ -247,6 +254,15 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     rss_mb: float | None = None
     gone_at: float | None = None
     gone_cause: str | None = None
+    tasks: dict[str, Published] | None = None  # None: it is gone, or its version does not publish them
+
+    def is_alive(self, now: float) -> bool:
+        """Say whether it is not gone and has not missed several beats."""
+        return self.gone_at is None and now - self.beat_at <= SILENT_BEATS * self.beat_s
+
+    def may_run(self, queue: str, task: str) -> bool:
+        """Say whether it claims jobs of this task from this queue, as far as it has published its tasks."""
+        return queue in self.queues and (self.tasks is None or task in self.tasks)
 
 
 class Pulse(msgspec.Struct, frozen=True):

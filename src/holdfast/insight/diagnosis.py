@@ -111,6 +111,9 @@ def _of_workers(store: Store, queues: Sequence[dict[str, Any]]) -> Iterator[Find
             )
             fix = "it hangs, is stopped or has died; recover its jobs: holdfast scan --fix"
             yield warning("A worker is silent", f"{evidence}, one every {worker.beat_s:g} s expected", fix)
+    if idle := [worker.name for worker in alive if worker.tasks == {}]:
+        fix = "import the modules that declare them: holdfast worker APP --import MODULE"
+        yield warning("A worker has no tasks", f"{listed(idle)} will run no jobs", fix)
     yield from _of_names(alive)
 
 
@@ -136,7 +139,13 @@ def _of_queues(queues: Sequence[dict[str, Any]], *, someone_works: bool) -> Iter
         elif not queue["served"]:
             if someone_works:  # otherwise it is said that nobody works at all
                 yield problem("A queue is served by nobody", evidence, f"holdfast worker APP --queues {name}")
-        elif waited > WAIT_LONG_S:
+        elif queue["unserved"]:
+            tasks = [f"{task} ({counted(number, 'due job')})" for task, number in queue["unserved"].items()]
+            fix = "run a worker of the code that has the task, or declare it again under that name; nothing is lost"
+            yield problem("A task is served by nobody", f"{name}: no living worker has {listed(tasks)}", fix)
+        served = queue["oldest_served_s"]
+        if served is not None and served > WAIT_LONG_S:
+            evidence = f"{name}: the oldest job has been due for {duration(served)}, {queue['ready']} are ready"
             yield warning("Jobs wait long", evidence, "more workers, more --processes, or more --slots")
 
 

@@ -19,7 +19,6 @@ from holdfast.core.times import duration, iso
 from holdfast.insight.words import DECIDED, ago
 from holdfast.stores.protocol import Store
 
-SILENT_BEATS = 3  # a worker that missed so many beats is shown as silent
 STILL_S = 60.0  # without a limit of its own, a handler that has moved before may be still for so long
 NEAR_LIMIT = 0.8  # of its time: from then on it is near its end
 SLOW_TIMES = 3.0  # longer than usual
@@ -42,7 +41,7 @@ def worker_state(worker: Worker, now: Moment) -> str:
     """Return `alive`, `silent` (it missed several beats; the reaper decides what that means) or `gone`."""
     if worker.gone_at is not None:
         return "gone"
-    return "silent" if now.wall - worker.beat_at > SILENT_BEATS * worker.beat_s else "alive"
+    return "alive" if worker.is_alive(now.wall) else "silent"
 
 
 # ------------------------------------------------------------------------------------ the attempt that runs

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core.autopsy import lines_of
@@ -220,6 +221,7 @@ def worker_view(worker: Worker, now: Moment) -> dict[str, Any]:
         "host": worker.host,
         "pid": worker.pid,
         "queues": worker.queues,
+        "tasks": None if worker.tasks is None else sorted(worker.tasks),
         "slots": worker.slots,
         "running": worker.running,
         "rss_mb": worker.rss_mb,
@@ -241,19 +243,21 @@ def worker_names(store: Store) -> dict[str, str]:
 def queue_views(store: Store) -> list[dict[str, Any]]:
     """Show every queue that has jobs, is paused, or is served by a living worker; by name."""
     counts, paused, now = store.counts(), set(store.paused()), store.now()
-    workers = [worker for worker in store.workers() if worker_state(worker, now) == "alive"]
-    served = {queue for worker in workers for queue in worker.queues}
+    living = [worker for worker in store.workers() if worker.is_alive(now.wall)]
+    served = {queue for worker in living for queue in worker.queues}
     views = []
     for queue in sorted({*counts, *paused, *served}):
         jobs = counts.get(queue, {})
-        oldest = _oldest_due(store, queue, now.wall, queue in paused) if jobs.get(State.READY) else None
+        due = _due(store, queue, now.wall, queue in paused, living) if jobs.get(State.READY) else _Due()
         views.append(
             {
                 "queue": queue,
                 "paused": queue in paused,
                 "served": queue in served,
+                "unserved": due.unserved,
                 **{state.value: jobs.get(state, 0) for state in State},
-                "oldest_due_s": None if oldest is None else round(max(0.0, now.wall - oldest), 3),
+                "oldest_due_s": _since(due.oldest, now.wall),
+                "oldest_served_s": _since(due.oldest_served, now.wall),
             }
         )
     return views
@@ -265,8 +269,16 @@ def totals(store: Store) -> dict[str, int]:
     return {state.value: sum(jobs.get(state, 0) for jobs in counts) for state in State}
 
 
-def _oldest_due(store: Store, queue: str, now: float, paused: bool) -> float | None:
-    """Return the run_at of the job that has been due the longest; None when nothing is due or it cannot be told.
+class _Due(Struct, frozen=True):
+    """The due jobs of a queue: when the oldest became due, and the tasks that no living worker would claim there."""
+
+    oldest: float | None = None
+    oldest_served: float | None = None  # of those that a living worker would claim
+    unserved: dict[str, int] = {}  # how many jobs of each, at most about a thousand
+
+
+def _due(store: Store, queue: str, now: float, paused: bool, living: Sequence[Worker]) -> _Due:
+    """Look at the due jobs of a queue; the oldest is None when nothing is due or it cannot be told.
 
     `due` answers for given tasks and looks past paused queues, so the tasks are asked for first, and a paused
     queue is read, unless it is very long.
@@ -274,14 +286,23 @@ def _oldest_due(store: Store, queue: str, now: float, paused: bool) -> float | N
     if paused:
         jobs = store.find(Filter(states=(State.READY,), queue=queue, limit=_PAGE))
         due = [job.run_at for job in jobs if job.run_at <= now]
-        return min(due) if due and len(jobs) < _PAGE else None
+        return _Due(min(due) if due and len(jobs) < _PAGE else None)
     tasks: set[str] = set()
     while more := store.unserved([queue], sorted(tasks)):
         tasks |= set(more)
         if sum(more.values()) < _PAGE:
             break
-    earliest = store.due([queue], sorted(tasks)) if tasks else None
-    return None if earliest is None or earliest > now else earliest
+    known = sorted(task for task in tasks if any(worker.may_run(queue, task) for worker in living))
+    oldest = store.due([queue], sorted(tasks)) if tasks else None
+    if len(known) == len(tasks):
+        return _Due(oldest, oldest)
+    unserved = dict(sorted(store.unserved([queue], known).items()))
+    return _Due(oldest, store.due([queue], known) if known else None, unserved)
+
+
+def _since(instant: float | None, now: float) -> float | None:
+    """Return for how long an instant is past; None when it is not."""
+    return None if instant is None or instant > now else round(now - instant, 3)
 
 
 # ----------------------------------------------------------------------------------------------- parts

@@ -10,7 +10,7 @@ from holdfast.core.flow import WAYS_OUT, asked_about, to_undo
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Job, Moment, Step
 from holdfast.core.times import duration
-from holdfast.insight.health import Health, health, worker_state
+from holdfast.insight.health import Health, health
 from holdfast.insight.steps import awaited, named, steps_of
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
 from holdfast.insight.words import ago, counted, first_line
@@ -57,14 +57,16 @@ class Why:
 def explain(store: Store, job: Job) -> Why:
     """Say why the job is where it is, with what the store knows of its queue and its worker."""
     workers, now = store.workers(gone=True), store.now()
-    served = any(job.queue in worker.queues for worker in workers if worker_state(worker, now) == "alive")
+    living = [worker for worker in workers if worker.is_alive(now.wall)]
+    served = any(job.queue in worker.queues for worker in living)
+    known = any(worker.may_run(job.queue, job.task) for worker in living)
     paused = job.state is State.READY and job.queue in store.paused()
     answers = store.journal(job.id, kinds=("resolved",), limit=EVENTS_MAX) if job.state is State.DONE else []
     answer = answers[-1] if answers else None
     names = {worker.id: worker.name for worker in workers}
     state = health_of(store, job, workers)
     steps = steps_of(store, job) if job.state is State.HELD else ()
-    return why(job, now, names, paused=paused, served=served, answer=answer, state=state, steps=steps)
+    return why(job, now, names, paused=paused, served=served, known=known, answer=answer, state=state, steps=steps)
 
 
 def why(
@@ -74,17 +76,19 @@ def why(
     *,
     paused: bool = False,
     served: bool = True,
+    known: bool = True,
     answer: Event | None = None,
     state: Health | None = None,
     steps: Sequence[Step] = (),
 ) -> Why:
-    """The same, from facts at hand. `paused`, `served`: what is known of the job's queue. `answer`: a person's last.
-    `state`: what is the matter with it, if it runs and more is known than its row says. `steps`: those of a workflow,
-    if it is held: what it asks about is one of them."""
+    """The same, from facts at hand. `paused`, `served`: what is known of the job's queue; `known`: whether a worker
+    that serves the queue has its task. `answer`: a person's last. `state`: what is the matter with it, if it runs
+    and more is known than its row says. `steps`: those of a workflow, if it is held: what it asks about is one of them.
+    """
     seen = f"{job.id} --fence {job.fence}"  # so that the act counts only for what the reader of the sentence saw
     match job.state:
         case State.READY:
-            return _why_ready(job, now, paused=paused, served=served)
+            return _why_ready(job, now, paused=paused, served=served, known=known)
         case State.RUNNING:
             return _why_running(job, now, name_of(job.worker, names), state or health(job, None, now))
         case State.WAITING:
@@ -167,7 +171,7 @@ def _is_about_the_job(answer: Event) -> bool:
     return answer.detail.get("answer") == "done" and "step" not in answer.detail
 
 
-def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool) -> Why:
+def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool, known: bool) -> Why:
     tail, answers = "", []
     if job.rolling_back:
         tail += " It will undo the steps that it had recorded."
@@ -177,9 +181,13 @@ def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool) -> Why:
     elif not served:
         tail += f" No worker serves its queue, {job.queue}."
         answers.append(("start one", "holdfast worker APP"))
+    elif not known:
+        tail += f" No living worker has its task, {job.task}."
+        answers.append(("start one that has it", "holdfast worker APP"))
     if job.run_at <= now.wall:
+        waits = "" if tail and answers else " and waits for a free slot"
         again = f"; last time: {reason(job)}" if job.failures or job.crashes else ""
-        head = f"It has been due for {duration(now.wall - job.run_at)} and waits for a free slot{again}."
+        head = f"It has been due for {duration(now.wall - job.run_at)}{waits}{again}."
     elif job.failures or job.crashes:
         spent = f"{counted(job.failures, 'failure')} and {counted(job.crashes, 'crash', 'crashes')}"
         head = f"It runs again in {duration(job.run_at - now.wall)}, after {spent}: {reason(job)}."

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.core.machine import ENDED
 from holdfast.core.policy import Policy
-from holdfast.core.records import Event, Job, NewJob, Note, Pulse, Record, Schedule, Signal, Step, Worker
+from holdfast.core.records import Event, Job, NewJob, Note, Published, Pulse, Record, Schedule, Signal, Step, Worker
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Verdict
 from holdfast.errors import PolicyError
@@ -27,6 +27,7 @@ _signals = msgspec.json.Decoder(list[Signal])
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 _rows = msgspec.json.Decoder(list[list[Any]])
 _names = msgspec.json.Decoder(list[str])
+_published = msgspec.json.Decoder(dict[str, Published])
 _numbers = msgspec.json.Decoder(list[int])
 _counts = msgspec.json.Decoder(list[tuple[str, int]])
 _names_or_nulls = msgspec.json.Decoder(list[str | None])
@@ -88,9 +89,16 @@ def workers_from(text: str) -> Iterator[tuple[Worker, list[Any]]]:
         fields = dict(zip(names, row, strict=False))
         try:
             fields["queues"] = _names.decode(fields["queues"])
+            if fields["tasks"] is not None:
+                fields["tasks"] = _published.decode(fields["tasks"])
             yield msgspec.convert(fields, Worker, strict=False), row[len(names) :]
         except msgspec.DecodeError as error:
             _complain(f"worker {fields['id']}", str(error))
+
+
+def published(worker: Worker) -> str | None:
+    """Flatten the tasks that a worker has; None when it does not say."""
+    return None if worker.tasks is None else encode(worker.tasks).decode()
 
 
 def declared(schedule: Schedule) -> list[Any]:

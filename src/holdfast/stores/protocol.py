@@ -268,7 +268,7 @@ class Store(Protocol):
         ...
 
     def enroll(self, worker: Worker) -> None:
-        """Take the worker's liveness lock, then write its row. Its id must be new.
+        """Take the worker's liveness lock, then write its row and the tasks that it has. Its id must be new.
 
         Raises `SchemaMismatch` when this program is too old for the schema.
         """
@@ -380,7 +380,7 @@ class Store(Protocol):
         ...
 
     def workers(self, gone: bool = False) -> list[Worker]:
-        """Return the enrolled workers, oldest first; with `gone` also those marked gone."""
+        """Return the enrolled workers, oldest first; with `gone` also those marked gone, without their tasks."""
         ...
 
     def paused(self) -> list[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import Clock, pause
 from holdfast.core.isolation import isolates
-from holdfast.core.records import Job, Worker
+from holdfast.core.records import Job, Published, Worker
 from holdfast.core.verdict import Outcome, Released
 from holdfast.errors import HoldfastError, LeaseLost, Stopping, WorkerGone
 from holdfast.identity import new_id
@@ -183,6 +183,7 @@ class Runner:
             slots=self._options.slots,
             beat_s=self._beat_s,
             version=__version__,
+            tasks={task.name: Published(task.queue) for task in self._tasks.values()},
         )
         self._store.enroll(worker)
         self.worker_id = self._keeper.worker_id = worker.id
@@ -298,8 +299,13 @@ class Runner:
             self._settler.put(attempt, Released(started=False, cause="claimed ahead, but no slot became free"))
 
     def _say_what_nobody_serves(self) -> None:
-        for task, jobs in self._store.unserved(self._queues, list(self._tasks)).items():
-            log.warning("%d due jobs of task %r are left for a worker that knows it", jobs, task)
+        """Name the tasks of due jobs that no living worker has; those of another worker are left for it, silently."""
+        unknown = self._store.unserved(self._queues, list(self._tasks))
+        now = self._store.now().wall
+        living = [worker for worker in self._store.workers() if worker.is_alive(now)] if unknown else []
+        for task, jobs in unknown.items():
+            if not any(worker.may_run(queue, task) for worker in living for queue in self._queues):
+                log.warning("no living worker has task %r: %d due jobs wait for one that has it", task, jobs)
 
     # --------------------------------------------------------------------------------------- running
 

@@ -335,7 +335,10 @@ class MemoryStore(Workflows):
         with self._lock:
             running = Counter(job.worker for job in self._running())
             listed = [worker for worker in self._workers.values() if gone or worker.gone_at is None]
-            return [replace(one, running=running[one.id]) for one in listed]
+            return [
+                replace(one, running=running[one.id], tasks=one.tasks if one.gone_at is None else None)
+                for one in listed
+            ]
 
     def paused(self) -> list[str]:
         with self._lock:

@@ -713,7 +713,7 @@ dead AS MATERIALIZED (
 SELECT coalesce(json_agg(json_build_array(
     id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at, beat_at, beats,
     (SELECT count(*) FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = dead.id),
-    rss_mb, gone_at, gone_cause
+    rss_mb, gone_at, gone_cause, NULL
 ) ORDER BY started_at, id), '[]')::text
 FROM dead;
 
@@ -734,12 +734,17 @@ SELECT pg_advisory_unlock(hashtextextended(%(id)s, 0));
 UPDATE {schema}.worker SET server = %(server)s WHERE id = %(id)s AND gone_at IS NULL;
 
 -- name: enroll
-INSERT INTO {schema}.worker (
-    id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, schema, started_at, beat_at, server
+WITH worker AS (
+    INSERT INTO {schema}.worker (
+        id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, schema, started_at, beat_at, server
+    )
+    SELECT %(id)s, %(name)s, %(host)s, %(pid)s, %(boot_id)s, %(supervisor)s, %(queues)s::json, %(slots)s, %(beat_s)s,
+        %(version)s, %(schema)s, clock.wall, clock.wall, %(server)s
+    FROM (SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall) AS clock
+    RETURNING id
 )
-SELECT %(id)s, %(name)s, %(host)s, %(pid)s, %(boot_id)s, %(supervisor)s, %(queues)s::json, %(slots)s, %(beat_s)s,
-    %(version)s, %(schema)s, clock.wall, clock.wall, %(server)s
-FROM (SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall) AS clock;
+INSERT INTO {schema}.published (worker, tasks)
+SELECT id, %(tasks)s::json FROM worker WHERE %(tasks)s::json IS NOT NULL;
 
 -- name: retire
 WITH clock AS MATERIALIZED (
@@ -1157,7 +1162,8 @@ SELECT coalesce(json_agg(json_build_array(seq, job_id, at, kind, fence, worker, 
 SELECT coalesce(json_agg(json_build_array(
     id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at, beat_at, beats,
     (SELECT count(*) FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = worker.id),
-    rss_mb, gone_at, gone_cause
+    rss_mb, gone_at, gone_cause,
+    (SELECT tasks::text FROM {schema}.published WHERE published.worker = worker.id AND worker.gone_at IS NULL)
 ) ORDER BY started_at, id), '[]')::text
 FROM {schema}.worker AS worker
 WHERE %(gone)s OR gone_at IS NULL;

@@ -210,6 +210,7 @@ class PostgresStore(Schedules, Workflows):
             **{name: getattr(worker, name) for name in ("id", "name", "host", "pid", "boot_id", "supervisor")},
             **{name: getattr(worker, name) for name in ("slots", "beat_s", "version")},
             "queues": codec.encode(worker.queues).decode(),
+            "tasks": codec.published(worker),
             "schema": len(_MIGRATIONS),
             "wall": self._wall(),
             "server": self._lifeline.hold(worker.id),

@@ -390,7 +390,7 @@ LIMIT 1;
 -- Every worker not yet gone, with the inode of its lock file; and the gone ones that still hold leases.
 SELECT json_group_array(json_array(
     id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, beats,
-    running, rss_mb, gone_at, gone_cause, lock_inode
+    running, rss_mb, gone_at, gone_cause, NULL, lock_inode
 ))
 FROM holdfast_workforce
 WHERE gone_at IS NULL OR running > 0;
@@ -403,6 +403,9 @@ VALUES (
     :id, :name, :host, :pid, :boot_id, :supervisor, :queues, :slots, :beat_s, :version, :schema, :wall, :wall,
     :lock_inode
 );
+
+-- name: enroll_tasks
+INSERT INTO holdfast_published (worker, tasks) VALUES (:id, :tasks);
 
 -- name: retire
 UPDATE holdfast_worker SET gone_at = :wall, gone_cause = :cause WHERE id = :worker AND gone_at IS NULL;
@@ -682,9 +685,10 @@ SELECT json_group_array(json_array(seq, job_id, at, kind, fence, worker, actor, 
 -- name: workers
 SELECT json_group_array(json_array(
     id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, beats,
-    running, rss_mb, gone_at, gone_cause
+    running, rss_mb, gone_at, gone_cause,
+    (SELECT tasks FROM holdfast_published WHERE worker = workforce.id AND workforce.gone_at IS NULL)
 ))
-FROM (SELECT * FROM holdfast_workforce WHERE :gone = 1 OR gone_at IS NULL ORDER BY started_at, id);
+FROM (SELECT * FROM holdfast_workforce WHERE :gone = 1 OR gone_at IS NULL ORDER BY started_at, id) AS workforce;
 
 -- name: paused
 SELECT json_group_array(name) FROM (SELECT name FROM holdfast_queue WHERE paused = 1 ORDER BY name);

@@ -198,6 +198,8 @@ class SqliteStore(Schedules, Workflows):
                 if (schema := self._schema(db)).is_too_new:
                     raise schema_too_new(str(self._db.options.path), schema)
                 db.execute(Q["enroll"], values)
+                if worker.tasks is not None:
+                    db.execute(Q["enroll_tasks"], {"id": worker.id, "tasks": codec.published(worker)})
         except BaseException:  # every new try has a new id, and would leave one more lock behind
             with contextlib.suppress(OSError):
                 liveness.drop(self._lock_path(worker.id))
