@@ -382,6 +382,7 @@ ALERTS_WEBHOOK = ("tests/alerts/test_webhook.py",)
 ALERTS_COMMAND = ("tests/alerts/test_command.py",)
 WORKFLOW = tuple(f"tests/workflow/test_{part}.py" for part in ("steps", "undo", "waiting"))
 ANSWERS = ("tests/workflow/test_answers.py",)
+UNDO_ARGUMENTS = ("tests/workflow/test_undo_arguments.py",)
 PARKING = ("tests/workflow/test_parking.py",)
 OPEN_STEPS = ("tests/workflow/test_open_steps.py",)
 
@@ -2321,6 +2322,27 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "    driver.run.replay.check_all_met()\n",
         "",
         WORKFLOW,
+    ),
+    (
+        "an undo gets what the code passes today",
+        "workflow/run.py",
+        "            return signature_of(undo.of, self.app.codec).decode(step.arguments)\n",
+        "            return undo.args, undo.kwargs\n",
+        UNDO_ARGUMENTS,
+    ),
+    (
+        "what an undo gets by position it gets by name",
+        "core/payload.py",
+        'return self._text(self._lowered(args, kwargs), {"positional": len(args)})',
+        'return self._text(self._lowered(args, kwargs), {"positional": 0})',
+        UNDO_ARGUMENTS,
+    ),
+    (
+        "the arguments of a step are recorded after it ran",
+        "workflow/run.py",
+        "            base = replace(base, arguments=signature_of(fn, self.app.codec).encode(args, kwargs))\n",
+        "            pass\n",
+        UNDO_ARGUMENTS,
     ),
     (
         "a line that has parked goes on",

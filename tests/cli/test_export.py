@@ -112,7 +112,7 @@ def test_an_export_that_fails_leaves_the_old_file(
     add(store)
     (folder / "out.jsonl").write_text("the old one")
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(insight, "job_records", fail)

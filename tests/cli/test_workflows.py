@@ -23,7 +23,7 @@ from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run
 from tests.factory import again, enrol, row, settle, start
 
-STEP = {"name", "state", "attempt", "started_at", "ended_at", "result", "error"}
+STEP = {"name", "state", "attempt", "started_at", "ended_at", "result", "error", "arguments_bytes"}
 MORE = {"path", "kind", "has_undo", "repeatable", "undone_at", "deaths", "ahead"}
 KILLED = Lost("exit", "worker box/1 was lost: its process was killed by SIGKILL")
 
@@ -172,6 +172,16 @@ def test_the_shapes_of_json(run: Run, store: Store) -> None:
     assert (death["worker"], death["inside"], death["cause"]) == ("box/1", True, KILLED.cause)
     asks = run.json("workflows", "show", asking(store).id)
     assert asks["waits_for"] == {"until": None, "signals": ["approve:2"], "jobs": [], "question": "Ship it?"}
+
+
+def test_arguments_of_steps_are_shown_and_exported_as_sizes_unless_they_are_asked_for(run: Run, store: Store) -> None:
+    job = begin(store)
+    put(store, job, step(store, job, 1, "charge", arguments='{"positional":1,"arguments":{"card":"4711"}}'))
+    for words in (("workflows", "show", job.id), ("workflows", "show", job.id, "--json"), ("jobs", "export")):
+        assert "4711" not in run(*words).stdout
+        assert "4711" in run(*words, "--step-arguments").stdout
+    assert run.json("workflows", "show", job.id)["steps"][0]["arguments_bytes"] == 44
+    assert "4711" not in run("jobs", "show", job.id, "--json").stdout
 
 
 def test_code_that_caught_the_signal_to_park_is_shown_with_file_and_line(run: Run, store: Store) -> None:

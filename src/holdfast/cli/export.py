@@ -17,7 +17,7 @@ from holdfast import insight
 from holdfast.cli.base import Command, say
 from holdfast.cli.loading import opened_store, suggest_task
 from holdfast.cli.screen import Progress, clean, is_terminal, json_line
-from holdfast.cli.types import Duration, Text
+from holdfast.cli.types import Duration, Text, step_arguments_option
 from holdfast.core.records import Filter
 from holdfast.errors import UsageError
 from holdfast.stores.protocol import Store
@@ -49,9 +49,16 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell th
 @click.option(
     "--format", "form", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True, help="How to write it."
 )
+@step_arguments_option
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Not to stdout.")
 def export(
-    states: tuple[str, ...], queue: str | None, task: str | None, since: float | None, form: str, output: Path | None
+    states: tuple[str, ...],
+    queue: str | None,
+    task: str | None,
+    since: float | None,
+    form: str,
+    step_arguments: bool,
+    output: Path | None,
 ) -> None:
     """Write jobs with their arguments and history, newest first.
 
@@ -66,7 +73,7 @@ def export(
         write = _csv(stream) if form == "csv" else _json_lines(stream)
         number = 0
         with Progress("exporting", _guess(store, states, queue) if output or not is_terminal() else 0) as progress:
-            for record in insight.job_records(store, states, where, since):
+            for record in insight.job_records(store, states, where, since, arguments=step_arguments):
                 write(record)
                 number += 1
                 progress.advance(1)

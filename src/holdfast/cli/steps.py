@@ -54,6 +54,7 @@ class Told:
     now: Moment
     names: insight.Names
     ahead: Mapping[str, str]  # what is to come for steps, by path
+    step_arguments: bool = False  # what undos are called with is asked for
 
 
 def show_steps(told: Told) -> None:
@@ -93,6 +94,8 @@ def _of_step(step: Step, depth: int, told: Told) -> _Line:
     below = [_died(death, told) for death in told.lost if death.step is step]
     if _waits(step, told):
         below.append(_awaits(step, told))
+    if told.step_arguments and step.arguments is not None:
+        below.append(f"called with {one_line(insight.parsed(step.arguments))}")
     if step.error is not None:
         below.append(f"raised {step.error}")
     if not step.aside and step.path in told.ahead:

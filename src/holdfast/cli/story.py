@@ -48,7 +48,7 @@ _LABELS = {name: _AUTOPSY[name] for name in ("log", "rolling_back")}  # of what 
 _SAID_ELSEWHERE = {"fence_after", "worker", "in_steps"}
 
 
-def tell(store: Store, job: Job) -> None:
+def tell(store: Store, job: Job, *, step_arguments: bool = False) -> None:
     """Print a job's story on stdout, with all that the store knows of it."""
     why, events = insight.explain(store, job), store.journal(job.id)
     now, names = store.now(), insight.worker_names(store)
@@ -69,7 +69,7 @@ def tell(store: Store, job: Job) -> None:
     lost = insight.deaths(steps, events) if job.workflow else []
     if job.workflow:
         far, ahead = insight.progress_of(store, job, steps), insight.ahead(job, steps)
-        show_steps(Told(job, steps, far, events, lost, now, names, ahead))
+        show_steps(Told(job, steps, far, events, lost, now, names, ahead, step_arguments))
     if events:
         click.echo()
         click.echo(bold("Journal") + dim("  (oldest first, UTC)"))

@@ -131,6 +131,11 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
+def step_arguments_option(command: F) -> F:
+    words = "Also the arguments that undos of steps get; without it, only how large they are."
+    return click.option("--step-arguments", is_flag=True, help=words)(command)
+
+
 def limit_option(command: F) -> F:
     return click.option(
         "--limit", type=click.IntRange(1, 100_000), metavar="N", default=50, show_default=True, help="Show at most N."

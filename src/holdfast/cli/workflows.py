@@ -25,6 +25,7 @@ from holdfast.cli.types import (
     person_options,
     repeat_step_option,
     require_one,
+    step_arguments_option,
 )
 from holdfast.core.records import Filter, Job
 from holdfast.errors import Refused
@@ -88,16 +89,18 @@ def list_(
     """
 )
 @click.argument("job_id", metavar="ID", type=JobId())
+@step_arguments_option
 @json_option
-def show(job_id: str, as_json: bool) -> None:
+def show(job_id: str, step_arguments: bool, as_json: bool) -> None:
     """Show one workflow: its steps, what it waits for, who died where, and all that happened to it."""
     with opened_store() as store:
         job = _known(store, job_id)
         if not as_json:
-            story.tell(store, job)
+            story.tell(store, job, step_arguments=step_arguments)
             return
         events, names = store.journal(job.id), insight.worker_names(store)
-        show_json({**insight.job_story(store, job), **insight.workflow_view(store, job, events, names)})
+        view = insight.workflow_view(store, job, events, names, arguments=step_arguments)
+        show_json({**insight.job_story(store, job), **view})
 
 
 def _known(store: Store, job_id: str) -> Job:

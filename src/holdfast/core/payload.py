@@ -125,6 +125,8 @@ class Signature:
     Raises `PayloadError` for an annotation that cannot travel.
     """
 
+    _what = "task"
+
     def __init__(
         self,
         fn: Callable[..., Any],
@@ -134,13 +136,13 @@ class Signature:
         limits: Limits = LIMITS,
         names: Mapping[str, Any] | None = None,
     ) -> None:
-        self._task = f"task {task}"
+        self._task = f"{self._what} {task}"
         self._codec = codec
         self._limits = limits
         signature = inspect.signature(fn)
         parameters = list(signature.parameters.values())
         hints = _Hints(fn, self._task, names)
-        self.takes_context = bool(parameters) and _is_context(parameters[0], hints)
+        self.takes_context = bool(parameters) and self._is_given(parameters[0], hints)
         if self.takes_context:
             parameters = parameters[1:]
         self._signature = signature.replace(parameters=parameters)
@@ -154,20 +156,26 @@ class Signature:
         self._required = frozenset(
             p.name for p in parameters if p.default is Parameter.empty and p.name not in (self._star, self._stars)
         )
-        self._shapes = {
-            p.name: Shape(
-                _with_stars(p, hints.of(p.name, p.annotation)),
-                f"{self._task}: argument {p.name!r}",
-                depth_max=limits.depth_max,
-            )
-            for p in parameters
-        }
+        self._shapes = {p.name: self._shape(p, hints) for p in parameters}
         self.result = _result_shape(signature.return_annotation, hints, self._task)
+
+    def _is_given(self, first: Parameter, hints: _Hints) -> bool:
+        return _is_context(first, hints)
+
+    def _shape(self, parameter: Parameter, hints: _Hints) -> Shape:
+        return self._shape_of(parameter, hints.of(parameter.name, parameter.annotation))
+
+    def _shape_of(self, parameter: Parameter, hint: Any) -> Shape:
+        where = f"{self._task}: argument {parameter.name!r}"
+        return Shape(_with_stars(parameter, hint), where, depth_max=self._limits.depth_max)
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the call as text, defaults left out; or raise `PayloadError` naming the argument and what to do."""
+        return self._text(self._lowered(args, kwargs))
+
+    def _lowered(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         shapes = self._shapes
-        return self._text({name: shapes[name].to_plain(value) for name, value in self._bind(args, kwargs).items()})
+        return {name: shapes[name].to_plain(value) for name, value in self._bind(args, kwargs).items()}
 
     def change(self, text: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the text of another call: as in `text`, but for the arguments that are given. Raises as `encode`."""
@@ -180,25 +188,30 @@ class Signature:
         self.decode(changed)  # what was there before may not fit any more
         return changed
 
-    def _text(self, plain: dict[str, Any]) -> str:
+    def _text(self, plain: dict[str, Any], around: Mapping[str, Any] | None = None) -> str:
+        """Return the arguments as text; `around`: with what stands beside them."""
+        whole = plain if around is None else {**around, "arguments": plain}
         try:
-            text = self._codec.encode(plain)
+            text = self._codec.encode(whole)
             _check_text(text, self._limits)
         except Exception as error:
             self._blame(plain, error)
-        _check_depth(self._task, text, plain, self._limits, 1, self._codec)
+        _check_depth(self._task, text, whole, self._limits, 1 if around is None else 2, self._codec)
         return text
 
     def decode(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the call that was encoded. Raises `PayloadError`, and nothing else, when the text does not fit."""
-        plain, shapes = self._plain(text), self._shapes
-        if not plain.keys() <= shapes.keys() or not self._required <= plain.keys():
-            unexpected = _arguments("unexpected ", [name for name in plain if name not in shapes])
-            self._refuse(unexpected, self._missing(plain))
-        bound = {name: shapes[name].from_plain(value) for name, value in plain.items()}
+        bound = self._raised(self._plain(text))
         if self._star is None and self._stars is None and not self._only_positional:
             return (), bound
         return self._spread(bound)
+
+    def _raised(self, plain: dict[str, Any]) -> dict[str, Any]:
+        shapes = self._shapes
+        if not plain.keys() <= shapes.keys() or not self._required <= plain.keys():
+            unexpected = _arguments("unexpected ", [name for name in plain if name not in shapes])
+            self._refuse(unexpected, self._missing(plain))
+        return {name: shapes[name].from_plain(value) for name, value in plain.items()}
 
     def _plain(self, text: str) -> dict[str, Any]:
         plain = decode_plain(text, f"{self._task}: the payload", self._limits, self._codec, outer=1)
@@ -282,6 +295,55 @@ class Signature:
             except Exception as culprit:
                 raise PayloadError(f"{self._shapes[name].where}: {_said(culprit)}") from error
         raise PayloadError(f"{self._task}: the arguments together: {_said(error)}") from error
+
+
+class StepSignature(Signature):
+    """What the function of a step can be called with. A call keeps its form: what was given by position stays so, since
+    the undo gets it too, and may call it by other names.
+
+    An annotation that cannot be resolved or cannot travel says nothing: only what is really passed has to travel.
+    """
+
+    _what = "step"
+
+    def __init__(self, fn: Callable[..., Any], name: str, *, codec: Codec = JSON) -> None:
+        try:
+            inspect.signature(fn)
+        except (ValueError, TypeError):  # built in, and does not tell
+            fn = _takes_anything
+        super().__init__(fn, name, codec=codec)
+
+    def _is_given(self, first: Parameter, hints: _Hints) -> bool:
+        return False
+
+    def _shape(self, parameter: Parameter, hints: _Hints) -> Shape:
+        try:
+            return super()._shape(parameter, hints)
+        except PayloadError:
+            return self._shape_of(parameter, Any)
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Return the call as text: `{"positional": 1, "arguments": {"order_id": 42, "express": true}}`."""
+        return self._text(self._lowered(args, kwargs), {"positional": len(args)})
+
+    def decode(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the call as it was made. Raises `PayloadError`, and nothing else, when the text does not fit."""
+        whole = decode_plain(text, f"{self._task}: the arguments", self._limits, self._codec, outer=2)
+        match whole:
+            case {"positional": int(number), "arguments": dict(plain)}:
+                bound = self._raised(plain)
+            case _:
+                raise PayloadError(f"{self._task}: these are not the arguments of a step")
+        more = bound.pop(self._star, ()) if self._star is not None else ()
+        others = bound.pop(self._stars, {}) if self._stars is not None else {}
+        first = self._positional[:number]
+        if any(name not in bound for name in first):
+            self._refuse(self._missing(bound) or "the arguments that were given by position have other names now")
+        return (*(bound.pop(name) for name in first), *more), bound | others
+
+
+def _takes_anything(*args: Any, **kwargs: Any) -> None:
+    """Stand for a function that does not tell its signature."""
 
 
 def result_shape(fn: Callable[..., Any], name: str) -> Shape | None:

@@ -27,8 +27,10 @@ def steps_of(store: Store, job: Job, *, aside: bool = False) -> list[Step]:
     return store.steps(job.id, limit=STEPS_MAX, aside=aside) if job.workflow else []
 
 
-def step_view(step: Step) -> dict[str, Any]:
-    """Show a step as `jobs show` does."""
+def step_view(step: Step, *, arguments: bool = False) -> dict[str, Any]:
+    """Show a step as `jobs show` does. Of the arguments that its undo gets only the size, unless they are asked for:
+    they may hold secrets."""
+    size = None if step.arguments is None else len(step.arguments.encode())
     return {
         "name": step.name,
         "state": step.state,
@@ -37,6 +39,8 @@ def step_view(step: Step) -> dict[str, Any]:
         "ended_at": iso(step.ended_at),
         "result": result_of(step),
         "error": step.error,
+        "arguments_bytes": size,
+        **({"arguments": parsed(step.arguments)} if arguments else {}),
     }
 
 
@@ -235,7 +239,9 @@ def asked(job: Job) -> dict[str, Any]:
     return {"open_step": job.open_step, "question": job.question}
 
 
-def workflow_view(store: Store, job: Job, events: Sequence[Event], names: Mapping[str, str]) -> dict[str, Any]:
+def workflow_view(
+    store: Store, job: Job, events: Sequence[Event], names: Mapping[str, str], *, arguments: bool = False
+) -> dict[str, Any]:
     """Show what `workflows show` knows beside what `jobs show` does."""
     steps = steps_of(store, job, aside=True)
     far = progress_of(store, job, steps)
@@ -248,7 +254,7 @@ def workflow_view(store: Store, job: Job, events: Sequence[Event], names: Mappin
         more = {"path": step.path, "kind": step.kind, "has_undo": step.has_undo, "repeatable": step.repeatable}
         more |= {"undone_at": iso(step.undone_at), "deaths": [view for place, view in lost if place is step]}
         more["ahead"] = None if step.aside else coming.get(step.path)
-        shown.append((step, {**step_view(step), **more}))
+        shown.append((step, {**step_view(step, arguments=arguments), **more}))
     return {
         "at_step": far.at,
         "known_steps": far.known,

@@ -79,11 +79,11 @@ def event_view(event: Event, names: Names | None = None) -> dict[str, Any]:
 
 
 def job_records(
-    store: Store, shown_states: Sequence[str], where: Filter, since_s: float | None = None
+    store: Store, shown_states: Sequence[str], where: Filter, since_s: float | None = None, *, arguments: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Show every job that matches with all that is known of it, newest first; `where.limit` is the size of a page.
 
-    With `since_s` only those that were added so many seconds ago or later.
+    With `since_s` only those that were added so many seconds ago or later; with `arguments` also those of steps.
     """
     now, names = store.now(), worker_names(store)
     since = None if since_s is None else now.wall - since_s
@@ -107,7 +107,7 @@ def job_records(
             "claimed_at": iso(job.claimed_at),
             "ended_at": iso(job.ended_at),
             "events": [event_view(event, names) for event in store.journal(job.id, limit=EVENTS_MAX)],
-            "steps": [step_view(step) for step in steps_of(store, job)],
+            "steps": [step_view(step, arguments=arguments) for step in steps_of(store, job)],
         }
 
 

@@ -5,8 +5,10 @@ Nothing here waits, runs threads or knows an event loop: an operation yields wha
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -14,16 +16,16 @@ from msgspec.structs import replace
 from holdfast.core.flow import Scope, is_answered
 from holdfast.core.payload import decode_value
 from holdfast.core.policy import Retry
-from holdfast.core.records import Inbox, NewJob, Record, Signal, StepKind
+from holdfast.core.records import Inbox, NewJob, Record, Signal, Step, StepKind
 from holdfast.core.shape import Shape
-from holdfast.errors import Diverged, KeyTaken, NotFound, Parking, Rewinding, StoreError
+from holdfast.errors import Diverged, KeyTaken, NotFound, Parking, PayloadError, Rewinding, StoreError
 from holdfast.identity import chance
 from holdfast.points import point
 from holdfast.stores.protocol import Answer, Store
 from holdfast.workflow.caught import Place, tell_once
 from holdfast.workflow.effects import Do, Operation, Pause, Read, Wait
-from holdfast.workflow.ledger import Call, Ledger, is_recorded, where_of
-from holdfast.workflow.values import NOTHING, nothing_to_do, shape_of
+from holdfast.workflow.ledger import STUCK, Call, Ledger, is_recorded, where_of
+from holdfast.workflow.values import NOTHING, nothing_to_do, shape_of, signature_of
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -33,7 +35,19 @@ SHORT_S = 1.0  # a pause that is shorter stays in its slot: to park and to repla
 TRANSACTION_MAX_S = 5.0
 _PLAIN = (str, int, float, bool, type(None))
 
+log = logging.getLogger("holdfast.worker")
 here: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Undo:
+    """What today's code says of one step that has an undo."""
+
+    fn: Callable[..., Any]
+    of: Callable[..., Any]  # the step's own function
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    shape: Shape | None
 
 
 class Run(Ledger):
@@ -44,7 +58,7 @@ class Run(Ledger):
         self.main = Scope()
         self.in_order = in_order  # on each line a call begins when the one before it has ended
         self.caught_at: Place | None = None  # where the code first caught the signal that parks it
-        self._undos: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Shape | None]] = {}
+        self._undos: dict[str, _Undo] = {}  # by path
         self._signals_taken: set[str] = set()
         self.children: dict[str, str] = {}  # id -> task, of those that were started
 
@@ -95,7 +109,7 @@ class Run(Ledger):
         """Run the function, unless that is recorded; return once its result is."""
         shape = shape_of(fn)
         if undo is not None:
-            self._undos[call.path] = undo, args, kwargs, shape
+            self._undos[call.path] = _Undo(undo, fn, args, kwargs, shape)
             self._stop_if_all_is_seen()
         if is_recorded(call.known):
             return self._replayed(call, shape)
@@ -104,6 +118,8 @@ class Run(Ledger):
             said = replace(call.known, has_undo=undo is not None)
             return (yield from self._answered(call, said, shape))
         base = self._base(call, has_undo=undo is not None, repeatable=repeatable)
+        if undo is not None:  # before anything happens: the undo gets these, and not what the code passes by then
+            base = replace(base, arguments=signature_of(fn, self.app.codec).encode(args, kwargs))
         if undo is not None or not repeatable:
             yield from self._begin(call, base)
         try:
@@ -255,16 +271,32 @@ class Run(Ledger):
         for step in self.replay.to_undo():
             if step.path not in self._undos:
                 raise Diverged(f"step {step.name!r} ({step.path}) is to be undone, and the code has no undo for it")
-            undo, args, kwargs, shape = self._undos[step.path]
+            undo = self._undos[step.path]
+            args, kwargs = self._arguments_of(step, undo)
             happened = (step.state == "recorded" and step.error is None) or is_answered(step)
-            result = self._read(step, shape) if happened else None
+            result = self._read(step, undo.shape) if happened else None
             point("undo.before")
-            yield Do((step.path, step.name), undo, (result, *args), kwargs, what="undo")
+            yield Do((step.path, step.name), undo.fn, (result, *args), kwargs, what="undo")
             point("undo.after")
             lease, job = self.attempt.lease, self.attempt.job
             undone = replace(step, state="undone", attempt=job.attempt, fence=lease.fence, undone_at=self._wall())
             yield from self._write(self._written([undone]))
             self._note((undone,))
+
+    def _arguments_of(self, step: Step, undo: _Undo) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return what the undo of a step is called with, beside the result: what the step was called with."""
+        if step.arguments is None:
+            log.warning(
+                "workflow %s: step %r (%s) was recorded by an older version without its arguments; its undo is called "
+                "with what the code passes today",
+                *(self.attempt.job.id, step.name, step.path),
+            )
+            return undo.args, undo.kwargs
+        try:
+            return signature_of(undo.of, self.app.codec).decode(step.arguments)
+        except PayloadError as error:
+            why = f"the arguments of number {step.path} cannot be read: {error}; {STUCK}"
+            raise self.stop(Diverged(why)) from error
 
     # ---------------------------------------------------------------------------------------- inside
 

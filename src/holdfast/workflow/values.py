@@ -6,10 +6,11 @@ import builtins
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from holdfast.core.flow import APPROVAL
-from holdfast.core.payload import result_shape
+from holdfast.core.payload import Codec, StepSignature, result_shape
 from holdfast.core.records import Step
 from holdfast.core.shape import Shape
 from holdfast.core.text import clean
@@ -18,8 +19,8 @@ from holdfast.workflow.effects import Operation
 
 NAME_MAX = 200
 SHOWN_MAX = 200
+FUNCTIONS_MAX = 1_000  # functions of steps whose signatures are kept; lambdas are new ones in every run
 NOTHING: Any = object()  # no default was given
-_shapes: dict[Any, Shape | None] = {}
 _raised: dict[str, type[Exception]] = {}  # exceptions that steps of this process have raised, by their names
 
 
@@ -66,11 +67,29 @@ def shape_of(fn: Callable[..., Any]) -> Shape | None:
     """Return how a result of the function is read; None: as plain JSON."""
     fn = getattr(fn, "fn", fn)  # a task
     try:
-        if fn not in _shapes:
-            _shapes[fn] = result_shape(fn, name_of(fn))
-        return _shapes[fn]
-    except TypeError:  # cannot be kept: a partial of something odd
-        return None
+        return _shape_of(fn)
+    except TypeError:  # cannot be kept: it has no hash
+        return result_shape(fn, name_of(fn))
+
+
+def signature_of(fn: Callable[..., Any], codec: Codec) -> StepSignature:
+    """Return what the function of a step can be called with."""
+    fn = getattr(fn, "fn", fn)
+    kept: Any = codec  # a codec of the user's may have no hash
+    try:
+        return _signature_of(fn, kept)
+    except TypeError:
+        return StepSignature(fn, name_of(fn), codec=codec)
+
+
+@lru_cache(maxsize=FUNCTIONS_MAX)
+def _shape_of(fn: Callable[..., Any]) -> Shape | None:
+    return result_shape(fn, name_of(fn))
+
+
+@lru_cache(maxsize=FUNCTIONS_MAX)
+def _signature_of(fn: Callable[..., Any], codec: Codec) -> StepSignature:
+    return StepSignature(fn, name_of(fn), codec=codec)
 
 
 def kind_of(error: Exception) -> str:
