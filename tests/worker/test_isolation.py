@@ -377,6 +377,8 @@ def test_a_task_of_the_main_program_is_found_by_loading_it_again(tmp_path: Path,
 
 
 UNGUARDED = """
+    import sys
+
     from holdfast import App
 
     app = App("sqlite:///jobs.db")
@@ -385,15 +387,19 @@ UNGUARDED = """
     def lonely() -> None: ...
 
     lonely.using(id="only").enqueue()
-    print("finished:", app.tick(2).finished)
+    print("finished:", app.tick(float(sys.argv[1])).finished)
 """
 
 
 def test_a_program_that_starts_a_worker_wherever_it_is_loaded_does_not_multiply(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(textwrap.dedent(UNGUARDED))
-    run = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert run.stdout == "finished: False\n"
-    assert 'put that under if __name__ == "__main__"' in run.stderr
+    for budget_s in ("2", "40"):  # the second for a machine on which no process starts within two seconds
+        command = [sys.executable, "program.py", budget_s]
+        run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert run.stdout == "finished: False\n"
+        if 'put that under if __name__ == "__main__"' in run.stderr:
+            return
+    raise AssertionError(run.stderr)
 
 
 def test_a_context_that_nobody_asked_for_opens_no_store(file_house: House, tmp_path: Path) -> None:
