@@ -357,6 +357,7 @@ REAPER = ("tests/worker/test_reaper.py", "tests/test_daemon.py")
 
 POSTGRES = (CONFORMANCE, "tests/stores/test_postgres_guards.py")
 SETTINGS = ("tests/stores/test_postgres_settings.py",)
+CONFLICTS = ("tests/stores/test_postgres_conflicts.py",)
 OUTAGES = ("tests/stores/test_postgres_outages.py",)
 ISOLATION = tuple(f"tests/worker/test_isolation{part}.py" for part in ("_pool", "_parts", "", "_endings"))
 CELLS = ("tests/crash/test_isolation.py",)
@@ -684,6 +685,34 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "if not found[1]:",
         "if False:",
         SETTINGS,
+    ),
+    (
+        "postgres: keys are taken in the order of the call",
+        "stores/postgres/queries.sql",
+        """    ORDER BY (value ->> 4) COLLATE "C", place\n""",
+        "    ORDER BY place\n",
+        CONFLICTS,
+    ),
+    (
+        "postgres: keys are streamed in the order of the call",
+        "stores/postgres/batch.py",
+        'key=lambda each: (each[1].key or "", each[0])',
+        "key=lambda each: each[0]",
+        CONFLICTS,
+    ),
+    (
+        "postgres: jobs are numbered by their keys",
+        "stores/postgres/batch.py",
+        "if sum(job.key is not None for job in jobs) > 1:",
+        "jobs = sorted(jobs, key=lambda job: job.key or str())\n            if False:",
+        CONFLICTS,
+    ),
+    (
+        "postgres: a deadlock is not tried again",
+        "stores/postgres/connection.py",
+        "                    except _CONFLICTS:\n                        pause(pause_s)\n",
+        "                    except _CONFLICTS:\n                        raise\n",
+        CONFLICTS,
     ),
     (
         "postgres: two live jobs may share a key",

@@ -225,3 +225,17 @@ def test_a_caller_s_connection_that_would_change_what_is_stored_is_refused(
         assert settings_of(db) == before
         db.commit()
     assert app.store.counts() == stored
+
+
+def test_instants_can_be_compared_with_now_in_psql(server: PostgresServer, schema: str) -> None:
+    with closing(PostgresStore(f"{server.url}?schema={schema}")) as store:
+        store.migrate()
+        start(store, lease_s=60)
+        store.add([make_job(delay_s=3600)])
+        assert server.execute(f"SELECT count(*) FROM {schema}.jobs WHERE run_at <= now()") == [(1,)]
+        assert server.execute(f"SELECT count(*) FROM {schema}.jobs WHERE lease_until > now()") == [(1,)]
+        assert server.execute(f"SELECT count(*) FROM {schema}.workers WHERE now() - beat_at < '60 s'") == [(1,)]
+        for view in ("events", "schedules", "steps"):
+            server.execute(f"SELECT * FROM {schema}.{view}")
+        for worker in store.workers():
+            store.retire(worker.id, "the test is over")

@@ -47,12 +47,23 @@ def _copy(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None
     try:
         with db.connection.transaction():
             added_at: float = q.row(db.execute(q["now"]))[0] / 1e6 if wall is None else wall
-            with db.copy(q["add_copy"]) as stream:
-                stream.write("".join([_line(job, added_at) for job in jobs]))
+            if sum(job.key is not None for job in jobs) > 1:
+                _copy_by_key(q, db, jobs, added_at)
+            else:
+                with db.copy(q["add_copy"]) as stream:
+                    stream.write("".join([_line(job, added_at) for job in jobs]))
             db.execute(q["add_tell"], {"channel": q.channel})
     except errors.UniqueViolation:
         return False
     return True
+
+
+def _copy_by_key(q: Connections, db: Cursor, jobs: Sequence[NewJob], added_at: float) -> None:
+    """Send the jobs in the order of their keys, as `add` does; their numbers follow the call."""
+    numbers = codec.numbers_from(q.row(db.execute(q["add_numbers"], {"many": len(jobs)}))[0])
+    ordered = sorted(zip(numbers, jobs, strict=True), key=lambda each: (each[1].key or "", each[0]))
+    with db.copy(q["add_copy_numbered"]) as stream:
+        stream.write("".join([f"{number}\t{_line(job, added_at)}" for number, job in ordered]))
 
 
 def _line(job: NewJob, wall: float) -> str:

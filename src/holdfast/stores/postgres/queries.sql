@@ -14,24 +14,33 @@
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 
 -- name: add
+-- A taken key is waited for. So the rows go in by their keys, lest two producers wait for each other; their numbers, by
+-- which jobs run, follow the call.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
 ),
+wanted AS MATERIALIZED (
+    SELECT value, place, nextval('{schema}.job_seq_seq') AS seq FROM (
+        SELECT value, place FROM json_array_elements(%(jobs)s::json) WITH ORDINALITY AS each (value, place)
+        ORDER BY place
+    ) AS called
+),
 stored AS (
     INSERT INTO {schema}.job (
-        id, task, queue, payload, key, priority, run_at, created_at,
+        seq, id, task, queue, payload, key, priority, run_at, created_at,
         attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
         lease_s, beat_s, timeout_s, stall_s, workflow, parent
     )
+    OVERRIDING SYSTEM VALUE
     SELECT
-        value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, (value ->> 5)::bigint,
+        seq, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, (value ->> 5)::bigint,
         coalesce((value ->> 6)::float8, clock.wall + (value ->> 7)::float8), clock.wall,
         (value ->> 8)::bigint, (value ->> 9)::float8, (value ->> 10)::float8, (value ->> 11)::boolean,
         (value ->> 12)::bigint, value ->> 13,
         (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::float8, (value ->> 17)::float8,
         (value ->> 18)::boolean, value ->> 19
-    FROM clock, json_array_elements(%(jobs)s::json) WITH ORDINALITY AS wanted (value, place)
-    ORDER BY place
+    FROM clock, wanted
+    ORDER BY (value ->> 4) COLLATE "C", place
     ON CONFLICT DO NOTHING
     RETURNING id
 ),
@@ -46,6 +55,16 @@ COPY {schema}.job (
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
     lease_s, beat_s, timeout_s, stall_s, workflow, parent
 ) FROM STDIN;
+
+-- name: add_copy_numbered
+COPY {schema}.job (
+    seq, id, task, queue, payload, key, priority, run_at, created_at,
+    attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
+    lease_s, beat_s, timeout_s, stall_s, workflow, parent
+) FROM STDIN;
+
+-- name: add_numbers
+SELECT json_agg(nextval('{schema}.job_seq_seq'))::text FROM generate_series(1, %(many)s);
 
 -- name: add_tell
 SELECT pg_notify(%(channel)s, '');

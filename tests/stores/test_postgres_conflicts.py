@@ -1,0 +1,117 @@
+"""Transactions that wait for each other: producers with the same keys in another order, and a conflict that the server
+resolves by undoing one of them."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from holdfast import App
+from holdfast.core.records import Filter
+from holdfast.errors import StoreUnavailable
+from holdfast.stores.postgres import connection
+from holdfast.stores.postgres.store import PostgresStore
+from tests.factory import make_job
+from tests.servers import PostgresServer
+from tests.worker.house import until
+
+
+@pytest.fixture
+def store(server: PostgresServer, schema: str) -> Iterator[PostgresStore]:
+    with closing(PostgresStore(f"{server.url}?schema={schema}")) as store:
+        store.migrate()
+        yield store
+
+
+def sleepers(server: PostgresServer) -> int:
+    """How many sessions wait for another one."""
+    [[found]] = server.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    return int(str(found))
+
+
+@pytest.mark.parametrize("many", [3, 151])
+def test_two_producers_with_the_same_keys_in_opposite_order_do_not_wait_for_each_other(
+    server: PostgresServer, store: PostgresStore, schema: str, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CONFLICT_S", ())
+    keys = [f"key-{number:03}" for number in range(many)]
+    middle = keys[many // 2]
+    with (
+        ThreadPoolExecutor() as pool,
+        psycopg.connect(server.url) as holder,
+        App(f"{server.url}?schema={schema}") as app,
+    ):
+        app.task(name="t")(lambda: None).using(connection=holder, key=middle).enqueue()
+        producers = []
+        for number, order in enumerate((keys, keys[::-1]), start=1):
+            producers.append(pool.submit(store.add, [make_job(key=key) for key in order]))
+            until(lambda number=number: sleepers(server) == number, "the producer waits")
+        holder.rollback()
+        answers = [producer.result(60) for producer in producers]
+    assert sorted(sum(not each.existed for each in answer) for answer in answers) == [0, many]
+    assert {each.id for each in answers[0]} == {each.id for each in answers[1]}
+
+
+@pytest.mark.parametrize("many", [3, 151])
+def test_jobs_with_keys_run_in_the_order_of_the_call(store: PostgresStore, many: int) -> None:
+    jobs = [make_job(key=f"key-{number * 7919 % many}") for number in range(many)]
+    store.add(jobs)
+    assert [each.id for each in store.find(Filter(limit=many))] == [each.id for each in reversed(jobs)]
+
+
+def test_of_two_jobs_with_one_key_in_a_batch_the_first_is_stored(store: PostgresStore) -> None:
+    first, other, second = make_job(key="b"), make_job(key="a"), make_job(key="b")
+    answers = store.add([first, other, second])
+    assert [(each.id, each.existed) for each in answers] == [(first.id, False), (other.id, False), (first.id, True)]
+
+
+def test_a_deadlock_in_our_own_transaction_is_tried_again(
+    server: PostgresServer, store: PostgresStore, schema: str
+) -> None:
+    with App(f"{server.url}?schema={schema}") as app, psycopg.connect(server.url) as caller:
+        task = app.task(name="t")(lambda: None)
+        caller.execute("SET deadlock_timeout = '60s'")  # so the server undoes the other one
+        task.using(connection=caller, key="b").enqueue()
+        jobs = [make_job(key="a"), make_job(key="b")]
+        with ThreadPoolExecutor() as pool:
+            ours = pool.submit(store.add, jobs)
+            until(lambda: sleepers(server) == 1, "ours waits for the caller")
+            assert task.using(connection=caller, key="a").enqueue().existed is False
+            caller.commit()
+            assert [each.existed for each in ours.result(60)] == [True, True]
+
+
+def test_a_deadlock_in_a_caller_s_transaction_is_raised(
+    server: PostgresServer, store: PostgresStore, schema: str
+) -> None:
+    server.execute("ALTER SYSTEM SET deadlock_timeout = '60s'")
+    server.execute("SELECT pg_reload_conf()")
+    with App(f"{server.url}?schema={schema}") as app, psycopg.connect(server.url) as caller:
+        task = app.task(name="t")(lambda: None)
+        caller.execute("SET deadlock_timeout = '10ms'")
+        caller.commit()
+        task.using(connection=caller, key="b").enqueue()
+        with ThreadPoolExecutor() as pool:
+            ours = pool.submit(store.add, [make_job(key="a"), make_job(key="b")])
+            until(lambda: sleepers(server) == 1, "ours waits for the caller")
+            with pytest.raises(StoreUnavailable, match="roll your transaction back and do it again"):
+                task.using(connection=caller, key="a").enqueue()
+            caller.rollback()
+            assert [each.existed for each in ours.result(60)] == [False, False]
+    server.execute("ALTER SYSTEM RESET deadlock_timeout")
+    server.execute("SELECT pg_reload_conf()")
+
+
+def test_a_conflict_that_does_not_end_is_said(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "CONFLICT_S", (0.001, 0.001))
+    tries: list[int] = []
+
+    def conflict(_: object) -> None:
+        tries.append(1)
+        raise psycopg.errors.SerializationFailure("could not serialize access")
+
+    with pytest.raises(StoreUnavailable, match="could not serialize"):
+        store._db.run(conflict)
+    assert len(tries) == 3
