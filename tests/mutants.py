@@ -329,6 +329,7 @@ SQLITE = ("tests/test_sqlite_store.py", "tests/worker")
 CRASH = ("tests/crash",)
 PROTECTED = ("tests/stores/test_protected.py",)
 LIVENESS = ("tests/worker/test_liveness.py",)
+LAUNCH = ("tests/crash/test_launch.py",)
 BACKUP = ("tests/cli/test_backup.py",)
 # Where a broken line of this file is most likely to be noticed: these run first.
 NEAREST = {
@@ -938,6 +939,27 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "if os.path.lexists(target):",
         "if False:",
         BACKUP,
+    ),
+    (
+        "launch: cells inherit the folder that a handler went to",
+        "worker/cell.py",
+        "                cwd=launch.folder,\n",
+        "",
+        LAUNCH,
+    ),
+    (
+        "launch: cells inherit the environment that a handler changed",
+        "worker/cell.py",
+        "                env=launch.environment,\n",
+        "",
+        LAUNCH,
+    ),
+    (
+        "launch: an address is resolved when the store is opened",
+        "app.py",
+        "        wanted = absolute_url(url)\n",
+        "        wanted = url\n",
+        ("tests/api/test_app.py",),
     ),
     (
         "another inode is taken for the lock",

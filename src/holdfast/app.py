@@ -22,7 +22,7 @@ from holdfast.hooks import Hook, HookKind, Hooks
 from holdfast.jobs import Job
 from holdfast.stores import fit, open_store
 from holdfast.stores.protocol import Store
-from holdfast.stores.urls import check_url
+from holdfast.stores.urls import absolute_url
 from holdfast.tasks import Draft, Task
 from holdfast.workflow.verbs import STEPS_MAX, Verbs
 
@@ -83,8 +83,7 @@ class App(Declares, Verbs):
         self.alerts: tuple[Alert, ...] = ()
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: dict[str, Schedule] = {}
-        self._url = url if url is not None else os.environ.get("HOLDFAST_DB") or DEFAULT_URL
-        check_url(self._url)
+        self._url = absolute_url(url if url is not None else os.environ.get("HOLDFAST_DB") or DEFAULT_URL)
         self._migrate = migrate
         self._store: Store | None = None
         self._closed = False
@@ -134,16 +133,16 @@ class App(Declares, Verbs):
 
     @property
     def url(self) -> str:
-        """Return the address of the store. It may be set until the store is first used."""
+        """Return the address of the store, with an absolute path. It may be set until the store is first used."""
         return self._url
 
     @url.setter
     def url(self, url: str) -> None:
+        wanted = absolute_url(url)
         with self._lock:
-            if self._store is not None:
+            if self._store is not None and wanted != self._url:
                 raise UsageError("the store is open; set the url before its first use")
-            check_url(url)
-            self._url = url
+            self._url = wanted
 
     @property
     def store(self) -> Store:

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -460,12 +461,43 @@ def test_making_an_app_does_no_io(tmp_path: Path) -> None:
     app.close()
 
 
-def test_where_the_url_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_url_comes_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("HOLDFAST_DB", raising=False)
-    assert App().url == "sqlite:///holdfast.db"
+    monkeypatch.chdir(tmp_path)
+    assert App().url == f"sqlite:///{tmp_path}/holdfast.db"
     monkeypatch.setenv("HOLDFAST_DB", "memory://")
     assert App().url == "memory://"
-    assert App("sqlite:///mine.db").url == "sqlite:///mine.db"
+    assert App("sqlite:///mine.db?busy_s=1").url == f"sqlite:///{tmp_path}/mine.db?busy_s=1"
+    assert App("sqlite:////var/mine.db").url == "sqlite:////var/mine.db"
+
+
+@pytest.mark.parametrize("name", ["plain", "with space", "100%25", "a?b#c", "caf\u00e9", "\udcff"])
+def test_a_relative_address_counts_from_the_folder_of_its_declaration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    for folder in (first := tmp_path / name, second := tmp_path / "second"):
+        folder.mkdir()
+    monkeypatch.chdir(first)
+    app = App("sqlite:///jobs.db")
+    late = App("memory://")
+    late.url = "sqlite:///late.db"
+    monkeypatch.chdir(second)
+    with app, late:
+        app.counts()
+        late.counts()
+        app.url = f"sqlite:///{quote(bytes(first))}/jobs.db"  # the same one
+    assert (first / "jobs.db").exists()
+    assert (first / "late.db").exists()
+    assert list(second.iterdir()) == []
+
+
+def test_an_address_declared_in_a_deleted_folder_is_taken_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert App("sqlite:///jobs.db").url == "sqlite:///jobs.db"
 
 
 def test_the_url_may_be_set_until_the_store_is_used() -> None:

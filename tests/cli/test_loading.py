@@ -56,10 +56,10 @@ def module(folder: Path) -> Iterator[None]:
 # ------------------------------------------------------------------------------------------- the app
 
 
-def test_an_app_is_found_in_the_current_folder() -> None:
-    assert load_app("shop:app").url == "sqlite:///own.db"
+def test_an_app_is_found_in_the_current_folder(folder: Path) -> None:
+    assert load_app("shop:app").url == f"sqlite:///{folder}/own.db"
     assert load_app("shop:inner.app") is load_app("shop:app")
-    assert load_app("shop:app", "sqlite:///other.db").url == "sqlite:///other.db"
+    assert load_app("shop:app", "sqlite:///other.db").url == f"sqlite:///{folder}/other.db"
 
 
 def test_an_app_is_found_in_a_package(folder: Path) -> None:
@@ -334,18 +334,18 @@ def test_a_flag_may_stand_before_or_after(run: Run, folder: Path) -> None:
     assert [path.name for path in folder.glob("*.db")] == ["a.db"]
 
 
-def test_worker_hands_over_what_it_was_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_hands_over_what_it_was_told(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.worker import supervisor
     from holdfast.worker.options import WorkerOptions
 
     told: list[tuple[str, str, WorkerOptions]] = []
-    monkeypatch.setattr(supervisor, "supervise", lambda ref, app, options: told.append((ref, app.url, options)) or 0)
+    monkeypatch.setattr(supervisor, "supervise", lambda ref, app, options, _: told.append((ref, app.url, options)) or 0)
     run("worker", "shop:app")
-    assert told.pop() == ("shop:app", "sqlite:///own.db", WorkerOptions())
+    assert told.pop() == ("shop:app", f"sqlite:///{folder}/own.db", WorkerOptions())
     words = ["--queues", "mail,media", "--slots", "8", "--processes", "2", "--name", "w1", "--grace-period", "1m"]
     words += ["--grace", "5", "--no-reaper", "--db", "sqlite:///x.db", "--log-level", "DEBUG"]
     run("worker", "shop:app", *words)
-    assert told[0][1] == "sqlite:///x.db"
+    assert told[0][1] == f"sqlite:///{folder}/x.db"
     assert told.pop()[2] == WorkerOptions(
         queues=("mail", "media"),
         slots=8,
@@ -365,7 +365,7 @@ def test_a_queue_that_no_task_names_is_served_with_a_warning(
     from holdfast.worker.options import WorkerOptions
 
     served: list[WorkerOptions] = []
-    monkeypatch.setattr(supervisor, "supervise", lambda ref, app, options: served.append(options) or 0)
+    monkeypatch.setattr(supervisor, "supervise", lambda ref, app, options, _: served.append(options) or 0)
     run("worker", "shop:app", "--queues", "mail,default")
     assert caplog.messages == []
     run("worker", "shop:app", "--queues", "mail,typo")

@@ -42,10 +42,10 @@ def other() -> str:
 
 
 @contextmanager
-def worker(folder: Path, app: str) -> Iterator[subprocess.Popen[str]]:
+def worker(folder: Path, app: str, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """`holdfast worker` in this folder, until the block ends."""
     log = (folder.parent / f"{folder.name}.log").open("w+")
-    command = [sys.executable, "-m", "holdfast", "worker", app, "--name", "w"]
+    command = [sys.executable, "-m", "holdfast", "worker", app, "--name", "w", *flags]
     started = subprocess.Popen(command, cwd=folder, stderr=log, text=True, start_new_session=True)
     try:
         yield started

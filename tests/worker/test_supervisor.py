@@ -19,6 +19,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.reaper import Reaper
 from holdfast.testing import FakeClock
 from holdfast.worker import supervisor as module
+from holdfast.worker.launch import Launch
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import EXIT_FENCED, EXIT_STUCK
 from holdfast.worker.supervisor import RESTART_MAX_S, YOUNG_S, Supervisor, restart_pause
@@ -35,7 +36,7 @@ class Parent:
     def __init__(self, app: App) -> None:
         self.store = Meddler(app.store)
         app._store = self.store  # type: ignore[assignment]
-        self.supervisor = Supervisor("none:app", app, WorkerOptions(name="w"))
+        self.supervisor = Supervisor("none:app", app, WorkerOptions(name="w"), Launch.now())
         self.child = enrol(app.store, pid=PID, supervisor=self.supervisor._id, boot_id=app.clock.boot_id)
 
     def runs(self) -> Job:

@@ -22,6 +22,7 @@ from holdfast.cli.loading import load_app
 from holdfast.errors import StoreError, UsageError, is_passing
 from holdfast.stores.sqlite import protected
 from holdfast.trouble import Trouble
+from holdfast.worker.launch import Launch
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 from holdfast.worker.signals import catch_signals
@@ -32,6 +33,7 @@ log = logging.getLogger("holdfast.worker")
 
 def main() -> None:
     protected.install()
+    launch = Launch.now()
     orders = int(sys.argv[1])
     os.set_inheritable(orders, False)
     settings = _first_order(orders)
@@ -48,6 +50,7 @@ def main() -> None:
         name=settings["name"],
         app_ref=settings["app"],
         supervisor=settings["supervisor"],
+        launch=launch,
         may_exit=True,
     )
     codes: list[int] = []
@@ -83,8 +86,7 @@ def _load(ref: str, url: str, imports: Sequence[str]) -> App:
     """Import the app and give it the supervisor's store; if that cannot be, say why and end."""
     try:
         app = load_app(ref, imports=imports)
-        if app.url != url:  # a module may use the store while it is imported; then it can no longer be set
-            app.url = url
+        app.url = url  # a module may use the store while it is imported; then it must be the same one
         return app
     except UsageError as error:
         log.error("the worker cannot start: %s", error)

@@ -23,6 +23,7 @@ from holdfast.cli.types import Text
 from holdfast.errors import SchemaMismatch, StoreMissing, UsageError
 from holdfast.stores import open_store
 from holdfast.stores.protocol import Store, schema_too_new
+from holdfast.stores.urls import absolute_url
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -167,6 +168,7 @@ def load_app(ref: str, db: str | None = None, imports: Sequence[str] = ()) -> Ap
         raise UsageError(f"{ref!r} does not name an App; {advice}")
     if module_name.endswith(".py") or "/" in module_name:
         raise UsageError(f"{module_name!r} is a file; name the module: {_module_of(module_name)}:{attribute}")
+    db = None if db is None else absolute_url(db)  # before a module that is imported may change the folder
     module = _import(module_name)
     found: object = module
     for part in attribute.split("."):

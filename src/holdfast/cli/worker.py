@@ -104,11 +104,11 @@ def worker(
     from holdfast.alerts.teller import Teller
     from holdfast.pruner import Pruner
     from holdfast.scheduler import Scheduler
-    from holdfast.stores.sqlite import protected
+    from holdfast.worker.launch import Launch
     from holdfast.worker.options import WorkerOptions
     from holdfast.worker.supervisor import supervise
 
-    protected.install()  # hooks and alerts of the app run in this process
+    launch = Launch.now()
     told = settings()
     found = named_app(app)
     found.alerts = (*found.alerts, *alerts_of(given))
@@ -136,7 +136,7 @@ def worker(
             pruner = Pruner(found.store, found.clock, found.keep, hooks=found.hooks, name=name or socket.gethostname())
             stack.enter_context(pruner)
         stack.enter_context(Scheduler(found, name=name or socket.gethostname()))
-        code = supervise(app, found, options)
+        code = supervise(app, found, options, launch)
     ctx.exit(code)
 
 

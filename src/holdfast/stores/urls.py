@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from urllib.parse import quote
 
 from holdfast.errors import BadURL
 
@@ -19,6 +21,21 @@ def check_url(url: str) -> str:
         return scheme.lower()
     what = f"begins with {scheme + colon!r}, which no store does" if colon else "does not say what kind of store it is"
     raise BadURL(f"the store address {what}; write sqlite:///jobs.db, postgresql://user@host/database or memory://")
+
+
+def absolute_url(url: str) -> str:
+    """Return the address with the path of a SQLite file counted from the root; a later `os.chdir` does not move it.
+
+    Raises `BadURL` as `check_url` does.
+    """
+    head, slashes, path = url.partition(":///")
+    if check_url(url) != "sqlite" or not slashes or path.startswith("/") or not path:
+        return url
+    try:
+        folder = os.getcwdb()
+    except OSError:  # it was deleted: there is no path to it
+        return url
+    return f"{head}:///{quote(folder)}/{path}"
 
 
 def shown_url(url: str) -> str:

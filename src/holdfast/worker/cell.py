@@ -24,6 +24,7 @@ from holdfast.core.text import clean
 from holdfast.worker import memory, wire
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.executors import TRACE_MAX
+from holdfast.worker.launch import Launch
 
 PROGRAM = "holdfast.cli.cell"
 DUMP_MAX = 1 << 18
@@ -32,7 +33,7 @@ DUMP_MAX = 1 << 18
 class Cell:
     """See the module's docstring. Raises `OSError` when the system gives no process."""
 
-    def __init__(self, setup: bytes, *, grouped: bool = False) -> None:
+    def __init__(self, setup: bytes, launch: Launch, *, grouped: bool = False) -> None:
         self.attempt: Attempt | None = None
         self.is_ready = False
         self.is_leaving = False
@@ -56,6 +57,8 @@ class Cell:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), self._dump),
                 start_new_session=True,
+                cwd=launch.folder,
+                env=launch.environment,
             )
         except BaseException:
             self.socket.close()

@@ -12,6 +12,7 @@ from holdfast.core.payload import JSON
 from holdfast.errors import UsageError
 from holdfast.tasks import Task
 from holdfast.worker import wire
+from holdfast.worker.launch import Launch
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -37,7 +38,14 @@ class Homes:
     """
 
     def __init__(
-        self, app: App, ref: str | None, *, worker_wide: bool, patient: bool = True, imports: Sequence[str] = ()
+        self,
+        app: App,
+        ref: str | None,
+        *,
+        worker_wide: bool,
+        patient: bool = True,
+        imports: Sequence[str] = (),
+        launch: Launch | None = None,
     ) -> None:
         if _is_a_cell:
             raise UsageError(
@@ -47,6 +55,7 @@ class Homes:
         self._app = app
         self._ref = ref
         self._patient = patient
+        self.launch = launch or Launch.now()
         self._imports = imports
         self._known: dict[str, wire.Home | None] = {}
         declared = [task for task in app.tasks.values() if task.isolate or worker_wide]

@@ -311,7 +311,7 @@ def adopt(app: App, url: str) -> App:
     """Give an app that was found in this process the store of the worker."""
     if url.partition("?")[0].rstrip("/") == "memory:":
         app._store = cast(Store, Unshared())
-    elif app.url != url:
+    else:
         try:
             app.url = url
         except UsageError as error:

@@ -341,7 +341,7 @@ class Pool:
     def _bear(self) -> bool:
         born_at = self._clock.lease()
         try:
-            cell = Cell(self._homes.setup(), grouped=self._homes.limited)
+            cell = Cell(self._homes.setup(), self._homes.launch, grouped=self._homes.limited)
         except OSError as error:  # no memory, no process, no descriptor to be had
             self._hands.pause(BREATH_S)
             self._miscarry(f"no process could be started: {error}")

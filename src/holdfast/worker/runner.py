@@ -32,6 +32,7 @@ from holdfast.worker.entrance import Entrance
 from holdfast.worker.executors import Loop, Threads, interrupted
 from holdfast.worker.homes import Homes
 from holdfast.worker.keeper import Keeper
+from holdfast.worker.launch import Launch
 from holdfast.worker.lines import listening
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.pace import Pace
@@ -66,13 +67,14 @@ class Runner:
         name: str | None = None,
         app_ref: str | None = None,
         supervisor: str | None = None,
+        launch: Launch | None = None,
         may_exit: bool = False,
         until_idle: bool = False,
         stop_s: float = 2.0,
         flush_s: float = 5.0,
     ) -> None:
         homes = Homes(  # raises before any start
-            app, app_ref, worker_wide=options.isolate, patient=not until_idle, imports=options.imports
+            app, app_ref, worker_wide=options.isolate, patient=not until_idle, imports=options.imports, launch=launch
         )
         self._app = app
         self._options = options

@@ -28,7 +28,9 @@ from holdfast.errors import HoldfastError
 from holdfast.identity import new_id
 from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
+from holdfast.stores.sqlite import protected
 from holdfast.trouble import Trouble
+from holdfast.worker.launch import Launch
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import EXIT_FENCED, EXIT_STUCK
 from holdfast.worker.signals import catch_signals
@@ -47,21 +49,23 @@ STOP_MARGIN_S = 15.0  # beyond the grace period; then a child is killed, and a s
 EXIT_UNUSABLE = 2  # of a child that cannot load the app; see cli/child.py
 
 
-def supervise(app_ref: str, app: App, options: WorkerOptions) -> int:
+def supervise(app_ref: str, app: App, options: WorkerOptions, launch: Launch) -> int:
     """Run the workers of an app until SIGTERM or SIGINT; a second one gives back what runs at once."""
-    return Supervisor(app_ref, app, options).run()
+    protected.install()  # the app's hooks run in this process
+    return Supervisor(app_ref, app, options, launch).run()
 
 
 class Supervisor:
     """See the module's docstring."""
 
-    def __init__(self, app_ref: str, app: App, options: WorkerOptions) -> None:
+    def __init__(self, app_ref: str, app: App, options: WorkerOptions, launch: Launch) -> None:
         self._app_ref = app_ref
         self._url = app.url
         self._store: Store = app.store
         self._clock: Clock = app.clock
         self._hooks = app.hooks
         self._options = options
+        self._launch = launch
         self._id = new_id()
         self._name = options.name or socket.gethostname()
         self._stopping = threading.Event()
@@ -144,6 +148,8 @@ class Supervisor:
                 [sys.executable, "-m", CHILD, str(read_end)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(read_end,),
+                cwd=self._launch.folder,
+                env=self._launch.environment,
             )
         except BaseException:
             os.close(write_end)

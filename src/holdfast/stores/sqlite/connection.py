@@ -58,7 +58,7 @@ class Options:
         parts = urlsplit(url)
         if parts.scheme != "sqlite" or parts.netloc or not parts.path.startswith("/") or len(parts.path) < 2:
             raise BadURL(f"{url!r} is not a SQLite address; write sqlite:///jobs.db or sqlite:////absolute/jobs.db")
-        path = Path(unquote(parts.path[1:]))
+        path = Path(unquote(parts.path[1:], errors="surrogateescape"))  # a folder may have any bytes
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
         unknown = set(given) - {"synchronous", "busy_s", "max_mb"}
         if unknown:
@@ -255,7 +255,7 @@ class Connections:
     def open(self, factory: type[C] = sqlite3.Connection) -> C:  # type: ignore[assignment]
         """Open a connection with our settings. Never creates a file."""
         self._check_identity()
-        uri = f"file:{quote(str(self.options.path))}?mode=rw"
+        uri = f"file:{quote(bytes(self.options.path))}?mode=rw"
         connection: C | None = None
         try:
             connection = sqlite3.connect(
