@@ -92,3 +92,5 @@ def empty(url: str) -> None:
         if db.execute("SELECT to_regnamespace('holdfast')::text").fetchone() != (None,):
             tables = "job, journal, step, signal, worker, published, queue, duty, tally, schedule"
             db.execute(f"TRUNCATE {', '.join(f'holdfast.{name}' for name in tables.split(', '))} RESTART IDENTITY")
+            db.execute("DELETE FROM holdfast.doubt")
+            db.execute("DELETE FROM holdfast.incarnation WHERE number > 1")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
 
+from holdfast.core.continuity import Doubt
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
 from holdfast.stores.protocol import Store
@@ -224,3 +226,27 @@ def test_the_store_of_one_command_is_closed_after_it(run: Run, store: Store, mon
 
 def left(store: Store) -> set[str]:
     return {job.state.value for job in store.find(Filter(limit=1000))}
+
+
+def test_a_store_that_is_in_doubt_is_unhealthy_until_somebody_accepts_it(run: Run, store: Store) -> None:
+    assert "nothing is to be accepted" in run("db", "accept", "--note", "x", code=6).stderr
+    store.doubt(Doubt("rewound", "beats", "12", "11", "box/1"))
+    assert "the store was rewound: its count of beats has fallen from 12 to 11" in run("db", "check", code=7).stderr
+    assert run.json("db", "check", code=7)["ok"] is False
+    [finding] = [each for each in run.json("doctor", code=7)["findings"] if "its workers knew" in each["title"]]
+    assert (finding["severity"], "holdfast db accept" in finding["fix"]) == ("problem", True)
+    run("db", "accept", "--by", "ann", code=2)  # without a reason
+    assert (
+        run("db", "accept", "--by", "ann", "--note", "looked").stdout
+        == "accepted; this is incarnation 2 of the store\n"
+    )
+    assert run("db", "check").stdout == "ok\n"
+
+
+def test_a_table_that_is_missing_is_named(run: Run, store: Store, folder: Path) -> None:
+    with sqlite3.connect(folder / "jobs.db") as db:
+        db.execute("DROP TABLE holdfast_tally")
+    db.close()
+    assert "the table holdfast_tally is missing" in run("db", "check", code=7).stderr
+    findings = run.json("doctor", code=7)["findings"]
+    assert ("Tables are missing", "holdfast_tally") in [(each["title"], each["evidence"]) for each in findings]

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core import acts
+from holdfast.core.continuity import Doubt
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Note, Pulse, Schedule
 from holdfast.core.verdict import Failed, Parked, Succeeded
@@ -104,6 +105,8 @@ WRITES: dict[str, Callable[[Scene], Call]] = {
     "fire": lambda scene: lambda store: store.fire("s", scene.clock.wall(), make_job(id="fired"), scene.duty),
     "pause_schedule": lambda scene: lambda store: store.pause_schedule("s", True),
     "migrate": lambda scene: lambda store: store.migrate(),
+    "doubt": lambda scene: lambda store: store.doubt(Doubt("rewound", "beats", "2", "1", "w")),
+    "accept": lambda scene: lambda store: store.accept(1, "ann", "looked"),
     "ping": lambda scene: lambda store: store.ping(),
     "wake": lambda scene: lambda store: store.wake(),
 }
@@ -124,6 +127,9 @@ READS: dict[str, Callable[[Scene], Call]] = {
     "inbox": lambda scene: lambda store: store.inbox("flow"),
     "schedules": lambda scene: lambda store: store.schedules(),
     "schema": lambda scene: lambda store: store.schema(),
+    "standing": lambda scene: lambda store: store.standing("w", "job-0", None).incarnation,
+    "doubts": lambda scene: lambda store: store.doubts(),
+    "missing": lambda scene: lambda store: store.missing(),
     "check": lambda scene: lambda store: store.check(),
 }
 # What a client is told when it repeats a call that was carried out, where that is another answer.

@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import SchemaMismatch
-from holdfast.stores.protocol import Store
+from holdfast.clock import Clock
+from holdfast.core.machine import State
+from holdfast.core.verdict import Succeeded
+from holdfast.errors import SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.stores.protocol import Answer, Store
 from holdfast.stores.sql import PAGE, Migration, Piece, Progress, load_migrations, parse_migration
 from holdfast.stores.sqlite import store as sqlite
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
-from tests.factory import add, claim, enrol
+from tests.factory import add, claim, enrol, row, settle, start
 
 # The migrations of the first store that people had, and their text in one number: what is landed never changes.
 LANDED = {
@@ -81,14 +84,16 @@ def store(url: str) -> Iterator[Store]:
     opened.close()
 
 
-def newer(url: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def newer(url: str, text: str, monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None) -> None:
     """Let a newer program migrate the store."""
     with monkeypatch.context() as later:
         number = len(sqlite._MIGRATIONS) + 1
         later.setattr(sqlite, "_MIGRATIONS", [*sqlite._MIGRATIONS, parse_migration(number, text)])
-        opened = SqliteStore(url, clock=FakeClock())
-        opened.migrate()
-        opened.close()
+        opened = SqliteStore(url, clock=clock or FakeClock())
+        try:
+            opened.migrate()
+        finally:
+            opened.close()
 
 
 def test_an_older_program_starts_and_works_on_a_schema_that_only_has_more_in_it(
@@ -109,6 +114,57 @@ def test_an_older_program_cannot_start_on_a_schema_that_is_not_for_it(
         store.migrate()
     with pytest.raises(SchemaMismatch, match="upgrade"):
         enrol(store)
+
+
+SHUT = f"-- works with: {len(sqlite._MIGRATIONS) + 1}\nCREATE TABLE holdfast_new (x);"
+
+
+def test_older_workers_claim_nothing_and_settle_what_they_run_before_a_migration_shuts_them_out(
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.stores.sql.WAIT_S", 0.0)
+    monkeypatch.setattr("holdfast.stores.sql.RETRY_S", 0.0)
+    worker = enrol(store, name="old")
+    job = start(store, worker)
+    waiting = add(store)
+    with pytest.raises(StoreUnavailable, match=r"older version: old \(1\)"):
+        newer(url, SHUT, monkeypatch)
+    assert store.schema().is_too_new
+    with pytest.raises(StoreError, match="too old"):
+        claim(store, worker)
+    assert settle(store, job, Succeeded()) is Answer.ACCEPTED
+    newer(url, SHUT, monkeypatch)
+    assert store.schema().found == store.schema().wanted + 1
+    [gone] = store.workers(gone=True)
+    assert gone.gone_at is not None
+    assert row(store, waiting.id).state is State.READY
+    with pytest.raises(SchemaMismatch):
+        enrol(store)
+
+
+def test_a_lease_that_has_run_out_does_not_hold_a_migration_up(
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = start(store, enrol(store, name="dead"))
+    clock = FakeClock()
+    clock.advance(job.lease_s + 1)
+    newer(url, SHUT, monkeypatch, clock)
+    assert store.schema().is_too_new
+
+
+def test_workers_of_the_new_version_claim_once_the_migration_is_over(
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrol(store)
+    job = add(store)
+    newer(url, SHUT, monkeypatch)
+    monkeypatch.setattr(
+        sqlite, "_MIGRATIONS", [*sqlite._MIGRATIONS, parse_migration(len(sqlite._MIGRATIONS) + 1, SHUT)]
+    )
+    with store._db.reading() as db:  # type: ignore[attr-defined]
+        triggers = db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'holdfast_job'")
+        assert triggers.fetchall() == []  # a claim costs what it did before
+    assert [each.id for each in claim(store, enrol(store))] == [job.id]
 
 
 # ------------------------------------------------------------------------------------------- in pieces

@@ -343,3 +343,12 @@ def test_what_a_person_says_of_a_step_is_written_as_an_attempt_writes_it() -> No
     said = " ".join(queries["move_steps"].split())
     assert guards == 1
     assert said[said.index("INSERT") :].rstrip(";") == " ".join(free.split())
+
+
+def test_a_table_that_is_missing_is_named(server: PostgresServer, schema: str) -> None:
+    store = PostgresStore(f"{server.url}?schema={schema}")
+    store.migrate()
+    assert store.missing() == []
+    server.execute(f"DROP TABLE {schema}.tally, {schema}.signal")
+    assert store.check() == [f"the table {schema}.signal is missing", f"the table {schema}.tally is missing"]
+    store.close()

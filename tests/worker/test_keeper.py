@@ -14,6 +14,7 @@ from holdfast.errors import Cancelled, LeaseLost, StoreUnavailable
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from holdfast.worker.attempt import TOLD_MAX, Attempt
+from holdfast.worker.continuity import Continuity
 from holdfast.worker.keeper import Keeper
 from tests.factory import EXPIRED, enrol, row, settle, start
 from tests.worker.house import House, until
@@ -27,7 +28,8 @@ class Desk:
         self.store = Meddler(store)
         self.clock = clock
         self.gone: list[str] = []
-        self.keeper = Keeper(self.store, clock, 10.0, self.gone.append)  # type: ignore[arg-type]
+        continuity = Continuity(store, clock, "w", lambda: None, lambda: None)
+        self.keeper = Keeper(self.store, clock, 10.0, self.gone.append, continuity)  # type: ignore[arg-type]
         self.keeper.worker_id = enrol(store)
 
         @App("memory://").task(name="t")

@@ -19,12 +19,12 @@ import msgspec
 from holdfast.app import App
 from holdfast.cli.base import LOG_FORMAT
 from holdfast.cli.loading import load_app
-from holdfast.errors import StoreError, UsageError, is_passing
+from holdfast.errors import SchemaMismatch, StoreError, UsageError, is_passing
 from holdfast.stores.sqlite import protected
 from holdfast.trouble import Trouble
 from holdfast.worker.launch import Launch
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import Runner
+from holdfast.worker.runner import EXIT_TOO_OLD, Runner
 from holdfast.worker.signals import catch_signals
 from holdfast.worker.supervisor import EXIT_UNUSABLE
 
@@ -106,6 +106,10 @@ def _opens(app: App, sources: list[int]) -> bool:
             app.store.schema()
             trouble.over()
             return True
+        except SchemaMismatch as error:
+            log.error("%s", error)
+            logging.shutdown()
+            os._exit(EXIT_TOO_OLD)
         except StoreError as error:
             if not is_passing(error):
                 raise

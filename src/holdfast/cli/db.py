@@ -12,11 +12,11 @@ from holdfast.cli.base import Group, acknowledge, complain, say, settings, show_
 from holdfast.cli.exits import Exit
 from holdfast.cli.loading import open_existing, opened_store, require_schema
 from holdfast.cli.screen import Progress, clean, show_json
-from holdfast.cli.types import Words, json_option, older_than_option
+from holdfast.cli.types import Text, Words, json_option, older_than_option, person
 from holdfast.core.machine import ENDED, State
-from holdfast.errors import UsageError
+from holdfast.errors import Refused, UsageError
 from holdfast.stores import open_store
-from holdfast.stores.protocol import Schema, Store
+from holdfast.stores.protocol import Schema, Store, in_words
 from holdfast.stores.sqlite.store import SqliteStore
 
 _PAGE = 1000
@@ -110,18 +110,43 @@ def status(as_json: bool) -> None:
 @json_option
 @click.pass_context
 def check(ctx: click.Context, as_json: bool) -> None:
-    """Verify that the store is sound. Exits with 7 when it is not."""
+    """Verify that the store is sound, and is what its workers knew. Exits with 7 when it is not."""
     with opened_store() as store:
-        findings = store.check()
+        damage = store.check()
+        doubts = [] if store.missing() else [in_words(doubt) for doubt in store.doubts()]
     if as_json:
-        show_json({"ok": not findings, "findings": findings})
-    elif not findings:
+        show_json({"ok": not damage + doubts, "findings": damage + doubts})
+    elif not damage + doubts:
         acknowledge("ok")
-    for finding in findings:
+    for finding in damage + doubts:
         complain(finding)
-    if findings:
+    if damage:
         complain("the store is damaged; stop the workers and restore it from a backup")
+    if doubts:
+        complain("workers claim nothing until somebody has looked and says: holdfast db accept --by NAME --note TEXT")
+    if damage or doubts:
         ctx.exit(Exit.UNHEALTHY)
+
+
+@db.command(epilog="holdfast db accept --by ann --note 'restored the backup of Monday'")
+@click.option("--by", type=Text(), envvar="HOLDFAST_BY", help="Who.  [env: HOLDFAST_BY; default: user@host]")
+@click.option("--note", type=Text(), required=True, help="Why; kept in the store.")
+@json_option
+def accept(by: str | None, note: str, as_json: bool) -> None:
+    """Accept a store that was replaced, rewound or emptied as it is. Its workers claim again.
+
+    Look first what has become of the jobs: those that ended after the backup was made are live again, and will run
+    again. Exits with 6 when nobody has noticed anything.
+    """
+    with opened_store() as store:
+        seen = store.standing("", None, None).incarnation
+        if not store.doubts():
+            raise Refused("nothing is to be accepted: nobody has found this store replaced, rewound or emptied")
+        number = store.accept(seen, person(by), note)
+    if as_json:
+        show_json({"incarnation": number})
+    else:
+        acknowledge(f"accepted; this is incarnation {number} of the store")
 
 
 @db.command(

@@ -28,7 +28,7 @@ from holdfast.insight.views import all_jobs, queue_views, totals
 from holdfast.insight.words import counted, listed, moment
 from holdfast.insight.zombies import look_back
 from holdfast.reaper import reap
-from holdfast.stores.protocol import Schema, Store, schema_too_new
+from holdfast.stores.protocol import Schema, Store, in_words, schema_too_new
 from holdfast.stores.urls import shown_url
 
 DAY_S = 86_400.0
@@ -49,6 +49,10 @@ def diagnose(store: Store, clock: Clock, app: App | None = None) -> Iterator[Fin
         yield _misfit(store, schema)
         return  # nothing else can be read
     yield _schema(store, schema)
+    if missing := store.missing():
+        yield problem("Tables are missing", listed(missing), "stop the workers and restore the store from a backup")
+        return
+    yield _continuity(store)
     yield _writes(store)
     yield from of_the_medium(store)
     queues = queue_views(store)
@@ -79,6 +83,15 @@ def _schema(store: Store, schema: Schema) -> Finding:
         evidence = f"{where} has version {schema.found}; this program knows {schema.wanted}, and may go on"
         return ok("The schema is newer than this program", evidence)
     return ok("The schema is current", f"version {schema.found}, in {where}")
+
+
+def _continuity(store: Store) -> Finding:
+    doubts = store.doubts()
+    if not doubts:
+        return ok("The store is what its workers knew", "no worker has found it replaced, rewound or emptied")
+    evidence = "; ".join(dict.fromkeys(in_words(doubt) for doubt in doubts))
+    fix = "look what has become of the jobs, then: holdfast db accept --by NAME --note TEXT"
+    return problem("The store is not what its workers knew", evidence, fix)
 
 
 def _writes(store: Store) -> Finding:

@@ -10,9 +10,23 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.continuity import Standing
 from holdfast.core.machine import ENDED
 from holdfast.core.policy import Policy
-from holdfast.core.records import Event, Job, NewJob, Note, Published, Pulse, Record, Schedule, Signal, Step, Worker
+from holdfast.core.records import (
+    Event,
+    Job,
+    Lease,
+    NewJob,
+    Note,
+    Published,
+    Pulse,
+    Record,
+    Schedule,
+    Signal,
+    Step,
+    Worker,
+)
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Verdict
 from holdfast.errors import PolicyError
@@ -143,6 +157,18 @@ def policy(declared: Policy) -> list[Any]:
         *(retry.attempts_max, retry.base_s, retry.cap_s, retry.jitter, declared.crashes_max, declared.on_crash),
         *(declared.lease_s, declared.beat_every_s, declared.timeout_s, declared.stall_s),
     ]
+
+
+def lease_token(lease: Lease | None) -> dict[str, Any]:
+    """Write the lease whose ending was acknowledged, if any, as `standing` asks for it."""
+    if lease is None:
+        return {"settled": None, "fence": None, "claim_id": None}
+    return {"settled": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
+
+
+def standing_from(row: Iterable[Any]) -> Standing:
+    """Read what a store says about itself, in the order of the record's fields."""
+    return msgspec.convert(dict(zip(Standing.__struct_fields__, row, strict=True)), Standing, strict=False)
 
 
 def pulse(beat: Pulse) -> list[Any]:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
+from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import State
 from holdfast.core.records import (
     BeatAnswer,
@@ -85,6 +86,26 @@ def schema_too_new(url: str, schema: Schema) -> SchemaMismatch:
         f"{url} has schema {schema.found}, for programs that know {schema.works_with} or newer; this Holdfast knows "
         f"{schema.wanted}: upgrade it"
     )
+
+
+def in_words(doubt: Doubt) -> str:
+    """Say what was found, and what it means."""
+    match doubt.evidence:
+        case "identity":
+            what = "another store is at this address now"
+        case "worker":
+            what = f"the row of worker {doubt.worker} is missing"
+        case "settled job":
+            what = "a job whose ending was acknowledged runs again under the same claim"
+        case "known job":
+            what = f"job {doubt.seen} is missing, and nobody has removed jobs"
+        case "truncate":
+            what = f"the table {doubt.seen} was truncated by {doubt.found}"
+        case "wal":
+            what = f"{doubt.seen} was deleted or replaced: what was committed into it is lost"
+        case name:
+            what = f"its count of {name} has fallen from {doubt.seen} to {doubt.found}"
+    return f"the store was {doubt.kind}: {what}"
 
 
 def duty_lost(duty: Duty | None) -> DutyLost:
@@ -409,6 +430,25 @@ class Store(Protocol):
         """Return once the store takes writes; raise `StoreUnavailable` when it does not in time."""
         ...
 
+    def standing(self, worker_id: str, known: str | None, settled: Lease | None) -> Standing:
+        """Return what the store says about itself. Only reads.
+
+        `known`: the id of a job that was there; `settled`: a lease whose ending was acknowledged.
+        """
+        ...
+
+    def doubt(self, doubt: Doubt) -> None:
+        """Write down, once for each incarnation, that the store is not what the worker knew."""
+        ...
+
+    def doubts(self) -> list[Doubt]:
+        """Return what was found of this incarnation, oldest first. Empty: nobody has noticed anything."""
+        ...
+
+    def accept(self, seen: int, actor: str, note: str | None) -> int:
+        """Begin another incarnation after `seen`: a person accepts the store as it is. Return the current number."""
+        ...
+
     def schema(self) -> Schema:
         """Return the schema's version. Creates nothing."""
         ...
@@ -416,6 +456,10 @@ class Store(Protocol):
     def migrate(self) -> Schema:
         """Bring the schema up to date, in short transactions; return what was found before. Safe to run from many at
         once, and to repeat after it was killed. Raises `SchemaMismatch` when this program is too old for the schema."""
+        ...
+
+    def missing(self) -> list[str]:
+        """Return the names of tables that should be there and are not."""
         ...
 
     def check(self) -> list[str]:

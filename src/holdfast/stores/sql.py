@@ -22,15 +22,25 @@ table with a million rows for longer than a beat.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import NamedTuple
 
+from holdfast.clock import pause
+from holdfast.errors import StoreUnavailable
+from holdfast.points import point
+
 PAGE = 5_000  # so many rows of a table are changed in one transaction of a migration
+WAIT_S = 60.0  # how long a piece is tried while others hold locks on its tables, or run jobs
+RETRY_S = 0.25
 
 _HEADER = re.compile(r"^-- name: ([a-z_]+)$", re.MULTILINE)
 _MIGRATION = re.compile(r"(\d{4})_[a-z_]+\.sql")
 _WORKS_WITH = re.compile(r"-- works with: (\d+)\n")
 _PIECE = re.compile(r"^-- (?:piece|pages of ([a-z]+))$", re.MULTILINE)
+
+_MADE = re.compile(r"^CREATE TABLE (?:\{schema\}\.)?([a-z_]+)", re.MULTILINE)
+_DROPPED = re.compile(r"^DROP TABLE (?:\{schema\}\.)?([a-z_]+)", re.MULTILINE)
 
 
 class Piece(NamedTuple):
@@ -46,6 +56,7 @@ class Migration(NamedTuple):
     number: int
     works_with: int
     pieces: tuple[Piece, ...]
+    shuts_out: bool = False  # programs that could work on the schema before
 
 
 class Progress(NamedTuple):
@@ -85,6 +96,42 @@ def load_migrations(package: str) -> list[Migration]:
 def parse_migration(number: int, text: str) -> Migration:
     """Read one migration. Without a first line that says so, no older program may work after it."""
     header = _WORKS_WITH.match(text)
+    works_with = int(header[1]) if header else number
     parts = _PIECE.split(text)
     pieces = [Piece(parts[0]), *(Piece(script, table) for table, script in zip(parts[1::2], parts[2::2], strict=True))]
-    return Migration(number, int(header[1]) if header else number, tuple(pieces))
+    return Migration(number, works_with, tuple(pieces), header is not None and works_with == number)
+
+
+def tables_of(migrations: Sequence[Migration]) -> tuple[str, ...]:
+    """Return the names of the tables that these migrations make, without the schema's name."""
+    scripts = "".join(piece.script for migration in migrations for piece in migration.pieces)
+    return tuple(sorted({*_MADE.findall(scripts)} - {*_DROPPED.findall(scripts)}))
+
+
+class Waiting(StoreUnavailable):
+    """A migration cannot begin yet: workers that cannot live with it still run jobs."""
+
+
+def still_running(migration: Migration, running: Mapping[str, int]) -> Waiting:
+    """Say, for every store with the same words, whom a migration waits for."""
+    who = ", ".join(f"{name} ({jobs})" for name, jobs in running.items())
+    return Waiting(
+        f"migration {migration.number} waits for jobs that run under workers of an older version: {who}; those workers "
+        "claim nothing more, and it begins when their jobs have ended"
+    )
+
+
+def migrate_by(step: Callable[[], bool], is_locked: Callable[[Exception], bool] = lambda error: False) -> None:
+    """Take one step after the other until there is none left. Wait, but not for ever, while others are in the way."""
+    waited_s = 0.0
+    while True:
+        try:
+            if not step():
+                return
+            point("migrate.between")
+            waited_s = 0.0
+        except StoreUnavailable as error:
+            if not (isinstance(error, Waiting) or is_locked(error)) or waited_s >= WAIT_S:
+                raise
+            pause(RETRY_S)
+            waited_s += RETRY_S

@@ -20,6 +20,7 @@ from holdfast.errors import Cancelled, HoldfastError, LeaseLost
 from holdfast.stores.protocol import Store
 from holdfast.trouble import Trouble
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.continuity import Continuity
 
 log = logging.getLogger("holdfast.worker")
 
@@ -32,11 +33,15 @@ class Keeper:
     """See the module's docstring. `worker_id` names the incarnation that it speaks for; `gone` is called when the store
     says that this incarnation was declared dead."""
 
-    def __init__(self, store: Store, clock: Clock, beat_s: float, gone: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, beat_s: float, gone: Callable[[str], None], continuity: Continuity
+    ) -> None:
         self._store = store
         self._clock = clock
         self._beat_s = beat_s
         self._gone = gone
+        self._continuity = continuity
+        self._looked_at = float("-inf")  # at what the store says about itself
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._wake = threading.Event()
         self._closing = False
@@ -83,6 +88,7 @@ class Keeper:
             pause_s = LOOK_S
             try:
                 self._beat()
+                self._look_at_store()
                 self._look_for_cancellations()
                 self._trouble.over()
             except HoldfastError as error:
@@ -120,6 +126,7 @@ class Keeper:
         if answer.gone:
             self._gone(worker_id)
             return
+        self._continuity.beaten(worker_id)
         lost, skipped = set(answer.lost), set(answer.skipped)
         for attempt in due:
             if attempt.job.id in lost:
@@ -129,6 +136,12 @@ class Keeper:
             else:
                 attempt.window = trust(sent_at, attempt.job.lease_s, attempt.job.beat_s)
         self._cancel(answer.cancelled)
+
+    def _look_at_store(self) -> None:
+        """Once for every beat, ask the store whether it still is what it was."""
+        if self._clock.lease() - self._looked_at >= self._beat_s:
+            self._continuity.look(self.worker_id)
+            self._looked_at = self._clock.lease()
 
     def _newest(self) -> list[Attempt]:
         """Return one attempt for each job. An older one of the same job is a zombie of our own: it is stopped."""

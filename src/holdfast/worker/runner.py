@@ -20,7 +20,7 @@ from holdfast.clock import Clock, pause
 from holdfast.core.isolation import isolates
 from holdfast.core.records import Job, Published, Worker
 from holdfast.core.verdict import Outcome, Released
-from holdfast.errors import HoldfastError, LeaseLost, Stopping, WorkerGone
+from holdfast.errors import HoldfastError, LeaseLost, SchemaMismatch, Stopping, WorkerGone
 from holdfast.identity import new_id
 from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
@@ -28,6 +28,7 @@ from holdfast.trouble import Trouble
 from holdfast.worker.abandoned import ABANDONED, Abandoned
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
+from holdfast.worker.continuity import Continuity
 from holdfast.worker.entrance import Entrance
 from holdfast.worker.executors import Loop, Threads, interrupted
 from holdfast.worker.homes import Homes
@@ -50,9 +51,11 @@ log = logging.getLogger("holdfast.worker")
 
 EXIT_STUCK = 75  # a handler would not stop at the end; it was given back
 EXIT_FENCED = 76  # a handler would not stop before its lease ended
+EXIT_TOO_OLD = 77  # for the schema of the store; nothing was left behind
 UNSERVED_S = 60.0  # how often to say which tasks nobody here knows
 BREATHLESS_S = 1.0  # how long not to claim after a thread could not be started
 GULP = 500  # so many jobs are claimed ahead in one call at most
+DOUBT_S = 0.25  # how often to look whether somebody has accepted the store
 BUFFERED_MAX_S = 1.0  # a job claimed ahead that has not begun by then is given back
 
 
@@ -99,7 +102,11 @@ class Runner:
         self._idle = threading.Event()
         self._pace = Pace()
         self._trouble = Trouble(log, self._clock, "no jobs are claimed meanwhile")
-        self._keeper = Keeper(self._store, self._clock, self._beat_s, self._was_declared_dead)
+        self._too_old = False  # for the schema of the store
+        self._continuity = Continuity(
+            self._store, self._clock, self.name, lambda: self._settler.last, self._became_too_old
+        )
+        self._keeper = Keeper(self._store, self._clock, self._beat_s, self._was_declared_dead, self._continuity)
         self._settler = Settler(
             self._store, self._clock, self._keeper.forget, app.hooks, journal_all=app.journal == "full"
         )
@@ -131,6 +138,7 @@ class Runner:
     def run(self) -> int:
         """Work until told to stop; return the exit code."""
         self._until_it_works(self._enroll)
+        self._until_it_works(lambda: self._continuity.look(self.worker_id))
         self._until_it_works(self._sweep)
         self._keeper.start()
         self._settler.start()
@@ -205,6 +213,9 @@ class Runner:
                 step()
                 self._trouble.over()
                 return
+            except SchemaMismatch as error:
+                log.error("%s", error)
+                self._became_too_old()
             except HoldfastError as error:
                 self._clock.wait(self._stopping, self._trouble.met(error))
 
@@ -218,6 +229,11 @@ class Runner:
         while not self._stopping.is_set():
             asked_as = self.worker_id  # the keeper may be told that this one is gone, and enrol anew, while we ask
             try:
+                if self._continuity.in_doubt:
+                    if self._until_idle:
+                        return
+                    self._clock.wait(self._stopping, DOUBT_S)
+                    continue
                 limit, ahead = self._room_now()
                 if limit + ahead == 0:
                     self._room.clear()
@@ -387,14 +403,23 @@ class Runner:
         with self._enrolling:
             if worker_id != self.worker_id:
                 return  # the other thread was told as well, and was first
-            log.warning("this worker was declared dead while it lived; its jobs are stopped and it enrols anew")
+            self._until_it_works(lambda: self._continuity.look(worker_id))  # or has the store lost its row?
             with self._lock:
                 buffered = list(self._buffer)
                 self._buffer.clear()
-            for attempt in self._keeper.all():
-                attempt.stop(LeaseLost("this worker was declared dead"))
             self._keeper.forget(buffered)
+            if self._continuity.in_doubt:
+                log.warning("this worker enrols again; what it runs goes on as long as the store knows of it")
+            else:
+                log.warning("this worker was declared dead while it lived; its jobs are stopped and it enrols anew")
+                for attempt in self._keeper.all():
+                    attempt.stop(LeaseLost("this worker was declared dead"))
             self._until_it_works(self._enroll)
+
+    def _became_too_old(self) -> None:
+        """Leave: a newer program has changed the schema, and this one does not know it."""
+        self._too_old = True
+        self.stop()
 
     def _abandon(self, attempt: Attempt) -> None:
         """End an attempt whose handler was asked to stop and goes on."""
@@ -440,7 +465,9 @@ class Runner:
             heir = "its lease is kept as long as this process lives" if self._until_idle else "the process ends"
             log.warning("a handler would not stop, or the store takes no endings; %s", heir)
             return EXIT_STUCK
-        return EXIT_STUCK if self._abandoned.must_end else 0
+        if self._abandoned.must_end:
+            return EXIT_STUCK
+        return EXIT_TOO_OLD if self._too_old else 0
 
     def _linger(self) -> None:
         """Stay behind a caller who goes on: whatever would not stop has its lease renewed until it ends, and its ending

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.core.machine import State
-from holdfast.core.records import Job, Note
+from holdfast.core.records import Job, Lease, Note
 from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
 from holdfast.core.text import clean
@@ -63,6 +63,7 @@ class Settler:
         self._closing = False
         self._trouble = Trouble(log, clock, "endings are kept until the store takes them")
         self.settled = 0
+        self.last: Lease | None = None  # whose ending was accepted
         self._thread = threading.Thread(target=self._serve, name="holdfast-settler", daemon=True)
 
     def start(self) -> None:
@@ -111,6 +112,7 @@ class Settler:
     def settled_itself(self, attempt: Attempt) -> None:
         """Note that the store has acknowledged an ending that came with the task's own writes."""
         self._forget([attempt])
+        self.last = attempt.lease
         self.settled += 1
 
     # ------------------------------------------------------------------------------------ the thread
@@ -179,6 +181,7 @@ class Settler:
                 continue
             self._locked.free(attempt.job.id)
             if answer is Answer.ACCEPTED:
+                self.last = attempt.lease
                 if settlement.verdict.notes:
                     self._tell(attempt.job, settlement.verdict)
             elif answer is Answer.REFUSED:

@@ -32,7 +32,7 @@ from holdfast.stores.sqlite import protected
 from holdfast.trouble import Trouble
 from holdfast.worker.launch import Launch
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import EXIT_FENCED, EXIT_STUCK
+from holdfast.worker.runner import EXIT_FENCED, EXIT_STUCK, EXIT_TOO_OLD
 from holdfast.worker.signals import catch_signals
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ RESTART_S = 0.1  # after a long life; twice as much after each death of a young 
 RESTART_MAX_S = 30.0
 LOOP_LEAST = 3  # young deaths in a row that are called a crash loop
 STOP_MARGIN_S = 15.0  # beyond the grace period; then a child is killed, and a store that fails is given up
+EXIT_SCHEMA = 4  # of the supervisor itself: this program is too old for the schema of the store
 EXIT_UNUSABLE = 2  # of a child that cannot load the app; see cli/child.py
 
 
@@ -69,6 +70,7 @@ class Supervisor:
         self._id = new_id()
         self._name = options.name or socket.gethostname()
         self._stopping = threading.Event()
+        self._too_old = False  # for the schema of the store
         self._lock = threading.Lock()
         self._orders: dict[int, int] = {}  # child number -> the end of the pipe that we write to
         self._children: dict[int, subprocess.Popen[bytes]] = {}
@@ -95,7 +97,7 @@ class Supervisor:
                 self._kill()
         self._hooks.flush()
         if self._stopping.is_set():
-            return 0
+            return EXIT_SCHEMA if self._too_old else 0
         log.critical("nobody watches over the children any more; ending")
         self._kill()
         return 1
@@ -130,9 +132,21 @@ class Supervisor:
         with self._lock:
             os.close(self._orders.pop(number))
         enrolled = self._bury(number, child.pid, code)
+        if code == EXIT_TOO_OLD:
+            self._leave_as_too_old()
         if code == EXIT_UNUSABLE and not enrolled:
             return "could not load the app, for the reason that it gave"
         return _how_it_ended(code)
+
+    def _leave_as_too_old(self) -> None:
+        """A child says that the schema is not for this program. If so, no other child will ever work either."""
+        try:
+            self._too_old = self._store.schema().is_too_new
+        except HoldfastError as error:
+            log.warning("could not look at the schema (%s); a new child will", error)
+        if self._too_old:
+            self._stopping.set()
+            self._order("stop")
 
     def _spawn(self, number: int) -> subprocess.Popen[bytes]:
         settings = {
@@ -174,7 +188,7 @@ class Supervisor:
         """
         trouble = Trouble(log, self._clock, "the jobs of a dead child are settled when it is back")
         reaper = Reaper(self._store, self._clock, hooks=self._hooks, name=f"{self._name}/{number}")
-        released = code == EXIT_STUCK or (self._stopping.is_set() and code == 0)
+        released = code in (EXIT_STUCK, EXIT_TOO_OLD) or (self._stopping.is_set() and code == 0)
         give_up_at = float("inf")
         while self._clock.lease() < give_up_at:
             try:
@@ -228,6 +242,7 @@ def _how_it_ended(code: int) -> str:
     """Say how a child ended. Its own codes get words: people meet them in the journal, in alerts and in the log."""
     words = {
         EXIT_STUCK: "ended with handlers that would not stop, or a store that took no endings: it ",
+        EXIT_TOO_OLD: "ended because it is too old for the schema of the store: it ",
         EXIT_FENCED: "ended itself because no beat had reached the store in time: it ",
     }
     return words.get(code, "") + how_it_ended(code)  # the code stays at the end, where an epitaph is read

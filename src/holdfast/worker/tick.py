@@ -13,8 +13,9 @@ import msgspec
 
 from holdfast.errors import DutyLost, UsageError
 from holdfast.scheduler import Scheduler
+from holdfast.stores.protocol import schema_too_new
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import Runner
+from holdfast.worker.runner import EXIT_TOO_OLD, Runner
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -50,9 +51,11 @@ def tick(app: App, budget_s: float, options: WorkerOptions) -> TickReport:
     timer.daemon = True
     timer.start()
     try:
-        runner.run()
+        code = runner.run()
     finally:
         timer.cancel()
+    if code == EXIT_TOO_OLD:
+        raise schema_too_new(app.store.url, app.store.schema())
     finished = not spent.is_set()
     return TickReport(settled=runner.settled, recovered=runner.recovered, fired=fired, finished=finished)
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.core import rows
+from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import LIVE, State
 from holdfast.core.records import (
     BeatAnswer,
@@ -60,6 +61,9 @@ class MemoryStore(Workflows):
         self._events: dict[str, list[Event]] = {}  # by job
         self._seqs = itertools.count(1)
         self._paused: set[str] = set()
+        self._incarnation = 1
+        self._removals = 0
+        self._doubts: dict[tuple[str, str], Doubt] = {}
         self._duties: dict[str, Duty] = {}
         self._schedules: dict[str, Schedule] = {}
         self._hints = Hints()
@@ -365,11 +369,47 @@ class MemoryStore(Workflows):
     def ping(self) -> None:
         """Memory always takes writes."""
 
+    def standing(self, worker_id: str, known: str | None, settled: Lease | None) -> Standing:
+        with self._lock:
+            worker = self._workers.get(worker_id)
+            job = self._jobs.get(settled.job_id) if settled is not None else None
+            return Standing(
+                schema=1,
+                works_with=1,
+                identity=self.url,
+                incarnation=self._incarnation,
+                removals=self._removals,
+                beats=worker.beats if worker is not None else None,
+                newest=max(self._jobs, default=None),
+                known_is_there=known in self._jobs,
+                runs_again=job is not None and job.state is State.RUNNING and job.lease == settled,
+                doubts=len(self._doubts),
+            )
+
+    def doubt(self, doubt: Doubt) -> None:
+        with self._lock:
+            noted = replace(doubt, at=self._clock.wall())
+            self._doubts.setdefault((doubt.evidence, doubt.worker), noted)
+
+    def doubts(self) -> list[Doubt]:
+        with self._lock:
+            return list(self._doubts.values())
+
+    def accept(self, seen: int, actor: str, note: str | None) -> int:
+        with self._lock:
+            if seen == self._incarnation:
+                self._doubts.clear()
+                self._incarnation += 1
+            return self._incarnation
+
     def schema(self) -> Schema:
         return Schema(found=1, wanted=1)
 
     def migrate(self) -> Schema:
         return self.schema()
+
+    def missing(self) -> list[str]:
+        return []
 
     def check(self) -> list[str]:
         with self._lock:
@@ -400,6 +440,7 @@ class MemoryStore(Workflows):
 
     def _forget(self, job_id: str) -> None:
         del self._jobs[job_id]
+        self._removals += 1
         self._events.pop(job_id, None)
         self._forget_workflow(job_id)
 

@@ -787,6 +787,11 @@ forgotten AS (
     DELETE FROM {schema}.worker AS worker USING clock, allowed
     WHERE worker.gone_at < clock.wall - 86400 AND allowed.yes
         AND NOT EXISTS (SELECT FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = worker.id)
+    RETURNING worker.id
+),
+removed AS (
+    UPDATE {schema}.meta SET value = (value::bigint + 1)::text
+    WHERE name = 'removals' AND EXISTS (SELECT FROM forgotten)
 )
 SELECT (SELECT yes FROM allowed), EXISTS (SELECT FROM marked);
 
@@ -943,6 +948,9 @@ signals AS (
 ),
 tallied AS (
     INSERT INTO {schema}.tally (queue, state, jobs) SELECT queue, state, -count(*) FROM gone GROUP BY queue, state
+),
+removed AS (
+    UPDATE {schema}.meta SET value = (value::bigint + 1)::text WHERE name = 'removals' AND EXISTS (SELECT FROM gone)
 )
 SELECT (SELECT yes FROM allowed), (SELECT count(*) FROM gone);
 
@@ -968,6 +976,9 @@ signals AS (
 tallied AS (
     INSERT INTO {schema}.tally (queue, state, jobs)
     SELECT queue, state, -1 FROM gone WHERE state IN ('done', 'dead', 'cancelled', 'rolled_back')
+),
+removed AS (
+    UPDATE {schema}.meta SET value = (value::bigint + 1)::text WHERE name = 'removals' AND EXISTS (SELECT FROM gone)
 )
 SELECT count(*) FROM gone;
 
@@ -1285,6 +1296,51 @@ SET LOCAL idle_in_transaction_session_timeout = '10s';
 SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL TimeZone = 'UTC';
 
+-- name: standing
+SELECT
+    (SELECT value::integer FROM {schema}.meta WHERE name = 'schema'),
+    (SELECT value::integer FROM {schema}.meta WHERE name = 'works_with'),
+    (SELECT value FROM {schema}.meta WHERE name = 'identity'),
+    (SELECT max(number) FROM {schema}.incarnation),
+    (SELECT value::bigint FROM {schema}.meta WHERE name = 'removals'),
+    (SELECT beats FROM {schema}.worker WHERE id = %(worker)s),
+    (SELECT max(id) FROM {schema}.job),
+    EXISTS (SELECT FROM {schema}.job WHERE id = %(known)s),
+    EXISTS (
+        SELECT FROM {schema}.job
+        WHERE id = %(settled)s AND fence = %(fence)s AND claim_id = %(claim_id)s AND state || '' = 'running'
+    ),
+    (
+        SELECT count(*) FROM {schema}.doubt WHERE incarnation = (SELECT max(number) FROM {schema}.incarnation)
+    );
+
+-- name: standing_removed
+-- Rows were removed on purpose: a worker that misses one does not take the store for an emptied one.
+UPDATE {schema}.meta SET value = (value::bigint + 1)::text WHERE name = 'removals';
+
+-- name: doubt
+INSERT INTO {schema}.doubt (incarnation, kind, evidence, worker, seen, found, at)
+SELECT max(number), %(kind)s, %(evidence)s, %(worker)s, %(seen)s, %(found)s,
+    coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8)
+FROM {schema}.incarnation
+ON CONFLICT DO NOTHING;
+
+-- name: doubts
+SELECT coalesce(json_agg(json_build_array(kind, evidence, seen, found, worker, at) ORDER BY at), '[]')::text
+FROM {schema}.doubt
+WHERE incarnation = (SELECT max(number) FROM {schema}.incarnation);
+
+-- name: accept
+WITH accepted AS (
+    INSERT INTO {schema}.incarnation (number, at, actor, note)
+    SELECT max(number) + 1, coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8), %(actor)s,
+        %(note)s
+    FROM {schema}.incarnation
+    HAVING max(number) = %(seen)s
+    RETURNING number
+)
+SELECT coalesce((SELECT number FROM accepted), (SELECT max(number) FROM {schema}.incarnation));
+
 -- name: schema_exists
 -- Not to_regclass(): that answers from a memory of this session, in which what another has just made is not there.
 SELECT EXISTS (
@@ -1325,6 +1381,40 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 -- Nobody may wait behind us for longer than this: a piece that does not get its lock is tried again.
 SELECT set_config('lock_timeout', '500ms', true), set_config('statement_timeout', '60s', true);
 
+-- name: migrate_shut
+-- Workers whose program is too old for the migration that begins cannot claim any more. They still settle.
+CREATE OR REPLACE FUNCTION {schema}.refuse_claim() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF (SELECT schema FROM {schema}.worker WHERE id = NEW.worker)
+        < (SELECT value::integer FROM {schema}.meta WHERE name = 'works_with')
+    THEN
+        RAISE EXCEPTION 'this program is too old for the schema of the store: upgrade it';
+    END IF;
+    RETURN NEW;
+END
+$$;
+CREATE OR REPLACE TRIGGER job_too_old BEFORE UPDATE OF state ON {schema}.job
+FOR EACH ROW WHEN (NEW.state = 'running' AND OLD.state <> 'running') EXECUTE FUNCTION {schema}.refuse_claim();
+
+-- name: migrate_running
+-- A lease that has run out is not waited for: a reaper of the new version finds it.
+SELECT coalesce(json_agg(json_build_array(name, jobs)), '[]')::text FROM (
+    SELECT worker.name, count(*) AS jobs
+    FROM {schema}.job AS job JOIN {schema}.worker AS worker ON worker.id = job.worker
+    WHERE job.state = 'running' AND worker.schema < %(works_with)s AND worker.gone_at IS NULL
+        AND job.lease_until > coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8)
+    GROUP BY worker.name
+) AS older;
+
+-- name: migrate_retire
+UPDATE {schema}.worker
+SET gone_at = coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8),
+    gone_cause = 'released: its program is too old for the schema'
+WHERE schema < %(works_with)s AND gone_at IS NULL;
+
+-- name: migrate_open
+DROP TRIGGER IF EXISTS job_too_old ON {schema}.job;
+
 -- name: migrate_progress
 SELECT pieces, after FROM {schema}.migration;
 
@@ -1340,6 +1430,13 @@ SELECT max(seq) FROM {schema}.job;
 
 -- name: migrate_end_journal
 SELECT max(seq) FROM {schema}.journal;
+
+-- name: missing
+SELECT coalesce(json_agg(wanted.name ORDER BY wanted.name), '[]')::text FROM unnest(%(tables)s::text[]) AS wanted (name)
+WHERE NOT EXISTS (
+    SELECT FROM pg_catalog.pg_class AS class JOIN pg_catalog.pg_namespace AS space ON space.oid = class.relnamespace
+    WHERE space.nspname = %(schema)s AND class.relname = wanted.name
+);
 
 -- name: check
 -- Jobs that run under a worker without a row.

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 from psycopg import errors
 
-from holdfast.clock import Clock, SystemClock, pause
+from holdfast.clock import Clock, SystemClock
+from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import (
     BeatAnswer,
@@ -35,7 +36,6 @@ from holdfast.errors import (
     StoreLost,
     StoreMissing,
     StoreReadOnly,
-    StoreUnavailable,
     WorkerGone,
 )
 from holdfast.points import point
@@ -51,10 +51,10 @@ from holdfast.stores.postgres.schedules import Schedules
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
 from holdfast.stores.postgres.workflows import Workflows
 from holdfast.stores.protocol import Added, Answer, Schema, duty_lost, schema_too_new
-from holdfast.stores.sql import Progress, load_migrations
+from holdfast.stores.sql import Migration, Progress, load_migrations, migrate_by, still_running, tables_of
 
 _MIGRATIONS = load_migrations("holdfast.stores.postgres")
-_MIGRATE_S = 60.0  # how long a piece of a migration is tried while others hold locks on its tables
+_TABLES = tables_of(_MIGRATIONS)
 _CLOCK_S = 5.0  # how long the difference to the server's clock is believed
 
 
@@ -354,6 +354,21 @@ class PostgresStore(Schedules, Workflows):
     def ping(self) -> None:
         self._db.run(lambda db: db.execute(self._db["ping"]))
 
+    def standing(self, worker_id: str, known: str | None, settled: Lease | None) -> Standing:
+        return codec.standing_from(
+            self._often.one("standing", {"worker": worker_id, "known": known, **codec.lease_token(settled)})
+        )
+
+    def doubt(self, doubt: Doubt) -> None:
+        values = msgspec.structs.asdict(doubt) | {"wall": self._wall()}
+        self._db.run(lambda db: db.execute(self._db["doubt"], values, prepare=False))
+
+    def doubts(self) -> list[Doubt]:
+        return [Doubt(*row) for row in codec.rows_from(self._db.one("doubts")[0])]
+
+    def accept(self, seen: int, actor: str, note: str | None) -> int:
+        return int(self._db.one("accept", {"seen": seen, "actor": actor, "note": note, "wall": self._wall()})[0])
+
     def schema(self) -> Schema:
         return self._db.run(self._schema)
 
@@ -361,22 +376,23 @@ class PostgresStore(Schedules, Workflows):
         found = self.schema()
         if found.found == 0 and not self._create:
             raise StoreMissing(f"there is no store at {self.url} (schema {self._db.options.schema})")
-        give_up_at = self._clock.lease() + _MIGRATE_S
-        while found.is_stale:
-            try:
-                if not self._db.run(self._migrates):
-                    break
-                point("migrate.between")
-                give_up_at = self._clock.lease() + _MIGRATE_S
-            except StoreUnavailable as error:  # somebody holds a lock on a table that this piece changes
-                if not isinstance(error.__cause__, errors.LockNotAvailable) or self._clock.lease() > give_up_at:
-                    raise
-                pause(0.25)
+        if found.is_stale:
+            migrate_by(
+                lambda: self._db.run(self._migrates),
+                lambda error: isinstance(error.__cause__, errors.LockNotAvailable),
+            )
         if found.is_too_new:
             raise schema_too_new(self.url, found)
         return found
 
+    def missing(self) -> list[str]:
+        return codec.names_from(
+            self._db.one("missing", {"schema": self._db.options.schema, "tables": list(_TABLES)})[0]
+        )
+
     def check(self) -> list[str]:
+        if gone := self.missing():
+            return [f"the table {self._db.options.schema}.{name} is missing" for name in gone]
         orphans = codec.rows_from(self._db.one("check")[0])
         return [f"job {job_id} runs under worker {worker}, which has no row" for job_id, worker in orphans]
 
@@ -431,6 +447,13 @@ class PostgresStore(Schedules, Workflows):
             progress = Progress()
             if len(migration.pieces) > 1 and (row := db.execute(self._db["migrate_progress"]).fetchone()) is not None:
                 progress = Progress(*row)
+            if migration.shuts_out and progress == Progress():
+                if found.works_with < migration.works_with:
+                    db.execute(self._db["migrate_shut"])
+                    versions = {"version": str(found.found), "works_with": str(migration.works_with)}
+                    db.execute(self._db["migrate"], versions)
+                    return True
+                self._let_older_workers_go(db, migration)
             piece = migration.pieces[progress.pieces]
             if piece.table is None:
                 with in_its_own_time(db):
@@ -445,10 +468,19 @@ class PostgresStore(Schedules, Workflows):
             if ended:
                 versions = {"version": str(migration.number), "works_with": str(migration.works_with)}
                 db.execute(self._db["migrate"], versions)
+                if migration.shuts_out:
+                    db.execute(self._db["migrate_open"])
             if len(migration.pieces) > 1:
                 values = {"number": migration.number, "pieces": progress.pieces, "after": progress.after}
                 db.execute(self._db["migrate_done" if ended else "migrate_on"], values)
         return True
+
+    def _let_older_workers_go(self, db: Cursor, migration: Migration) -> None:
+        """Raise `Waiting` while something runs under workers that are too old for the migration; then retire them."""
+        values = {"works_with": migration.works_with, **self._instants()}
+        if running := codec.counts_from(self._db.row(db.execute(self._db["migrate_running"], values))[0]):
+            raise still_running(migration, running)
+        db.execute(self._db["migrate_retire"], values)
 
     def _make_schema(self, db: Cursor) -> None:
         """Make the schema, unless somebody who may has made it for us."""

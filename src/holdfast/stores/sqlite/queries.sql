@@ -711,6 +711,47 @@ WHERE state = 'ready' AND queue = :queue AND priority = :priority
 ORDER BY run_at
 LIMIT 1;
 
+-- name: standing
+SELECT
+    (SELECT CAST(value AS INTEGER) FROM holdfast_meta WHERE name = 'schema'),
+    (SELECT CAST(value AS INTEGER) FROM holdfast_meta WHERE name = 'works_with'),
+    (SELECT value FROM holdfast_meta WHERE name = 'identity'),
+    (SELECT max(number) FROM holdfast_incarnation),
+    (SELECT CAST(value AS INTEGER) FROM holdfast_meta WHERE name = 'removals'),
+    (SELECT beats FROM holdfast_worker WHERE id = :worker),
+    (SELECT max(id) FROM holdfast_job),
+    EXISTS (SELECT 1 FROM holdfast_job WHERE id = :known),
+    EXISTS (
+        SELECT 1 FROM holdfast_job WHERE id = :settled AND fence = :fence AND claim_id = :claim_id AND state = 'running'
+    ),
+    (
+        SELECT count(*) FROM holdfast_doubt WHERE incarnation = (SELECT max(number) FROM holdfast_incarnation)
+    );
+
+-- name: standing_removed
+-- Rows were removed on purpose: a worker that misses one does not take the store for an emptied one.
+UPDATE holdfast_meta SET value = CAST(value AS INTEGER) + 1 WHERE name = 'removals';
+
+-- name: doubt
+INSERT INTO holdfast_doubt (incarnation, kind, evidence, worker, seen, found, at)
+SELECT max(number), :kind, :evidence, :worker, :seen, :found, :wall FROM holdfast_incarnation
+WHERE true
+ON CONFLICT DO NOTHING;
+
+-- name: doubts
+SELECT json_group_array(json_array(kind, evidence, seen, found, worker, at)) FROM (
+    SELECT * FROM holdfast_doubt
+    WHERE incarnation = (SELECT max(number) FROM holdfast_incarnation)
+    ORDER BY at
+);
+
+-- name: accept
+INSERT INTO holdfast_incarnation (number, at, actor, note)
+SELECT max(number) + 1, :wall, :actor, :note FROM holdfast_incarnation HAVING max(number) = :seen;
+
+-- name: accept_answer
+SELECT max(number) FROM holdfast_incarnation;
+
 -- name: schema
 SELECT (SELECT CAST(value AS INTEGER) FROM holdfast_meta WHERE name = 'schema'),
     (SELECT CAST(value AS INTEGER) FROM holdfast_meta WHERE name = 'works_with');
@@ -721,6 +762,33 @@ SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'holdfast_meta';
 -- name: migrate
 INSERT INTO holdfast_meta (name, value) VALUES ('schema', :version), ('works_with', :works_with)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: migrate_shut
+-- Workers whose program is too old for the migration that begins cannot claim any more. They still settle.
+CREATE TRIGGER IF NOT EXISTS holdfast_job_too_old BEFORE UPDATE OF state ON holdfast_job
+WHEN NEW.state = 'running' AND OLD.state <> 'running'
+    AND (SELECT schema FROM holdfast_worker WHERE id = NEW.worker)
+        < (SELECT CAST(value AS INTEGER) FROM holdfast_meta WHERE name = 'works_with')
+BEGIN
+    SELECT RAISE(ABORT, 'this program is too old for the schema of the store: upgrade it');
+END;
+
+-- name: migrate_running
+-- A lease that has run out is not waited for: a reaper of the new version finds it.
+SELECT json_group_array(json_array(name, jobs)) FROM (
+    SELECT worker.name, count(*) AS jobs
+    FROM holdfast_job AS job JOIN holdfast_worker AS worker ON worker.id = job.worker
+    WHERE job.state = 'running' AND worker.schema < :works_with AND worker.gone_at IS NULL
+        AND worker.boot_id = :boot_id AND job.lease_until > :lease
+    GROUP BY worker.name
+);
+
+-- name: migrate_retire
+UPDATE holdfast_worker SET gone_at = :wall, gone_cause = 'released: its program is too old for the schema'
+WHERE schema < :works_with AND gone_at IS NULL;
+
+-- name: migrate_open
+DROP TRIGGER IF EXISTS holdfast_job_too_old;
 
 -- name: migrate_progress
 SELECT pieces, after FROM holdfast_migration;
@@ -737,6 +805,9 @@ SELECT max(seq) FROM holdfast_job;
 
 -- name: migrate_end_journal
 SELECT max(seq) FROM holdfast_journal;
+
+-- name: missing
+SELECT json_group_array(name) FROM sqlite_schema WHERE type = 'table';
 
 -- name: check
 -- Jobs that run under a worker without a row.

@@ -9,7 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from holdfast.clock import Clock, SystemClock, pause
+from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import State
 from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import (
@@ -38,7 +41,7 @@ from holdfast.errors import (
 from holdfast.points import point
 from holdfast.stores import codec
 from holdfast.stores.protocol import Added, Answer, Schema, schema_too_new
-from holdfast.stores.sql import Progress, load_migrations
+from holdfast.stores.sql import Migration, Progress, load_migrations, migrate_by, still_running, tables_of
 from holdfast.stores.sqlite import batch, condition, liveness
 from holdfast.stores.sqlite.backup import backup
 from holdfast.stores.sqlite.batch import Q
@@ -50,6 +53,7 @@ from holdfast.stores.sqlite.transaction import SqliteTransaction
 from holdfast.stores.sqlite.workflows import Workflows
 
 _MIGRATIONS = load_migrations("holdfast.stores.sqlite")
+_TABLES = tables_of(_MIGRATIONS)
 
 
 class SqliteStore(Schedules, Workflows):
@@ -210,7 +214,8 @@ class SqliteStore(Schedules, Workflows):
             batch.check_duty(db, under)
             values = {"worker": worker_id, "wall": self._clock.wall(), "cause": cause}
             changed = db.execute(Q["retire"], values).rowcount == 1
-            db.execute(Q["retire_old"], {"wall": self._clock.wall()})
+            if db.execute(Q["retire_old"], {"wall": self._clock.wall()}).rowcount:
+                db.execute(Q["standing_removed"])
         liveness.drop(self._lock_path(worker_id))
         self._foreign.pop(worker_id, None)
         return changed
@@ -247,11 +252,14 @@ class SqliteStore(Schedules, Workflows):
             for state in states:
                 values = {"state": state.value, "before": before, "limit": limit - deleted}
                 deleted += batch.remove(db, db.execute(Q["purge"], values).fetchone()[0])
+            if deleted:
+                db.execute(Q["standing_removed"])
         return deleted
 
     def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
         values = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence}
         with self._db.writing() as db:
+            db.execute(Q["standing_removed"])
             return batch.remove(db, db.execute(Q["delete"], values).fetchone()[0]) == 1
 
     # ---------------------------------------------------------------------------------- the read side
@@ -337,6 +345,23 @@ class SqliteStore(Schedules, Workflows):
         with self._db.writing():
             pass  # the lock is all that is asked for; nothing is written, so nothing is synced
 
+    def standing(self, worker_id: str, known: str | None, settled: Lease | None) -> Standing:
+        values = {"worker": worker_id, "known": known, **codec.lease_token(settled)}
+        with self._db.reading() as db:
+            return codec.standing_from(db.execute(Q["standing"], values).fetchone())
+
+    def doubt(self, doubt: Doubt) -> None:
+        with self._db.writing() as db:
+            db.execute(Q["doubt"], msgspec.structs.asdict(doubt) | {"wall": self._clock.wall()})
+
+    def doubts(self) -> list[Doubt]:
+        return [Doubt(*row) for row in codec.rows_from(self._one("doubts"))]
+
+    def accept(self, seen: int, actor: str, note: str | None) -> int:
+        with self._db.writing() as db:
+            db.execute(Q["accept"], {"seen": seen, "actor": actor, "note": note, "wall": self._clock.wall()})
+            return int(db.execute(Q["accept_answer"]).fetchone()[0])
+
     def schema(self) -> Schema:
         with self._db.reading() as db:
             return self._schema(db)
@@ -345,13 +370,19 @@ class SqliteStore(Schedules, Workflows):
         found = self.schema()
         if found.found < found.wanted:
             self._use_wal()
-            while self._migrates():
-                point("migrate.between")
+            migrate_by(self._migrates)
         if found.is_too_new:
             raise schema_too_new(str(self._db.options.path), found)
         return found
 
+    def missing(self) -> list[str]:
+        with self._db.reading() as db:
+            there = codec.names_from(db.execute(Q["missing"]).fetchone()[0])
+        return [name for name in _TABLES if name not in there]
+
     def check(self) -> list[str]:
+        if gone := self.missing():
+            return [f"the table {name} is missing" for name in gone]
         return condition.damage(self._db)
 
     def condition(self) -> Condition:
@@ -439,6 +470,13 @@ class SqliteStore(Schedules, Workflows):
             progress = Progress()
             if len(migration.pieces) > 1 and (row := db.execute(Q["migrate_progress"]).fetchone()) is not None:
                 progress = Progress(*row)
+            if migration.shuts_out and progress == Progress():
+                if found.works_with < migration.works_with:
+                    db.execute(Q["migrate_shut"])
+                    versions = {"version": str(found.found), "works_with": str(migration.works_with)}
+                    db.execute(Q["migrate"], versions)
+                    return True
+                self._let_older_workers_go(db, migration)
             piece = migration.pieces[progress.pieces]
             if piece.table is None:
                 for statement in _statements(piece.script):
@@ -452,10 +490,19 @@ class SqliteStore(Schedules, Workflows):
             ended = progress.pieces == len(migration.pieces)
             if ended:
                 db.execute(Q["migrate"], {"version": str(migration.number), "works_with": str(migration.works_with)})
+                if migration.shuts_out:
+                    db.execute(Q["migrate_open"])
             if len(migration.pieces) > 1:
                 values = {"number": migration.number, "pieces": progress.pieces, "after": progress.after}
                 db.execute(Q["migrate_done" if ended else "migrate_on"], values)
         return True
+
+    def _let_older_workers_go(self, db: sqlite3.Connection, migration: Migration) -> None:
+        """Raise `Waiting` while something runs under workers that are too old for the migration; then retire them."""
+        values = {"works_with": migration.works_with, "lease": self._clock.lease(), "boot_id": self._clock.boot_id}
+        if running := codec.counts_from(db.execute(Q["migrate_running"], values).fetchone()[0]):
+            raise still_running(migration, running)
+        db.execute(Q["migrate_retire"], {"works_with": migration.works_with, "wall": self._clock.wall()})
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -1,0 +1,69 @@
+"""Is this still the store that we knew? What it says about itself, compared with what a worker has seen of it.
+
+A store has an identity, and counters that only rise: its incarnation, a worker's own beats, how often rows were
+removed. A job that is there stays until it is removed, and one whose ending was acknowledged does not run under the
+same claim again. A store that says otherwise was replaced, rewound or emptied.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["replaced", "rewound", "emptied"]
+Evidence = Literal[
+    "identity", "incarnation", "beats", "worker", "removals", "settled job", "known job", "truncate", "wal"
+]
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store says about itself, to one worker."""
+
+    schema: int
+    works_with: int  # the schema that a program must know at least
+    identity: str
+    incarnation: int
+    removals: int  # how often jobs or workers were removed
+    beats: int | None  # of the worker that asks; None: it has no row
+    newest: str | None  # a job that is there
+    known_is_there: bool  # the job that the worker has asked for
+    runs_again: bool  # the job whose settled lease the worker has named runs under that very lease
+    doubts: int  # that nobody has answered
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """One reason to believe that the store is not what it was, with what was seen before and what was found now."""
+
+    kind: Kind
+    evidence: Evidence
+    seen: str
+    found: str
+    worker: str = ""  # the name of the worker that noticed; empty: the store itself
+    at: float = 0.0
+
+
+def compare(before: Standing, beats: int, now: Standing) -> Doubt | None:
+    """Return what does not fit. `beats`: how many of the worker's beats the store has acknowledged.
+
+    A newer incarnation means that a person has looked and accepted what is there: nothing of before is compared.
+    """
+    if now.incarnation > before.incarnation:
+        return None
+    if now.identity != before.identity:
+        return Doubt("replaced", "identity", before.identity, now.identity)
+    if now.incarnation < before.incarnation:
+        return Doubt("rewound", "incarnation", str(before.incarnation), str(now.incarnation))
+    if now.removals < before.removals:
+        return Doubt("rewound", "removals", str(before.removals), str(now.removals))
+    if now.runs_again:
+        return Doubt("rewound", "settled job", "ended", "running")
+    if now.beats is not None and now.beats < beats:
+        return Doubt("rewound", "beats", str(beats), str(now.beats))
+    if now.removals > before.removals:  # a person or the retention has removed rows: those that are missing, perhaps
+        return None
+    if now.beats is None and before.beats is not None:
+        return Doubt("rewound", "worker", "enrolled", "missing")
+    if before.newest is not None and not now.known_is_there:
+        return Doubt("emptied", "known job", before.newest, "missing")
+    return None

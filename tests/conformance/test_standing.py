@@ -1,0 +1,77 @@
+"""standing, doubt, doubts, accept: by what a store is known, and what a person has accepted."""
+
+from holdfast.core.continuity import Doubt
+from holdfast.core.machine import State
+from holdfast.core.verdict import Succeeded
+from holdfast.stores.protocol import Store
+from holdfast.testing import FakeClock
+from tests.factory import add, enrol, job_in, settle, start
+
+REWOUND = Doubt("rewound", "beats", "12", "11", "w")
+
+
+def test_a_store_says_who_it_is_and_how_often_a_worker_has_beaten(store: Store) -> None:
+    worker = enrol(store)
+    before = store.standing(worker, None, None)
+    assert before.identity
+    assert (before.incarnation, before.beats, before.newest, before.doubts) == (1, 0, None, 0)
+    assert before.schema == store.schema().found
+    store.beat(worker, [])
+    now = store.standing(worker, None, None)
+    assert (now.identity, now.beats) == (before.identity, 1)
+    assert store.standing("nobody", None, None).beats is None
+
+
+def test_a_job_that_is_known_is_there_until_it_is_removed(store: Store) -> None:
+    job = job_in(store, State.DONE)
+    before = store.standing("", job.id, None)
+    assert (before.newest, before.known_is_there) == (job.id, True)
+    store.purge([State.DONE], 2e9)
+    now = store.standing("", job.id, None)
+    assert (now.newest, now.known_is_there) == (None, False)
+    assert now.removals > before.removals
+
+
+def test_a_job_that_is_deleted_counts_as_removed(store: Store) -> None:
+    job = add(store)
+    before = store.standing("", None, None).removals
+    assert store.delete(job.id, job.state, job.fence)
+    assert store.standing("", None, None).removals > before
+
+
+def test_a_purge_that_finds_nothing_removes_nothing(store: Store) -> None:
+    before = store.standing("", None, None).removals
+    store.purge([State.DONE], 2e9)
+    assert store.standing("", None, None).removals == before
+
+
+def test_a_job_runs_under_a_lease_until_it_is_settled(store: Store) -> None:
+    job = start(store)
+    assert store.standing("", None, job.lease).runs_again
+    settle(store, job, Succeeded())
+    assert not store.standing("", None, job.lease).runs_again
+
+
+def test_a_doubt_is_kept_once_until_a_person_accepts_the_store(store: Store, clock: FakeClock) -> None:
+    store.doubt(REWOUND)
+    store.doubt(REWOUND)
+    [doubt] = store.doubts()
+    assert (doubt.kind, doubt.evidence, doubt.seen, doubt.found, doubt.worker) == ("rewound", "beats", "12", "11", "w")
+    assert doubt.at == clock.wall()
+    assert store.standing("", None, None).doubts == 1
+    assert store.accept(1, "ann", "looked") == 2
+    assert store.doubts() == []
+    now = store.standing("", None, None)
+    assert (now.incarnation, now.doubts) == (2, 0)
+
+
+def test_accepting_twice_by_mistake_begins_one_incarnation(store: Store) -> None:
+    assert store.accept(1, "ann", "looked") == 2
+    assert store.accept(1, "ann", "looked") == 2
+    store.doubt(REWOUND)
+    assert store.accept(1, "ann", "too late") == 2
+    assert len(store.doubts()) == 1
+
+
+def test_no_table_is_missing(store: Store) -> None:
+    assert store.missing() == []

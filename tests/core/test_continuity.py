@@ -1,0 +1,71 @@
+"""What a worker takes for a store that was replaced, rewound or emptied, and what not."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.core.continuity import Standing, compare
+
+BEFORE = Standing(
+    schema=1,
+    works_with=1,
+    identity="store",
+    incarnation=3,
+    removals=7,
+    beats=10,
+    newest="job",
+    known_is_there=True,
+    runs_again=False,
+    doubts=0,
+)
+
+
+def found(beats: int = 12, **changed: Any) -> tuple[str, str] | None:
+    doubt = compare(BEFORE, beats, replace(BEFORE, **{"beats": beats, **changed}))
+    return (doubt.kind, doubt.evidence) if doubt is not None else None
+
+
+def test_a_store_that_went_on_is_what_it_was() -> None:
+    assert found() is None
+    assert found(beats=12, newest="another", removals=8) is None
+    assert found(doubts=1) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "doubt"),
+    [
+        ({"identity": "other"}, ("replaced", "identity")),
+        ({"incarnation": 2}, ("rewound", "incarnation")),
+        ({"removals": 6}, ("rewound", "removals")),
+        ({"runs_again": True}, ("rewound", "settled job")),
+        ({"known_is_there": False}, ("emptied", "known job")),
+    ],
+)
+def test_each_sign_is_noticed(changed: dict[str, Any], doubt: tuple[str, str]) -> None:
+    assert found(**changed) == doubt
+
+
+def test_a_beat_that_was_acknowledged_and_is_not_there_is_noticed() -> None:
+    doubt = compare(BEFORE, 12, replace(BEFORE, beats=11))
+    assert doubt is not None
+    assert (doubt.kind, doubt.evidence, doubt.seen, doubt.found) == ("rewound", "beats", "12", "11")
+
+
+def test_a_beat_whose_answer_was_lost_is_no_sign() -> None:
+    assert compare(BEFORE, 12, replace(BEFORE, beats=13)) is None
+
+
+def test_a_row_that_is_missing_is_a_sign_unless_rows_were_removed() -> None:
+    for missing in ({"beats": None}, {"known_is_there": False}):
+        assert compare(BEFORE, 10, replace(BEFORE, **missing)) is not None
+        assert compare(BEFORE, 10, replace(BEFORE, **missing, removals=8)) is None
+
+
+def test_an_empty_store_that_stays_empty_is_what_it_was() -> None:
+    empty = replace(BEFORE, newest=None, known_is_there=False)
+    assert compare(empty, 10, empty) is None
+
+
+def test_what_a_person_has_accepted_is_not_doubted() -> None:
+    assert found(incarnation=4, identity="other", beats=0, known_is_there=False) is None

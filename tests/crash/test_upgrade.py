@@ -1,0 +1,40 @@
+"""A worker that runs while a newer program changes the schema (issue 11, number 44)."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.machine import State
+from tests.crash.world import World, on_every_store, until
+
+pytestmark = pytest.mark.slow  # a beat of the worker has to pass
+
+TABLE = {"sqlite": "holdfast_meta", "postgres": "meta"}
+
+
+@on_every_store
+def test_a_worker_goes_on_and_says_so_when_the_newer_schema_only_has_more_in_it(world: World) -> None:
+    worker = world.worker("w").until_ready()
+    with world.connect() as db:
+        db.execute(f"UPDATE {TABLE[world.kind]} SET value = '98' WHERE name = 'schema'")
+    db.close()
+    until(lambda: worker.said("the store has schema 98 now"), "it says so")
+    job = world.tasks.quick.enqueue().id
+    world.until_state(job, "done")
+
+
+@on_every_store
+def test_a_worker_that_is_too_old_finishes_what_it_runs_and_leaves_with_exit_code_4(world: World) -> None:
+    worker = world.worker("w", processes=2).until_ready(2)
+    job = world.tasks.wait.enqueue().id
+    world.until_started(job)
+    with world.connect() as db:
+        db.execute(f"UPDATE {TABLE[world.kind]} SET value = '99' WHERE name IN ('schema', 'works_with')")
+    db.close()
+    until(lambda: worker.log.read_text().count("this worker finishes what it runs, and leaves") == 2, "both notice")
+    late = world.tasks.quick.enqueue().id
+    world.go()
+    assert worker.wait() == 4
+    assert world.row(job).state is State.DONE
+    assert world.row(late).attempt == 0, "nothing new is claimed"
+    assert worker.members() == []

@@ -1,0 +1,186 @@
+"""P14: a store that was replaced, rewound or emptied under a worker is noticed, and nothing is claimed until a person
+has accepted it."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast import App
+from holdfast.core.continuity import Doubt
+from holdfast.core.machine import State
+from tests.worker.house import House, until
+
+BEAT_S = 0.2
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def house(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    monkeypatch.setattr("holdfast.worker.runner.pause", lambda _: None)  # the sweep's second look
+    house = House(App(f"sqlite:///{file}"))
+    yield house
+    house.close()
+
+
+@pytest.fixture
+def postgres_house(postgres: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    monkeypatch.setattr("holdfast.worker.runner.pause", lambda _: None)
+    house = House(App(postgres))
+    yield house
+    house.close()
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a live file as people restore one in place: the path, the inode and all connections stay."""
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target, timeout=30)) as new:
+        old.backup(new)
+
+
+def add_task(house: House) -> Any:
+    @house.app.task(name="t", lease_s=3 * BEAT_S)
+    def task() -> None: ...
+
+    return task
+
+
+def kinds(house: House) -> list[tuple[str, str]]:
+    return [(doubt.kind, doubt.evidence) for doubt in house.store.doubts()]
+
+
+def accept(house: House) -> None:
+    house.store.accept(house.store.standing("", None, None).incarnation, "ann", "looked")
+
+
+def test_a_file_that_was_restored_from_a_backup_is_noticed_and_not_worked_on_until_accepted(
+    house: House, file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = add_task(house)
+    runner = house.start(reaper=False)
+    until(lambda: house.store.standing(runner.worker_id, None, None).beats, "it beats")
+    old = task.enqueue()
+    house.until_state(old.id, "done")
+    copy(file, tmp_path / "backup.db")
+    lost = task.enqueue()
+    house.until_state(lost.id, "done")
+    beats = house.store.standing(runner.worker_id, None, None).beats
+    until(lambda: house.store.standing(runner.worker_id, None, None).beats >= beats + 2, "it beats on")
+    with caplog.at_level(logging.ERROR, "holdfast.worker"):
+        copy(tmp_path / "backup.db", file)
+        until(lambda: kinds(house), "the worker notices")
+    assert {kind for kind, _ in kinds(house)} == {"rewound"}
+    assert "the store was rewound" in caplog.text
+    assert "holdfast db accept --by NAME --note TEXT" in caplog.text
+    claims = house.store.calls["claim"]
+    waiting = task.enqueue()
+    beats = house.store.calls["beat"]
+    until(lambda: house.store.calls["beat"] > beats + 3, "it beats on")
+    assert house.row(waiting.id).state is State.READY
+    assert house.store.calls["claim"] <= claims + 1  # one may have been on its way
+    accept(house)
+    house.until_state(waiting.id, "done")
+    assert kinds(house) == []
+
+
+def test_a_job_that_runs_while_the_doubt_arises_is_settled(house: House, file: Path, tmp_path: Path) -> None:
+    go, begun = threading.Event(), threading.Event()
+
+    @house.app.task(name="slow", lease_s=3 * BEAT_S)
+    def slow() -> str:
+        begun.set()
+        assert go.wait(30)
+        return "fine"
+
+    house.start(reaper=False)
+    job = slow.enqueue()
+    assert begun.wait(30)
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        db.execute("UPDATE holdfast_worker SET beats = -5")
+    until(lambda: ("rewound", "beats") in kinds(house), "the worker notices")
+    go.set()
+    assert house.until_state(job.id, "done").result == '"fine"'
+
+
+def test_jobs_that_were_deleted_by_hand_are_missed(house: House, file: Path) -> None:
+    task = add_task(house)
+    task.using(run_after=3600).enqueue()
+    runner = house.start(reaper=False)
+    until(lambda: house.store.standing(runner.worker_id, None, None).beats > 2, "it beats")
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        db.execute("DELETE FROM holdfast_job")
+    until(lambda: kinds(house) == [("emptied", "known job")], "the worker notices")
+
+
+def test_jobs_that_were_purged_are_not_missed(house: House) -> None:
+    task = add_task(house)
+    runner = house.start(reaper=False)
+    house.until_state(task.enqueue().id, "done")
+    until(lambda: house.store.standing(runner.worker_id, None, None).beats > 2, "it beats")
+    assert house.store.purge([State.DONE], 2e9) == 1
+    beats = house.store.standing(runner.worker_id, None, None).beats
+    until(lambda: house.store.standing(runner.worker_id, None, None).beats > beats + 3, "it beats on")
+    assert kinds(house) == []
+
+
+def test_a_store_without_the_workers_row_is_a_rewound_one(house: House, file: Path) -> None:
+    add_task(house)
+    runner = house.start(reaper=False)
+    first = runner.worker_id
+    until(lambda: house.store.standing(first, None, None).beats, "it beats")
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        db.execute("DELETE FROM holdfast_worker")
+    until(lambda: runner.worker_id != first, "it enrols again")
+    until(lambda: kinds(house) == [("rewound", "worker")], "the worker notices")
+
+
+def test_a_worker_that_starts_in_doubt_claims_nothing(house: House) -> None:
+    task = add_task(house)
+    house.store.doubt(Doubt("emptied", "truncate", "job", "ann"))
+    job = task.enqueue()
+    house.start(reaper=False)
+    beats = house.store.calls["beat"]
+    until(lambda: house.store.calls["beat"] > beats + 2, "it beats")
+    assert house.row(job.id).state is State.READY
+    accept(house)
+    house.until_state(job.id, "done")
+
+
+def test_a_table_that_was_truncated_is_noticed_by_the_server_itself(postgres_house: House, postgres: str) -> None:
+    house = postgres_house
+    task = add_task(house)
+    house.start(reaper=False)
+    house.until_state(task.enqueue().id, "done")
+    with psycopg.connect(postgres, autocommit=True) as db:
+        db.execute("TRUNCATE holdfast.job")
+    assert ("emptied", "truncate") in kinds(house)
+    until(lambda: house.store.standing("", None, None).doubts, "it is known")
+    beats = house.store.calls["beat"]
+    until(lambda: house.store.calls["beat"] > beats + 2, "it beats")
+    job = task.enqueue()
+    beats = house.store.calls["beat"]
+    until(lambda: house.store.calls["beat"] > beats + 3, "it beats on")
+    assert house.row(job.id).state is State.READY
+    accept(house)
+    house.until_state(job.id, "done")
+
+
+def test_rows_that_were_set_back_on_the_server_are_noticed(postgres_house: House, postgres: str) -> None:
+    house = postgres_house
+    add_task(house)
+    runner = house.start(reaper=False)
+    until(lambda: house.store.standing(runner.worker_id, None, None).beats > 2, "it beats")
+    with psycopg.connect(postgres, autocommit=True) as db:
+        db.execute("UPDATE holdfast.worker SET beats = 1")
+    until(lambda: kinds(house) == [("rewound", "beats")], "the worker notices")
