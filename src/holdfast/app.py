@@ -309,18 +309,24 @@ class App(Declares, Verbs):
     def reap(self, *, grace_s: float = 0.0) -> Report:
         """Find attempts whose worker is lost, decide what becomes of their jobs, and report. Safe to run anywhere.
 
-        It looks twice, a moment apart, so that a worker that was only held up comes first.
+        It looks twice, a moment apart, so that a worker that was only held up comes first. Hooks and alerts are told
+        what it found.
         """
+        from holdfast.alerts.teller import tell_once
         from holdfast.reaper import reap
 
-        return reap(self.store, self.clock, hooks=self.hooks, grace_s=grace_s)
+        store = self.store
+        since = store.now().wall
+        report = reap(store, self.clock, hooks=self.hooks, grace_s=grace_s)
+        tell_once(store, self.clock, self.alerts, name="reap", since=since)
+        return report
 
     def tick(self, budget_s: float = 25.0, *, queues: Iterable[str] = (), slots: int = 20) -> TickReport:
         """Sweep up what dead workers left, then claim and run what is due, all within `budget_s` seconds.
 
         For serverless functions, cron jobs and requests: it returns early when nothing is left to do, and gives back
         what it cannot finish in time; a started job with on_crash="hold" is held instead. A handler that does not react
-        to being stopped is left to its lease.
+        to being stopped is left to its lease. Hooks and alerts are told what it found.
         """
         from holdfast.worker.options import WorkerOptions
         from holdfast.worker.tick import tick

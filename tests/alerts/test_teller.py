@@ -13,13 +13,14 @@ from holdfast.alerts import Alert, teller
 from holdfast.alerts.channels import Channel, LogChannel, Sent
 from holdfast.alerts.messages import Message, a_test
 from holdfast.alerts.rules import KINDS, AlertKind, Given, Limits
-from holdfast.alerts.teller import LOOK_S, TRIES, TTL_S, WAITING_MAX, Outbox, Teller
+from holdfast.alerts.teller import LOOK_S, TRIES, TTL_S, WAITING_MAX, Outbox, Teller, tell_once
 from holdfast.clock import SystemClock
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.errors import StoreUnavailable
 from holdfast.insight import look_back, zombies_view
+from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from tests.alerts.waiting import FOR_EVER_S, PATIENCE_S, until
@@ -95,6 +96,61 @@ def test_what_is_held_and_dead_is_told_with_its_reason_and_its_end(store: Store,
     assert told.look() == [("held", "over", "charge")]
     assert look_all(clock, told, s=600) == [("dead", "over", "mail")]
     assert told.ear.urls == {store.url}
+
+
+def senders() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "holdfast-alert"}
+
+
+def test_a_program_that_does_not_stay_tells_what_happened_while_it_ran(store: Store, clock: FakeClock) -> None:
+    """As a scan from cron: each run tells its own finds as news, also when the last run told of the same task."""
+    before = senders()
+    hold(store)
+    clock.advance(1.0)
+    for _ in range(2):
+        ear, since = Ear(), clock.wall()
+        found = hold(store)
+        tell_once(store, clock, [alert(ear)], name="scan", since=since)
+        [message] = ear.heard
+        assert (message.kind, message.status, [job["id"] for job in message.jobs]) == ("held", "new", [found])
+        clock.advance(5.0)
+    ear = Ear()
+    tell_once(store, clock, [alert(ear)], name="scan", since=clock.wall())
+    assert ear.heard == []
+    until(lambda: senders() <= before)  # no thread stays behind
+
+
+def test_a_program_that_does_not_stay_leaves_the_telling_to_one_that_does(
+    store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teller, "TURN_S", 0.0)
+    resident, ear = Told(store, clock), Ear()
+    resident.look()
+    since = clock.wall()
+    hold(store)
+    tell_once(store, clock, [alert(ear)], name="scan", since=since)
+    assert ear.heard == []
+    assert resident.look() == [("held", "new", "charge")]
+
+
+def test_a_channel_that_is_too_slow_for_a_short_program_goes_on_without_it(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, answer = MemoryStore(clock=clock), threading.Event()
+
+    class Slow(Ear):
+        def send(self, message: Message, url: str) -> Sent:
+            assert answer.wait(FOR_EVER_S)
+            return super().send(message, url)
+
+    ear = Slow()
+    hold(store)
+    try:
+        tell_once(store, clock, [alert(ear)], name="tick", since=clock.wall(), timeout_s=0.05)
+        assert "ear: 1 alerts are not told in time" in caplog.text
+    finally:
+        answer.set()
+    until(lambda: len(ear.heard) == 1)
 
 
 def test_what_a_person_did_is_nothing_to_tell(store: Store, clock: FakeClock) -> None:

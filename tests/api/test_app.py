@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -446,6 +447,18 @@ def test_reap_settles_what_a_dead_worker_left_and_tells_the_hooks(app: App, add:
     report = app.reap()
     assert (report.recovered, job.refresh().state) == (1, "ready")
     assert [event["id"] for event in told] == [job.id, job.id]
+
+
+def test_reap_tells_alerts_of_a_job_that_is_held(app: App, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    app.alert(command=["sh", "-c", f"cat > {told}"])
+    charge = app.task(name="charge", on_crash="hold")(lambda: None)
+    job = charge.enqueue()
+    [row] = claim(app.store, tasks=["charge"])
+    app.store.retire(str(row.worker), "exit: killed")
+    assert app.reap().recovered == 1
+    message = json.loads(told.read_text())
+    assert (message["kind"], message["task"], message["jobs"][0]["id"]) == ("held", "charge", job.id)
 
 
 # ------------------------------------------------------------------------------------- opening, closing

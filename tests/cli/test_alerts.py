@@ -21,7 +21,7 @@ from holdfast.core.machine import State
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.alerts.receiver import Receiver, receiving
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, lose
 from tests.factory import job_in
 
 SECRET = "s3cret-s3cret"
@@ -74,7 +74,7 @@ def test_a_test_goes_through_the_channels_of_an_app_and_opens_no_store(
     shown = run("alerts", "test", "alerted:app").stdout
     assert "log" in shown
     assert "answered 204" in shown
-    assert receiver.told[0]["store"] == "sqlite:///none.db"
+    assert receiver.told[0]["store"] == f"sqlite:///{folder}/none.db"
     assert [path.name for path in folder.iterdir() if path.suffix == ".db"] == []
     monkeypatch.delitem(sys.modules, "alerted")
 
@@ -146,6 +146,59 @@ def test_the_reaper_tells_by_its_own_options_and_keeps_secrets_to_itself(tmp_pat
     text = (tmp_path / "log").read_text()
     assert f"alert: held: job {job.id} (charge) is held" in text
     assert not [secret for secret in (SECRET, "t0ken") if secret in text + told.read_text()]
+
+
+HOOKED = """
+from pathlib import Path
+from holdfast import App
+
+app = App("sqlite:///jobs.db")
+app.alert(command=["sh", "-c", "cat > told"], on=["held"])
+
+@app.on("held")
+def on_held(event):
+    Path("hooked").write_text(event["id"])
+"""
+
+
+def test_a_scan_tells_by_its_own_options(run: Run, store: Store, folder: Path, receiver: Receiver) -> None:
+    told = folder / "told"
+    held, _ = lose(store, task="charge", on_crash="hold"), lose(store, task="once", on_crash="fail")
+    options = ["--alert-webhook", receiver.url, "--alert-private", "--alert-on", "held,dead", "--alert-log"]
+    run("scan", *options, "--alert-command", f"sh -c 'cat > {told}'")
+    assert (receiver.requests, told.exists()) == ([], False), "nothing was changed, and nothing is told"
+    shown = run("scan", "--fix", *options)
+    assert sorted(message["kind"] for message in receiver.told) == ["dead", "held"]
+    assert f"alert: held: job {held.id} (charge) is held" in shown.stderr
+    run("scan", "--fix", *options)
+    assert len(receiver.requests) == 2, "what the scan before found is not told again"
+
+
+def test_a_scan_with_an_app_tells_its_hooks_and_alerts(
+    run: Run, store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "hooked_scan.py").write_text(HOOKED)
+    job = lose(store, on_crash="hold")
+    monkeypatch.syspath_prepend(folder)
+    run("scan", "hooked_scan:app", "--fix")
+    assert (folder / "hooked").read_text() == job.id
+    assert json.loads((folder / "told").read_text())["kind"] == "held"
+
+
+@pytest.mark.slow  # a real process that starts and stops
+def test_a_reaper_with_an_app_tells_its_hooks_and_alerts(store: Store, folder: Path) -> None:
+    (folder / "jobs.py").write_text(HOOKED)
+    job = lose(store, on_crash="hold")
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([sys.executable, "-m", "holdfast", "reaper", "jobs:app"], cwd=folder, stderr=log)
+        try:
+            until(lambda: (folder / "hooked").exists() and (folder / "told").exists(), "both were told")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            process.wait()
+    assert (folder / "hooked").read_text() == job.id
 
 
 PROGRAM = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -166,3 +167,19 @@ def test_it_can_be_awaited(app: App) -> None:
     report = asyncio.run(app.aio.tick(budget_s=5))
     assert report.settled == 1
     assert job.result(timeout=0) == 42
+
+
+def test_a_job_that_tick_gave_up_is_told_to_hooks_and_alerts(app: App, tmp_path: Path) -> None:
+    told, heard = tmp_path / "told", []
+    app.alert(command=["sh", "-c", f"cat > {told}"], on=["dead"])
+    app.on("dead", heard.append)
+
+    @app.task(retry=Retry(attempts_max=1))
+    def fail() -> None:
+        raise ValueError("no luck")
+
+    job = fail.enqueue()
+    assert app.tick(budget_s=60).finished
+    assert [event["id"] for event in heard] == [job.id]
+    message = json.loads(told.read_text())
+    assert (message["kind"], message["status"], message["jobs"][0]["id"]) == ("dead", "new", job.id)

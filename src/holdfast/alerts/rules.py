@@ -238,6 +238,11 @@ class Incidents:
         """Take as told what was to be found `then`: somebody else was there to tell it."""
         self.update([line for line in lines if line.at <= then], then, lambda _: True)
 
+    def skip(self, lines: Sequence[Line]) -> None:
+        """Take these lines as told, and no incident as open: the next one of their kind is told as new."""
+        for told in self._told.values():
+            told |= {line.seq for line in lines}
+
     def update(self, lines: Sequence[Line], now: float, is_held: Callable[[str], bool]) -> list[Message]:
         """Return what is to be told now. `is_held` says whether a task still has held jobs.
 

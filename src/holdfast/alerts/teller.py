@@ -6,10 +6,14 @@ what that one must have found. What happened around the change may be told twice
 because a channel failed, dies with it.
 
 Looking has a thread of its own, and so has each channel: recovery waits for none of them.
+
+A program that does not stay, such as `holdfast scan` or `app.tick()`, tells once what happened while it ran, unless one
+that stays has the duty. It gives the duty back before it sends: the next such program must not wait for it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -20,7 +24,7 @@ from holdfast.alerts import Alert, fingerprint
 from holdfast.alerts.channels import Channel
 from holdfast.alerts.messages import Message
 from holdfast.alerts.rules import Incidents, Line
-from holdfast.clock import Clock
+from holdfast.clock import Clock, pause
 from holdfast.core.calls import death_of
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Filter
@@ -38,6 +42,8 @@ TTL_S = 15.0  # of the duty
 OVERLAP_S = 60.0  # a line may become visible so long after the instant that it bears
 WAITING_MAX = 100  # messages that wait for a slow channel
 TRIES = 4
+TURN_S = 1.0  # how long a program that does not stay waits for others of its kind to give the duty back,
+TURNS = 20  # and how often it asks meanwhile
 PAUSE_S = 1.0  # before the second try; then four times as long each
 LEAVE_S = 5.0  # how long the end waits for the store, and for the channels
 EVENTS = 2_000
@@ -100,10 +106,32 @@ class Teller:
         if duty.term != self._term:
             self._begin(lines)
             self._term, self._stood_by_at = duty.term, None
+        self._update(lines, now)
+
+    def _update(self, lines: Sequence[Line], now: float) -> None:
         for alert, incidents in zip(self._alerts, self._incidents, strict=True):
             for message in incidents.update(lines, now, self._is_held):
                 for channel in alert.channels:
                     self._outboxes[channel].put(message)
+
+    def once(self, since: float, timeout_s: float) -> None:
+        """Tell what happened since that wall time, as news, and end within about `timeout_s`.
+
+        Raises `StoreError` when the store does. If somebody else keeps the duty, that one tells it.
+        """
+        if not self._store.journal(kinds=KINDS, since=since, limit=1):
+            return
+        give_up_at = self._clock.lease() + timeout_s
+        if self._takes_turn():
+            now = self._store.now().wall
+            lines = self._book.read(now, self._span_s)
+            self._incidents = [Incidents(alert.on, alert.limits) for alert in self._alerts]
+            for incidents in self._incidents:
+                incidents.skip([line for line in lines if line.at < since])
+            self._update(lines, now)
+            self._post.resign()
+        for outbox in self._outboxes.values():
+            outbox.leave(max(0.0, give_up_at - self._clock.lease()))
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until every message was sent or given up; False when the time was up first."""
@@ -116,6 +144,15 @@ class Teller:
             then = self._stood_by_at - TTL_S - 2 * self._interval_s
             for incidents in self._incidents:
                 incidents.assume(lines, then)
+
+    def _takes_turn(self) -> bool:
+        """Take the duty; wait a little while another program that does not stay has it."""
+        for left in reversed(range(TURNS)):
+            if self._post.duty() is not None:
+                return True
+            if left:
+                pause(TURN_S / TURNS)
+        return False
 
     def _is_held(self, task: str) -> bool:
         return bool(self._store.find(Filter(states=(State.HELD,), task=task, limit=1)))
@@ -136,6 +173,18 @@ class Teller:
             self.look()
         except Exception as error:
             log.warning("alerts: the last look failed: %s", error)
+
+
+def tell_once(
+    store: Store, clock: Clock, alerts: Sequence[Alert], *, name: str, since: float, timeout_s: float = LEAVE_S
+) -> None:
+    """Tell what happened since that wall time, for a program that does not stay. A store that fails is only logged."""
+    if not alerts:
+        return
+    try:
+        Teller(store, clock, alerts, name=name).once(since, timeout_s)
+    except HoldfastError as error:
+        log.error("alerts are not told: %s", error)
 
 
 class Book:
@@ -204,7 +253,7 @@ class Outbox:
         self._channel = channel
         self._clock = clock
         self._url = url
-        self._messages: queue.Queue[Message] = queue.Queue(WAITING_MAX)
+        self._messages: queue.Queue[Message | None] = queue.Queue(WAITING_MAX)  # None: no more will come
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._complained: set[tuple[str, str]] = set()  # incidents of which it was said that they are not told
@@ -236,9 +285,16 @@ class Outbox:
             self._channel.close()
             self.flush(1.0)
 
+    def leave(self, timeout_s: float) -> None:
+        """Wait a little for what is left. Then the thread sends the rest, once, and ends; the channel stays usable."""
+        if not self.flush(timeout_s):
+            log.error("%s: %d alerts are not told in time", self._channel.name, self._messages.unfinished_tasks)
+        self.hurry()
+        with contextlib.suppress(queue.Full):
+            self._messages.put_nowait(None)
+
     def _serve(self) -> None:
-        while True:
-            message = self._messages.get()
+        while (message := self._messages.get()) is not None:
             try:
                 self._send(message)
             except Exception as error:

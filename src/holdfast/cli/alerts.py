@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import click
@@ -117,6 +118,24 @@ def alerts_of(given: dict[str, Any]) -> tuple[Alert, ...]:
         limits=cast("Given", dict(given["alert_limit"])),
     )
     return (told,)
+
+
+@contextmanager
+def telling_shown() -> Iterator[None]:
+    """Show on stderr what alerts and hooks log, in a command that shows its log only with -v."""
+    if settings().verbosity > 0:
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    loggers = [logging.getLogger(name) for name in ("holdfast.alerts", "holdfast.hooks")]
+    for each in loggers:
+        each.addHandler(handler)
+    try:
+        yield
+    finally:
+        for each in loggers:
+            each.removeHandler(handler)
 
 
 @click.group(

@@ -10,7 +10,7 @@ import click
 from holdfast import insight
 from holdfast.cli.base import Command, is_quiet, say, settings, show_log
 from holdfast.cli.exits import Exit, code_of
-from holdfast.cli.loading import import_options, named_app, open_existing
+from holdfast.cli.loading import import_options, open_existing, own_app
 from holdfast.cli.screen import bold, paragraph, show_json, styled
 from holdfast.cli.types import json_option
 from holdfast.clock import SystemClock
@@ -59,9 +59,7 @@ def _examine(ref: str | None) -> tuple[list[Finding], Exit]:
     """Collect findings, as far as the store lets us; say how to exit if it stopped us."""
     from holdfast.insight.diagnosis import diagnose
 
-    app = named_app(ref) if ref is not None else None
-    if app is not None:
-        settings().db_given = app.url
+    app = own_app(ref)
     found: list[Finding] = []
     try:
         store = open_existing()

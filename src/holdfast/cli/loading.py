@@ -80,9 +80,7 @@ def opened_app(ref: str | None = None) -> Iterator[App]:
 
     With `ref`, `module:name`, it is the user's own app on its own store, unless a flag said otherwise.
     """
-    own = None if ref is None else named_app(ref)
-    if own is not None:
-        settings().db_given = own.url
+    own = own_app(ref)
     with opened_store():
         pass  # it is there, and fits
     with own or App(settings().db, migrate=False) as app:
@@ -127,6 +125,15 @@ def _note(name: str) -> Callable[[click.Context, click.Parameter, tuple[str, ...
 def named_app(ref: str) -> App:
     """Import the App that a command was given, on the store that a flag names, with the modules of `import_options`."""
     return load_app(ref, settings().db_given, wanted_modules())
+
+
+def own_app(ref: str | None) -> App | None:
+    """Import the App that a command was given, if any; its store is then the one that the command opens."""
+    if ref is None:
+        return None
+    app = named_app(ref)
+    settings().db_given = app.url
+    return app
 
 
 def wanted_modules() -> tuple[str, ...]:

@@ -12,8 +12,8 @@ import click
 
 from holdfast.cli.alerts import alert_options, alerts_of
 from holdfast.cli.base import LOG_FORMAT, Command, say
-from holdfast.cli.loading import opened_store
-from holdfast.cli.types import Duration
+from holdfast.cli.loading import import_options, opened_store, own_app
+from holdfast.cli.types import Duration, Text
 from holdfast.clock import SystemClock
 
 PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
@@ -25,10 +25,11 @@ PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
     holdfast reaper
     holdfast reaper --interval 5 --grace 10
     holdfast --db sqlite:///jobs.db reaper --name reaper-2
-    holdfast reaper --keep 7d --keep-dead 90d
+    holdfast reaper jobs:app --keep 7d --keep-dead 90d
     holdfast reaper --alert-webhook https://hooks.example.org/jobs
     """,
 )
+@click.argument("app", metavar="[APP]", required=False, type=Text())
 @click.option("--grace", type=Duration(), default=0.0, metavar="TIME", help="Be patient so long after a lease's end.")
 @click.option(
     "--interval", type=Duration(), default="500ms", metavar="TIME", show_default=True, help="Look at least so often."
@@ -41,9 +42,16 @@ PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
     help="Delete done, cancelled and rolled back jobs so long after their end.",
 )
 @click.option("--keep-dead", type=Duration(), metavar="TIME", help="Delete dead jobs so long after their end.")
+@import_options
 @alert_options
 def reaper(
-    grace: float, interval: float, name: str | None, keep: float | None, keep_dead: float | None, **given: Any
+    app: str | None,
+    grace: float,
+    interval: float,
+    name: str | None,
+    keep: float | None,
+    keep_dead: float | None,
+    **given: Any,
 ) -> None:
     """Recover jobs whose worker died, until told to stop.
 
@@ -51,6 +59,8 @@ def reaper(
     replicas may run: one is active under a duty, the others take over when it dies. SIGTERM gives the duty back.
     Alerts are told by one of them, too, wherever in the fleet it happened. With --keep one of them deletes jobs that
     ended long ago; otherwise they are kept for ever.
+
+    With APP (module:name, on its own store unless --db says otherwise) the app's hooks and alerts are told, too.
     """
     from holdfast.alerts.teller import Teller
     from holdfast.core.retention import Retention
@@ -60,13 +70,15 @@ def reaper(
 
     if not 0.05 <= interval <= 3600:
         raise click.BadParameter("must be between 50ms and 1h", param_hint="--interval")
-    alerts = alerts_of(given)
+    found, alerts = own_app(app), alerts_of(given)
+    if found is not None:
+        alerts = (*found.alerts, *alerts)
     retention = Retention.declare({"done": keep, "cancelled": keep, "rolled_back": keep, "dead": keep_dead})
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     with opened_store() as store:
         stop, clock = _stopped_by_signals(), SystemClock()
         who = name or f"{socket.gethostname()}:{os.getpid()}"
-        hooks = Hooks()
+        hooks = found.hooks if found is not None else Hooks()
         pruner = Pruner(store, clock, retention, hooks=hooks, name=who, interval_s=PRUNE_EVERY * interval)
         with Teller(store, clock, alerts, name=who), pruner:
             settled = serve(store, clock, stop, hooks=hooks, name=who, grace_s=grace, interval_s=interval)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import click
 
 from holdfast import insight
+from holdfast.cli.alerts import alert_options, alerts_of, telling_shown
 from holdfast.cli.base import Command, acknowledge, is_quiet, say
 from holdfast.cli.exits import Exit
-from holdfast.cli.loading import opened_store
+from holdfast.cli.loading import import_options, opened_store, own_app
 from holdfast.cli.screen import Column, Progress, is_watched, show_json, show_table
-from holdfast.cli.types import Duration, json_option
+from holdfast.cli.types import Duration, Text, json_option
 from holdfast.clock import SystemClock
 
+TELL_S = 30.0  # how long the channels of alerts may take
 _ROWS_MAX = 50  # of the table; a person reads no more
 
 # What becomes of a zombie, as a person would say it.
@@ -36,26 +39,43 @@ _COLUMNS = [
     holdfast scan
     holdfast scan --fix
     holdfast scan --fix --json --grace 10
+    holdfast scan jobs:app --fix
+    holdfast scan --fix --alert-webhook https://hooks.example.org/jobs
     holdfast scan --check || alert "jobs lost their worker"
     """,
 )
+@click.argument("app", metavar="[APP]", required=False, type=Text())
 @click.option("--fix", is_flag=True, help="Recover what is found. Without it nothing is changed.")
 @click.option("--check", is_flag=True, help="Exit with 7 when something was found.")
 @click.option("--grace", type=Duration(), default=0.0, metavar="TIME", help="Be patient so long after a lease's end.")
+@import_options
+@alert_options
 @json_option
 @click.pass_context
-def scan(ctx: click.Context, fix: bool, check: bool, grace: float, as_json: bool) -> None:
+def scan(
+    ctx: click.Context, /, app: str | None, fix: bool, check: bool, grace: float, as_json: bool, **given: Any
+) -> None:
     """Find jobs whose worker died; recover them with --fix.
 
     One pass of the reaper, and none of your code is needed: what becomes of each job was decided when it was enqueued.
     Any number of these may run at once, and beside workers.
+
+    With APP (module:name, on its own store unless --db says otherwise) the app's hooks and alerts are told what became
+    of held and dead jobs; the --alert options need no APP.
     """
+    from holdfast.alerts.teller import tell_once
     from holdfast.reaper import reap, suspected
 
-    with opened_store() as store:
+    found, alerts = own_app(app), alerts_of(given)
+    hooks = None
+    if found is not None:
+        hooks, alerts = found.hooks, (*found.alerts, *alerts)
+    with opened_store() as store, telling_shown():
         shown = fix and is_watched() and not as_json and not is_quiet()
         with Progress("recovering", suspected(store, grace) if shown else 0) as progress:
-            report = reap(store, SystemClock(), grace_s=grace, fix=fix, on_settled=progress.advance)
+            since, clock = store.now().wall, SystemClock()
+            report = reap(store, clock, hooks=hooks, grace_s=grace, fix=fix, on_settled=progress.advance)
+        tell_once(store, clock, alerts, name=f"{socket.gethostname()}:scan", since=since, timeout_s=TELL_S)
         view = insight.scan_view(report, store.now(), fixed=fix)
     if as_json:
         show_json(view)

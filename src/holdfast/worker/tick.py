@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.alerts.teller import tell_once
 from holdfast.errors import DutyLost, UsageError
 from holdfast.scheduler import Scheduler
 from holdfast.stores.protocol import schema_too_new
@@ -20,6 +21,7 @@ from holdfast.worker.runner import EXIT_TOO_OLD, Runner
 if TYPE_CHECKING:
     from holdfast.app import App
 
+TELL_S = 2.0  # of the budget at most, for telling alerts, if there are any; a quarter of a short one
 LEAVE_S = 1.0  # of the budget at most, for stopping handlers and writing endings; a quarter of a short one
 
 
@@ -38,8 +40,10 @@ def tick(app: App, budget_s: float, options: WorkerOptions) -> TickReport:
         raise UsageError(f"budget_s={budget_s!r} must be a number of seconds")
     if not 0.1 <= budget_s <= 86_400:
         raise UsageError(f"budget_s={budget_s} must be between 0.1 and 86400 seconds")
+    began, since = app.clock.lease(), app.store.now().wall
     fired = _fire(app)
     leave_s = min(LEAVE_S, budget_s / 4)
+    tell_s = min(TELL_S, budget_s / 4) if app.alerts else 0.0
     runner = Runner(app, options, until_idle=True, stop_s=leave_s / 2, flush_s=leave_s / 4)
     spent = threading.Event()
 
@@ -47,13 +51,15 @@ def tick(app: App, budget_s: float, options: WorkerOptions) -> TickReport:
         spent.set()
         runner.stop_now()
 
-    timer = threading.Timer(budget_s - leave_s, stop)
+    timer = threading.Timer(budget_s - leave_s - tell_s, stop)
     timer.daemon = True
     timer.start()
     try:
         code = runner.run()
     finally:
         timer.cancel()
+    left_s = began + budget_s - app.clock.lease()
+    tell_once(app.store, app.clock, app.alerts, name=runner.name, since=since, timeout_s=max(tell_s, left_s))
     if code == EXIT_TOO_OLD:
         raise schema_too_new(app.store.url, app.store.schema())
     finished = not spent.is_set()
