@@ -362,6 +362,9 @@ CONFLICTS = ("tests/stores/test_postgres_conflicts.py",)
 OUTAGES = ("tests/stores/test_postgres_outages.py",)
 ISOLATION = tuple(f"tests/worker/test_isolation{part}.py" for part in ("_pool", "_parts", "", "_endings"))
 CELLS = ("tests/crash/test_isolation.py",)
+FORKS = ("tests/worker/test_forks.py",)
+BROKEN = ("tests/worker/test_broken.py",)
+MODULES = ("tests/crash/test_modules.py",)
 ENTRANCE = ("tests/worker/test_entrance.py",)
 PRUNER = ("tests/test_pruner.py",)
 RETENTION = ("tests/core/test_retention.py",)
@@ -1053,7 +1056,17 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         WORKER,
     ),
     # --- isolation
-    ("isolation: nobody is", "core/isolation.py", "return declared or ", "return ", ISOLATION),
+    ("isolation: nobody is", "core/isolation.py", "if declared or ", "if ", ISOLATION),
+    ("isolation: who died alone is not", "core/isolation.py", "or job.crashes > 1 or neighbours", "", ISOLATION),
+    ("isolation: who was revived is not", "core/isolation.py", "declared or job.suspects == 1", "declared", ISOLATION),
+    ("isolation: nobody ends itself", "core/isolation.py", 'return "exit_code" in facts or', "return", ISOLATION),
+    (
+        "the ending carries no progress",
+        "worker/settler.py",
+        "replace(verdict, progress=attempt.progress, note=attempt.note)",
+        "replace(verdict)",
+        WORKER,
+    ),
     ("isolation: only the cell is killed", "worker/cell.py", "os.killpg(self.pid, signal.SIGKILL)", "pass", ISOLATION),
     (
         "isolation: who left the group stays",
@@ -1063,7 +1076,66 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ISOLATION,
     ),
     ("isolation: no warden", "worker/pool.py", "self._warden.add(cell.pid)", "pass", CELLS),
-    ("isolation: the forked come back", "worker/inside.py", "if os.getpid() != self._pid:", "if False:", ISOLATION),
+    ("forks: the child comes back", "forks.py", "if os.getpid() == pid:", "if True:", (*ISOLATION, *MISBEHAVING)),
+    ("forks: the door is open", "forks.py", "if os.getpid() != pid:", "if False:", FORKS),
+    (
+        "forks: the child goes on with the loop",
+        "worker/executors.py",
+        "self._loop.call_soon(end_if_forked, self._pid)",
+        "pass",
+        MISBEHAVING,
+    ),
+    (
+        "forks: the child rolls its parent back",
+        "stores/postgres/transaction.py",
+        "if self.connection.is_forked:",
+        "if False:",
+        MISBEHAVING,
+    ),
+    # --- a worker of no use
+    ("broken: nobody hears of it", "worker/vital.py", "if not self._is_over() and", "if False and", BROKEN),
+    ("broken: what ran on the loop is left", "worker/runner.py", "= self._loop.stranded()", "= []", BROKEN),
+    ("broken: what is in hand is lost", "worker/settler.py", "in_hand := self._in_hand or", "in_hand :=", BROKEN),
+    ("broken: run says nothing", "worker/runner.py", "raise self._broken", "pass", BROKEN),
+    (
+        "silence: nobody minds",
+        "worker/supervisor.py",
+        "return silence.seconds >= silence.limit_s",
+        "return False",
+        SUPERVISOR,
+    ),
+    ("silence: sleep counts", "worker/supervisor.py", "min(seconds, 2 * LOOK_S)", "seconds", SUPERVISOR),
+    (
+        "silence: the store's outage counts",
+        "worker/supervisor.py",
+        "silence.seconds = silence.limit_s / 2\n",
+        "pass\n",
+        SUPERVISOR,
+    ),
+    (
+        "an error's text is read out of reach",
+        "worker/executors.py",
+        "    except errors.Interrupted:\n        raise\n",
+        "",
+        MISBEHAVING,
+    ),
+    (
+        "an error forges a line of the log",
+        "worker/settler.py",
+        "said = escaped(verdict.error[:LOGGED_MAX])",
+        "said = verdict.error",
+        WORKER,
+    ),
+    (
+        "a project's json.py is Python's",
+        "worker/cell.py",
+        '(sys.executable, "-P", "-m")',
+        '(sys.executable, "-m")',
+        MODULES,
+    ),
+    ("SIGCHLD stays ignored", "worker/signals.py", "signal.signal(signal.SIGCHLD, signal.SIG_DFL)", "pass", MODULES),
+    ("dictConfig silences the worker", "worker/lines.py", "logger.disabled = False", "pass", MODULES),
+    ("green threads are taken for real ones", "worker/vital.py", "    if replaced:", "    if False:", BROKEN),
     (
         "isolation: every kill is for want of memory",
         "worker/endings.py",
@@ -1239,13 +1311,6 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         WORKER,
     ),
     (
-        "sys.exit in a job ends its thread",
-        "worker/executors.py",
-        "        except BaseException as error:\n            late = ",
-        "        except Exception as error:\n            late = ",
-        WORKER,
-    ),
-    (
         "a lease that is about to end is begun",
         "worker/runner.py",
         "if attempt.window.must_stop(now):\n                    too_late",
@@ -1308,7 +1373,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "the supervisor leaves what a dead child held",
         "worker/supervisor.py",
-        "enrolled = self._bury(number, child.pid, code)\n",
+        "enrolled = self._bury(number, child.pid, code, silent)\n",
         "enrolled = True\n",
         CRASH,
     ),

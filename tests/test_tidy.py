@@ -110,9 +110,10 @@ BASE = {
     "clock": {"core", "errors"},
     "points": {"core", "errors", "clock"},
     "shield": {"core", "errors", "clock"},
+    "forks": {"core", "errors", "clock"},
     "identity": {"core", "errors", "clock"},
 }
-STORES_USE = {"core", "errors", "clock", "points", "shield"}
+STORES_USE = {"core", "errors", "clock", "points", "shield", "forks"}
 STORES_SHARE = {"protocol", "codec", "sql", "joining", "hints", "urls"}
 EDGES = {"testing", "integrations", "rescue"}
 FRONT = {"cli", "__main__"}

@@ -39,6 +39,7 @@ from holdfast.errors import (
     StoreUnavailable,
     UnknownTask,
     UsageError,
+    WorkerBroken,
 )
 from holdfast.jobs import Job
 from holdfast.tasks import Task
@@ -79,5 +80,6 @@ __all__ = [
     "Task",
     "UnknownTask",
     "UsageError",
+    "WorkerBroken",
     "__version__",
 ]

@@ -21,6 +21,7 @@
     │   ├── KeyTaken               another live job holds the key
     │   └── DutyLost               the duty has a newer term: somebody else does the chore now
     ├── WorkerGone                 this worker was declared dead; enrol again
+    ├── WorkerBroken               a thread of this worker has died; it has stopped, start another
     ├── TransactionExpired         ctx.transaction() was open for too long and was rolled back
     ├── StepFailed                 a step failed before, and its exception cannot be raised again as it was
     └── JobEnded                   job.result() of a job that gave none
@@ -129,6 +130,10 @@ class DutyLost(Refused):
 
 class WorkerGone(HoldfastError):
     """The worker was declared dead; a living one enrols again under a new id."""
+
+
+class WorkerBroken(HoldfastError):
+    """A thread has died that the worker cannot do without. It has given back what it could, and stopped."""
 
 
 class TransactionExpired(HoldfastError):

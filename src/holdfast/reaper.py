@@ -23,6 +23,7 @@ import msgspec
 from holdfast.clock import Clock, pause
 from holdfast.core.autopsy import autopsy, of_worker
 from holdfast.core.epitaph import Epitaph, read_epitaph
+from holdfast.core.isolation import ended_itself
 from holdfast.core.machine import State
 from holdfast.core.records import Detector, Duty, Filter, Job, Vanished, Worker
 from holdfast.core.settlement import Settlement, settlement
@@ -326,7 +327,7 @@ class Reaper:
             detector=death.detector,
             cause=f"worker {holder.name if holder else job.worker} was lost: {death.cause}",
             autopsy=autopsy(job, of_worker(holder, job, now), now, death.facts),
-            suspects=suspects if suspects > 1 else 0,
+            suspects=suspects if suspects > 1 else int(ended_itself(death.facts)),
             excused=death.excused or in_gap,
             spread_s=death.spread_s,
         )

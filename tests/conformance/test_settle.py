@@ -196,6 +196,17 @@ def test_progress_and_note_stay_readable_after_the_end(store: Store) -> None:
     assert (row(store, job.id).progress, row(store, job.id).note) == (0.5, "half")
 
 
+@pytest.mark.parametrize("outcome", [Succeeded(), Failed("no")], ids=repr)
+def test_an_ending_carries_the_last_progress(store: Store, outcome: Outcome) -> None:
+    job = start(store)
+    assert job.worker is not None
+    store.beat(job.worker, [Pulse(job.lease, progress=0.5, note="half")])
+    ending = settlement(job, outcome)
+    said = msgspec.structs.replace(ending.verdict, progress=1.0, note="finished")
+    store.settle([msgspec.structs.replace(ending, verdict=said)])
+    assert (row(store, job.id).progress, row(store, job.id).note) == (1.0, "finished")
+
+
 @pytest.mark.parametrize("outcome", [Succeeded(), Failed("no"), EXPIRED, Released(True, "stop")], ids=repr)
 def test_the_log_leaves_the_row_with_the_attempt(store: Store, outcome: Outcome) -> None:
     """So nobody takes the lines of one attempt for those of the next."""

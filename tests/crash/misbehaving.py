@@ -52,6 +52,10 @@ EITHER = {
 # What leaves its process alone.
 CASES: dict[str, tuple[Callable[..., Any], Case]] = {
     "spin": (bad.spin, Case(TIMED_OUT, "ran longer than timeout_s=0.3; failed", LIMIT, "in spin")),
+    "raise_endless": (
+        bad.raise_endless,
+        Case(TIMED_OUT, "ran longer than timeout_s=0.3; failed", LIMIT, "in __str__"),
+    ),
     "read_from_silence": (
         bad.read_from_silence,
         Case(TIMED_OUT, f"ran longer than timeout_s=0.3; {NOT_STOPPED}", LIMIT, "in read_from_silence"),
@@ -74,8 +78,15 @@ DEADLY = {
     bad.kill_itself: "was killed by SIGKILL",
 }
 
+# What ends the event loop, with which nothing of the process can go on.
+LOOP_ENDS = {
+    bad.exit_in_a_subtask: "SystemExit: 5",
+    bad.exit_in_a_callback: "SystemExit: 5",
+    bad.stop_the_loop: "it was stopped",
+}
+
 # What holds the event loop, so that nothing on it can be stopped: the process gives back the rest and leaves.
-DEAF = (bad.spin, bad.read_from_silence)
+DEAF = {bad.spin: "spin", bad.read_from_silence: "read_from_silence", bad.raise_endless: "__str__"}
 
 
 def declare(app: App) -> App:
@@ -85,10 +96,15 @@ def declare(app: App) -> App:
     for fn in DEADLY:
         app.task(name=fn.__name__, crashes_max=2)(_at_a_sign(fn))
         app.task(name=f"a_{fn.__name__}", crashes_max=2)(_awaiting_a_sign(fn))
+    for ends in LOOP_ENDS:
+        app.task(name=ends.__name__, crashes_max=2)(_once_there_is_a_sign(ends))
     for fn in DEAF:
         app.task(name=f"deaf_{fn.__name__}", **ONCE, **LIMIT)(bad.ASYNC[fn.__name__])
     app.task(name="hold_the_lock", lease_s=SHORT_LEASE_S, **ONCE)(bad.hold_the_lock)
     app.task(name="start_a_grandchild")(bad.start_a_grandchild)
+    app.task(name="fork_and_return")(bad.fork_and_return)
+    app.task(name="a_fork_and_await")(bad.fork_and_await)
+    app.task(name="fork_inside")(bad.fork_inside)
     app.task(name="neighbour")(bad.neighbour)
     app.task(name="a_neighbour")(bad.polite_neighbour)
     return app
@@ -110,6 +126,15 @@ def _awaiting_a_sign(fn: Callable[[], None]) -> Callable[[], Any]:
         while not _sign().exists():
             await asyncio.sleep(bad.NOW)
         fn()
+
+    return run
+
+
+def _once_there_is_a_sign(fn: Callable[[], Any]) -> Callable[[], Any]:
+    async def run() -> None:
+        while not _sign().exists():
+            await asyncio.sleep(bad.NOW)
+        await fn()
 
     return run
 

@@ -6,12 +6,14 @@ appending, so lines of many processes never mix, and a line that is there was wr
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -125,6 +127,37 @@ def poison(ctx: Context) -> None:
     while not (FOLDER / "strike").exists():
         time.sleep(0.005)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(name="leaver", retry=AGAIN)
+def leaver(ctx: Context) -> None:
+    """End the process, by its own code, when the file `strike` appears."""
+    write("start", ctx)
+    while not (FOLDER / "strike").exists():
+        time.sleep(0.005)
+    os._exit(3)
+
+
+@app.task(name="ends_a_thread", retry=AGAIN)
+def ends_a_thread(ctx: Context, name: str) -> int:
+    """The first attempt ends a thread of its worker; the next returns at once."""
+    write("start", ctx)
+    if ctx.attempt == 1:
+        [thread] = [each for each in threading.enumerate() if each.name == name]
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+        time.sleep(120)
+    write("end", ctx)
+    return ctx.fence
+
+
+@app.task(name="freezes", retry=AGAIN, lease_s=3.0)
+def freezes(ctx: Context) -> int:
+    """The first attempt stops its whole process, which lives on and does nothing."""
+    write("start", ctx)
+    if ctx.attempt == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    write("end", ctx)
+    return ctx.fence
 
 
 @app.task(name="breed", retry=AGAIN)

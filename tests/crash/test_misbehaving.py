@@ -19,7 +19,7 @@ import pytest
 from holdfast import App, IllegalMove, Job
 from holdfast.core.records import Job as Row
 from tests.crash import misbehaving
-from tests.crash.misbehaving import CANCEL, CASES, DEADLY, DEAF, HELD_S, NOT_STOPPED, TIMED_OUT
+from tests.crash.misbehaving import CANCEL, CASES, DEADLY, DEAF, HELD_S, LOOP_ENDS, NOT_STOPPED, TIMED_OUT
 from tests.crash.world import Process, World, is_alive, on_every_store, schema_of_its_own, until
 from tests.worker import bad
 
@@ -123,6 +123,24 @@ def test_what_a_handler_started_goes_on_when_it_has_returned(street: Street, tmp
         os.kill(grandchild, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("name", ["fork_and_return", "a_fork_and_await", "fork_inside"])
+def test_a_process_that_a_handler_forks_is_not_a_worker(street: Street, tmp_path: Path, name: str) -> None:
+    """It comes back from the handler as well, and ends there: it settles nothing, and runs no other job."""
+    with contextlib.closing(street.world.connect()) as db:
+        db.execute("CREATE TABLE IF NOT EXISTS effect (job_id text, fence integer)")
+    job = street.enqueue(name, str(tmp_path / "pid"))
+    row = street.world.until_state(job.id, "done")
+    assert (row.attempt, row.result) == (1, '"parent"')
+    child = int((tmp_path / "pid").read_text())
+    until(lambda: not is_alive(child), "the child ends")
+    assert street.world.kinds(job.id) == ["succeeded"]
+    if name == "fork_inside":
+        with contextlib.closing(street.world.connect()) as db:
+            found = db.execute(f"SELECT fence FROM effect WHERE job_id = '{job.id}'").fetchall()
+        assert [fence for (fence,) in found] == [1]
+    street.assert_undisturbed()
+
+
 @pytest.mark.slow  # Python's lock is held for several leases
 def test_a_lock_held_for_several_leases_is_a_death_and_its_late_result_is_refused(street: Street) -> None:
     """Nothing of the process moves, so no beat comes: from outside it is dead. Neighbours with longer leases live."""
@@ -183,6 +201,26 @@ def test_the_process_dies_and_nobody_else_is_charged(own_street: Street, fn: Cal
 
 
 @on_every_store
+@pytest.mark.parametrize("fn", LOOP_ENDS, ids=lambda fn: fn.__name__)
+def test_one_that_ends_the_event_loop_ends_its_process(own_street: Street, fn: Callable[[], None]) -> None:
+    world, how = own_street.world, "its process ended itself because a thread had died that it cannot do without"
+    job = own_street.enqueue(fn.__name__)
+    until(lambda: own_street.row(job).state == "running", "it is there too")
+    (world.folder / "strike").touch()
+    row = world.until_state(job.id, "dead")
+    assert (row.attempt, row.failures, row.crashes, row.zombies) == (2, 0, 2, 2)
+    lost = f"its process lost its event loop ({LOOP_ENDS[fn]})"
+    assert row.error == f"{lost}; crashed 2 times (crashes_max=2)"
+    among_others, alone = world.events(job.id, "zombie")
+    assert among_others.detail["cause"] == f"worker w/1 was lost: {how}: it exited with code 78"
+    assert (alone.detail["cause"], alone.detail["isolated"]) == (lost, True)
+    for neighbour in own_street.let_finish():
+        assert (neighbour.attempt, neighbour.crashes, neighbour.suspects) == (2, 0, 0)
+        assert world.kinds(neighbour.id) == ["zombie", "succeeded"]
+    assert own_street.worker.said(f"the thread holdfast-loop of worker w/1 has died ({LOOP_ENDS[fn]})") == 1
+
+
+@on_every_store
 @pytest.mark.parametrize("fn", DEAF, ids=lambda fn: fn.__name__)
 def test_one_that_holds_the_event_loop_is_ended_with_its_process(own_street: Street, fn: Callable[[], None]) -> None:
     world = own_street.world
@@ -192,7 +230,7 @@ def test_one_that_holds_the_event_loop_is_ended_with_its_process(own_street: Str
     assert (row.error or "").startswith(f"ran longer than timeout_s=0.3; {NOT_STOPPED}; failed")
     assert world.kinds(job.id) == list(TIMED_OUT)
     [event] = world.events(job.id, "timed_out")
-    assert f"in {fn.__name__}" in event.detail["stack"]
+    assert f"in {DEAF[fn]}" in event.detail["stack"]
     own_street.worker.until_ready(times=2)
     for neighbour in own_street.let_finish():
         assert (neighbour.attempt, neighbour.failures, neighbour.crashes, neighbour.zombies) == (2, 0, 0, 0)
@@ -221,6 +259,7 @@ def test_every_handler_that_misbehaves_is_shown() -> None:
     """A new one in tests/worker/bad.py wants its ending here too, unless it behaves, or is for cells alone."""
     shown = {fn.__name__ for fn, _ in CASES.values()} | {fn.__name__ for fn in DEADLY}
     elsewhere = {"hold_the_lock", "hold_the_lock_for_long", "start_a_grandchild", "fork_and_return", "stall"}
+    elsewhere |= {"fork_and_await", "fork_inside"} | {fn.__name__ for fn in LOOP_ENDS}
     cells = {"recurse_in_c", "ignore_the_end", "talk_nonsense", "return_a_gibibyte", "ignore_everything"}
     fine = {"neighbour", "polite_neighbour", "pid", "tell", "snooze_once", "pay", "wait_to_be_stopped", "keep_memory"}
     logs = {"tell_and_spin", "tell_and_kill_itself", "tell_and_raise"}  # in tests/worker/test_lines.py

@@ -1,5 +1,7 @@
 """A job that kills the process it runs in: it dies of it, and none of those who were in the process with it."""
 
+import pytest
+
 from holdfast.core.machine import State
 from tests.crash.world import World, on_every_store, until
 
@@ -26,3 +28,26 @@ def test_one_poison_job_among_many_is_dead_and_no_innocent_has_a_crash_on_its_re
     assert {(row.state, row.crashes, row.suspects) for row in rows} == {(State.DONE, 0, 0)}
     assert {row.zombies for row in rows} == {1}, "the first time it took them along; then it died alone"
     assert {row.attempt for row in rows} == {2}
+
+
+@on_every_store
+@pytest.mark.parametrize("task", ["poison", "leaver"])
+def test_a_poison_job_that_died_alone_is_not_run_among_neighbours_again(world: World, task: str) -> None:
+    world.worker("w", "--slots", "4").until_ready()
+    poison = getattr(world.tasks, task).enqueue().id
+    world.until_started(poison)
+    world.store.pause("default", True)
+    strike = world.folder / "strike"
+    strike.touch()
+    until(lambda: world.row(poison).zombies, "it dies alone in the worker's process")
+    strike.unlink()
+    neighbours = [world.tasks.wait.enqueue().id for _ in range(3)]
+    world.store.pause("default", False)
+    for job in (*neighbours, poison):
+        world.until_started(job, 2 if job == poison else 1)
+    strike.touch()
+    world.until_state(poison, "dead")
+    world.go()
+    for job in neighbours:
+        row = world.until_state(job, "done")
+        assert (row.attempt, row.zombies) == (1, 0)

@@ -143,6 +143,18 @@ def raise_mute() -> None:
     raise Mute
 
 
+class Endless(Exception):
+    """Its text never comes to an end."""
+
+    def __str__(self) -> str:
+        while True:
+            pass
+
+
+def raise_endless() -> None:
+    raise Endless
+
+
 class Stuffed(Exception):
     """Holds what cannot be serialised, or copied, or compared."""
 
@@ -197,6 +209,46 @@ def start_a_grandchild(pid_file: str, ending: str, own_session: bool = False) ->
 def fork_and_return(pid_file: str) -> str:
     """The forked child comes back from the handler as well."""
     child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        Path(pid_file).write_text(str(child))
+    return "parent" if child else "child"
+
+
+async def exit_in_a_subtask() -> None:
+    """The event loop lets it pass, and ends."""
+
+    async def leave() -> None:
+        sys.exit(5)
+
+    await asyncio.create_task(leave())
+
+
+async def exit_in_a_callback() -> None:
+    asyncio.get_running_loop().call_soon(sys.exit, 5)
+    await asyncio.sleep(60)
+
+
+async def stop_the_loop() -> None:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(60)
+
+
+async def fork_and_await(pid_file: str) -> str:
+    """The forked child goes on with the event loop of its parent."""
+    child = os.fork()
+    if child:
+        Path(pid_file).write_text(str(child))
+    await asyncio.sleep(NOW)
+    return "parent" if child else "child"
+
+
+def fork_inside(ctx: Context, pid_file: str) -> str:
+    """The forked child has a transaction of its parent open, and uses it."""
+    with ctx.transaction() as db:
+        child = os.fork()
+        marks = "?, ?" if isinstance(db, sqlite3.Connection) else "%s, %s"
+        db.execute(f"INSERT INTO effect VALUES ({marks})", (ctx.job.id, ctx.fence if child else -1))
     if child:
         os.waitpid(child, 0)
         Path(pid_file).write_text(str(child))

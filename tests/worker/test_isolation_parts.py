@@ -264,7 +264,7 @@ def test_an_attempt_elsewhere_is_interrupted_there() -> None:
 
 
 def test_a_system_that_does_not_tell_of_ends_is_asked(file_house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.worker.cell._end_of", lambda _: None)
+    monkeypatch.setattr("holdfast.worker.cell.end_of", lambda _: None)
     bad_task = file_house.app.task(name="bad", isolate=True, crashes_max=1)(bad.leave_at_once)
     fine = file_house.app.task(name="fine", isolate=True)(bad.pid)
     file_house.start(slots=2)

@@ -374,6 +374,21 @@ def test_a_worker_signs_off_when_it_leaves(house: House) -> None:
     assert gone.gone_cause == "left"
 
 
+@on_every_store
+@pytest.mark.parametrize("ending", ["return", "raise"])
+def test_progress_told_just_before_the_end_is_kept(house: House, ending: str) -> None:
+    @house.app.task(name="t", retry=Retry(attempts_max=1))
+    def task(ctx: Context) -> None:
+        ctx.progress(0.9, note="nearly")
+        ctx.progress(1.0, note="finished")
+        if ending == "raise":
+            raise ValueError("at the very end")
+
+    house.start()
+    row = house.until_state(task.enqueue().id, "done" if ending == "return" else "dead")
+    assert (row.progress, row.note) == (1.0, "finished")
+
+
 def test_progress_is_seen_in_the_store_soon(house: House) -> None:
     done = threading.Event()
 

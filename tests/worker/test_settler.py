@@ -15,6 +15,7 @@ from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError, StoreFull, StoreUnavailable
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.executors import FRAMES_MAX
 from holdfast.worker.settler import Settler
 from tests.factory import a_job, a_step, record, start, start_flow
 from tests.worker.house import House, on_every_store, until
@@ -256,7 +257,7 @@ def test_one_that_is_to_be_judged_again_does_not_keep_hooks_from_hearing_of_the_
     for row in (flow, job):  # the worker of the first does not know what was begun
         settler.put(Attempt(row, SimpleNamespace(), 0.0), Failed("no luck"))  # type: ignore[arg-type]
     with store.before("get", once(StoreUnavailable("gone"))):
-        settler.start()
+        settler.start(lambda *_: None)
         assert settler.flush(20)
     settler.close()
     assert app.hooks.flush(20)
@@ -274,3 +275,30 @@ def test_a_commit_that_fails_gives_no_secret_away(kind: type[Exception]) -> None
     outcome = Settler(app.store, app.clock, lambda _: None, app.hooks).commit(attempt, Succeeded("1"))
     assert isinstance(outcome, Failed)
     assert outcome.error.removeprefix("OSError: ") == "no answer from postgresql://me:***@db/shop␀"
+
+
+def test_an_error_in_the_log_forges_no_line_and_says_where_it_was_raised(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged = "no\n2030-01-01 00:00:00 ERROR holdfast.worker: all is lost \x1b[2J\r"
+
+    def deeper(depth: int) -> None:
+        if depth:
+            deeper(depth - 1)
+        raise ValueError(forged)
+
+    @house.app.task(name="t", retry=ONCE)
+    def task() -> None:
+        deeper(20)
+
+    house.start()
+    job = task.enqueue()
+    house.until_state(job.id, "dead")
+    until(lambda: "attempt 1 ended" in caplog.text, "it is told")
+    [record] = [each for each in caplog.records if "attempt 1 ended" in each.getMessage()]
+    first, *frames = record.getMessage().split("\n")
+    assert first.startswith(f"job {job.id} (t): attempt 1 ended, now dead: ValueError: no\\n2030-01-01")
+    assert "\\x1b[2J\\r" in first
+    assert len(frames) == FRAMES_MAX
+    assert all(frame.startswith("    ") and __file__ in frame and frame.isprintable() for frame in frames)
+    assert frames[-1].endswith("in deeper: raise ValueError(forged)")

@@ -22,7 +22,14 @@ from holdfast.worker import supervisor as module
 from holdfast.worker.launch import Launch
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import EXIT_FENCED, EXIT_STUCK
-from holdfast.worker.supervisor import RESTART_MAX_S, YOUNG_S, Supervisor, restart_pause
+from holdfast.worker.supervisor import (
+    RESTART_MAX_S,
+    SILENT_LEAST_S,
+    YOUNG_S,
+    Silence,
+    Supervisor,
+    restart_pause,
+)
 from tests.factory import enrol, row, start
 from tests.worker.house import until
 from tests.worker.meddler import Meddler, once
@@ -247,3 +254,75 @@ def test_a_child_that_cannot_load_the_app_is_named_so(
     watch.join(10)
     assert ("could not load the app" in caplog.text) is not enrolled
     assert caplog.records[0].levelno >= logging.WARNING
+
+
+# ------------------------------------------------------------------------------- a child that does not beat
+
+
+def silent(beat_s: float) -> Silence:
+    """How a child counts that has said once how often it means to beat."""
+    heard, line = os.pipe()
+    silence = Silence()
+    try:
+        os.write(line, f"{beat_s}\n".encode())
+        assert silence.hear(heard)
+    finally:
+        os.close(line)
+        os.close(heard)
+    return silence
+
+
+def test_a_child_that_has_never_beaten_may_take_its_time(parent: Parent) -> None:
+    silence = Silence()
+    for _ in range(100_000):
+        silence.add(1.0)
+    assert not parent.supervisor._is_too_long(silence)
+
+
+def test_a_child_is_silent_for_too_long_after_three_intervals(parent: Parent) -> None:
+    silence = silent(10.0)
+    for _ in range(29):
+        silence.add(1.0)
+    assert not parent.supervisor._is_too_long(silence)
+    silence.add(1.0)
+    assert parent.supervisor._is_too_long(silence)
+    assert silent(0.1).limit_s == SILENT_LEAST_S
+
+
+def test_the_store_is_asked_only_about_a_child_that_is_late(parent: Parent) -> None:
+    silence = silent(10.0)
+    for _ in range(14):
+        silence.add(1.0)
+        parent.supervisor._is_too_long(silence)
+    assert parent.store.calls["ping"] == 0
+
+
+def test_time_in_which_the_parent_was_asleep_does_not_count(parent: Parent) -> None:
+    silence = silent(10.0)
+    silence.add(86_400.0)
+    assert not parent.supervisor._is_too_long(silence)
+
+
+def test_a_child_is_not_blamed_for_a_store_that_is_away(parent: Parent) -> None:
+    silence = silent(10.0)
+    with parent.store.down():
+        for _ in range(1000):
+            silence.add(1.0)
+            assert not parent.supervisor._is_too_long(silence)
+    silence.add(1.0)
+    assert not parent.supervisor._is_too_long(silence), "it has another chance when the store is back"
+
+
+# ------------------------------------------------------------------------------------- how a child ended
+
+
+def test_an_end_that_nobody_saw_is_not_called_a_success(parent: Parent) -> None:
+    """Code of the user's that waits for any process was first."""
+    child = subprocess.Popen(child_program(3))
+    os.waitpid(child.pid, 0)
+    assert module._code_of(child) is None
+    job = parent.runs()
+    parent.supervisor._bury(1, PID, None)
+    [event] = parent.store.journal(job.id)
+    assert event.detail["cause"].endswith("its process ended, and nobody saw how")
+    assert row(parent.store.real, job.id).crashes == 1

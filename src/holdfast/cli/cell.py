@@ -21,6 +21,7 @@ from holdfast.stores.sqlite import protected
 from holdfast.tasks import Task
 from holdfast.worker import homes, inside, wire
 from holdfast.worker.executors import describe
+from holdfast.worker.lines import enable_our_loggers
 
 
 def main() -> None:
@@ -39,6 +40,7 @@ def main() -> None:
         line.send(wire.Unusable(str(error)))
         os._exit(2)  # a thread of the user's module must not keep us
     root.handlers = [inside.Forward(line)]  # the worker has those that the user's modules set up
+    enable_our_loggers()
     line.send(wire.Ready())
     inside.Cell(line, tasks.find, SystemClock()).serve()
     logging.shutdown()

@@ -6,6 +6,7 @@ the supervisor closes, the supervisor is dead: give back what runs and leave.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -25,7 +26,7 @@ from holdfast.trouble import Trouble
 from holdfast.worker.launch import Launch
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import EXIT_TOO_OLD, Runner
-from holdfast.worker.signals import catch_signals
+from holdfast.worker.signals import catch_signals, see_children_end
 from holdfast.worker.supervisor import EXIT_UNUSABLE
 
 log = logging.getLogger("holdfast.worker")
@@ -37,10 +38,12 @@ def main() -> None:
     orders = int(sys.argv[1])
     os.set_inheritable(orders, False)
     settings = _first_order(orders)
+    os.set_blocking(orders, False)
     options = msgspec.convert(settings["options"], WorkerOptions)
     logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)
     app = _load(settings["app"], settings["db"], options.imports)
     ended, signals = os.pipe(), catch_signals()
+    see_children_end()
     if not _opens(app, [orders, signals]):
         logging.shutdown()
         os._exit(0)
@@ -52,6 +55,7 @@ def main() -> None:
         supervisor=settings["supervisor"],
         launch=launch,
         may_exit=True,
+        on_beat=lambda beat_s: _tell(orders, f"{beat_s}\n"),
     )
     codes: list[int] = []
 
@@ -70,7 +74,7 @@ def main() -> None:
             os.read(signals, 64)
             runner.stop()  # the same signal often reaches the whole group: only an order of the supervisor means now
         if orders in ready:
-            words = os.read(orders, 64)
+            words = _hear(orders)
             if b"now" in words or not words:
                 runner.stop_now()
             else:
@@ -117,8 +121,20 @@ def _opens(app: App, sources: list[int]) -> bool:
                 return False
 
 
+def _hear(supervisor: int) -> bytes:
+    """Return its orders; nothing: it is gone, perhaps before it has read all that we told it."""
+    with contextlib.suppress(ConnectionError):
+        return os.read(supervisor, 64)
+    return b""
+
+
+def _tell(supervisor: int, words: str) -> None:
+    with contextlib.suppress(OSError):  # it is gone, or does not listen
+        os.write(supervisor, words.encode())
+
+
 def _first_order(orders: int) -> dict[str, Any]:
-    """Read the settings, the first line on the pipe: an address with a password has no place among the arguments."""
+    """Read the settings, the supervisor's first line: an address with a password has no place among the arguments."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(orders, 1)

@@ -18,7 +18,8 @@ from typing import Any
 
 import click
 
-_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+from holdfast.core.text import escaped
+
 _STYLES = {
     "ready": "cyan",
     "scheduled": "cyan",
@@ -39,17 +40,7 @@ _STYLES = {
 
 def clean(text: object) -> str:
     """Write text on one line: control characters, line breaks and invisible characters as escapes."""
-    plain = str(text)
-    return plain if plain.isprintable() else "".join(map(_escaped, plain))
-
-
-def _escaped(char: str) -> str:
-    if char.isprintable():
-        return char
-    code = ord(char)
-    if code < 0x100:
-        return _SHORT.get(char, f"\\x{code:02x}")
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return escaped(str(text))
 
 
 def clean_lines(text: str) -> list[str]:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from holdfast.core.records import Job
 
+_FAULTS = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGSYS", "SIGTRAP")
 
-def isolates(job: Job, *, declared: bool) -> bool:
-    """Say whether this attempt runs apart from its neighbours.
 
-    `declared`: its task, or its worker for all tasks, says so. Otherwise a job does that was in a process with others
-    when the process died: it may be the one that killed it, and must not do that to neighbours again. If it was not,
-    that shows now; if it was, it has died alone (one suspect), and goes on alone.
+def isolates(job: Job, *, declared: bool, neighbours: bool) -> bool:
+    """Say whether this attempt runs apart from the other jobs of the worker's process.
+
+    `declared`: its task, or its worker for all tasks, says so. Otherwise a job does whose process has died: it may be
+    the one that killed it, and must not do that to `neighbours`, the other jobs that the process has now. It does even
+    without any if there were several suspects (if it was not the one, that shows now, and its crash is taken back), or
+    if it has died alone: by its own doing (one suspect), or twice. One suspect stays alone even after a revive.
     """
-    return declared or (job.crashes > 0 and job.suspects > 0)
+    if declared or job.suspects == 1:
+        return True
+    return job.crashes > 0 and (job.suspects > 1 or job.crashes > 1 or neighbours)
+
+
+def ended_itself(facts: Mapping[str, Any]) -> bool:
+    """Say whether a process that ended so was ended by its own code. Other signals are sent from outside as well."""
+    return "exit_code" in facts or facts.get("signal") in _FAULTS

@@ -104,7 +104,7 @@ def judged(job: Job, verdict: Verdict, wall: float) -> Job:
         lease_until=job.lease_until if runs_on else None,
         started=job.started and runs_on,
         ended_at=wall if verdict.state in ENDED else None,
-        log=job.log if runs_on else None,
+        log=job.log if runs_on else None, progress=new("progress"), note=new("note"),
     )  # fmt: skip
 
 

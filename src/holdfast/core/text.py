@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _PASSWORD = re.compile(r"(://[^\s:/?#@]*:)[^\s@/]*@")
 _NAMED = re.compile(
     r"(?i)((?:password|passwd|pwd|secret|token|api[_-]?key|access[_-]?key|authorization|cookie)[\w-]{0,40}"
@@ -19,6 +20,20 @@ def clean(text: str, most: int) -> str:
 def one_line(text: str, most: int) -> str:
     """Do the same, but keep the first characters, and all of them on one line."""
     return _storable("⏎".join(hide_secrets(text[: 2 * most]).splitlines())[:most])
+
+
+def escaped(text: str) -> str:
+    """Write control characters, line breaks and invisible characters as escapes: text that cannot forge a line."""
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(char: str) -> str:
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if code < 0x100:
+        return _SHORT.get(char, f"\\x{code:02x}")
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _storable(text: str) -> str:

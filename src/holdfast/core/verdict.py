@@ -29,6 +29,7 @@ class Failed(msgspec.Struct, frozen=True):
 
     A job that finished has done its work: whether that may be repeated is for its `on_crash` to say.
     `final`: it would fail the same way again. `rollback`: the workflow asks for its steps to be undone.
+    `frames`: where it raised, for the log; the traceback is in the detail.
     """
 
     error: str
@@ -36,6 +37,7 @@ class Failed(msgspec.Struct, frozen=True):
     finished: bool = False
     final: bool = False
     rollback: bool = False
+    frames: tuple[str, ...] = ()
 
 
 class Diverged(msgspec.Struct, frozen=True):
@@ -145,6 +147,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     awaits: tuple[str, ...] = ()
     question: str | None = None
     inbox: int | None = None  # if the row has another count, the job is ready now instead of waiting
+    progress: float | None = None  # this and the next: what the attempt said last, which no beat may have carried
+    note: str | None = None
     steps: tuple[Step, ...] = ()  # what a person says of steps
     aside_from: int | None = None  # live steps from this position on are set aside
     notes: tuple[Note, ...] = ()

@@ -179,7 +179,7 @@ def pulse(beat: Pulse) -> list[Any]:
 
 
 def is_plain_success(settlement: Settlement) -> bool:
-    """Say whether nothing but `done` and a result is to be written."""
+    """Say whether nothing but `done`, a result and the last progress is to be written."""
     verdict = settlement.verdict
     is_done = verdict.state == "done" and not verdict.raises_fence and verdict.suspects is None
     looked = settlement.seen_lease_until, settlement.seen_open_step, settlement.seen_undoable
@@ -189,7 +189,8 @@ def is_plain_success(settlement: Settlement) -> bool:
 def plain_ending(settlement: Settlement) -> list[Any]:
     """Flatten a plain success."""
     lease = settlement.lease
-    return [lease.job_id, lease.fence, lease.claim_id, settlement.verdict.result]
+    verdict = settlement.verdict
+    return [lease.job_id, lease.fence, lease.claim_id, verdict.result, verdict.progress, verdict.note]
 
 
 def ending(settlement: Settlement) -> list[Any]:
@@ -201,7 +202,7 @@ def ending(settlement: Settlement) -> list[Any]:
         *(verdict.failures, verdict.crashes, verdict.zombies, verdict.suspects, verdict.rolling_back),
         *(verdict.cancel_requested, verdict.priority, verdict.fresh_budgets, verdict.raises_fence),
         *(verdict.open_step, verdict.undo_requested, verdict.wake_at, awaits(verdict), verdict.question, verdict.inbox),
-        *(settlement.seen_open_step, settlement.seen_undoable),
+        *(settlement.seen_open_step, settlement.seen_undoable, verdict.progress, verdict.note),
     ]
 
 

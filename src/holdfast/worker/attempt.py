@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -221,6 +221,9 @@ class Attempt:
             self.fatal = error
             raise
 
+    def unlimit(self) -> None:
+        """Lift the limits of the handler, if it has any: it has ended, and what it died of must be written down."""
+
     # ------------------------------------------------------------------------- stopping the handler
 
     def stop(self, why: Interrupted) -> None:
@@ -233,7 +236,8 @@ class Attempt:
                 interrupt(self._thread, type(why))
             elif self._async is not None:
                 loop, task = self._async
-                loop.call_soon_threadsafe(self._cancel, task)
+                with suppress(RuntimeError):  # the loop has died, and the handler with it
+                    loop.call_soon_threadsafe(self._cancel, task)
             elif self._elsewhere is not None:
                 self._elsewhere.interrupt(self)
 

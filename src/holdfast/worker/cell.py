@@ -27,6 +27,7 @@ from holdfast.worker.executors import TRACE_MAX
 from holdfast.worker.launch import Launch
 
 PROGRAM = "holdfast.cli.cell"
+PYTHON = (sys.executable, "-P", "-m")  # -P: a project's own json.py must not take the place of Python's
 DUMP_MAX = 1 << 18
 
 
@@ -53,7 +54,7 @@ class Cell:
         self._out = bytearray(setup)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", PROGRAM, str(theirs.fileno()), str(self._dump)],
+                [*PYTHON, PROGRAM, str(theirs.fileno()), str(self._dump)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), self._dump),
                 start_new_session=True,
@@ -67,7 +68,7 @@ class Cell:
         finally:
             theirs.close()
         self.pid = self._process.pid
-        self.end = _end_of(self.pid)
+        self.end = end_of(self.pid)
         self.group = memory.make_group(self.pid) if grouped else None
         self.socket.setblocking(False)
 
@@ -187,7 +188,7 @@ def _descendants(pid: int) -> list[int]:
     return found[1:]
 
 
-def _end_of(pid: int) -> int | None:
+def end_of(pid: int) -> int | None:
     """Return a descriptor that can be read when the process has ended; None where the system has none to give."""
     with contextlib.suppress(OSError, AttributeError):
         return os.pidfd_open(pid)

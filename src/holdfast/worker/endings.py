@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from holdfast.core.autopsy import Victim, autopsy
 from holdfast.core.epitaph import Epitaph, how_it_ended
 from holdfast.core.records import Moment
-from holdfast.core.verdict import Lost, Outcome, Stalled, TimedOut
+from holdfast.core.verdict import Lost, Outcome, Released, Stalled, TimedOut
 from holdfast.errors import Interrupted
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.cell import Cell
@@ -36,23 +37,37 @@ def lost(
     now: Moment,
 ) -> Outcome:
     """Return the outcome of an attempt whose process ended by itself. It was alone there: nobody else is suspect."""
-    job = attempt.job
     cause = f"its process {cell.error or _how(code)}"
     facts = Epitaph(cause, "exit").facts
     if killed_for_memory and facts.get("signal") == "SIGKILL":
         cause += f"; out of memory at {_amount(cell.peak_mb or 0.0)}"
-    sent_at = attempt.window.sent_at
-    victim = Victim(
-        worker=worker,
-        host=socket.gethostname(),
-        pid=cell.pid,
-        beat_at=now.wall + sent_at - now.lease,
-        lease_until=sent_at + job.lease_s,
-        silent_s=0.0,  # the worker lives, and saw it happen
-        rss_mb=cell.peak_mb,
-    )
+    victim = _victim(attempt, worker, cell.pid, cell.peak_mb, now)
     known = autopsy(attempt.as_seen(), victim, now, {"isolated": True, "stack": stack, **facts})
     return Lost("exit", cause, known, suspects=1)
+
+
+def stranded(attempt: Attempt, cause: str, worker: str, suspects: int, now: Moment) -> Outcome:
+    """Return the outcome of an attempt whose event loop has died under it; its process lives."""
+    if attempt.transaction is not None:
+        attempt.transaction.rollback()
+        attempt.transaction = None
+    if attempt.started_at is None:
+        return Released(started=False, cause=cause)
+    known = autopsy(attempt.as_seen(), _victim(attempt, worker, os.getpid(), None, now), now, {})
+    return Lost("stuck", cause, known, suspects=suspects)
+
+
+def _victim(attempt: Attempt, worker: str, pid: int, rss_mb: float | None, now: Moment) -> Victim:
+    sent_at = attempt.window.sent_at
+    return Victim(
+        worker=worker,
+        host=socket.gethostname(),
+        pid=pid,
+        beat_at=now.wall + sent_at - now.lease,
+        lease_until=sent_at + attempt.job.lease_s,
+        silent_s=0.0,  # the worker lives, and saw it happen
+        rss_mb=rss_mb,
+    )
 
 
 def _how(code: int | None) -> str:

@@ -9,10 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import queue
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 from holdfast import errors
 from holdfast.clock import Clock
@@ -29,17 +34,19 @@ from holdfast.core.verdict import (
     Succeeded,
     TimedOut,
 )
+from holdfast.forks import end_if_forked
 from holdfast.points import point
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
-from holdfast.worker.frames import trace_of
+from holdfast.worker.frames import trace_of, user_frames
+from holdfast.worker.vital import Died, Vital
 
 log = logging.getLogger("holdfast.worker")
 
 ERROR_MAX = 8_000  # characters of an error's text
 TRACE_MAX = 32_000  # characters of a traceback in the journal
+FRAMES_MAX = 5  # of a traceback in the log: the innermost of its author's code
 
-_NOTHING = object()
 MakeContext = Callable[[Attempt], Context]
 Commit = Callable[[Attempt, Outcome], Outcome | None]  # with the task's own transaction; None: settled
 Report = Callable[[Attempt, Outcome | None], None]
@@ -59,6 +66,7 @@ class Threads:
     def __init__(
         self, clock: Clock, make_context: MakeContext, commit: Commit, report: Report, flows: Flows | None = None
     ) -> None:
+        self._pid = os.getpid()
         self._flows = flows
         self._clock = clock
         self._make_context = make_context
@@ -88,51 +96,84 @@ class Threads:
     def _run(self, attempt: Attempt) -> Outcome:
         attempt.start(self._clock.lease())
         point("handler.before")
-        value: object = _NOTHING
+        ended: Outcome | Raised | None = None
         try:
             try:
                 attempt.enter_thread()
-                if attempt.task.is_workflow:
-                    value = _flows(self._flows).play(attempt)
-                else:
-                    arguments, named = _arguments(attempt, self._make_context)
-                    value = attempt.task.fn(*arguments, **named)
+                ended = self._call(attempt)
             finally:
+                end_if_forked(self._pid)
                 attempt.leave_thread()  # from here on nothing interrupts us
-            outcome = _success(attempt, value)
-        except BaseException as error:
-            late = value is not _NOTHING and isinstance(error, errors.Interrupted)  # it came in after the handler's end
-            outcome = _success(attempt, value) if late else conclude(attempt, error)
+        except BaseException as error:  # an interrupt; if it came in after the handler's end, it is too late
+            ended = ended if ended is not None else Raised(error)
+        outcome = conclude(attempt, ended) if isinstance(ended, Raised) else ended
+        del ended  # an error holds on to its frames with all that is in them, and they to ours
         point("handler.after")
         return outcome
+
+    def _call(self, attempt: Attempt) -> Outcome | Raised:
+        """Run the handler and read what it returned or raised: all that may run its author's code."""
+        try:
+            if attempt.task.is_workflow:
+                value = _flows(self._flows).play(attempt)
+            else:
+                arguments, named = _arguments(attempt, self._make_context)
+                value = attempt.task.fn(*arguments, **named)
+            return _success(attempt, value)
+        except BaseException as error:
+            return _raised(attempt, error)
 
 
 class Loop:
     """Runs async handlers on an event loop in a thread of its own."""
 
     def __init__(
-        self, clock: Clock, make_context: MakeContext, commit: Commit, report: Report, flows: Flows | None = None
+        self,
+        clock: Clock,
+        make_context: MakeContext,
+        commit: Commit,
+        report: Report,
+        flows: Flows | None = None,
+        *,
+        died: Died,
     ) -> None:
+        self._pid = os.getpid()
         self._flows = flows
         self._clock = clock
         self._make_context = make_context
         self._commit = commit
         self._report = report
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name="holdfast-loop", daemon=True)
+        self._closing = self._is_dead = False
+        self._thread = Vital("holdfast-loop", self._serve, lambda: self._closing)
+        self._attempts: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._thread.start()
+        self._thread.begin(died)
+        _loops.add(self)
 
     def start(self, attempts: Sequence[Attempt]) -> None:
         if not attempts:
             return
+        self._attempts.update(attempts)
         if threading.get_ident() == self._thread.ident:
             self._spawn(attempts)
         else:
-            self._loop.call_soon_threadsafe(self._spawn, attempts)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: they are stranded
+                self._loop.call_soon_threadsafe(self._spawn, attempts)
+
+    def stranded(self) -> list[Attempt]:
+        """Return what will never come to its end, because the loop has died; once."""
+        if not self._is_dead:
+            return []
+        stranded, self._attempts = list(self._attempts), set()
+        for attempt in stranded:
+            attempt.leave_loop()
+        return stranded
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._closing = True
+        with contextlib.suppress(RuntimeError):  # it is closed already
+            self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(1.0)
 
     def _serve(self) -> None:
@@ -140,7 +181,16 @@ class Loop:
         try:
             self._loop.run_forever()
         finally:
+            self._is_dead = True
             self._loop.close()
+
+    def after_fork_in_child(self) -> None:
+        """End the child when its code gives way to the loop: what comes next there is the worker's business."""
+        if threading.get_ident() == self._thread.ident:
+            self._loop.call_soon(end_if_forked, self._pid)
+            ready: deque[Any] | None = getattr(self._loop, "_ready", None)
+            if ready is not None:
+                ready.rotate(1)  # before what other handlers have to do
 
     def _spawn(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
@@ -149,28 +199,38 @@ class Loop:
             task.add_done_callback(self._tasks.discard)
 
     async def _run(self, attempt: Attempt) -> None:
-        outcome: Outcome | None
         attempt.start(self._clock.lease())
         point("handler.before")
         task = asyncio.current_task()
+        ended: Outcome | Raised
         try:
             try:
                 if task is not None:
                     attempt.enter_loop(self._loop, task)
-                if attempt.task.is_workflow:
-                    value = await _flows(self._flows).aplay(attempt)
-                else:
-                    arguments, named = _arguments(attempt, self._make_context)
-                    value = await attempt.task.fn(*arguments, **named)
+                ended = await self._call(attempt)
             finally:
+                end_if_forked(self._pid)
                 attempt.leave_loop()
-            outcome = _success(attempt, value)
-        except BaseException as error:  # cancellation and sys.exit end the attempt, not the loop
-            outcome = conclude(attempt, error)
+        except BaseException as error:
+            ended = Raised(error)
+        outcome = conclude(attempt, ended) if isinstance(ended, Raised) else ended
+        del ended  # as above
         point("handler.after")
-        if attempt.transaction is not None:
-            outcome = await self._commit_aside(attempt, outcome)
-        self._report(attempt, outcome)
+        settled = await self._commit_aside(attempt, outcome) if attempt.transaction is not None else outcome
+        self._attempts.discard(attempt)
+        self._report(attempt, settled)
+
+    async def _call(self, attempt: Attempt) -> Outcome | Raised:
+        """Run the handler and read what it returned or raised: all that may run its author's code."""
+        try:
+            if attempt.task.is_workflow:
+                value = await _flows(self._flows).aplay(attempt)
+            else:
+                arguments, named = _arguments(attempt, self._make_context)
+                value = await attempt.task.fn(*arguments, **named)
+            return _success(attempt, value)
+        except BaseException as error:  # cancellation and sys.exit end the attempt, not the loop
+            return _raised(attempt, error)
 
     async def _commit_aside(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
         """Commit in a thread. A cancellation that comes only now finds the handler gone: there is nothing to stop."""
@@ -179,6 +239,17 @@ class Loop:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([commit])
         return commit.result()
+
+
+_loops: weakref.WeakSet[Loop] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for loop in _loops:
+        loop.after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _flows(flows: Flows | None) -> Flows:
@@ -202,8 +273,25 @@ def _success(attempt: Attempt, value: object) -> Outcome:
         return Failed(f"the result could not be stored: {error}", finished=True)
 
 
-def conclude(attempt: Attempt, error: BaseException) -> Outcome:
-    """Turn whatever left the handler into an outcome; never raises."""
+class Raised(NamedTuple):
+    """What left a handler; of a failure also what is said of it."""
+
+    error: BaseException
+    said: Failed | None = None
+
+
+def _raised(attempt: Attempt, error: BaseException) -> Raised:
+    """Read an error while the handler can still be stopped: its text is its author's code, and may never end."""
+    attempt.unlimit()
+    if isinstance(error, errors.Interrupted | errors.Snooze | asyncio.CancelledError) and error is not attempt.fatal:
+        return Raised(error)
+    text = describe(error)  # first: to write a traceback swallows an interrupt
+    return Raised(error, Failed(text, {"traceback": _trace(error)}, frames=user_frames(error, FRAMES_MAX)))
+
+
+def conclude(attempt: Attempt, raised: Raised) -> Outcome:
+    """Turn what left the handler into an outcome; never raises."""
+    error = raised.error
     if attempt.transaction is not None:
         attempt.transaction.rollback()
         attempt.transaction = None
@@ -215,8 +303,9 @@ def conclude(attempt: Attempt, error: BaseException) -> Outcome:
         return Snoozed(error.delay_s)
     if isinstance(error, asyncio.CancelledError):
         return Failed("the task was cancelled from inside (asyncio.CancelledError)")
+    said = raised.said or Failed(describe(error))
     undo = isinstance(error, errors.Rollback) and attempt.task.is_workflow
-    return Failed(describe(error), {"traceback": _trace(error)}, final=error is attempt.fatal, rollback=undo)
+    return msgspec.structs.replace(said, final=error is attempt.fatal, rollback=undo)
 
 
 def interrupted(attempt: Attempt, why: errors.Interrupted, given_up: str = "") -> Outcome:
@@ -239,10 +328,12 @@ def interrupted(attempt: Attempt, why: errors.Interrupted, given_up: str = "") -
 
 
 def describe(error: BaseException) -> str:
-    """Say what was raised, whatever its text does."""
+    """Say what was raised, whatever its text does; only an interrupt passes."""
     kind = type(error).__name__
     try:
         text = str(error)
+    except errors.Interrupted:
+        raise
     except BaseException:
         return f"{kind}: (its text could not be read)"
     return clean((f"{kind}: {text}" if text else kind)[:ERROR_MAX], ERROR_MAX)

@@ -8,7 +8,10 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.core.text import clean
 from holdfast.errors import HoldfastError
+
+FRAME_MAX = 300  # characters of one frame in the log
 
 _HOUSE = f"{Path(__file__).parents[1]}/"
 _GUESTS = (f"{_HOUSE}demo/", f"{_HOUSE}testing/")  # these are written as users would
@@ -25,6 +28,16 @@ def trace_of(error: BaseException) -> str:
     for each in _chained(told):
         each.stack = _without_ours(each.stack, answers=each is told and isinstance(error, HoldfastError))
     return "".join(told.format())
+
+
+def user_frames(error: BaseException, most: int) -> tuple[str, ...]:
+    """Return the innermost frames of the author's code, each on a line; the place where it was raised comes last."""
+    try:
+        frames = _without_ours(traceback.extract_tb(error.__traceback__), answers=isinstance(error, HoldfastError))
+        shown = [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames[-most:]]
+    except Exception:
+        return ()
+    return tuple(clean(line, FRAME_MAX) for line in shown)
 
 
 def stack_text(frames: traceback.StackSummary) -> str:

@@ -23,17 +23,19 @@ from holdfast.clock import Clock
 from holdfast.core.text import clean
 from holdfast.core.verdict import Failed, Outcome
 from holdfast.errors import Cancelled, HoldfastError, NoProgress, StoreUnsupported, TimeLimit, UsageError
+from holdfast.forks import Door
 from holdfast.shield import shielded
-from holdfast.stores.protocol import Store, Transaction
+from holdfast.stores.protocol import Store
 from holdfast.tasks import Task
 from holdfast.worker import memory, wire
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
-from holdfast.worker.executors import ERROR_MAX, Loop, Threads
+from holdfast.worker.executors import ERROR_MAX, Loop, Threads, describe
 from holdfast.worker.lines import whose
 from holdfast.worker.settler import Settler
 from holdfast.workflow.flows import Flows
 
+EXIT_BROKEN = 78  # as of a worker; see runner.py
 MOVED_S = 0.1  # progress is passed on so often at most
 _PLAIN = (str, int, float, bool, type(None))
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -119,7 +121,6 @@ class Cell:
         self._line = line
         self._find = find
         self._clock = clock
-        self._pid = os.getpid()
         self._attempt: _Attempt | None = None
         self._flows = _Flows(clock, self._context)
         self._threads = Threads(clock, self._context, self._commit, self._report, self._flows)
@@ -180,12 +181,19 @@ class Cell:
         if not task.is_async:
             return self._threads
         if self._loop is None:
-            self._loop = Loop(self._clock, self._context, self._commit, self._report, self._flows)
+            self._loop = Loop(self._clock, self._context, self._commit, self._report, self._flows, died=self._broke)
         return self._loop
+
+    def _broke(self, thread: str, error: BaseException | None) -> None:
+        """End this process, because its event loop has died: what runs there will never come to its end."""
+        try:
+            self._line.send(wire.Unusable(f"lost its event loop ({describe(error) if error else 'it was stopped'})"))
+        finally:
+            os._exit(EXIT_BROKEN)
 
     def _context(self, attempt: Attempt) -> Context:
         app = attempt.task.app
-        store = cast(Store, _Door(app))
+        store = cast(Store, Door(lambda: app.store))  # opened when the handler asks for a transaction, and not before
         return Context(attempt, store, self._clock, self._beat, app.logger.getChild("job"))
 
     def _beat(self) -> None:
@@ -200,8 +208,6 @@ class Cell:
         return settler.commit(attempt, outcome)
 
     def _report(self, attempt: Attempt, outcome: Outcome | None) -> None:
-        if os.getpid() != self._pid:
-            os._exit(1)  # the handler forked, and its child came back from it too: that is nobody's attempt
         word = wire.ended(
             outcome, progress=attempt.progress, note=attempt.note, rss_mb=memory.rss_mb(), spent=_has_children()
         )
@@ -229,14 +235,14 @@ class _Attempt(Attempt):
 
     def leave_thread(self) -> None:
         super().leave_thread()
-        self._unlimit()
+        self.unlimit()
 
     def leave_loop(self) -> None:
         super().leave_loop()
-        self._unlimit()
+        self.unlimit()
 
-    def _unlimit(self) -> None:
-        if self.memory_max_mb is not None:  # what it died of must be written down
+    def unlimit(self) -> None:
+        if self.memory_max_mb is not None:
             memory.limit_self(None)
 
     def move(self, now: float, progress: float | None, note: str | None) -> None:
@@ -283,18 +289,9 @@ class _Flows:
     def _of(self, attempt: Attempt) -> Flows:
         app = attempt.task.app
         if id(app) not in self._flows:
-            self._flows[id(app)] = Flows(app, app.store, self._clock, self._make_context)
+            store = cast(Store, Door(lambda: app.store))
+            self._flows[id(app)] = Flows(app, store, self._clock, self._make_context)
         return self._flows[id(app)]
-
-
-class _Door:
-    """The store, as the context needs it: opened when the handler asks for a transaction, and not before."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    def transaction(self, *given: Any) -> contextlib.AbstractContextManager[Transaction]:
-        return self._app.store.transaction(*given)
 
 
 class Unshared:

@@ -21,6 +21,7 @@ from holdfast.stores.protocol import Store
 from holdfast.trouble import Trouble
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.continuity import Continuity
+from holdfast.worker.vital import Died, Vital
 
 log = logging.getLogger("holdfast.worker")
 
@@ -34,7 +35,13 @@ class Keeper:
     says that this incarnation was declared dead."""
 
     def __init__(
-        self, store: Store, clock: Clock, beat_s: float, gone: Callable[[str], None], continuity: Continuity
+        self,
+        store: Store,
+        clock: Clock,
+        beat_s: float,
+        gone: Callable[[str], None],
+        continuity: Continuity,
+        on_beat: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -42,17 +49,18 @@ class Keeper:
         self._gone = gone
         self._continuity = continuity
         self._looked_at = float("-inf")  # at what the store says about itself
+        self._on_beat = on_beat  # hears of every beat that reached the store, and how soon the next one is due
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._wake = threading.Event()
         self._closing = False
         self._beat_at = float("-inf")
         self._progress_at = float("-inf")
         self._trouble = Trouble(log, clock, "handlers are stopped before their leases end")
-        self._thread = threading.Thread(target=self._serve, name="holdfast-keeper", daemon=True)
+        self._thread = Vital("holdfast-keeper", self._serve, lambda: self._closing)
         self.worker_id = ""
 
-    def start(self) -> None:
-        self._thread.start()
+    def start(self, died: Died) -> None:
+        self._thread.begin(died)
 
     def close(self) -> None:
         self._closing = True
@@ -118,6 +126,7 @@ class Keeper:
                 attempt.unheard()
             raise
         self._beat_at = sent_at
+        self._on_beat(self._beat_s)
         if answer.lock_lost:
             log.error(
                 "this worker had lost its liveness lock, because code in this process opened or closed the lock file; "

@@ -149,6 +149,13 @@ def listening(logger: logging.Logger) -> Iterator[None]:
                     place.removeHandler(_listener)
 
 
+def enable_our_loggers() -> None:
+    """Enable what `logging.config` has disabled: by default it silences every logger that was there before."""
+    for name, logger in tuple(logging.root.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] == "holdfast":
+            logger.disabled = False
+
+
 def _top(logger: logging.Logger) -> logging.Logger:
     while logger.propagate and logger.parent is not None:
         logger = logger.parent

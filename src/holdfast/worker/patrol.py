@@ -12,19 +12,20 @@ from holdfast.identity import chance
 from holdfast.reaper import SECOND_LOOK_S, Reaper
 from holdfast.stores.protocol import Store
 from holdfast.trouble import Trouble
+from holdfast.worker.vital import Died, Vital
 
 log = logging.getLogger("holdfast.worker")
 
 REAP_S = 0.25  # how often to look
 
 
-class Patrol(threading.Thread):
+class Patrol:
     """See the module's docstring. It ends when `stopping` is set."""
 
     def __init__(
         self, reaper: Reaper, store: Store, clock: Clock, hooks: Hooks, stopping: threading.Event, grace_s: float
     ) -> None:
-        super().__init__(name="holdfast-reaper", daemon=True)
+        self._thread = Vital("holdfast-reaper", self._serve, stopping.is_set)
         self._reaper = reaper
         self._store = store
         self._clock = clock
@@ -32,7 +33,10 @@ class Patrol(threading.Thread):
         self._stopping = stopping
         self._grace_s = grace_s
 
-    def run(self) -> None:
+    def start(self, died: Died) -> None:
+        self._thread.begin(died)
+
+    def _serve(self) -> None:
         trouble = Trouble(log, self._clock, "no zombies are looked for meanwhile")
         while not self._stopping.is_set():
             pause_s = REAP_S * (0.75 + 0.5 * chance())

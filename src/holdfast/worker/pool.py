@@ -21,7 +21,7 @@ from typing import NamedTuple
 from holdfast import errors
 from holdfast.clock import Clock
 from holdfast.core.records import Moment
-from holdfast.core.text import clean
+from holdfast.core.text import clean, escaped
 from holdfast.core.verdict import Cancelled, Failed, Outcome, Released
 from holdfast.worker import memory, wire
 from holdfast.worker.attempt import Attempt
@@ -367,7 +367,7 @@ class Pool:
         """
         again, self._homes.closed = self._homes.closed, True
         pause_s, self._unborn_s = self._unborn_s, min(2 * self._unborn_s, UNBORN_MAX_S)
-        log.error("isolated jobs cannot be run: %s; trying again in %g s", why, pause_s)
+        log.error("isolated jobs cannot be run: %s; trying again in %g s", escaped(why), pause_s)
         self._next_birth_at = self._clock.lease() + pause_s
         waiting, self._waiting = self._waiting, deque()
         for attempt in waiting:

@@ -14,13 +14,15 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from holdfast.clock import Clock, pause
 from holdfast.core.isolation import isolates
-from holdfast.core.records import Job, Published, Worker
+from holdfast.core.records import Job, Moment, Published, Worker
+from holdfast.core.text import escaped
 from holdfast.core.verdict import Outcome, Released
-from holdfast.errors import HoldfastError, LeaseLost, SchemaMismatch, Stopping, WorkerGone
+from holdfast.errors import HoldfastError, LeaseLost, SchemaMismatch, Stopping, WorkerBroken, WorkerGone
+from holdfast.forks import Door
 from holdfast.identity import new_id
 from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
@@ -29,17 +31,19 @@ from holdfast.worker.abandoned import ABANDONED, Abandoned
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
 from holdfast.worker.continuity import Continuity
+from holdfast.worker.endings import stranded
 from holdfast.worker.entrance import Entrance
-from holdfast.worker.executors import Loop, Threads, interrupted
+from holdfast.worker.executors import Loop, Threads, describe, interrupted
 from holdfast.worker.homes import Homes
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.launch import Launch
-from holdfast.worker.lines import listening
+from holdfast.worker.lines import enable_our_loggers, listening
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.pace import Pace
 from holdfast.worker.patrol import Patrol
 from holdfast.worker.pool import Hands, Pool
 from holdfast.worker.settler import Settler
+from holdfast.worker.vital import refuse_patched_threads
 from holdfast.worker.watch import Watch
 from holdfast.workflow.alarm import Alarm
 from holdfast.workflow.flows import Flows
@@ -52,6 +56,8 @@ log = logging.getLogger("holdfast.worker")
 EXIT_STUCK = 75  # a handler would not stop at the end; it was given back
 EXIT_FENCED = 76  # a handler would not stop before its lease ended
 EXIT_TOO_OLD = 77  # for the schema of the store; nothing was left behind
+EXIT_BROKEN = 78  # a thread has died that the worker cannot do without
+BROKEN_S = 1.0  # how long a process that is broken may take to save what has ended
 UNSERVED_S = 60.0  # how often to say which tasks nobody here knows
 BREATHLESS_S = 1.0  # how long not to claim after a thread could not be started
 GULP = 500  # so many jobs are claimed ahead in one call at most
@@ -75,13 +81,15 @@ class Runner:
         until_idle: bool = False,
         stop_s: float = 2.0,
         flush_s: float = 5.0,
+        on_beat: Callable[[float], None] = lambda _: None,
     ) -> None:
+        refuse_patched_threads()
         homes = Homes(  # raises before any start
             app, app_ref, worker_wide=options.isolate, patient=not until_idle, imports=options.imports, launch=launch
         )
         self._app = app
         self._options = options
-        self._store: Store = app.store
+        self._store = cast(Store, Door(lambda: app.store))
         self._clock: Clock = app.clock
         self.name = name or options.name or socket.gethostname()
         self._supervisor = supervisor
@@ -106,7 +114,9 @@ class Runner:
         self._continuity = Continuity(
             self._store, self._clock, self.name, lambda: self._settler.last, self._became_too_old
         )
-        self._keeper = Keeper(self._store, self._clock, self._beat_s, self._was_declared_dead, self._continuity)
+        self._keeper = Keeper(
+            self._store, self._clock, self._beat_s, self._was_declared_dead, self._continuity, on_beat
+        )
         self._settler = Settler(
             self._store, self._clock, self._keeper.forget, app.hooks, journal_all=app.journal == "full"
         )
@@ -114,7 +124,8 @@ class Runner:
         self._watch = Watch(self._clock, self._keeper.all, self._overran, self._abandon)
         self._flows = Flows(app, self._store, self._clock, self._context)
         self._threads = Threads(self._clock, self._context, self._settler.commit, self._ended, self._flows)
-        self._loop = Loop(self._clock, self._context, self._settler.commit, self._ended, self._flows)
+        self._broken: WorkerBroken | None = None
+        self._loop = Loop(self._clock, self._context, self._settler.commit, self._ended, self._flows, died=self._broke)
         self._alarm = Alarm(self._store, self._clock, self._tasks)
         self._homes = homes
         hands = Hands(self._ended, self._settler.settled_itself, self._keeper.beat_soon, self._hold_breath)
@@ -136,17 +147,18 @@ class Runner:
     # --------------------------------------------------------------------------------------- life
 
     def run(self) -> int:
-        """Work until told to stop; return the exit code."""
+        """Work until told to stop; return the exit code. Raises `WorkerBroken` when a thread of it has died."""
+        enable_our_loggers()
         self._until_it_works(self._enroll)
         self._until_it_works(lambda: self._continuity.look(self.worker_id))
         self._until_it_works(self._sweep)
-        self._keeper.start()
-        self._settler.start()
-        self._watch.start()
+        self._keeper.start(self._broke)
+        self._settler.start(self._broke)
+        self._watch.start(self._broke)
         if not self._until_idle:
             self._pool.prepare()
         if self._options.reaper:
-            self._patrol.start()
+            self._patrol.start(self._broke)
         log.info(
             "worker %s is ready: %d slots, queues %s, %d tasks",
             *(self.name, self._options.slots, ", ".join(self._queues), len(self._tasks)),
@@ -160,10 +172,16 @@ class Runner:
         leave = self._leave
         try:
             with listening(self._app.logger.getChild("job")):
-                self._claim_until_stopped()
+                try:
+                    self._claim_until_stopped()
+                except BaseException as error:
+                    self._lose_claims(error)
+                    raise
                 code = self._drain()
             if code == EXIT_STUCK and self._until_idle:
                 leave = threading.Thread(target=self._linger, name="holdfast-linger", daemon=True).start
+            if self._broken is not None:
+                raise self._broken
             return code
         finally:
             leave()
@@ -340,8 +358,9 @@ class Runner:
                 if attempt.window.must_stop(now):
                     too_late.append(attempt)
                     continue
+                neighbours = self._running > 0 or bool(self._buffer)
                 self._running += 1
-                if (self._homes.expected or attempt.job.crashes) and self._isolates(attempt):
+                if self._isolates(attempt, neighbours):
                     in_cells.append(attempt)
                 else:
                     (in_loop if attempt.task.is_async else in_threads).append(attempt)
@@ -380,14 +399,14 @@ class Runner:
             last = self._running == 0
         if last:
             self._idle.set()
-        if self._buffer and not self._abandoned.must_end:  # else it is given back
+        if self._buffer and not self._abandoned.must_end and self._broken is None:  # else it is given back
             self._start_next()
         if len(self._buffer) <= max(self._ahead_target / 2, self._ahead_target - GULP / 2) and not self._room.is_set():
             self._room.set()
 
-    def _isolates(self, attempt: Attempt) -> bool:
+    def _isolates(self, attempt: Attempt, neighbours: bool) -> bool:
         declared = self._options.isolate or attempt.task.isolate
-        return isolates(attempt.job, declared=declared) and self._homes.knows(attempt.task)
+        return isolates(attempt.job, declared=declared, neighbours=neighbours) and self._homes.knows(attempt.task)
 
     def _hold_breath(self, pause_s: float) -> None:
         """Claim nothing for a while: the system gives no more threads or processes."""
@@ -431,6 +450,41 @@ class Runner:
         if self._abandoned.must_end:
             self.stop()
 
+    def _broke(self, thread: str, error: BaseException | None) -> None:
+        """Give up, because a thread has died that this worker cannot do without.
+
+        A process that is ours alone ends at once: its supervisor settles its jobs and starts another. Any other process
+        goes on; the worker gives back what it can, signs off, and `run` raises.
+        """
+        self._stopping.set()
+        if self._may_exit:
+            threading.Timer(BROKEN_S, os._exit, (EXIT_BROKEN,)).start()  # should what follows be held up
+        died_of = describe(error) if error is not None else "it was stopped"
+        broken = WorkerBroken(escaped(f"the thread {thread} of worker {self.name} has died ({died_of})"))
+        with self._lock:
+            if self._broken is not None:
+                return
+            self._broken = broken
+        self._app.hooks.emit("error", {"error": str(broken), "worker": self.name})
+        if not self._may_exit:
+            log.critical("%s; the worker gives its jobs back and stops", broken)
+            self.stop_now()
+            return
+        try:
+            log.critical("%s; this process ends, for another to take its place", broken)
+            self._settler.flush(BROKEN_S)
+            self._app.hooks.flush(BROKEN_S)
+        finally:
+            os._exit(EXIT_BROKEN)
+
+    def _lose_claims(self, error: BaseException) -> None:
+        """Give back what there is, because nobody claims any more: this thread was told to end, by Ctrl-C or others."""
+        if self._may_exit:
+            self._broke("holdfast-runner", error)
+        self._stopping.set()
+        self._stop_now.set()
+        self._drain()
+
     def _overran(self, attempt: Attempt) -> None:
         if attempt.kill(self._clock.lease()):
             return
@@ -443,13 +497,19 @@ class Runner:
     def _drain(self) -> int:
         """Give back what has not begun, let the rest finish within the grace period, then stop it."""
         with self._lock:
-            buffered, running = list(self._buffer), self._running
+            buffered = list(self._buffer)
             self._buffer.clear()
             self._idle.clear()
-            if running == 0:
-                self._idle.set()
         for attempt in buffered:
             self._settler.put(attempt, Released(started=False, cause="the worker stopped"))
+        stranded_ones = self._loop.stranded()
+        for attempt in stranded_ones:
+            now = Moment(self._clock.wall(), self._clock.lease())
+            self._ended(attempt, stranded(attempt, str(self._broken), self.name, len(stranded_ones), now))
+        with self._lock:
+            running = self._running
+            if running == 0:
+                self._idle.set()
         if running and not self._stop_now.is_set():
             log.info("stopping: running jobs (%d) may go on for %g s", running, self._options.grace_period_s)
         give_up_at = self._clock.lease() + self._options.grace_period_s

@@ -19,7 +19,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Job, Lease, Note
 from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
-from holdfast.core.text import clean
+from holdfast.core.text import clean, escaped
 from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Outcome, Stalled, Succeeded, TimedOut, Verdict, judge
 from holdfast.errors import HoldfastError, is_passing
@@ -30,11 +30,13 @@ from holdfast.trouble import Trouble
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.executors import ERROR_MAX, describe
 from holdfast.worker.locked import LockedRows
+from holdfast.worker.vital import Died, Vital
 
 log = logging.getLogger("holdfast.worker")
 
 BATCH = 1000  # endings of one commit: the thread waits for the interpreter a few times in each, a busy one 5 ms a time
 UNWRITABLE = "its ending could not be written"
+LOGGED_MAX = 1_000  # characters of an error in the log
 Ending = tuple[Attempt, Outcome]
 
 
@@ -64,10 +66,11 @@ class Settler:
         self._trouble = Trouble(log, clock, "endings are kept until the store takes them")
         self.settled = 0
         self.last: Lease | None = None  # whose ending was accepted
-        self._thread = threading.Thread(target=self._serve, name="holdfast-settler", daemon=True)
+        self._in_hand: list[Ending] = []  # what is being written
+        self._thread = Vital("holdfast-settler", self._serve, lambda: self._closing)
 
-    def start(self) -> None:
-        self._thread.start()
+    def start(self, died: Died) -> None:
+        self._thread.begin(died)
 
     def put(self, attempt: Attempt, outcome: Outcome) -> None:
         """Take an ending; it is written within milliseconds."""
@@ -81,7 +84,11 @@ class Settler:
         return self._idle.is_set()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything is written; False when the time was up first."""
+        """Wait until everything is written; False when the time was up first. If the thread has died, write it here."""
+        if not self._thread.is_alive() or self._thread is threading.current_thread():
+            self._closing = True
+            self._write_all()
+            self._idle.set()
         return self._clock.wait(self._idle, timeout_s)
 
     def close(self) -> None:
@@ -125,8 +132,7 @@ class Settler:
             else:
                 self._clock.wait(self._wake, retry_s)
             self._wake.clear()
-            while batch := self._next_batch():
-                self._settle_for_good(batch)
+            self._write_all()
             if not self._locked:
                 self._idle.set()
                 if self._endings:  # one came in while the flag was set
@@ -137,6 +143,12 @@ class Settler:
             elif self._closing:
                 log.error("shutting down with %d results not saved: their rows are locked", len(self._locked))
                 return
+
+    def _write_all(self) -> None:
+        while in_hand := self._in_hand or self._next_batch():
+            self._in_hand = in_hand  # until it is written: if this thread dies, another one goes on with it
+            self._settle_for_good(in_hand)
+            self._in_hand = []
 
     def _next_batch(self) -> list[Ending]:
         batch = self._locked.take_due()
@@ -160,7 +172,8 @@ class Settler:
                 if len(batch) == 1:
                     self._give_up_on(batch[0], error)
                     return
-                log.warning("a batch of %d endings cannot be written (%s); splitting it", len(batch), error)
+                why = escaped(str(error))
+                log.warning("a batch of %d endings cannot be written (%s); splitting it", len(batch), why)
                 middle = len(batch) // 2
                 self._settle_for_good(batch[:middle])
                 self._settle_for_good(batch[middle:])
@@ -183,7 +196,7 @@ class Settler:
             if answer is Answer.ACCEPTED:
                 self.last = attempt.lease
                 if settlement.verdict.notes:
-                    self._tell(attempt.job, settlement.verdict)
+                    self._tell(attempt.job, outcome, settlement.verdict)
             elif answer is Answer.REFUSED:
                 log.warning("job %s: attempt %d reported too late and was refused", attempt.job.id, attempt.job.attempt)
             elif answer is Answer.AGAIN:
@@ -211,25 +224,31 @@ class Settler:
 
     def _judge(self, attempt: Attempt, outcome: Outcome, wall: float) -> Settlement:
         verdict = judge(outcome, attempt.job, wall, chance=chance())
+        if attempt.progress is not None or attempt.note is not None:  # a beat may not have carried it
+            verdict = msgspec.structs.replace(verdict, progress=attempt.progress, note=attempt.note)
         if self._journal_all:
             claimed = Note("claimed", {"at": iso(attempt.job.claimed_at), "attempt": attempt.job.attempt})
             succeeded = (Note("succeeded"),) if isinstance(outcome, Succeeded) else ()
             verdict = msgspec.structs.replace(verdict, notes=(claimed, *succeeded, *verdict.notes))
         return addressed(attempt.job, verdict)
 
-    def _tell(self, job: Job, verdict: Verdict) -> None:
-        """Say what ended otherwise than by success, in the log and to hooks."""
+    def _tell(self, job: Job, outcome: Outcome, verdict: Verdict) -> None:
+        """Say what ended otherwise than by success, in the log and to hooks. What the user's code says cannot forge a
+        line: it is escaped, and each frame is indented."""
         if verdict.error is not None:
             state = "to be run again" if verdict.state is State.READY else verdict.state.value
+            said = escaped(verdict.error[:LOGGED_MAX])
+            frames = outcome.frames if isinstance(outcome, Failed) else ()
+            where = "".join(f"\n    {escaped(frame)}" for frame in frames)
             log.warning(
-                "job %s (%s): attempt %d ended, now %s: %s", job.id, job.task, job.attempt, state, verdict.error
+                "job %s (%s): attempt %d ended, now %s: %s%s", job.id, job.task, job.attempt, state, said, where
             )
         self._hooks.tell(job, verdict)
 
     def _give_up_on(self, ending: Ending, error: Exception) -> None:
         """One ending that no store will ever take: end the attempt as failed, with the reason."""
         attempt, outcome = ending
-        log.error("the ending of job %s cannot be written: %s", attempt.job.id, error)
+        log.error("the ending of job %s cannot be written: %s", attempt.job.id, escaped(str(error)))
         if isinstance(outcome, Failed) and outcome.error.startswith(UNWRITABLE):
             self._forget([attempt])  # not even that: its lease runs out
             return

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+
+log = logging.getLogger("holdfast.worker")
 
 
 def catch_signals() -> int:
@@ -14,3 +17,11 @@ def catch_signals() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     return read_end
+
+
+def see_children_end() -> None:
+    """Let the system keep how our processes end until we ask. Code of the user's that ignores SIGCHLD, and some parents
+    that start us, would have it forget. For the main thread only."""
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        log.warning("SIGCHLD was ignored; it is back at its default, or nobody could tell how processes end")
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)

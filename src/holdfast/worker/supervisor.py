@@ -1,8 +1,9 @@
 """The parent of the worker processes. It runs no user code, sees its children end, and knows why.
 
 A child that ends takes its leases with it; the parent settles them at once, with the cause in words, and starts the
-child again, more slowly each time it dies young. Orders go down a pipe (`stop`, `now`); when the parent dies the
-pipe closes, and the children give back what they run and leave.
+child again, more slowly each time it dies young. Orders go down a line (`stop`, `now`), and the child tells on it of
+every beat that reached the store: one that lives and does not beat is ended. When the parent dies the line closes, and
+the children give back what they run and leave.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import contextlib
 import logging
 import os
 import select
+import selectors
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -30,10 +31,13 @@ from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import protected
 from holdfast.trouble import Trouble
+from holdfast.worker.cell import PYTHON, end_of
 from holdfast.worker.launch import Launch
+from holdfast.worker.lines import enable_our_loggers
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import EXIT_FENCED, EXIT_STUCK, EXIT_TOO_OLD
-from holdfast.worker.signals import catch_signals
+from holdfast.worker.runner import EXIT_BROKEN, EXIT_FENCED, EXIT_STUCK, EXIT_TOO_OLD
+from holdfast.worker.signals import catch_signals, see_children_end
+from holdfast.worker.vital import refuse_patched_threads
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -45,6 +49,10 @@ YOUNG_S = 10.0  # a child that dies before this age is restarted more slowly
 RESTART_S = 0.1  # after a long life; twice as much after each death of a young child
 RESTART_MAX_S = 30.0
 LOOP_LEAST = 3  # young deaths in a row that are called a crash loop
+LOOK_S = 1.0  # how often to look whether a child beats
+POLL_S = 0.05  # and whether it has ended, where the system does not tell
+SILENT_BEATS = 3  # a child that has not beaten for so many intervals, which make a lease,
+SILENT_LEAST_S = 15.0  # and at least so long, is replaced
 STOP_MARGIN_S = 15.0  # beyond the grace period; then a child is killed, and a store that fails is given up
 EXIT_SCHEMA = 4  # of the supervisor itself: this program is too old for the schema of the store
 EXIT_UNUSABLE = 2  # of a child that cannot load the app; see cli/child.py
@@ -60,6 +68,7 @@ class Supervisor:
     """See the module's docstring."""
 
     def __init__(self, app_ref: str, app: App, options: WorkerOptions, launch: Launch) -> None:
+        refuse_patched_threads()
         self._app_ref = app_ref
         self._url = app.url
         self._store: Store = app.store
@@ -78,6 +87,8 @@ class Supervisor:
     def run(self) -> int:
         """Start the children, pass on signals, and return when all have ended."""
         signals = catch_signals()
+        see_children_end()
+        enable_our_loggers()
         monitors = [
             threading.Thread(target=self._monitor, args=(number,), name=f"holdfast-child-{number}", daemon=True)
             for number in range(1, self._options.processes + 1)
@@ -128,15 +139,50 @@ class Supervisor:
         child = self._spawn(number)
         if self._stopping.is_set():
             self._order("stop")
-        code = child.wait()
+        silent = self._await_end(number, child)
         with self._lock:
+            code = _code_of(child)
+            del self._children[number]
             os.close(self._orders.pop(number))
-        enrolled = self._bury(number, child.pid, code)
+        enrolled = self._bury(number, child.pid, code, silent)
         if code == EXIT_TOO_OLD:
             self._leave_as_too_old()
         if code == EXIT_UNUSABLE and not enrolled:
             return "could not load the app, for the reason that it gave"
-        return _how_it_ended(code)
+        return _how_it_ended(code, silent)
+
+    def _await_end(self, number: int, child: subprocess.Popen[bytes]) -> bool:
+        """Wait until a child has ended; return whether we ended it, because it lived and did not beat."""
+        line, end, silence, ended_by_us = self._orders[number], end_of(child.pid), Silence(), False
+        looked_at = self._clock.lease()
+        with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
+            selector.register(line, selectors.EVENT_READ)
+            if end is not None:
+                stack.callback(os.close, end)
+                selector.register(end, selectors.EVENT_READ)
+            while True:
+                ready = {key.fd for key, _ in selector.select(LOOK_S if end is not None else POLL_S)}
+                if line in ready and not silence.hear(line):
+                    selector.unregister(line)
+                if end in ready or (end is None and child.poll() is not None):
+                    return ended_by_us
+                looked_at, before = self._clock.lease(), looked_at
+                silence.add(looked_at - before)
+                if not ended_by_us and not self._stopping.is_set() and self._is_too_long(silence):
+                    what = "child %s/%d lives, but no beat of it has reached the store for %.0f s; it is replaced"
+                    log.critical(what, self._name, number, silence.seconds)
+                    ended_by_us = True
+                    os.kill(child.pid, signal.SIGKILL)
+
+    def _is_too_long(self, silence: Silence) -> bool:
+        """Say whether a child has stopped beating. While nobody can write to the store, nobody can say."""
+        if silence.seconds < silence.limit_s / 2:
+            return False
+        try:
+            self._store.ping()
+        except HoldfastError:
+            silence.seconds = silence.limit_s / 2
+        return silence.seconds >= silence.limit_s
 
     def _leave_as_too_old(self) -> None:
         """A child says that the schema is not for this program. If so, no other child will ever work either."""
@@ -156,31 +202,31 @@ class Supervisor:
             "supervisor": self._id,
             "options": asdict(self._options),
         }
-        read_end, write_end = os.pipe()
+        ours, theirs = (each.detach() for each in socket.socketpair())
         try:
             child = subprocess.Popen(
-                [sys.executable, "-m", CHILD, str(read_end)],
+                [*PYTHON, CHILD, str(theirs)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(read_end,),
+                pass_fds=(theirs,),
                 cwd=self._launch.folder,
                 env=self._launch.environment,
             )
         except BaseException:
-            os.close(write_end)
+            os.close(ours)
             raise
         finally:
-            os.close(read_end)
-        self._children[number] = child
+            os.close(theirs)
         with self._lock:
-            self._orders[number] = write_end
+            self._children[number] = child
+            self._orders[number] = ours
         try:
-            os.write(write_end, msgspec.json.encode(settings) + b"\n")  # less than a pipe holds: it does not block
+            os.write(ours, msgspec.json.encode(settings) + b"\n")  # less than the line holds: it does not block
         except OSError as error:
             log.warning("child %s/%d ended before it was told what to do (%s)", self._name, number, error.strerror)
             child.kill()  # if it has not: without orders it is of no use
         return child
 
-    def _bury(self, number: int, pid: int, code: int) -> bool:
+    def _bury(self, number: int, pid: int, code: int | None, silent: bool = False) -> bool:
         """Settle what a child left behind; keep trying while the store fails. Return whether it had enrolled.
 
         Once the row is marked gone it says in what manner its jobs are to be settled, so whoever comes next, be it our
@@ -197,7 +243,7 @@ class Supervisor:
                 ]
                 for worker in ours:
                     if worker.gone_at is None or worker.running:
-                        self._settle_leases(reaper, worker, code, released)
+                        self._settle_leases(reaper, worker, code, released, silent)
                 trouble.over()
                 return bool(ours)
             except HoldfastError as error:
@@ -210,12 +256,12 @@ class Supervisor:
         log.error("the jobs of child %s/%d could not be settled; a reaper will find them", self._name, number)
         return True
 
-    def _settle_leases(self, reaper: Reaper, worker: Worker, code: int, released: bool) -> None:
+    def _settle_leases(self, reaper: Reaper, worker: Worker, code: int | None, released: bool, silent: bool) -> None:
         if released:
             given_back = reaper.release_worker(worker, "the worker stopped")
             log.info("of the jobs of %s, %d had to stop with it, settled as declared", worker.name, given_back)
             return
-        how = _how_it_ended(code)
+        how = _how_it_ended(code, silent)
         report = reaper.recover_worker(worker, "exit", f"its process {how}", excused=code == EXIT_FENCED)
         log.warning("%s %s; %d of its jobs were settled", worker.name, how, report.recovered)
 
@@ -228,9 +274,34 @@ class Supervisor:
                     os.write(write_end, f"{word}\n".encode())
 
     def _kill(self) -> None:
-        for child in list(self._children.values()):
-            with contextlib.suppress(OSError):
-                child.kill()
+        with self._lock:  # none of them is buried meanwhile, so that its number means another process
+            for child in self._children.values():
+                with contextlib.suppress(OSError):
+                    os.kill(child.pid, signal.SIGKILL)
+
+
+class Silence:
+    """How long a child has not beaten, counted only while its parent was awake to see it.
+
+    It starts with the first beat: before it a child may take its time to load its app and to find its store.
+    """
+
+    def __init__(self) -> None:
+        self.limit_s = float("inf")
+        self.seconds = 0.0
+
+    def hear(self, line: int) -> bool:
+        """Read how often the child means to beat, which it says with every beat; False when it can say no more."""
+        with contextlib.suppress(OSError):
+            if words := os.read(line, 4096).split():
+                self.seconds = 0.0
+                self.limit_s = max(SILENT_BEATS * float(words[-1]), SILENT_LEAST_S)
+                return True
+        return False
+
+    def add(self, seconds: float) -> None:
+        """Note that so much time has gone by since the last look; if much more than meant, we were asleep as well."""
+        self.seconds += min(seconds, 2 * LOOK_S)
 
 
 def restart_pause(young: int) -> float:
@@ -238,11 +309,30 @@ def restart_pause(young: int) -> float:
     return min(RESTART_S * 2.0 ** min(young, 64), RESTART_MAX_S)
 
 
-def _how_it_ended(code: int) -> str:
+def _code_of(child: subprocess.Popen[bytes]) -> int | None:
+    """Return the exit code of a child that has ended, negative for a signal; None: nobody saw it.
+
+    `Popen.wait` would call it 0 when the system does not know any more, because SIGCHLD is ignored or code of the
+    user's waits for any process.
+    """
+    with contextlib.suppress(ChildProcessError):
+        _, status = os.waitpid(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    code: int | None = child.returncode
+    child.returncode = code or 0  # it is not waited for again
+    return code
+
+
+def _how_it_ended(code: int | None, silent: bool = False) -> str:
     """Say how a child ended. Its own codes get words: people meet them in the journal, in alerts and in the log."""
+    if code is None:
+        return "ended, and nobody saw how"
+    if silent:
+        return f"lived and did not beat, so its supervisor ended it: it {how_it_ended(code)}"
     words = {
         EXIT_STUCK: "ended with handlers that would not stop, or a store that took no endings: it ",
         EXIT_TOO_OLD: "ended because it is too old for the schema of the store: it ",
         EXIT_FENCED: "ended itself because no beat had reached the store in time: it ",
+        EXIT_BROKEN: "ended itself because a thread had died that it cannot do without: it ",
     }
     return words.get(code, "") + how_it_ended(code)  # the code stays at the end, where an epitaph is read

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from holdfast.clock import Clock
 from holdfast.errors import Cancelled, Interrupted, LeaseLost, NoProgress, TimeLimit
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.vital import Died, Vital
 
 log = logging.getLogger("holdfast.worker")
 
@@ -39,10 +40,10 @@ class Watch:
         self._overrun = overrun
         self._abandon = abandon
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="holdfast-watch", daemon=True)
+        self._thread = Vital("holdfast-watch", self._serve, self._stop.is_set)
 
-    def start(self) -> None:
-        self._thread.start()
+    def start(self, died: Died) -> None:
+        self._thread.begin(died)
 
     def close(self) -> None:
         self._stop.set()

@@ -296,7 +296,8 @@ ending AS MATERIALIZED (
         (value ->> 17)::boolean AS fresh_budgets, (value ->> 18)::boolean AS raises_fence,
         value ->> 19 AS open_step, (value ->> 20)::boolean AS undo_requested, (value ->> 21)::float8 AS wake_at,
         (value ->> 22)::json AS awaits, value ->> 23 AS question, (value ->> 24)::bigint AS inbox,
-        value ->> 25 AS seen_open_step, (value ->> 26)::boolean AS seen_undoable
+        value ->> 25 AS seen_open_step, (value ->> 26)::boolean AS seen_undoable,
+        (value ->> 27)::float8 AS progress, value ->> 28 AS note
     FROM json_array_elements(%(endings)s::json) AS value
 ),
 free AS MATERIALIZED (
@@ -336,6 +337,8 @@ applied AS (
         worker = NULL,
         lease_until = NULL,
         started = false,
+        progress = coalesce(ending.progress, job.progress),
+        note = coalesce(ending.note, job.note),
         ended_at = CASE WHEN ending.ended THEN clock.wall END,
         log = NULL
     FROM free AS ending, clock, allowed
@@ -373,7 +376,8 @@ WITH clock AS MATERIALIZED (
     SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
 ),
 ending AS MATERIALIZED (
-    SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, value ->> 3 AS result
+    SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, value ->> 3 AS result,
+        (value ->> 4)::float8 AS progress, value ->> 5 AS note
     FROM json_array_elements(%(endings)s::json) AS value
 ),
 free AS MATERIALIZED (
@@ -391,6 +395,8 @@ applied AS (
         worker = NULL,
         lease_until = NULL,
         started = false,
+        progress = coalesce(ending.progress, job.progress),
+        note = coalesce(ending.note, job.note),
         ended_at = clock.wall,
         log = NULL
     FROM free AS ending, clock

@@ -28,6 +28,7 @@ from holdfast.clock import SystemClock
 from holdfast.core.records import Lease, Record
 from holdfast.core.settlement import Settlement
 from holdfast.errors import LeaseLost, TransactionExpired, UsageError
+from holdfast.forks import refuse_if_forked
 from holdfast.shield import shielded
 from holdfast.stores.postgres import batch
 from holdfast.stores.postgres.connection import Connections, Session
@@ -108,6 +109,8 @@ class PostgresTransaction:
         return answer
 
     def rollback(self) -> None:
+        if self.connection.is_forked:
+            return  # the session is the parent's
         with shielded(), self._ending:
             self._timer.cancel()
             if self._open:
@@ -190,13 +193,19 @@ class FencedConnection(Session):
     """A connection lent to the user's code for one transaction."""
 
     answer_s = _RESET_S
+    _pid = 0
     _over: tuple[type[Exception], str] | None = None
     _lent = False
     _retired = False
 
     def lend(self) -> None:
         """Hand the connection to the user's code: the transaction that is open is the only one from now on."""
-        self._lent = True
+        self._lent, self._pid = True, os.getpid()
+
+    @property
+    def is_forked(self) -> bool:
+        """Say whether this is another process than the one that it was lent in."""
+        return self._pid not in (0, os.getpid())
 
     def take_back(self) -> None:
         """End the user's part; raises if the transaction is over."""
@@ -241,7 +250,9 @@ class FencedConnection(Session):
             self.lock.release()
 
     def check(self) -> None:
-        """Raise if the transaction is over."""
+        """Raise if the transaction is over, or belongs to another process."""
+        if self.is_forked:
+            refuse_if_forked(self._pid)
         if self._over is not None:
             kind, why = self._over
             raise kind(why)

@@ -162,6 +162,8 @@ UPDATE holdfast_job AS job SET
     worker = NULL,
     lease_until = NULL,
     started = 0,
+    progress = coalesce(ending.progress, job.progress),
+    note = coalesce(ending.note, job.note),
     ended_at = iif(ending.ended, :wall, NULL),
     log = NULL
 FROM (
@@ -172,7 +174,7 @@ FROM (
         value ->> 15 AS cancel_requested, value ->> 16 AS priority, value ->> 17 AS fresh_budgets,
         value ->> 18 AS raises_fence, value ->> 19 AS open_step, value ->> 20 AS undo_requested,
         value ->> 21 AS wake_at, value ->> 22 AS awaits, value ->> 23 AS question, value ->> 24 AS inbox,
-        value ->> 25 AS seen_open_step, value ->> 26 AS seen_undoable
+        value ->> 25 AS seen_open_step, value ->> 26 AS seen_undoable, value ->> 27 AS progress, value ->> 28 AS note
     FROM json_each(:endings)
 ) AS ending
 WHERE job.id = ending.id
@@ -192,10 +194,13 @@ UPDATE holdfast_job AS job SET
     worker = NULL,
     lease_until = NULL,
     started = 0,
+    progress = coalesce(ending.progress, job.progress),
+    note = coalesce(ending.note, job.note),
     ended_at = :wall,
     log = NULL
 FROM (
-    SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id, value ->> 3 AS result
+    SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id, value ->> 3 AS result,
+        value ->> 4 AS progress, value ->> 5 AS note
     FROM json_each(:endings)
 ) AS ending
 WHERE job.id = ending.id

@@ -11,6 +11,7 @@ runs on when the time is over is stopped from inside. Only the task's side close
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from holdfast.clock import Clock
 from holdfast.core.records import Lease, Record
 from holdfast.core.settlement import Settlement
 from holdfast.errors import LeaseLost, TransactionExpired
+from holdfast.forks import refuse_if_forked
 from holdfast.shield import shielded
 from holdfast.stores.protocol import Answer
 from holdfast.stores.sqlite import batch
@@ -72,6 +74,8 @@ class SqliteTransaction:
             return answer
 
     def rollback(self) -> None:
+        if self.connection.is_forked:
+            return  # it is the parent's: nothing of it may be touched here
         with shielded():
             with self._ending:
                 self._timer.cancel()
@@ -100,6 +104,12 @@ class FencedConnection(Pen):
         self._whose = threading.Lock()  # guards the two below: the task's end and the timer race for them
         self._expired: str | None = None
         self._lent = False
+        self._pid = os.getpid()
+
+    @property
+    def is_forked(self) -> bool:
+        """Say whether this is another process than the one that opened it."""
+        return os.getpid() != self._pid
 
     def lend(self) -> None:
         """Hand the connection to the user's code: no transaction control from now on."""
@@ -143,6 +153,7 @@ class FencedConnection(Pen):
     @contextlib.contextmanager
     def using(self) -> Iterator[None]:
         """Do one operation; raises when the time is over, before or during it."""
+        self._check()
         with self._use:
             self._check()
             try:
@@ -159,6 +170,7 @@ class FencedConnection(Pen):
                     )
 
     def _check(self) -> None:
+        refuse_if_forked(self._pid)
         if self._expired is not None:
             raise TransactionExpired(self._expired)
 

@@ -1,0 +1,50 @@
+"""A process that a handler forks is never a worker: it has no lease, and none of the worker's threads."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.errors import LeaseLost
+
+log = logging.getLogger("holdfast.worker")
+
+EXIT_FORKED = 1
+
+
+class Door:
+    """A worker's own handle of its store: every verb passes here, and only in the process that made it.
+
+    An app's handle is another matter: a forked process may well enqueue.
+    """
+
+    __slots__ = ("_opened", "_pid")
+
+    def __init__(self, opened: Callable[[], object]) -> None:
+        self._opened = opened
+        self._pid = os.getpid()
+
+    def __getattr__(self, verb: str) -> Any:
+        refuse_if_forked(self._pid)
+        return getattr(self._opened(), verb)
+
+
+def refuse_if_forked(pid: int) -> None:
+    """Raise unless this process is `pid`."""
+    if os.getpid() != pid:
+        raise LeaseLost(f"process {os.getpid()} was forked by a handler: it holds no lease")
+
+
+def end_if_forked(pid: int) -> None:
+    """End this process unless it is `pid`: a handler has forked, and its child came back from it too.
+
+    What the child would do from here on is the worker's business: report the attempt, and run other jobs.
+    """
+    if os.getpid() == pid:
+        return
+    try:
+        log.error("a handler forked, and the child (pid %d) returned from it: the child ends here", os.getpid())
+    finally:
+        os._exit(EXIT_FORKED)

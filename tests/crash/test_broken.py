@@ -1,0 +1,36 @@
+"""A worker process that lives and is of no use: a thread of it has died, or it does not beat. It is replaced."""
+
+import pytest
+
+from tests.crash.world import World, on_every_store, until
+
+THREADS = ("holdfast-keeper", "holdfast-settler", "holdfast-watch", "holdfast-reaper", "holdfast-runner")
+
+
+@on_every_store
+@pytest.mark.parametrize("thread", THREADS)
+def test_a_process_that_has_lost_a_thread_is_replaced_and_its_jobs_run_again(world: World, thread: str) -> None:
+    worker = world.worker("w").until_ready()
+    job = world.tasks.ends_a_thread.using(lease_s=600).enqueue(thread).id
+    before = world.until_started(job).pid
+    world.tasks.quick.enqueue()  # wakes the settler, which sleeps until there is an ending
+    row = world.until_state(job, "done")
+    assert (row.attempt, row.zombies) == (2, 1)
+    assert world.starts(job)[1].pid != before
+    [zombie] = world.events(job, "zombie")
+    assert zombie.detail["detector"] == "exit"
+    assert zombie.detail["cause"].endswith("a thread had died that it cannot do without: it exited with code 78")
+    assert worker.said(f"the thread {thread} of worker w/1 has died (SystemExit)") == 1
+
+
+@pytest.mark.slow  # a child has half a minute to show that it lives
+@on_every_store
+def test_a_child_that_lives_and_does_not_beat_is_replaced(world: World) -> None:
+    worker = world.worker("w").until_ready()
+    job = world.tasks.freezes.enqueue().id
+    frozen = world.until_started(job).pid
+    row = world.until_state(job, "done")
+    assert row.zombies == 1
+    until(lambda: frozen not in worker.children(), "the frozen child is ended")
+    assert worker.said("child w/1 lives, but no beat of it has reached the store") == 1
+    worker.until_ready(2)

@@ -1,0 +1,119 @@
+"""What the user's module does while it is imported: to Python's modules, to signals, to logging. The worker copes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import App, Job
+from tests.crash.world import until
+
+HEAD = """
+import logging, logging.config, os, signal
+from holdfast import App
+
+app = App("sqlite:///jobs.db")
+
+@app.task(name="add", isolate=ISOLATE)
+def add(a: int, b: int) -> int:
+    return a + b
+
+@app.task(name="die", isolate=ISOLATE, crashes_max=1)
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@app.task(name="fail", isolate=ISOLATE)
+def fail() -> None:
+    raise ValueError("no luck")
+"""
+
+
+class Shop:
+    """A project in a folder of its own, and a worker of it, as `holdfast worker` is started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "log"
+        self.app = App(f"sqlite:///{folder}/jobs.db")
+
+        @self.app.task(name="add")
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        @self.app.task(name="die", crashes_max=1)
+        def die() -> None: ...
+
+        @self.app.task(name="fail")
+        def fail() -> None: ...
+
+    @contextmanager
+    def worker(self, module: str, *, isolate: bool) -> Iterator[None]:
+        (self.folder / "shop.py").write_text(HEAD.replace("ISOLATE", str(isolate)) + module)
+        command = [sys.executable, "-P", "-m", "holdfast", "worker", "shop:app", "--name", "w"]
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                assert process.wait(60) == 0, self.log.read_text()
+            finally:
+                process.kill()
+                process.wait()
+
+    def enqueue(self, name: str, *arguments: int) -> Job[Any]:
+        job: Job[Any] = self.app.tasks[name].enqueue(*arguments)
+        return job
+
+    def until_state(self, job: Job[Any], state: str) -> str:
+        until(lambda: self.app.get(job.id).row.state == state, f"it becomes {state}; {self.log.read_text()}")
+        return self.app.get(job.id).row.error or ""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path)
+    yield shop
+    shop.app.close()
+
+
+ALONE = pytest.mark.parametrize("isolate", [False, True], ids=["in the worker", "isolated"])
+
+
+@ALONE
+def test_modules_of_the_project_do_not_take_the_place_of_pythons(shop: Shop, isolate: bool) -> None:
+    for name in ("json", "queue", "selectors", "socket", "logging"):
+        (shop.folder / f"{name}.py").write_text("raise RuntimeError('this is not the module that you want')\n")
+    with shop.worker("", isolate=isolate):
+        job = shop.enqueue("add", 1, 2)
+        shop.until_state(job, "done")
+    assert shop.app.get(job.id).row.result == "3"
+
+
+@ALONE
+def test_a_module_that_ignores_sigchld_does_not_hide_how_a_process_ended(shop: Shop, isolate: bool) -> None:
+    with shop.worker("signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n", isolate=isolate):
+        error = shop.until_state(shop.enqueue("die"), "dead")
+    assert "its process was killed by SIGKILL" in error
+
+
+@ALONE
+def test_a_module_that_disables_the_loggers_that_are_there_does_not_silence_the_worker(
+    shop: Shop, isolate: bool
+) -> None:
+    with shop.worker('logging.config.dictConfig({"version": 1})\n', isolate=isolate):
+        job = shop.enqueue("fail")
+        until(lambda: f"job {job.id} (fail): attempt 1 ended" in shop.log.read_text(), "the failure is in the log")
+    log = shop.log.read_text()
+    assert log.count("worker w/1 is ready: ") == 1
+    assert "worker w/1 has stopped" in log
+    assert f"{os.sep}shop.py:" in log

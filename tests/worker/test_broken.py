@@ -1,0 +1,169 @@
+"""A worker that has lost a thread which it cannot do without, in a process that is not ours: it stops, and says so."""
+
+import asyncio
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Retry, WorkerBroken
+from holdfast.worker import vital
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.runner import Runner
+from tests.worker import bad
+from tests.worker.house import House, on_every_store, until
+
+LOOP_ENDS = (bad.exit_in_a_subtask, bad.exit_in_a_callback, bad.stop_the_loop)
+
+
+class Embedded:
+    """A worker on a thread of this process."""
+
+    def __init__(self, house: House) -> None:
+        self.told: list[dict[str, Any]] = []
+        house.app.on("error", lambda event: self.told.append(dict(event)))
+        self.runner = Runner(house.app, WorkerOptions(name="e", slots=2))
+        self.raised: list[BaseException] = []
+        self.thread = threading.Thread(target=self._run, name="test-embedded", daemon=True)
+        self.thread.start()
+        until(lambda: self.runner.worker_id, "it enrols")
+
+    def _run(self) -> None:
+        try:
+            self.runner.run()
+        except BaseException as error:
+            self.raised.append(error)
+
+    def join(self) -> BaseException:
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+        [error] = self.raised
+        return error
+
+
+@pytest.fixture
+def embedded(house: House) -> Iterator[Callable[[], Embedded]]:
+    started: list[Embedded] = []
+
+    def start() -> Embedded:
+        started.append(Embedded(house))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.runner.stop_now()
+        each.thread.join(60)
+
+
+def thread_of(runner: Runner, name: str) -> threading.Thread:
+    parts = {"keeper": runner._keeper, "settler": runner._settler, "watch": runner._watch, "reaper": runner._patrol}
+    thread: threading.Thread = parts[name]._thread  # type: ignore[attr-defined]
+    return thread
+
+
+def end(thread: threading.Thread) -> None:
+    """Raise in it what no worker catches, at its next bytecode."""
+    assert thread.ident is not None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+
+
+@on_every_store
+@pytest.mark.parametrize("name", ["keeper", "settler", "watch", "reaper"])
+def test_an_embedded_worker_whose_thread_dies_gives_back_its_jobs_and_raises(
+    house: House, embedded: Callable[[], Embedded], name: str
+) -> None:
+    @house.app.task(name="t")
+    def task(ctx: Context) -> None:
+        ctx.progress(note="here")
+        while ctx.attempt == 1:
+            threading.Event().wait(0.01)
+
+    @house.app.task(name="quick")
+    def quick() -> None: ...
+
+    worker = embedded()
+    job = task.enqueue()
+    until(lambda: house.row(job.id).note, "it has begun")
+    end(thread_of(worker.runner, name))
+    quick.enqueue()  # wakes the settler, which sleeps until there is an ending
+    error = worker.join()
+    assert isinstance(error, WorkerBroken)
+    assert str(error) == f"the thread holdfast-{name} of worker e has died (SystemExit)"
+    until(lambda: worker.told, "hooks are told")
+    assert (worker.told[0]["error"], worker.told[0]["worker"]) == (str(error), "e")
+    row = house.row(job.id)
+    assert (row.state, row.failures, row.crashes) == ("ready", 0, 0)
+    assert house.store.workers() == []
+    house.start()
+    house.until_state(job.id, "done")
+
+
+@on_every_store
+@pytest.mark.parametrize("fn", LOOP_ENDS, ids=lambda fn: fn.__name__)
+def test_an_embedded_worker_whose_event_loop_ends_settles_what_ran_there(
+    house: House, embedded: Callable[[], Embedded], fn: Callable[[], Any]
+) -> None:
+    @house.app.task(name="ends", crashes_max=1)
+    async def ends() -> None:
+        await asyncio.sleep(0.2)
+        await fn()
+
+    @house.app.task(name="neighbour")
+    async def neighbour(ctx: Context) -> None:
+        ctx.progress(note="here")
+        if ctx.attempt == 1:
+            await asyncio.sleep(60)
+
+    worker = embedded()
+    innocent = neighbour.enqueue()
+    until(lambda: house.row(innocent.id).note, "it has begun")
+    guilty = ends.enqueue()
+    error = worker.join()
+    assert isinstance(error, WorkerBroken)
+    assert "the thread holdfast-loop of worker e has died" in str(error)
+    assert house.row(guilty.id).state == "dead"
+    assert (house.row(guilty.id).error or "").startswith(str(error))
+    row = house.row(innocent.id)
+    assert (row.state, row.crashes, row.suspects) == ("ready", 1, 2)
+    assert house.store.workers() == []
+    house.start()
+    assert house.until_state(innocent.id, "done").crashes == 0
+
+
+def test_tick_raises_when_its_event_loop_ends(house: House) -> None:
+    @house.app.task(name="ends", retry=Retry(attempts_max=1))
+    async def ends() -> None:
+        await bad.exit_in_a_subtask()
+
+    job = ends.enqueue()
+    with pytest.raises(WorkerBroken, match=r"the thread holdfast-loop of worker .* has died \(SystemExit: 5\)"):
+        house.app.tick(20)
+    assert house.row(job.id).state == "dead"
+    assert house.store.workers() == []
+
+
+def test_a_worker_is_refused_where_threads_are_not_real(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vital._thread, "start_new_thread", lambda *_: 0)
+    with pytest.raises(Exception, match="gevent or eventlet has replaced Python's threads"):
+        Runner(house.app, WorkerOptions())
+
+
+def test_ctrl_c_in_an_embedded_worker_gives_its_jobs_back(house: House) -> None:
+    @house.app.task(name="t")
+    def task(ctx: Context) -> None:
+        while ctx.attempt == 1:
+            threading.Event().wait(0.01)
+
+    job = task.enqueue()
+    runner = Runner(house.app, WorkerOptions(name="e"))
+
+    def interrupt(*_: Any) -> None:
+        if house.row(job.id).state == "running":
+            raise KeyboardInterrupt
+
+    with house.store.before("due", interrupt), pytest.raises(KeyboardInterrupt):
+        runner.run()
+    assert (house.row(job.id).state, house.row(job.id).crashes) == ("ready", 0)
+    assert house.store.workers() == []

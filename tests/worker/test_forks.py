@@ -1,0 +1,73 @@
+"""A process that a handler forks: it may enqueue, and is no worker."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from holdfast import Context, Flow
+from holdfast.errors import LeaseLost
+from holdfast.forks import Door
+from tests.worker.house import House
+
+RAISED, PASSED, OTHERWISE = 0, 3, 4
+
+
+def in_a_fork(act: Callable[[], object]) -> int:
+    """Do it in a forked child; return how that went."""
+    child = os.fork()
+    if child == 0:
+        code = OTHERWISE
+        try:
+            act()
+            code = PASSED
+        except LeaseLost:
+            code = RAISED
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_the_door_is_open_only_to_the_process_that_made_it(file_house: House) -> None:
+    door = Door(lambda: file_house.app.store)
+    assert door.workers() == []
+    assert in_a_fork(lambda: door.workers) == RAISED
+    assert in_a_fork(lambda: Door(lambda: file_house.app.store).workers) == PASSED
+
+
+def test_a_forked_process_may_enqueue_and_opens_no_transaction(shared_house: House) -> None:
+    @shared_house.app.task(name="later", queue="other")
+    def later() -> None: ...
+
+    @shared_house.app.task(name="t", queue="here")
+    def task(ctx: Context) -> list[int]:
+        def transact() -> None:
+            with ctx.transaction():
+                pass
+
+        return [in_a_fork(transact), in_a_fork(later.enqueue)]
+
+    shared_house.start(queues=("here",))
+    assert task.enqueue().result(30) == [RAISED, PASSED]
+    assert len(shared_house.app.find(task="later")) == 1
+
+
+def test_a_step_is_not_even_begun_in_a_forked_process(shared_house: House) -> None:
+    ran = os.pipe()
+
+    @shared_house.app.workflow(name="w")
+    def work(flow: Flow) -> int:
+        def step() -> None:
+            os.write(ran[1], b"x")
+
+        return in_a_fork(lambda: flow.step(step))
+
+    shared_house.start()
+    try:
+        assert work.enqueue().result(30) == RAISED
+        os.set_blocking(ran[0], False)
+        with pytest.raises(BlockingIOError):
+            os.read(ran[0], 1)
+    finally:
+        os.close(ran[0])
+        os.close(ran[1])
