@@ -881,6 +881,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/worker/test_continuity.py",),
     ),
     (
+        "a worker that is silent for a day and holds jobs is marked gone",
+        "reaper.py",
+        "wall - worker.beat_at > SILENT_MAX_S and not worker.running",
+        "wall - worker.beat_at > SILENT_MAX_S",
+        ("tests/worker/test_reaper.py",),
+    ),
+    (
+        "a worker that starts while its store is away gives up",
+        "cli/worker.py",
+        "if is_final(error):",
+        "if True:",
+        ("tests/crash/test_upgrade.py",),
+    ),
+    (
         "a page of a migration is done twice",
         "stores/sqlite/store.py",
         "progress = after",

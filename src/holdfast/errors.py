@@ -9,6 +9,7 @@
     │   └── ProtectedFile          a file of the store, opened by code inside a worker
     ├── StoreError                 the store's trouble; the call may be repeated where it says so
     │   ├── StoreUnavailable       cannot be reached, or stayed locked for too long: repeat later
+    │   │   └── StoreDenied        the server does not let this user in
     │   ├── StoreFull              no room left: repeat when there is room
     │   ├── StoreReadOnly          the store takes no writes
     │   ├── StoreMissing           there is no store at this address
@@ -82,6 +83,10 @@ class StoreError(HoldfastError):
 
 class StoreUnavailable(StoreError):
     """The store cannot be reached, or stayed locked for too long. The call may be repeated."""
+
+
+class StoreDenied(StoreUnavailable):
+    """The server does not let this user in: an unknown user, a wrong password, no right to connect."""
 
 
 class StoreFull(StoreError):
@@ -239,6 +244,12 @@ class Rewinding(Interrupted):
 
 class Diverged(Interrupted):
     """The code asks for something else than what is recorded."""
+
+
+def is_final(error: StoreError) -> bool:
+    """Say whether an address that was never opened can never work, unless a person changes something."""
+    never = (StoreMissing, StoreDenied, StoreReadOnly, StoreUnsupported, StoreLost, SchemaMismatch)
+    return isinstance(error, never) or not is_passing(error)
 
 
 def is_passing(error: Exception) -> bool:

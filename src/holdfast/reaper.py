@@ -37,6 +37,8 @@ from holdfast.stores.protocol import Answer, Store
 log = logging.getLogger("holdfast.reaper")
 
 PAGE = 500
+SILENT_MAX_S = 86_400.0  # a worker that holds nothing and has not beaten for so long is marked gone
+SILENT_LOOK_S = 3600.0  # how often to look for such
 SECOND_LOOK_S = 0.1
 COMPLAIN_S = 60.0  # how often to say that a row is damaged
 SILENCE_S = 2.0  # when the store does not answer for longer than this, it was a gap
@@ -120,6 +122,7 @@ class Reaper:
         self._complained: dict[str, float] = {}
         self._gap_s = 0.0
         self._gap_ended = float("-inf")
+        self._swept_at = float("-inf")  # when workers that are silent for long were last looked for
 
     def once(self, *, fix: bool = True, under: Duty | None = None) -> Report:
         """Make one pass; believe only what the pass before has seen too. Raises `StoreError` when the store does.
@@ -136,7 +139,18 @@ class Reaper:
         for each in vanished:
             zombies += self._recover_worker(each, spread_s) if fix else self._examine_worker(each, spread_s, done)
         zombies += self._recover_overdue(fix, done | {zombie.job.id for zombie in zombies})
+        if fix and self._clock.lease() - self._swept_at >= SILENT_LOOK_S:
+            self._retire_the_silent(under)
         return Report(zombies)
+
+    def _retire_the_silent(self, under: Duty | None) -> None:
+        """Mark workers gone that nobody can prove dead, as behind a pooler: those that hold nothing and have not beaten
+        for a day. One that lives after all is told so, and enrols again."""
+        self._swept_at = self._clock.lease()
+        wall = self._store.now().wall
+        for worker in self._store.workers():
+            if wall - worker.beat_at > SILENT_MAX_S and not worker.running:
+                self._store.retire(worker.id, str(Epitaph("it was silent for a day", "vanished")), under)
 
     @property
     def doubt_s(self) -> float:

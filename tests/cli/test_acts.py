@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.clock import SystemClock
 from holdfast.core.continuity import Doubt
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
@@ -17,7 +18,7 @@ from holdfast.stores.sqlite import store as sqlite
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run, lose
-from tests.factory import add, job_in, row, start
+from tests.factory import add, enrol, job_in, row, start
 
 NEW = "CREATE TABLE holdfast_new (x);"
 
@@ -250,3 +251,18 @@ def test_a_table_that_is_missing_is_named(run: Run, store: Store, folder: Path) 
     assert "the table holdfast_tally is missing" in run("db", "check", code=7).stderr
     findings = run.json("doctor", code=7)["findings"]
     assert ("Tables are missing", "holdfast_tally") in [(each["title"], each["evidence"]) for each in findings]
+
+
+def test_a_silent_worker_is_forgotten_with_its_jobs_recovered(run: Run, store: Store, url: str) -> None:
+    now = SqliteStore(url)
+    enrol(now, name="box/1", boot_id=SystemClock().boot_id)
+    now.close()
+    run("workers", "forget", "box/1", code=6)  # it beats
+    run("workers", "forget", "box/2", code=5)
+    job = start(store, enrol(store, name="old"))  # by the clock of this store it is long ago
+    result = run("workers", "forget", "old", "--by", "ann")
+    assert result.stdout == "old forgotten, 1 of its jobs recovered\n"
+    assert row(store, job.id).state is State.READY
+    assert [each.name for each in store.workers()] == ["box/1"]
+    [zombie] = store.journal(job.id, ["zombie"])
+    assert "forgotten by ann" in zombie.detail["cause"]

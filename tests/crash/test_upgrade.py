@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import pytest
 
 from holdfast.core.machine import State
 from tests.crash.world import World, on_every_store, until
+from tests.proxy import Proxy
 
 pytestmark = pytest.mark.slow  # a beat of the worker has to pass
 
@@ -38,3 +41,28 @@ def test_a_worker_that_is_too_old_finishes_what_it_runs_and_leaves_with_exit_cod
     assert world.row(job).state is State.DONE
     assert world.row(late).attempt == 0, "nothing new is claimed"
     assert worker.members() == []
+
+
+@pytest.mark.parametrize("db", ["postgres"], indirect=True)
+def test_a_worker_that_starts_while_its_store_is_away_waits_for_it(world: World, postgres_server: str) -> None:
+    proxy = Proxy(postgres_server)
+    try:
+        door = urlsplit(proxy.url)
+        world.env["HOLDFAST_DB"] = urlsplit(world.url)._replace(netloc=door.netloc).geturl()
+        with proxy.down():
+            worker = world.worker("w")
+            until(lambda: worker.said("the worker starts when it is back"), "it waits")
+            assert worker.popen.poll() is None
+        worker.until_ready()
+        job = world.tasks.quick.enqueue().id
+        world.until_state(job, "done")
+    finally:
+        worker.kill()
+        proxy.close()
+
+
+@pytest.mark.parametrize("address", ["sqlite:////no/such/folder/jobs.db", "nonsense://", "postgresql://nobody@{}/no"])
+def test_an_address_that_can_never_work_ends_a_worker(world: World, address: str, postgres_server: str) -> None:
+    host = urlsplit(postgres_server).netloc.rpartition("@")[2]
+    worker = world.worker("w", "--db", address.format(host))
+    assert worker.wait() in (2, 3)

@@ -836,3 +836,16 @@ def test_sqlite_damage_is_what_it_claims_to_be(file_store: Store, clock: FakeClo
     with sqlite3.connect(tmp_path / "jobs.db") as connection, pytest.raises(sqlite3.IntegrityError):
         connection.execute("UPDATE holdfast_job SET fence = fence + 1 WHERE id = ?", (job.id,))
     connection.close()
+
+
+def test_a_worker_that_was_silent_for_a_day_and_holds_nothing_is_marked_gone(store: Store, clock: FakeClock) -> None:
+    silent, busy = enrol(store, name="silent"), enrol(store, name="busy")
+    start(store, busy, lease_s=200_000.0)
+    clock.advance(86_399)
+    Reaper(store, clock).once()
+    assert {worker.name for worker in store.workers()} == {"silent", "busy"}
+    clock.advance(2)
+    alive = enrol(store, name="alive")
+    Reaper(store, clock).once()
+    assert {worker.id for worker in store.workers()} == {busy, alive}
+    assert store.beat(silent, []).gone

@@ -15,6 +15,9 @@ from holdfast.cli.alerts import alert_options, alerts_of
 from holdfast.cli.base import LOG_FORMAT, Command, settings
 from holdfast.cli.loading import import_options, named_app, wanted_modules
 from holdfast.cli.types import Duration, Text, Words
+from holdfast.clock import pause
+from holdfast.errors import StoreError, is_final
+from holdfast.trouble import Trouble
 
 
 @click.command(
@@ -128,6 +131,7 @@ def worker(
     )
     logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)
     _warn_of_strange_queues(found, app, options.queues)
+    _open(found)
     with ExitStack() as stack:
         if found.alerts:
             teller = Teller(found.store, found.clock, found.alerts, name=name or socket.gethostname())
@@ -138,6 +142,20 @@ def worker(
         stack.enter_context(Scheduler(found, name=name or socket.gethostname()))
         code = supervise(app, found, options, launch)
     ctx.exit(code)
+
+
+def _open(app: App) -> None:
+    """Wait until the store can be opened, as a worker does later in its life; raise if its address can never work."""
+    trouble = Trouble(logging.getLogger("holdfast.supervisor"), app.clock, "the worker starts when it is back")
+    while True:
+        try:
+            app.store.schema()
+            trouble.over()
+            return
+        except StoreError as error:
+            if is_final(error):
+                raise
+            pause(trouble.met(error))
 
 
 def _warn_of_strange_queues(app: App, ref: str, queues: Sequence[str]) -> None:

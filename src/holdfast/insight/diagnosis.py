@@ -122,7 +122,7 @@ def _of_workers(store: Store, queues: Sequence[dict[str, Any]]) -> Iterator[Find
             evidence = (
                 f"{worker.name}, pid {worker.pid} on {worker.host}: last beat {duration(now.wall - worker.beat_at)} ago"
             )
-            fix = "it hangs, is stopped or has died; recover its jobs: holdfast scan --fix"
+            fix = f"it hangs, is stopped or has died; if it is dead: holdfast workers forget {quote(worker.name)}"
             yield warning("A worker is silent", f"{evidence}, one every {worker.beat_s:g} s expected", fix)
     if idle := [worker.name for worker in alive if worker.tasks == {}]:
         fix = "import the modules that declare them: holdfast worker APP --import MODULE"

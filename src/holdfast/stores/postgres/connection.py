@@ -30,6 +30,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 from holdfast.clock import SystemClock, pause
 from holdfast.errors import (
     BadURL,
+    StoreDenied,
     StoreError,
     StoreFull,
     StoreLost,
@@ -54,7 +55,9 @@ Connection = psycopg.Connection[Any]
 Cursor = psycopg.Cursor[Any]
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 _OWN = ("schema", "pool_max", "wait_s")
-_NO_DATABASE = re.compile(r'database ".*" does not exist')  # a refused connection comes without a code
+# A refused connection comes without a code.
+_DENIED = re.compile(r'password authentication failed|no password supplied|role ".*" does not exist|no pg_hba\.conf')
+_NO_DATABASE = re.compile(r'database ".*" does not exist')
 _QUERIES = load_queries("holdfast.stores.postgres")
 _CLOCK = SystemClock()
 
@@ -384,7 +387,9 @@ class Connections:
             case errors.InsufficientPrivilege():
                 return StoreReadOnly(f"{where}: this user may not do that ({words})")
             case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification():
-                return StoreUnavailable(f"{where}: the server refused this user ({words})")
+                return StoreDenied(f"{where}: the server refused this user ({words})")
+            case psycopg.OperationalError() if error.sqlstate is None and _DENIED.search(words):
+                return StoreDenied(f"{where}: the server refused this user ({words})")
             case errors.InvalidCatalogName():
                 return StoreMissing(f"{where}: {words}; create the database first")
             case errors.UndefinedTable() | errors.InvalidSchemaName():
