@@ -9,7 +9,10 @@
     │   └── ProtectedFile          a file of the store, opened by code inside a worker
     ├── StoreError                 the store's trouble; the call may be repeated where it says so
     │   ├── StoreUnavailable       cannot be reached, or stayed locked for too long: repeat later
-    │   │   └── StoreDenied        the server does not let this user in
+    │   │   ├── StoreDenied        the server does not let this user in
+    │   │   ├── StoreLocked        another transaction holds a lock that the call needs; nothing was changed
+    │   │   ├── StoreTimeout       the server stopped the call at its time limit: repeat it in smaller pieces
+    │   │   └── OutcomeUnknown     the answer was lost: the call may have been carried out; repeating it is safe
     │   ├── StoreFull              no room left: repeat when there is room
     │   ├── StoreReadOnly          the store takes no writes
     │   ├── StoreMissing           there is no store at this address
@@ -87,6 +90,25 @@ class StoreUnavailable(StoreError):
 
 class StoreDenied(StoreUnavailable):
     """The server does not let this user in: an unknown user, a wrong password, no right to connect."""
+
+
+class StoreLocked(StoreUnavailable):
+    """Another transaction holds a lock that the call needs. Nothing was changed; the call may be repeated."""
+
+
+class StoreTimeout(StoreUnavailable):
+    """The server stopped the call at its time limit and undid it. The call may be repeated, in smaller pieces."""
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """The answer was lost: the call may have been carried out, or not. To repeat it with the same ids is safe.
+
+    `job_ids`: of an enqueue, the ids of its jobs; give them to `using(id=…)`.
+    """
+
+    def __init__(self, message: str, job_ids: tuple[str, ...] = ()) -> None:
+        self.job_ids = job_ids
+        super().__init__(message)
 
 
 class StoreFull(StoreError):

@@ -28,7 +28,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Detector, Duty, Filter, Job, Vanished, Worker
 from holdfast.core.settlement import Settlement, settlement
 from holdfast.core.verdict import Lost, Released, Verdict, judge
-from holdfast.errors import HoldfastError, PolicyError, StoreError, is_passing
+from holdfast.errors import HoldfastError, PolicyError, StoreError, StoreLocked, StoreTimeout, is_passing
 from holdfast.hooks import Hooks
 from holdfast.identity import chance
 from holdfast.points import point
@@ -137,7 +137,10 @@ class Reaper:
         vanished = self._seen_twice(self._store.vanished())
         spread_s = _spread(sum(each.worker.running for each in vanished))
         for each in vanished:
-            zombies += self._recover_worker(each, spread_s) if fix else self._examine_worker(each, spread_s, done)
+            try:
+                zombies += self._recover_worker(each, spread_s) if fix else self._examine_worker(each, spread_s, done)
+            except StoreLocked as error:  # the next pass finds it again
+                log.warning("worker %s cannot be recovered yet: %s", each.worker.name, error)
         zombies += self._recover_overdue(fix, done | {zombie.job.id for zombie in zombies})
         if fix and self._clock.lease() - self._swept_at >= SILENT_LOOK_S:
             self._retire_the_silent(under)
@@ -372,11 +375,17 @@ class Reaper:
         return accepted
 
     def _answers(self, batch: list[Settlement]) -> list[Answer | None]:
-        """Settle a page; if the store stumbles over a row, one by one, so that it does not stop the rest: None."""
+        """Settle a page; if the store stumbles over a row, one by one, so that it does not stop the rest: None. If the
+        page takes too long, in halves."""
         if not batch:
             return []
         try:
             answers: list[Answer | None] = [*self._store.settle(batch, under=self._under)]
+        except StoreTimeout:
+            if len(batch) == 1:
+                raise
+            middle = len(batch) // 2
+            return self._answers(batch[:middle]) + self._answers(batch[middle:])
         except StoreError as error:
             if is_passing(error):
                 raise

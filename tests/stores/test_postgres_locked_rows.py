@@ -7,15 +7,21 @@ from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
+from holdfast import App
+from holdfast.cli.main import cli
+from holdfast.core import acts
 from holdfast.core.machine import State
-from holdfast.core.records import Job
+from holdfast.core.records import Job, Pulse
 from holdfast.core.verdict import Succeeded
+from holdfast.errors import OutcomeUnknown, StoreLocked, StoreUnavailable
 from holdfast.reaper import Reaper
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Answer
 from holdfast.testing import FakeClock
-from tests.factory import enrol, row, settle, start
+from tests.factory import add, enrol, job_in, make_job, row, settle, start
+from tests.proxy import Proxy
 from tests.servers import PostgresServer
 from tests.worker.house import House, until
 
@@ -145,3 +151,186 @@ def test_locked_rows_that_fill_a_page_do_not_hide_the_others(
     store.retire(worker, "its process died")
     with locked(server, schema, jobs[2].id):
         assert sorted(look(Reaper(store, clock))) == sorted([jobs[0].id, jobs[1].id])
+
+
+# ------------------------------------------------------------------------------------ limits of the server
+
+
+def limits_of(store: PostgresStore, pool: str) -> tuple[Any, ...]:
+    ask = b"SELECT current_setting('lock_timeout'), current_setting('statement_timeout')"
+    found: tuple[Any, ...] = getattr(store, pool).run(lambda db: db.execute(ask).fetchone())
+    return found
+
+
+def test_the_server_limits_what_a_verb_may_wait_for_by_the_shortest_beat(store: PostgresStore) -> None:
+    assert limits_of(store, "_often") == ("1s", "10s")
+    assert limits_of(store, "_db") == ("10s", "10s")
+    worker = enrol(store, beat_s=1.2)
+    assert limits_of(store, "_often") == ("400ms", "1200ms")
+    start(store, worker, lease_s=0.9)
+    assert limits_of(store, "_often") == ("100ms", "1s"), "a job with a short lease was claimed"
+    store.purge([State.DONE], 0.0)
+    assert limits_of(store, "_db") == ("10s", "10s"), "a bulk act has limits of its own"
+
+
+def test_a_beat_renews_leases_while_the_row_of_the_worker_is_locked(
+    server: PostgresServer, schema: str, store: PostgresStore, clock: FakeClock
+) -> None:
+    worker = enrol(store, beat_s=0.3)
+    job = start(store, worker, lease_s=30)
+    with locked(server, schema, worker, "worker"):
+        clock.advance(20)
+        answer = store.beat(worker, [Pulse(job.lease)])
+        assert (answer.gone, answer.lost, answer.skipped, answer.counted) == (False, [], [], False)
+    assert row(store, job.id).lease_until == clock.lease() + 30
+    assert store.beat("nobody", []).gone
+
+
+def test_a_dead_worker_whose_row_is_locked_does_not_keep_another_from_being_recovered(
+    server: PostgresServer, schema: str, store: PostgresStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = enrol(store, beat_s=0.3), enrol(store)
+    jobs = [start(store, worker) for worker in (first, second)]
+    store._lifeline.drop(first)
+    store._lifeline.drop(second)
+    reaper = Reaper(store, clock)
+    with locked(server, schema, first, "worker"):
+        look(reaper)
+        clock.advance(2)
+        assert look(reaper) == [jobs[1].id]
+        assert "cannot be recovered yet" in caplog.text
+    assert look(reaper) == [jobs[0].id]
+
+
+def test_an_old_worker_whose_row_is_locked_keeps_nobody_from_leaving(
+    server: PostgresServer, schema: str, store: PostgresStore, clock: FakeClock
+) -> None:
+    old, other = enrol(store), enrol(store, beat_s=0.3)
+    store.retire(old, "stopped")
+    clock.advance(2 * 86_400)
+    with locked(server, schema, old, "worker"):
+        assert store.retire(other, "stopped")
+    assert {worker.id for worker in store.workers(gone=True)} == {old, other}
+
+
+@pytest.mark.parametrize("verb", ["move", "delete"])
+def test_a_person_is_told_that_a_row_is_locked(
+    server: PostgresServer, schema: str, store: PostgresStore, verb: str
+) -> None:
+    enrol(store, beat_s=0.3)
+    job = add(store)
+    seen = job.id, job.state, job.fence
+    act = {"move": lambda: store.move(*seen, acts.cancel(job, actor="ann")), "delete": lambda: store.delete(*seen)}
+    with locked(server, schema, job.id), pytest.raises(StoreLocked, match="another transaction holds a lock"):
+        act[verb]()
+    assert row(store, job.id) == job
+
+
+def test_an_act_on_many_jobs_skips_the_locked_one_and_acts_on_the_others(
+    server: PostgresServer, schema: str, store: PostgresStore
+) -> None:
+    jobs = [job_in(store, State.DEAD) for _ in range(3)]
+    with locked(server, schema, jobs[1].id):
+        assert store.purge([State.DEAD], 1e12) == 2
+        done = CliRunner().invoke(cli, ["--db", store.url, "dead", "revive", "--all", "--yes", "--by", "ann"])
+    assert "another transaction holds a lock" in done.output
+
+
+@pytest.mark.parametrize("verb", ["claim", "overdue", "purge"])
+def test_a_page_that_takes_too_long_is_repeated_in_smaller_pieces(
+    store: PostgresStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    worker = enrol(store)
+    if verb == "claim":
+        found = [add(store).id for _ in range(5)]
+    elif verb == "overdue":
+        found = [start(store, worker, lease_s=1).id for _ in range(5)]
+        clock.advance(5)
+    else:
+        found = [job_in(store, State.DEAD).id for _ in range(5)]
+    asked = Limited(monkeypatch, most=2)
+    if verb == "claim":
+        assert [job.id for job in store.claim(worker, "c", ["default"], ["t"], 5)] == found[:2]
+        assert [job.id for job in store.claim(worker, "d", ["default"], ["t"], 5)] == found[2:4]
+    elif verb == "overdue":
+        assert [job.id for job in store.overdue(limit=5)] == found[:2]
+    else:
+        assert store.purge([State.DEAD], 1e12, limit=5) == 5
+    assert asked.limits[0] == 5
+    monkeypatch.undo()
+
+
+class Limited:
+    """A server that stops every page of more than so many jobs at its time limit."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+        self.limits: list[int] = []
+        real = psycopg.Cursor.execute
+
+        def execute(cursor: Any, query: Any, params: Any = None, **more: Any) -> Any:
+            if isinstance(params, dict) and "limit" in params:
+                self.limits.append(params["limit"])
+                if params["limit"] > most:
+                    raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
+            return real(cursor, query, params, **more)
+
+        monkeypatch.setattr(psycopg.Cursor, "execute", execute)
+
+
+# --------------------------------------------------------------------------------- an enqueue without answer
+
+
+def test_an_enqueue_that_waits_too_long_for_a_key_is_never_stored_later(
+    server: PostgresServer, schema: str, clock: FakeClock
+) -> None:
+    store = PostgresStore(f"{server.url}?schema={schema}&wait_s=0.5", clock=clock)
+    store.migrate()
+    job = make_job(key="K")
+    with psycopg.connect(server.url) as db:
+        store.add([make_job(key="K")], connection=db)
+        with pytest.raises(StoreUnavailable, match="another transaction holds a lock") as caught:
+            store.add([job])
+        assert not isinstance(caught.value, OutcomeUnknown)
+        assert waiting_backends(server) == 0
+        db.rollback()
+    assert store.get(job.id) is None
+    assert store.counts() == {}
+    store.close()
+
+
+def test_an_enqueue_whose_answer_is_lost_says_so_and_can_be_repeated(
+    server: PostgresServer, proxy: Proxy, schema: str
+) -> None:
+    app = App(f"{proxy.url}?schema={schema}&wait_s=1")
+
+    @app.task
+    def work() -> None: ...
+
+    work.enqueue()
+    proxy.swallow(b"INSERT INTO")
+    proxy.refuse()
+    with pytest.raises(OutcomeUnknown, match=r"the outcome of this enqueue is unknown.*safe.*using\(id=") as caught:
+        work.enqueue()
+    proxy.listen()
+    [job_id] = caught.value.job_ids
+    assert job_id in str(caught.value)
+    job = work.using(id=job_id).enqueue()
+    assert (job.id, job.existed) == (job_id, True)
+    assert app.store.counts() == {"default": {State.READY: 2}}
+    app.close()
+
+
+def test_an_enqueue_that_never_reached_the_server_is_known_not_to_be_stored(proxy: Proxy, schema: str) -> None:
+    app = App(f"{proxy.url}?schema={schema}&wait_s=1")
+
+    @app.task
+    def work() -> None: ...
+
+    work.enqueue()
+    with proxy.down():
+        with pytest.raises(StoreUnavailable):
+            app.store.counts()  # from now on the connections are known to be dead
+        with pytest.raises(StoreUnavailable) as caught:
+            work.enqueue()
+    assert not isinstance(caught.value, OutcomeUnknown)
+    app.close()

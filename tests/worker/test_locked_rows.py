@@ -10,18 +10,20 @@ import pytest
 from holdfast import App
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
-from holdfast.core.records import Record
+from holdfast.core.records import BeatAnswer, Pulse, Record
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Failed, Succeeded
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StoreTimeout, StoreUnavailable
+from holdfast.reaper import Reaper
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Answer
 from holdfast.testing import FakeClock
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.keeper import Keeper
 from holdfast.worker.locked import FIRST_S, LONGEST_S, LockedRows
 from holdfast.worker.recorder import Recorder
 from holdfast.worker.settler import Settler
-from tests.factory import a_record, a_step, row, start, start_flow
+from tests.factory import a_record, a_step, enrol, row, start, start_flow
 from tests.worker.house import until
 
 
@@ -53,7 +55,7 @@ def settling() -> Any:
     store, forgotten = Locking(), []
     app = App("memory://")
     settler = Settler(store, SystemClock(), forgotten.extend, app.hooks)  # type: ignore[arg-type]
-    settler.start()
+    settler.start(lambda *_: None)
     yield store, settler, forgotten
     store.locked.clear()
     settler.close()
@@ -142,3 +144,65 @@ def test_a_locked_row_is_tried_again_at_growing_intervals() -> None:
     rows.free("a")
     rows.put("a", 1)
     assert rows.next_s() == pytest.approx(FIRST_S)
+
+
+class Slow(Locking):
+    """A store that stops every call about more than two jobs at its time limit."""
+
+    def settle(self, settlements: Sequence[Settlement], under: None = None) -> list[Answer]:
+        self._check(settlements)
+        return super().settle(settlements)
+
+    def record(self, records: Sequence[Record]) -> list[Answer]:
+        self._check(records)
+        return super().record(records)
+
+    def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
+        self._check(pulses)
+        return self.real.beat(worker_id, pulses, rss_mb)
+
+    def _check(self, jobs: Sequence[object]) -> None:
+        if len(jobs) > 2:
+            raise StoreTimeout("the server stopped a statement at its time limit")
+
+
+def test_a_batch_of_results_that_takes_too_long_is_saved_in_smaller_pieces() -> None:
+    store, app = Slow(), App("memory://")
+    attempts = [attempt(store) for _ in range(7)]
+    settler = Settler(store, SystemClock(), lambda _: None, app.hooks)  # type: ignore[arg-type]
+    for each in attempts:
+        settler.put(each, Succeeded())
+    settler.start(lambda *_: None)
+    assert settler.flush(30)
+    settler.close()
+    assert {row(store.real, each.job.id).state for each in attempts} == {State.DONE}
+
+
+def test_a_batch_of_records_that_takes_too_long_is_written_in_smaller_pieces() -> None:
+    store = Slow()
+    recorder = Recorder(store, SystemClock())  # type: ignore[arg-type]
+    flows, answers = [start_flow(store.real) for _ in range(7)], []
+    recorder._write([(a_record(flow, a_step(1)), answers.append) for flow in flows])
+    assert answers == [Answer.ACCEPTED] * 7
+
+
+def test_a_beat_that_takes_too_long_renews_the_leases_in_smaller_pieces() -> None:
+    store = Slow()
+    counted = SimpleNamespace(beaten=lambda _: None, look=lambda _: None)
+    keeper = Keeper(store, SystemClock(), 10.0, lambda _: None, counted)  # type: ignore[arg-type]
+    keeper.worker_id = enrol(store.real)
+    jobs = [start(store.real, keeper.worker_id) for _ in range(7)]
+    attempts = [Attempt(job, SimpleNamespace(), 0.0) for job in jobs]  # type: ignore[arg-type]
+    keeper.keep(attempts)
+    keeper.beat_soon()
+    keeper._beat()
+    assert all(each.window.sent_at > 0.0 for each in attempts)
+
+
+def test_a_reaper_settles_a_page_that_takes_too_long_in_smaller_pieces() -> None:
+    store = Slow()
+    worker = enrol(store.real)
+    jobs = [start(store.real, worker) for _ in range(7)]
+    store.real.retire(worker, "its process died")
+    assert Reaper(store, SystemClock()).once().recovered == 7  # type: ignore[arg-type]
+    assert {row(store.real, job.id).state for job in jobs} == {State.READY}

@@ -26,7 +26,7 @@ from holdfast.cli.types import (
 )
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
-from holdfast.errors import Refused, UsageError
+from holdfast.errors import Refused, StoreLocked, UsageError
 
 _PAGE = 500
 
@@ -116,7 +116,7 @@ def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bo
                 try:
                     app.revive(job_id, by=by, note=note)
                     revived += 1
-                except Refused as error:
+                except (Refused, StoreLocked) as error:
                     refused.append(str(error))
                 progress.advance(1)
     if as_json:

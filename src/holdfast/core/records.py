@@ -285,6 +285,7 @@ class BeatAnswer(msgspec.Struct, frozen=True):
     cancelled: list[str] = []  # job ids that somebody asked to stop
     gone: bool = False  # this worker was declared dead; nothing was renewed
     lock_lost: bool = False  # its liveness lock was gone, and was taken again
+    counted: bool = True  # False: the worker's own row was locked, and does not know of this beat
 
 
 class Vanished(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from holdfast.clock import Clock
 from holdfast.core.lease import trust
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
-from holdfast.errors import Cancelled, HoldfastError, LeaseLost
+from holdfast.errors import Cancelled, HoldfastError, LeaseLost, StoreTimeout
 from holdfast.stores.protocol import Store
 from holdfast.trouble import Trouble
 from holdfast.worker.attempt import Attempt
@@ -116,15 +116,23 @@ class Keeper:
             self._progress_at = now
         if not due and now - self._beat_at < self._beat_s:
             return
+        self._renew([attempt for attempt in attempts if attempt in due], talkers)
+
+    def _renew(self, due: list[Attempt], talkers: set[Attempt]) -> None:
         worker_id = self.worker_id
         sent_at = self._clock.lease()
         try:
-            pulses = [attempt.pulse(sent_at, talks=attempt in talkers) for attempt in attempts if attempt in due]
+            pulses = [attempt.pulse(sent_at, talks=attempt in talkers) for attempt in due]
             answer = self._store.beat(worker_id, pulses, rss_mb=_rss_mb())
-        except Exception:
+        except Exception as error:
             for attempt in due:
                 attempt.unheard()
-            raise
+            if not isinstance(error, StoreTimeout) or len(due) < 2:
+                raise
+            middle = len(due) // 2  # the store stopped it at its time limit
+            self._renew(due[:middle], talkers)
+            self._renew(due[middle:], talkers)
+            return
         self._beat_at = sent_at
         self._on_beat(self._beat_s)
         if answer.lock_lost:
@@ -135,7 +143,8 @@ class Keeper:
         if answer.gone:
             self._gone(worker_id)
             return
-        self._continuity.beaten(worker_id)
+        if answer.counted:
+            self._continuity.beaten(worker_id)
         lost, skipped = set(answer.lost), set(answer.skipped)
         for attempt in due:
             if attempt.job.id in lost:

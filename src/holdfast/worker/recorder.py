@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from holdfast.clock import Clock
 from holdfast.core.records import Record
-from holdfast.errors import StoreUnavailable, is_passing
+from holdfast.errors import StoreTimeout, StoreUnavailable, is_passing
 from holdfast.stores.protocol import Answer, Store
 from holdfast.trouble import Trouble
 from holdfast.worker.locked import LockedRows
@@ -76,13 +76,19 @@ class Recorder:
     def _next_batch(self) -> list[Entry]:
         batch = self._locked.take_due()
         while self._entries and len(batch) < BATCH:
-            entry = self._entries.popleft()
+            batch += self._unless_locked([self._entries.popleft()])
+        return batch
+
+    def _unless_locked(self, entries: list[Entry]) -> list[Entry]:
+        """Return the entries of jobs whose rows are free; put the others behind those that wait already."""
+        free = []
+        for entry in entries:
             job_id = entry[0].lease.job_id
-            if job_id in self._locked:  # behind what waits already
+            if job_id in self._locked:
                 self._locked.put(job_id, entry)
             else:
-                batch.append(entry)
-        return batch
+                free.append(entry)
+        return free
 
     def _write(self, batch: list[Entry]) -> None:
         while True:
@@ -91,13 +97,14 @@ class Recorder:
                 self._trouble.over()
                 break
             except Exception as error:
-                if is_passing(error) and not self._closing:
+                too_much = isinstance(error, StoreTimeout) and len(batch) > 1
+                if is_passing(error) and not too_much and not self._closing:
                     self._clock.wait(threading.Event(), self._trouble.met(error))
                     continue
                 if len(batch) > 1:  # one that no store will ever take must not keep the others
                     middle = len(batch) // 2
                     self._write(batch[:middle])
-                    self._write(batch[middle:])
+                    self._write(self._unless_locked(batch[middle:]))
                     return
                 batch[0][1](error)
                 return

@@ -22,7 +22,7 @@ from holdfast.core.settlement import settlement as addressed
 from holdfast.core.text import clean, escaped
 from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Outcome, Stalled, Succeeded, TimedOut, Verdict, judge
-from holdfast.errors import HoldfastError, is_passing
+from holdfast.errors import HoldfastError, StoreTimeout, is_passing
 from holdfast.hooks import Hooks
 from holdfast.identity import chance
 from holdfast.stores.protocol import Answer, Store
@@ -163,7 +163,7 @@ class Settler:
                 self._trouble.over()
                 return
             except Exception as error:
-                if is_passing(error):
+                if is_passing(error) and not _is_too_much(error, batch):
                     if self._closing:
                         log.error("leaving with %d endings unwritten: %s", len(batch), error)
                         return
@@ -254,6 +254,11 @@ class Settler:
             return
         why = f"{UNWRITABLE}: {describe(error)}"
         self._settle_for_good([(attempt, Failed(why, finished=isinstance(outcome, Succeeded)))])
+
+
+def _is_too_much(error: Exception, batch: list[Ending]) -> bool:
+    """Say whether the store stopped a batch at its time limit: in smaller pieces it may be in time."""
+    return isinstance(error, StoreTimeout) and len(batch) > 1
 
 
 def _with_log(attempt: Attempt, outcome: Outcome) -> Outcome:

@@ -6,6 +6,9 @@ is never left waiting inside a transaction for it.
 Settings of the role, the database, the address or PGOPTIONS can change what a statement means. Those that matter are
 pinned when a connection is made (`session` in queries.sql). Behind a pooler no session belongs to us, so there each
 verb is a transaction that carries them (`begin`).
+
+The server itself ends what takes too long (`Limits`): a statement that waits for somebody else's lock, or that no
+client waits for any more, does not stay behind. A session keeps its limits, so they cost a verb no round trip.
 """
 
 from __future__ import annotations
@@ -28,14 +31,18 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from holdfast.clock import SystemClock, pause
+from holdfast.core.policy import Policy
 from holdfast.errors import (
     BadURL,
+    OutcomeUnknown,
     StoreDenied,
     StoreError,
     StoreFull,
+    StoreLocked,
     StoreLost,
     StoreMissing,
     StoreReadOnly,
+    StoreTimeout,
     StoreUnavailable,
     StoreUnsupported,
 )
@@ -44,8 +51,10 @@ from holdfast.stores.sql import load_queries
 from holdfast.stores.urls import shown_url
 
 OLDEST_SERVER = 14
+BEAT_S = Policy().beat_every_s  # of workers that have not said otherwise
 ANSWER_S = 60.0  # a statement that has no answer by then is given up, and its connection with it
 CONFLICT_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # pauses before a verb that met a deadlock is tried again
+_LONG_S = 30.0  # a statement that may take longer than this is waited for longer than ANSWER_S
 _SLICE_S = 0.5  # how long the pool may be at it before somebody asks why
 _POOL = "holdfast"
 T = TypeVar("T")
@@ -124,15 +133,42 @@ def _perhaps(name: str, known: set[str]) -> str:
     return f"; perhaps {near[0]!r}" if near else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long the server waits for somebody else's lock, and how long it works on one statement."""
+
+    lock_s: float
+    statement_s: float
+
+    @classmethod
+    def hot(cls, beat_s: float) -> Limits:
+        """Return those of the verbs that a worker lives by: no lock may keep it from its next beat."""
+        return cls(min(1.0, beat_s / 3), max(1.0, beat_s))
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Return them as the server takes them; 0 would mean no limit."""
+        return {
+            "lock_ms": str(max(1, round(self.lock_s * 1000))),
+            "statement_ms": str(max(1, round(self.statement_s * 1000))),
+        }
+
+
+BULK = Limits(1.0, 60.0)  # for pages of work that is allowed to take long
+
+
 class Session(psycopg.Connection[Any]):
     """A connection that does not wait for ever: a server, or somebody in between, may take a statement and never
     answer, on a network that looks healthy. No answer in time counts as a cut."""
 
     answer_s: float | None = None  # None: ANSWER_S
+    limits: Limits | None = None  # None: none of ours yet
 
     def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         """Every operation of the driver passes here."""
         limit_s = ANSWER_S if self.answer_s is None else self.answer_s
+        if self.limits is not None and self.limits.statement_s > _LONG_S:
+            limit_s += self.limits.statement_s  # the server gives up first
         return super().wait(_bounded(gen, limit_s), *arguments, **options)
 
 
@@ -171,6 +207,7 @@ class Connections:
     def __init__(self, options: Options, *, often: bool = False) -> None:
         self.options = options
         self._often = often  # the same few statements all the time: they are prepared, and planned once
+        self.limits = Limits.hot(BEAT_S) if often else Limits(options.wait_s, options.wait_s)
         self.twin: Connections | None = None  # another pool to the same server: what is cut here may be cut there
         self.channel = options.schema  # what NOTIFY is sent to
         names = {"schema": sql.Identifier(options.schema), "channel": sql.Identifier(self.channel)}
@@ -199,41 +236,55 @@ class Connections:
 
     # ------------------------------------------------------------------------------------------- verbs
 
-    def one(self, query: str, values: dict[str, Any] | None = None) -> Any:
+    def one(self, query: str, values: dict[str, Any] | None = None, limits: Limits | None = None) -> Any:
         """Run a statement and return its only row."""
-        return self.run(lambda db: db.execute(self[query], values, prepare=self._often).fetchone())
+        return self.run(lambda db: db.execute(self[query], values, prepare=self._often).fetchone(), limits)
 
     @staticmethod
     def row(cursor: Cursor) -> Any:
         """Return the only row of a statement that always has one."""
         return cursor.fetchone()
 
-    def run(self, work: Callable[[Cursor], T]) -> T:
+    def run(self, work: Callable[[Cursor], T], limits: Limits | None = None) -> T:
         """Do the work with a cursor. It must be safe to repeat: if the connection turns out to be dead, as all are
         after a restart of the server, it is done once more on a new one. If it meets a deadlock or a conflict with
-        another transaction, the server has undone it, and it is tried again after a pause."""
+        another transaction, the server has undone it, and it is tried again after a pause. Raises `OutcomeUnknown` when
+        an answer was lost, and the work could not be repeated."""
+        lost = False
+
+        def noting(db: Cursor) -> T:
+            nonlocal lost
+            try:
+                return work(db)
+            except psycopg.OperationalError as error:
+                lost = lost or isinstance(error, NoAnswer) or _is_cut(error)
+                raise
+
         with shielded():
             try:
                 for pause_s in CONFLICT_S:
                     try:
-                        return self._connected(work)
+                        return self._connected(noting, limits or self.limits)
                     except _CONFLICTS:
                         pause(pause_s)
-                return self._connected(work)
+                return self._connected(noting, limits or self.limits)
             except psycopg.Error as error:
-                raise self.explain(error) from error
+                explained = self.explain(error)
+                if lost and isinstance(explained, StoreUnavailable):
+                    explained = OutcomeUnknown(str(explained))
+                raise explained from error
 
-    def _connected(self, work: Callable[[Cursor], T]) -> T:
+    def _connected(self, work: Callable[[Cursor], T], limits: Limits) -> T:
         """Do the work, once more on a new connection if the first one was dead."""
         began = _CLOCK.lease()
         try:
-            return self._attempt(work)
+            return self._attempt(work, limits)
         except psycopg.OperationalError as error:
             if isinstance(error, NoAnswer) or _is_cut(error):
                 self._drop_the_dead(began)
             if not _is_cut(error):
                 raise
-        return self._attempt(work)
+        return self._attempt(work, limits)
 
     def open(self, kind: type[C], **settings: Any) -> C:
         """Open a connection of its own, outside the pool. Nothing is pinned on it but the encoding."""
@@ -274,21 +325,28 @@ class Connections:
         if pool is not None:
             pool.close(timeout=2.0)
 
-    def _attempt(self, work: Callable[[Cursor], T]) -> T:
+    def _attempt(self, work: Callable[[Cursor], T], limits: Limits) -> T:
         pool = self._open_pool()
         connection = self._lend(pool)
         try:
             with connection.cursor() as db:
-                return self._carrying_settings(db, work) if self.pooled else work(db)
+                if self.pooled:
+                    return self._carrying_settings(db, work, limits)
+                if connection.limits != limits:
+                    db.execute(self["limits"], limits.values, prepare=False)
+                    connection.limits = limits
+                return work(db)
         except NoAnswer:
             connection.close()
             raise
         finally:
             pool.putconn(connection)
 
-    def _carrying_settings(self, db: Cursor, work: Callable[[Cursor], T]) -> T:
+    def _carrying_settings(self, db: Cursor, work: Callable[[Cursor], T], limits: Limits) -> T:
         """Do the work in one transaction that carries the settings: the next one may run in another session."""
-        db.execute(self["begin"])
+        with psycopg.ClientCursor(db.connection) as first:  # several statements in one message cannot have parameters
+            first.execute(self["begin"], limits.values)
+        cast(Session, db.connection).limits = limits
         try:
             answer = work(db)
         except NoAnswer:
@@ -377,6 +435,13 @@ class Connections:
                 return StoreUnavailable(
                     f"{where}: no connection within {self.options.wait_s:g} s: the server is not reachable, or all "
                     f"{self.options.pool_max} connections of this process are in use (pool_max)"
+                )
+            case errors.LockNotAvailable():
+                return StoreLocked(f"{where}: another transaction holds a lock that this needs; nothing was changed")
+            case errors.QueryCanceled():
+                return StoreTimeout(
+                    f"{where}: the server stopped a statement at its time limit, because it took too long or because "
+                    "another transaction holds a lock that it needs; what the statement did was undone"
                 )
             case PoolClosed():
                 return StoreUnavailable(f"the store {where} is closed")

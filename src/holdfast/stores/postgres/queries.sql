@@ -209,7 +209,7 @@ WHERE job.state = 'running' AND job.worker = %(worker)s AND job.claim_id = %(cla
 -- name: beat
 -- A lease never gets shorter, and nothing but the current attempt may extend it. A row that somebody else has locked is
 -- skipped and said to be: it is neither renewed nor lost. An attempt that settled itself still has its fence on the row:
--- not lost.
+-- not lost. With %(aside)s somebody has locked the worker's own row: it is left as it is.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall,
         coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8) AS lease
@@ -218,15 +218,20 @@ enrolled AS (
     UPDATE {schema}.worker AS worker
     SET beats = beats + 1, beat_at = clock.wall, rss_mb = coalesce(%(rss_mb)s::float8, rss_mb)
     FROM clock
-    WHERE worker.id = %(worker)s AND worker.gone_at IS NULL
+    WHERE worker.id = %(worker)s AND worker.gone_at IS NULL AND NOT %(aside)s::boolean
     RETURNING worker.id
+),
+living AS MATERIALIZED (
+    SELECT id FROM enrolled
+    UNION ALL
+    SELECT id FROM {schema}.worker WHERE id = %(worker)s AND gone_at IS NULL AND %(aside)s::boolean
 ),
 pulse AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id,
         (value ->> 3)::boolean AS started, (value ->> 4)::float8 AS progress, value ->> 5 AS note, value ->> 6 AS log,
         (value ->> 7)::float8 AS still_s, (value ->> 8)::json AS in_steps, place
     FROM json_array_elements(%(pulses)s::json) WITH ORDINALITY AS each (value, place)
-    WHERE EXISTS (SELECT FROM enrolled)
+    WHERE EXISTS (SELECT FROM living)
 ),
 mine AS MATERIALIZED (
     SELECT job.ctid AS spot, pulse.started, pulse.progress, pulse.note, pulse.log, pulse.still_s, pulse.in_steps,
@@ -253,7 +258,7 @@ renewed AS (
     RETURNING mine.place
 )
 SELECT
-    EXISTS (SELECT FROM enrolled),
+    EXISTS (SELECT FROM living),
     (
         SELECT coalesce(json_agg(json_build_array(pulse.id, pulse.fence, job.state, job.fence) ORDER BY pulse.place), '[]')::text
         FROM pulse LEFT JOIN {schema}.job AS job ON job.id = pulse.id
@@ -789,10 +794,15 @@ marked AS (
     WHERE worker.id = %(worker)s AND worker.gone_at IS NULL AND allowed.yes
     RETURNING worker.id
 ),
-forgotten AS (
-    DELETE FROM {schema}.worker AS worker USING clock, allowed
-    WHERE worker.gone_at < clock.wall - 86400 AND allowed.yes
+old AS MATERIALIZED (
+    SELECT worker.id FROM clock, {schema}.worker AS worker
+    WHERE worker.gone_at < clock.wall - 86400
         AND NOT EXISTS (SELECT FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = worker.id)
+    FOR UPDATE OF worker SKIP LOCKED
+),
+forgotten AS (
+    DELETE FROM {schema}.worker AS worker USING old, allowed
+    WHERE worker.id = old.id AND allowed.yes
     RETURNING worker.id
 ),
 removed AS (
@@ -1287,11 +1297,17 @@ FROM (VALUES
     ('extra_float_digits', '1'),
     ('idle_in_transaction_session_timeout', '10s'),
     ('idle_session_timeout', '0'),
+    ('lock_timeout', '1s'),
     ('search_path', 'pg_catalog, pg_temp'),
+    ('statement_timeout', '5s'),
     ('TimeZone', 'UTC'),
     ('transaction_timeout', '0')
 ) AS pinned (name, value)
 WHERE current_setting(pinned.name, true) IS NOT NULL;
+
+-- name: limits
+-- How long this session waits for somebody else's lock, and works on one statement.
+SELECT set_config('lock_timeout', %(lock_ms)s, false), set_config('statement_timeout', %(statement_ms)s, false);
 
 -- name: begin
 -- The same for one transaction.
@@ -1299,7 +1315,9 @@ BEGIN ISOLATION LEVEL READ COMMITTED;
 SET LOCAL client_encoding = 'UTF8';
 SET LOCAL extra_float_digits = 1;
 SET LOCAL idle_in_transaction_session_timeout = '10s';
+SET LOCAL lock_timeout = %(lock_ms)s;
 SET LOCAL search_path = pg_catalog, pg_temp;
+SET LOCAL statement_timeout = %(statement_ms)s;
 SET LOCAL TimeZone = 'UTC';
 
 -- name: standing

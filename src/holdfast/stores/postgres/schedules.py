@@ -17,6 +17,7 @@ class Schedules(ABC):
     """See `stores/protocol.py: Store` for every promise."""
 
     _db: Connections
+    _often: Connections
 
     def declare(self, schedules: Sequence[Schedule], again: bool = False) -> None:
         rows = codec.encode([codec.declared(schedule) for schedule in schedules]).decode()

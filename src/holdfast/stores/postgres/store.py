@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -32,10 +32,13 @@ from holdfast.core.settlement import Settlement, stale_report
 from holdfast.core.verdict import Verdict
 from holdfast.errors import (
     KeyTaken,
+    OutcomeUnknown,
     Refused,
+    StoreLocked,
     StoreLost,
     StoreMissing,
     StoreReadOnly,
+    StoreTimeout,
     WorkerGone,
 )
 from holdfast.points import point
@@ -43,7 +46,7 @@ from holdfast.stores import codec
 from holdfast.stores.hints import Hints
 from holdfast.stores.postgres import batch
 from holdfast.stores.postgres.condition import Condition
-from holdfast.stores.postgres.connection import Connections, Cursor, Options, in_its_own_time
+from holdfast.stores.postgres.connection import BEAT_S, BULK, Connections, Cursor, Limits, Options, in_its_own_time
 from holdfast.stores.postgres.frontier import Frontier
 from holdfast.stores.postgres.joining import Callers
 from holdfast.stores.postgres.lifeline import BELIEVE_S, Lifeline
@@ -81,6 +84,7 @@ class PostgresStore(Schedules, Workflows):
         self._unanswered: set[str] = set()  # claims that were sent and have no answer yet
         self._claim_try = 0  # rises when a claim is sent again
         self._batches = 0
+        self._beat_s = BEAT_S  # the shortest of this process
         self._identity: str | None = None  # of the tables that our workers were enrolled in
         self._lifeline = Lifeline(self._db, self.wake)
         _forks.add(self)
@@ -104,7 +108,7 @@ class PostgresStore(Schedules, Workflows):
             with self._callers.joined(connection) as joined:
                 answers = batch.add(self._db, joined, jobs, self._wall())
         else:
-            answers = self._db.run(lambda db: batch.add(self._db, db, jobs, self._wall()))
+            answers = self._add(jobs)
             self.wake()  # with the caller's connection its commit does it
         point("add.after")
         return answers
@@ -131,8 +135,14 @@ class PostgresStore(Schedules, Workflows):
             self._unanswered.add(claim_id)
             return batch.claim(self._often, db, self._frontier, now, values, limit, ahead)
 
-        jobs = self._often.run(claim)
+        try:
+            jobs = self._often.run(claim)
+        except StoreTimeout:
+            if limit + ahead < 2:
+                raise
+            return self.claim(worker_id, claim_id, queues, tasks, (limit + 1) // 2, ahead // 2)
         self._unanswered.discard(claim_id)
+        self._keep_beat(job.beat_s for job in jobs or ())
         point("claim.after")
         if jobs is None:
             raise WorkerGone(f"worker {worker_id} is not enrolled or was declared dead")
@@ -141,9 +151,13 @@ class PostgresStore(Schedules, Workflows):
     def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
         rows = codec.encode([codec.pulse(pulse) for pulse in pulses]).decode()
         point("beat.before")
-        enrolled, stale, skipped, cancelled = self._often.one(
-            "beat", {"worker": worker_id, "pulses": rows, "rss_mb": rss_mb, **self._instants()}
-        )
+        values = {"worker": worker_id, "pulses": rows, "rss_mb": rss_mb, "aside": False, **self._instants()}
+        try:
+            row = self._often.one("beat", values)
+        except StoreLocked:  # the worker's row: its leases must not end for that
+            values["aside"] = True
+            row = self._often.one("beat", values)
+        enrolled, stale, skipped, cancelled = row
         if not enrolled:
             return BeatAnswer(gone=True)
         lost = codec.rows_from(stale)
@@ -159,6 +173,7 @@ class PostgresStore(Schedules, Workflows):
             lost=[job_id for job_id, *_ in lost],
             skipped=codec.names_from(skipped),
             cancelled=codec.names_from(cancelled),
+            counted=not values["aside"],
         )
 
     def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Answer]:
@@ -184,6 +199,14 @@ class PostgresStore(Schedules, Workflows):
     # ------------------------------------------------------------------------------ finding the dead
 
     def overdue(self, grace_s: float = 0.0, limit: int = 500, skip: int = 0) -> list[Job]:
+        try:
+            return self._overdue(grace_s, limit, skip)
+        except StoreTimeout:
+            if limit < 2:
+                raise
+            return self.overdue(grace_s, limit // 2, skip)
+
+    def _overdue(self, grace_s: float, limit: int, skip: int) -> list[Job]:
         values: dict[str, Any] = {**self._instants(), "grace": grace_s, "limit": limit, "skip": skip}
         while (page := self._often.one("overdue", values))[0] != "[]":
             if jobs := codec.jobs_from(page[0]):
@@ -206,6 +229,7 @@ class PostgresStore(Schedules, Workflows):
         ]
 
     def enroll(self, worker: Worker) -> None:
+        self._keep_beat([worker.beat_s])
         values = {
             **{name: getattr(worker, name) for name in ("id", "name", "host", "pid", "boot_id", "supervisor")},
             **{name: getattr(worker, name) for name in ("slots", "beat_s", "version")},
@@ -257,7 +281,7 @@ class PostgresStore(Schedules, Workflows):
 
     def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
         try:
-            moved = self._db.run(lambda db: self._move(db, job_id, seen_state, seen_fence, verdict))
+            moved = self._db.run(lambda db: self._move(db, job_id, seen_state, seen_fence, verdict), self._often.limits)
         except Exception as error:
             if isinstance(error.__cause__, errors.UniqueViolation):
                 raise KeyTaken(f"job {job_id}: its key belongs to another live job") from error
@@ -271,7 +295,14 @@ class PostgresStore(Schedules, Workflows):
 
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         values = {"states": [state.value for state in states], "before": before, "limit": limit}
-        allowed, deleted = self._db.one("purge", {**values, **batch.duty_token(under)})
+        values |= batch.duty_token(under)
+        try:
+            allowed, deleted = self._db.one("purge", values, BULK)
+        except StoreTimeout:
+            if limit < 2:
+                raise
+            half = limit // 2
+            return self.purge(states, before, half, under) + self.purge(states, before, limit - half, under)
         if not allowed:
             raise duty_lost(under)
         return int(deleted)
@@ -284,7 +315,7 @@ class PostgresStore(Schedules, Workflows):
                 db.execute(self._db["delete_lock"], {"id": job_id}, prepare=False)
                 return bool(self._db.row(db.execute(self._db["delete"], values, prepare=False))[0])
 
-        return self._db.run(delete)
+        return self._db.run(delete, self._often.limits)
 
     # ---------------------------------------------------------------------------------- the read side
 
@@ -352,7 +383,7 @@ class PostgresStore(Schedules, Workflows):
         self._hints.wake()
 
     def ping(self) -> None:
-        self._db.run(lambda db: db.execute(self._db["ping"]))
+        self._often.run(lambda db: db.execute(self._often["ping"]))
 
     def standing(self, worker_id: str, known: str | None, settled: Lease | None) -> Standing:
         return codec.standing_from(
@@ -411,6 +442,25 @@ class PostgresStore(Schedules, Workflows):
         self.wake()
 
     # ------------------------------------------------------------------------------------- parts
+
+    def _add(self, jobs: Sequence[NewJob]) -> list[Added]:
+        try:
+            return self._db.run(lambda db: batch.add(self._db, db, jobs, self._wall()))
+        except OutcomeUnknown as error:
+            ids = tuple(job.id for job in jobs)
+            named = f"{', '.join(ids[:3])}{', …' if len(ids) > 3 else ''}"
+            raise OutcomeUnknown(
+                f"{error}; the outcome of this enqueue is unknown: it may be stored. To repeat it with the same id is "
+                f"safe, and stores nothing twice: using(id=…), id {named}",
+                ids,
+            ) from error
+
+    def _keep_beat(self, beats: Iterable[float]) -> None:
+        """Let no verb that a worker lives by wait longer than the shortest beat of this process allows."""
+        shortest = min(beats, default=self._beat_s)
+        if shortest < self._beat_s:
+            self._beat_s = shortest
+            self._often.limits = Limits.hot(shortest)
 
     def _wall(self) -> float | None:
         """Return the instant of a test's clock; None lets the server's own clock measure."""
