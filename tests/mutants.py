@@ -370,6 +370,8 @@ PRUNER = ("tests/test_pruner.py",)
 RETENTION = ("tests/core/test_retention.py",)
 PRUNING = ("tests/crash/test_pruning.py",)
 LINES = ("tests/worker/test_lines.py",)
+KEEPER = ("tests/worker/test_keeper.py",)
+TICK = ("tests/worker/test_tick.py",)
 SUPERVISOR = ("tests/worker/test_supervisor.py",)
 HEALTH = ("tests/insight/test_health.py",)
 DEATHS = ("tests/insight/test_deaths.py",)
@@ -1320,8 +1322,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a started job is given back as not begun",
         "worker/executors.py",
-        "return Released(started=True, cause=str(why) or type(why).__name__)",
-        "return Released(started=False, cause=str(why) or type(why).__name__)",
+        "return Released(started=True, cause=",
+        "return Released(started=False, cause=",
         WORKER,
     ),
     (
@@ -2485,7 +2487,85 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "            pass\n",
         LINES,
     ),
-    ("a short job that logs costs a beat", "worker/attempt.py", "now - self.started_at >= SHORT_S", "True", LINES),
+    (
+        "a short job that logs costs a beat",
+        "worker/attempt.py",
+        "or now - self.started_at >= SHORT_S",
+        "or True",
+        LINES,
+    ),
+    ("a short job claimed ahead costs a beat", "worker/attempt.py", "and now - self.started_at >= SHORT_S", "", KEEPER),
+    (
+        "the store does not hear that a job claimed ahead has begun",
+        "worker/keeper.py",
+        "            due |= {each for each in attempts if each.has_begun_unseen(now)}\n",
+        "",
+        KEEPER,
+    ),
+    (
+        "a job that was lost before begins before the store knows",
+        "worker/attempt.py",
+        "return not self.known_started and self.job.zombies > 0",
+        "return False",
+        KEEPER,
+    ),
+    (
+        "one that was stopped before it began keeps its slot",
+        "worker/keeper.py",
+        "        self._begin([attempt for attempt in self.all() if attempt.announcing and attempt.interrupt is not None])\n",
+        "        return\n",
+        KEEPER,
+    ),
+    (
+        "a job begins although the store could not be told",
+        "worker/keeper.py",
+        "if attempt.announcing and attempt.known_started]",
+        "if attempt.announcing]",
+        KEEPER,
+    ),
+    ("the budget of a tick leaves a long job in front", "worker/executors.py", ", budget_spent=spent)", ")", TICK),
+    (
+        "jobs that had not begun make a storm",
+        "reaper.py",
+        "for job in self._jobs_of(worker) if job.started)",
+        "for job in self._jobs_of(worker))",
+        REAPER,
+    ),
+    (
+        "a storm of leases counts jobs that had not begun",
+        "reaper.py",
+        "_spread(sum(job.started for job in ripe))",
+        "_spread(len(ripe))",
+        REAPER,
+    ),
+    (
+        "a job that had not begun is charged for its worker",
+        "reaper.py",
+        "            started=job.started,\n",
+        "",
+        REAPER,
+    ),
+    (
+        "postgres: a job comes back behind the cursor of others",
+        "stores/postgres/frontier.py",
+        "            self._ends[lane] = min(place, self._ends.get(lane, place))\n",
+        "            pass\n",
+        POSTGRES,
+    ),
+    (
+        "postgres: the answer to a claim hides what came back during it",
+        "stores/postgres/frontier.py",
+        "            self._returned[queue, priority] = min(place, self._returned.get((queue, priority), place))\n",
+        "            self._ends[queue, priority] = place\n",
+        POSTGRES,
+    ),
+    (
+        "postgres: a session that was cut has missed nothing",
+        "stores/postgres/frontier.py",
+        "            self._full_again_at = 0.0\n        if not places",
+        "            pass\n        if not places",
+        POSTGRES,
+    ),
     ("a beat carries the lines of everybody", "worker/keeper.py", "[:TALKERS_MAX]", "", LINES),
     (
         "who talks most is heard alone",

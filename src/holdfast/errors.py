@@ -44,6 +44,7 @@ does not swallow them.
     ├── TimeLimit                  the attempt ran longer than its `timeout_s`
     ├── NoProgress                 the attempt did not move for its `stall_s`
     ├── Stopping                   the worker is going away; the attempt is given back
+    │   └── BudgetSpent            the budget of its tick is spent
     ├── Parking                    the workflow waits without a slot
     ├── Rewinding                  a replay that only looks for undos has seen all there is
     └── Diverged                   the code does not fit what is recorded
@@ -235,6 +236,10 @@ class NoProgress(Interrupted):
 
 class Stopping(Interrupted):
     """The worker is going away; the attempt is given back."""
+
+
+class BudgetSpent(Stopping):
+    """The budget of its tick is spent; the attempt is given back, behind the jobs that wait."""
 
 
 class Parking(Interrupted):

@@ -15,7 +15,8 @@ overdue job whose worker still beats had its row locked by somebody: it gets one
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -135,7 +136,7 @@ class Reaper:
         if fix:
             self._feel_for_a_gap()  # before anything is judged
         vanished = self._seen_twice(self._store.vanished())
-        spread_s = _spread(sum(each.worker.running for each in vanished))
+        spread_s = self._spread([each.worker for each in vanished])
         for each in vanished:
             try:
                 zombies += self._recover_worker(each, spread_s) if fix else self._examine_worker(each, spread_s, done)
@@ -175,7 +176,7 @@ class Reaper:
         """
         epitaph = Epitaph(cause, detector, excused)
         self._store.retire(worker.id, str(epitaph))
-        return Report(self._settle_all_of(worker, _death(epitaph, worker, _spread(worker.running))))
+        return Report(self._settle_all_of(worker, _death(epitaph, worker, self._spread([worker]))))
 
     def release_worker(self, worker: Worker, cause: str) -> int:
         """Give back what a worker held that was told to stop and has ended; return how many jobs that were.
@@ -190,8 +191,9 @@ class Reaper:
         where = Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE)
         while jobs := self._store.find(where):
             wall = self._store.now().wall
-            outcome = Released(started=True, cause=cause)
-            batch = [settlement(job, judge(outcome, job, wall, chance=self._lots())) for job in jobs]
+            batch = [
+                settlement(job, judge(Released(job.started, cause), job, wall, chance=self._lots())) for job in jobs
+            ]
             answers = self._answers(batch)
             for job, each, answer in zip(jobs, batch, answers, strict=True):
                 if answer is Answer.ACCEPTED:
@@ -226,15 +228,24 @@ class Reaper:
     def _examine_worker(self, vanished: Vanished, spread_s: float, done: set[str]) -> list[Zombie]:
         """Tell what would become of its jobs, and add them to `done`; one that is only given back is no zombie."""
         worker, epitaph = vanished.worker, self._epitaph(vanished)
-        where = Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE)
-        jobs: list[Job] = []
-        while page := self._store.find(where):
-            jobs += page
-            where = msgspec.structs.replace(where, before=page[-1].id)
+        jobs = list(self._jobs_of(worker))
         done |= {job.id for job in jobs}
         if epitaph.detector is None:
             return []
         return self._judge_all(jobs, _death(epitaph, worker, spread_s), suspects=len(jobs))
+
+    def _jobs_of(self, worker: Worker) -> Iterator[Job]:
+        where = Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE)
+        while page := self._store.find(where):
+            yield from page
+            where = msgspec.structs.replace(where, before=page[-1].id)
+
+    def _spread(self, workers: Sequence[Worker]) -> float:
+        """Return over how many seconds the jobs of these workers come back. Only those that had begun make a storm."""
+        if sum(worker.running for worker in workers) <= STORM:
+            return 0.0
+        begun = (job for worker in workers for job in self._jobs_of(worker) if job.started)
+        return _spread(sum(1 for _ in islice(begun, STORM + 1)))
 
     def _epitaph(self, vanished: Vanished) -> Epitaph:
         worker = vanished.worker
@@ -275,7 +286,7 @@ class Reaper:
                 seen[key] = now.lease if key[0] in locked else self._overdue.get(key, now.lease)
             self._overdue |= seen
             ripe = [job for job in page if job.id not in done and self._is_ripe(job, now.lease, job.id in kept)]
-            death = Death("expired", "its lease ran out", None, _spread(len(ripe)))
+            death = Death("expired", "its lease ran out", None, _spread(sum(job.started for job in ripe)))
             judged = [each for jobs in _by_worker(ripe) for each in self._judge_all(jobs, death, suspects=len(jobs))]
             if fix:
                 judged = self._settle(judged, seen_lease=True)
@@ -347,6 +358,7 @@ class Reaper:
             suspects=suspects if suspects > 1 else int(ended_itself(death.facts)),
             excused=death.excused or in_gap,
             spread_s=death.spread_s,
+            started=job.started,
         )
         verdict = judge(outcome, job, now.wall, chance=self._lots())
         return Zombie(job=job, worker=holder, detector=death.detector, verdict=verdict)

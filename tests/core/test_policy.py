@@ -85,8 +85,8 @@ def test_a_policy_error_is_the_callers_mistake() -> None:
 
 def test_defaults_are_those_of_the_design() -> None:
     policy = Policy()
-    assert (policy.retry.attempts_max, policy.retry.base_s, policy.retry.cap_s) == (5, 1, 3600)
-    assert policy.retry.jitter is True
+    assert (policy.retry.attempts_max, policy.retry.base_s, policy.retry.cap_s) == (10, 5, 3600)
+    assert policy.retry.jitter == "equal"
     assert (policy.crashes_max, policy.on_crash, policy.lease_s) == (3, "retry", 30)
     assert (policy.beat_s, policy.timeout_s, policy.stall_s) == (None, None, None)
     assert policy.beat_every_s == 10
@@ -124,9 +124,49 @@ def test_without_jitter_the_delay_doubles_up_to_the_cap() -> None:
     assert [retry.delay_s(nth, 0.0) for nth in range(1, 9)] == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-@pytest.mark.parametrize(("chance", "delay"), [(0.0, 0.0), (0.25, 2.0), (0.5, 4.0)])
-def test_with_jitter_it_is_drawn_evenly_from_zero_to_that(chance: float, delay: float) -> None:
-    assert Retry(base_s=1, cap_s=60).delay_s(4, chance) == delay
+@pytest.mark.parametrize(("chance", "equal", "full"), [(0.0, 4.0, 0.0), (0.25, 5.0, 2.0), (0.5, 6.0, 4.0)])
+def test_half_of_a_delay_is_random_or_all_of_it_as_the_jitter_says(chance: float, equal: float, full: float) -> None:
+    assert Retry(base_s=1, cap_s=60).delay_s(4, chance) == equal
+    assert Retry(base_s=1, cap_s=60, jitter="full").delay_s(4, chance) == full
+
+
+@pytest.mark.parametrize(("said", "jitter"), [(True, "full"), (False, "none"), ("equal", "equal")])
+def test_a_jitter_of_true_is_full_and_of_false_is_none(said: Any, jitter: str) -> None:
+    assert Retry(jitter=said).jitter == jitter
+    assert Retry(jitter=said) == Retry(jitter=jitter)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("jitter", ["", "half", "Equal", 1, 0.5, None])
+def test_an_unknown_jitter_is_refused_with_the_known_ones(jitter: Any) -> None:
+    with pytest.raises(PolicyError, match="choose one of 'equal', 'full', 'none'"):
+        Retry(jitter=jitter)
+
+
+def test_the_default_spans_twenty_to_forty_five_minutes() -> None:
+    least, most = Retry().span_s
+    assert 20 * 60 <= least < most <= 45 * 60
+
+
+@pytest.mark.parametrize(
+    ("retry", "span"),
+    [
+        (Retry(attempts_max=1), (0, 0)),
+        (Retry(attempts_max=4, base_s=1, cap_s=3), (3, 6)),
+        (Retry(attempts_max=4, base_s=1, cap_s=3, jitter="full"), (0, 6)),
+        (Retry(attempts_max=4, base_s=1, cap_s=3, jitter="none"), (6, 6)),
+        (Retry(attempts_max=1_000_001, base_s=0, cap_s=0), (0, 0)),
+        (Retry(attempts_max=101, base_s=10, cap_s=10), (500, 1000)),
+    ],
+)
+def test_a_span_adds_up_the_pauses_between_the_attempts(retry: Retry, span: tuple[float, float]) -> None:
+    assert retry.span_s == span
+
+
+@given(attempts=st.integers(1, 200), jitter=st.sampled_from(["equal", "full", "none"]))
+def test_a_span_is_what_the_luckiest_and_the_unluckiest_job_wait(attempts: int, jitter: Any) -> None:
+    retry = Retry(attempts_max=attempts, base_s=0.5, cap_s=100, jitter=jitter)
+    least, most = (sum(retry.delay_s(nth, chance) for nth in range(1, attempts)) for chance in (0.0, 1.0))
+    assert retry.span_s == pytest.approx((least, most))
 
 
 @pytest.mark.parametrize("nth", [-(2**31), -1, 0, 1])
@@ -139,9 +179,9 @@ chances = st.floats(min_value=0, max_value=1, exclude_max=True)
 counts = st.integers(min_value=-(2**31), max_value=2**31)
 
 
-@given(base=durations, cap=durations, jitter=st.booleans(), nth=counts, chance=chances)
+@given(base=durations, cap=durations, jitter=st.sampled_from(["equal", "full", "none"]), nth=counts, chance=chances)
 def test_a_delay_is_finite_never_negative_and_within_its_cap(
-    base: float, cap: float, jitter: bool, nth: int, chance: float
+    base: float, cap: float, jitter: Any, nth: int, chance: float
 ) -> None:
     base, cap = sorted([base, cap])
     delay = Retry(base_s=base, cap_s=cap, jitter=jitter).delay_s(nth, chance)

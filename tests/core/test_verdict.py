@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.machine import MOVES, Move, State
 from holdfast.core.records import Job, Note
+from holdfast.core.rows import judged
 from holdfast.core.settlement import own_ending, settlement
 from holdfast.core.verdict import (
     FORGIVEN_MAX,
@@ -37,7 +38,7 @@ from tests.factory import a_job
 
 NOW = 1_700_000_000.0
 ON_CRASH = ("retry", "hold", "fail", "rollback")
-RUNNING = a_job()
+RUNNING = a_job(backoff_base_s=1.0)
 
 OUTCOMES: dict[str, Outcome] = {
     "succeeded": Succeeded('"r"'),
@@ -240,23 +241,87 @@ def test_a_cancelled_job_keeps_no_other_state_of_mind_than_cancelled() -> None:
 # --------------------------------------------------------------------------------------- when it runs again
 
 
-def test_a_job_that_runs_again_says_when_and_one_that_does_not_leaves_it() -> None:
+def test_a_job_that_stops_keeps_the_instant_at_which_it_was_due() -> None:
     for case, _, verdict in cases():
-        assert (verdict.run_at is not None) is (verdict.state is State.READY), case
+        assert verdict.run_at is None or verdict.state is State.READY, case
 
 
-def again_after(outcome: Outcome, *, chance: float = 0.5, **changes: Any) -> float:
+KEPT = None  # its place: the row's `run_at` stays
+
+
+def again_after(outcome: Outcome, *, chance: float = 0.5, **changes: Any) -> float | None:
+    """Return after how many seconds it is due again; None: it keeps its place."""
     job = msgspec.structs.replace(RUNNING, **{"attempts_max": 99, "crashes_max": 99} | changes)
     verdict = judge(outcome, job, NOW, chance=chance)
     assert verdict.state is State.READY
-    assert verdict.run_at is not None
-    return verdict.run_at - NOW
+    return None if verdict.run_at is None else verdict.run_at - NOW
+
+
+def in_a_row(*outcomes: Outcome, **changes: Any) -> list[float | None]:
+    """Return after how many seconds a job is due after each of these."""
+    job = msgspec.structs.replace(RUNNING, **{"attempts_max": 99, "crashes_max": 99} | changes)
+    delays = []
+    for outcome in outcomes:
+        now = max(NOW, job.run_at)  # nobody claims it before
+        verdict = judge(outcome, job, now, chance=0.5)
+        assert verdict.state is State.READY
+        delays.append(None if verdict.run_at is None else verdict.run_at - now)
+        job = judged(job, verdict, now)
+    return delays
 
 
 @pytest.mark.parametrize("failures", [0, 1, 7])
 @pytest.mark.parametrize("jitter", [False, True])
-def test_after_a_first_crash_the_job_is_ready_at_once(failures: int, jitter: bool) -> None:
-    assert again_after(OUTCOMES["lost"], failures=failures, backoff_jitter=jitter) == 0
+def test_after_a_first_crash_the_job_is_ready_at_once_and_in_its_place(failures: int, jitter: bool) -> None:
+    assert again_after(OUTCOMES["lost"], failures=failures, backoff_jitter=jitter) is KEPT
+
+
+STOPPED = Released(True, "the worker stopped")
+NOT_BEGUN = Released(False, "claimed ahead, but no slot became free")
+OUT_OF_BUDGET = Released(True, "the budget of the tick is spent", budget_spent=True)
+LOST_AHEAD = Lost("vanished", "its process died", suspects=7, started=False)
+EXCUSED = Lost("expired", "the store was away", excused=True)
+
+
+def test_every_second_release_in_a_row_puts_a_job_behind_the_others() -> None:
+    assert in_a_row(*[STOPPED] * 5) == [KEPT, 0, KEPT, 0, KEPT]
+
+
+def test_a_job_that_had_not_begun_is_given_back_in_its_place_however_often() -> None:
+    assert in_a_row(*[NOT_BEGUN] * 5) == [KEPT] * 5
+    assert in_a_row(STOPPED, NOT_BEGUN, STOPPED, NOT_BEGUN) == [KEPT, KEPT, 0, KEPT]
+
+
+def test_a_release_by_the_budget_of_a_tick_always_does() -> None:
+    assert in_a_row(*[OUT_OF_BUDGET] * 3) == [0, 0, 0]
+    assert in_a_row(STOPPED, OUT_OF_BUDGET, STOPPED, STOPPED) == [KEPT, 0, KEPT, 0]
+    assert in_a_row(OUT_OF_BUDGET, STOPPED, STOPPED) == [0, 0, KEPT]
+
+
+@pytest.mark.parametrize("other", [Failed("x"), OUTCOMES["lost"], Snoozed(1.0)])
+def test_any_other_ending_ends_the_row_of_releases(other: Outcome) -> None:
+    first, _, again = in_a_row(STOPPED, other, STOPPED)
+    assert (first, again) == (KEPT, KEPT)
+
+
+def test_a_loss_that_costs_nothing_counts_as_a_release() -> None:
+    """A job that holds its worker up until its lease is over, again and again, must not stand before the others."""
+    assert in_a_row(*[EXCUSED] * 4) == [KEPT, 0, KEPT, 0]
+    assert in_a_row(EXCUSED, STOPPED) == [KEPT, 0]
+
+
+def test_a_job_that_was_claimed_ahead_and_had_not_begun_comes_back_in_its_place_at_no_cost() -> None:
+    assert in_a_row(*[LOST_AHEAD] * 20, crashes_max=1, attempts_max=1) == [KEPT] * 20
+    in_a_storm = msgspec.structs.replace(LOST_AHEAD, spread_s=5.0)
+    for outcome in (LOST_AHEAD, in_a_storm):
+        verdict = judge(outcome, RUNNING, NOW, chance=0.5)
+        assert (verdict.run_at, verdict.crashes, verdict.suspects, verdict.zombies) == (KEPT, 0, None, 1)
+    assert in_a_row(STOPPED, LOST_AHEAD, STOPPED) == [KEPT, KEPT, 0], "nor does it end the row of releases"
+
+
+def test_a_place_after_the_clock_was_put_back_is_now() -> None:
+    for outcome in (OUTCOMES["lost"], STOPPED, LOST_AHEAD, EXCUSED):
+        assert again_after(outcome, run_at=NOW + 3600) == 0
 
 
 @pytest.mark.parametrize(("crashes", "delay"), [(1, 2), (2, 4), (3, 8), (20, 3600)])
@@ -271,18 +336,15 @@ def test_after_a_failure_it_waits_with_the_jobs_backoff(name: str, failures: int
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.25, 0.75])
-def test_jitter_is_drawn_from_zero_to_the_whole_delay(chance: float) -> None:
-    assert again_after(Failed("x"), chance=chance, failures=3) == 8 * chance
+def test_jitter_is_drawn_from_all_of_the_delay_or_from_half_of_it(chance: float) -> None:
+    assert again_after(Failed("x"), chance=chance, failures=3, backoff_full=True) == 8 * chance
+    assert again_after(Failed("x"), chance=chance, failures=3) == 4 + 4 * chance
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.25, 0.75])
 def test_when_many_were_lost_at_once_a_first_crash_is_spread_over_a_few_seconds(chance: float) -> None:
     assert again_after(Lost("vanished", "x", spread_s=8.0), chance=chance) == 8 * chance
-    assert again_after(Lost("vanished", "x", spread_s=0.0), chance=chance) == 0
-
-
-def test_a_loss_that_is_excused_is_ready_at_once_when_it_would_be_the_first() -> None:
-    assert again_after(OUTCOMES["lost, excused"]) == 0
+    assert again_after(Lost("vanished", "x", spread_s=0.0), chance=chance) is KEPT
 
 
 @pytest.mark.parametrize("started", [False, True])
@@ -290,14 +352,14 @@ def test_a_loss_that_is_excused_is_ready_at_once_when_it_would_be_the_first() ->
 def test_a_graceful_release_is_ready_at_once(started: bool, rolling_back: bool) -> None:
     released = Released(started, "stopping")
     on_crash = "rollback" if rolling_back else "retry"
-    assert again_after(released, on_crash=on_crash, rolling_back=rolling_back, failures=3, crashes=2) == 0
+    assert again_after(released, on_crash=on_crash, rolling_back=rolling_back, failures=3, crashes=2) is KEPT
 
 
 def test_a_graceful_release_never_finds_a_budget_spent() -> None:
     for case, _, verdict in cases("released before it began", on_crash="retry", cancel_requested=False):
-        assert (verdict.move, verdict.run_at) == (Move.RELEASE, NOW), case
+        assert (verdict.move, verdict.run_at) == (Move.RELEASE, KEPT), case
     for case, _, verdict in cases("released after it began", on_crash="retry", cancel_requested=False):
-        assert (verdict.move, verdict.run_at) == (Move.RELEASE, NOW), case
+        assert (verdict.move, verdict.run_at) == (Move.RELEASE, KEPT), case
 
 
 @pytest.mark.parametrize(("delay_s", "wanted"), [(60.0, 60.0), (0.0, 0.0), (-5.0, 0.0), (math.nan, 0.0)])
@@ -564,6 +626,7 @@ losses: st.SearchStrategy[Outcome] = st.builds(
     suspects=small,
     excused=st.booleans(),
     spread_s=st.floats(min_value=0, max_value=60),
+    started=st.booleans(),
 )
 forced: st.SearchStrategy[Outcome] = st.builds(TimedOut, texts) | st.builds(Stalled, texts)
 failures: st.SearchStrategy[Outcome] = st.builds(Failed, texts)
@@ -572,7 +635,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     forced,
     failures,
     st.builds(Succeeded, st.none() | texts),
-    st.builds(Released, st.booleans(), texts),
+    st.builds(Released, st.booleans(), texts, st.booleans()),
     st.builds(HeldBack, texts),
     st.builds(Snoozed, st.floats(min_value=-1e9, max_value=1e9)),
     st.builds(Parked, texts),
@@ -597,6 +660,7 @@ def jobs(draw: st.DrawFn, numbers: st.SearchStrategy[int] = huge) -> Job:
         backoff_cap_s=cap,
         backoff_jitter=draw(st.booleans()),
         started=draw(st.booleans()),
+        releases=draw(numbers),
     )
 
 
@@ -656,7 +720,7 @@ def test_a_job_that_always_ends_badly_is_given_up_within_its_budgets(
     job = msgspec.structs.replace(job, attempts_max=attempts_max, crashes_max=crashes_max, cancel_requested=False)
     paid = 0
     for outcome in endings:
-        if isinstance(outcome, Lost) and outcome.excused:
+        if isinstance(outcome, Lost) and (outcome.excused or not outcome.started):
             continue  # nobody is to blame, and it costs nothing
         verdict = judge(outcome, job, NOW, chance=0.5)
         paid += 1

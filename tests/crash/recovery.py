@@ -9,8 +9,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 
+from holdfast.core.records import Worker
+from holdfast.core.settlement import settlement
+from holdfast.core.verdict import Succeeded, judge
+from holdfast.identity import new_id
 from tests.crash.world import Process, World, now, until
 
 
@@ -63,6 +68,58 @@ def after_a_restart(world: World, rounds: int) -> Iterator[float]:
         assert worker.said("recovered 1 orphaned jobs at start") == 1, "the sweep comes before the first claim"
 
 
+BACKLOG, BEGUN = 10_000, 40
+
+
+def behind_a_backlog(world: World, rounds: int) -> Iterator[float]:
+    """A worker with forty running jobs is killed while ten thousand short ones wait; another worker lives. From the
+    kill until the last of the forty runs again. They keep their places, so they come before the backlog."""
+    for number in range(rounds):
+        ann = world.worker("ann", "--slots", str(BEGUN)).until_ready()
+        jobs = {world.tasks.first_hangs.using(lease_s=30).enqueue().id for _ in range(BEGUN)}
+        until(lambda jobs=jobs: jobs <= {entry.job for entry in world.ledger("start")}, "all have begun")  # type: ignore[misc]
+        bob = world.worker(f"bob{number}").until_ready()
+        world.app.enqueue_many([world.tasks.quick.job(0.05) for _ in range(BACKLOG)])
+        killed_at = now()
+        ann.kill()
+
+        def again(jobs: set[str] = jobs) -> list[float]:
+            starts = {entry.job: entry.at for entry in world.ledger("start") if entry.attempt > 1 and entry.job in jobs}
+            return sorted(starts.values()) if len(starts) == BEGUN else []
+
+        yield until(again, "all forty run again")[-1] - killed_at
+        assert world.app.counts()["ready"] > 0, "the backlog was done before: this shows nothing"
+        bob.kill()
+        drain(world)
+
+
+def behind_a_backlog_under_a_pin(world: World, rounds: int) -> Iterator[float]:
+    """The same while an old transaction keeps dead entries, so that claims read from a cursor."""
+    with closing(world.connect()) as old:
+        old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        old.execute("SELECT count(*) FROM pg_class")
+        leave_dead_entries(world, DEAD)
+        yield from behind_a_backlog(world, rounds)
+
+
+DEAD = 60_000
+
+
+def leave_dead_entries(world: World, number: int) -> None:
+    """Add and finish so many jobs: while a transaction is older than these, nothing of them is cleared away."""
+    world.app.enqueue_many([world.tasks.quick.job() for _ in range(number)])
+    drain(world)
+
+
+def drain(world: World) -> None:
+    """Finish the short jobs that wait, without running them."""
+    store, me = world.store, new_id()
+    store.enroll(Worker(id=me, name="drain", host="here", pid=1, boot_id=world.app.clock.boot_id))
+    while jobs := store.claim(me, new_id(), ["default"], ["quick"], 1000):
+        store.settle([settlement(job, judge(Succeeded("null"), job, 0.0, chance=0.5)) for job in jobs])
+    store.retire(me, "left")
+
+
 def ready_at(worker: Process) -> float:
     """When it said that it was ready, in wall time, by its own log."""
 
@@ -82,4 +139,8 @@ SCENES = {  # and how long each may take on each store
         {"sqlite": 0.25, "postgres": 0.25},
     ),
     "nobody left, same name started again, lease 600 s": (after_a_restart, {"sqlite": 1.0, "postgres": 1.0}),
+}
+BUSY_SCENES = {
+    "40 jobs of a killed group, 10,000 others wait": (behind_a_backlog, {"sqlite": 1.5, "postgres": 3.5}),
+    "the same under a pinned transaction": (behind_a_backlog_under_a_pin, {"postgres": 3.5}),
 }

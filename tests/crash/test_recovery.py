@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.crash.recovery import SCENES
+from tests.crash.recovery import BACKLOG, BEGUN, SCENES, behind_a_backlog, behind_a_backlog_under_a_pin
 from tests.crash.world import World, now, on_every_store
 
 ROUNDS = 3
@@ -41,3 +41,24 @@ def test_a_death_is_found_though_the_one_who_looks_for_deaths_is_frozen(world: W
     assert world.until_started(job, 2).at - killed_at < 30
     world.until_state(job, "done")
     assert world.events(job, "zombie")[0].detail["detector"] == "vanished"
+
+
+@on_every_store
+@pytest.mark.slow  # ten thousand jobs wait
+@pytest.mark.parametrize("measure", [behind_a_backlog, behind_a_backlog_under_a_pin])
+def test_interrupted_jobs_run_again_before_the_backlog(
+    world: World, measure: Callable[[World, int], Iterator[float]]
+) -> None:
+    """They keep their places. `bench/recovery.py --scene "10,000"` shows how soon: that depends on the machine."""
+    if world.kind == "sqlite" and measure is behind_a_backlog_under_a_pin:
+        pytest.skip("SQLite keeps no dead entries")
+    [took_s] = measure(world, 1)
+    print(f"\n{measure.__name__}: {took_s:.3f} s")
+    starts = world.ledger("start")
+    interrupted = {entry.job for entry in starts[:BEGUN]}
+    again: dict[str, int] = {}  # job -> how many handlers had been started before it began again
+    for number, entry in enumerate(starts):
+        if entry.attempt > 1 and entry.job in interrupted:
+            again.setdefault(entry.job, number)
+    assert len(again) == BEGUN
+    assert max(again.values()) < BEGUN + BACKLOG / 4, "most of the backlog comes after them"

@@ -8,12 +8,14 @@ import psycopg
 import pytest
 
 from holdfast.core.records import Job, Published
+from holdfast.core.verdict import Outcome, Released
 from holdfast.errors import WorkerGone
-from holdfast.stores.postgres.frontier import SURE
+from holdfast.stores.postgres.frontier import SURE, Frontier
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import FakeClock
-from tests.factory import add, claim, enrol, start
+from tests.factory import EXPIRED, add, claim, enrol, row, settle, start
 from tests.servers import CLOCK, pause
+from tests.worker.house import until
 
 
 @pytest.fixture
@@ -157,3 +159,44 @@ def test_what_lies_before_the_frontier_is_found_by_the_next_look_at_everything(
     slow._frontier._full_again_at = -math.inf
     assert slow.due(["a"], ["t"]) == clock.wall() - 30
     assert [job.id for job in claim(slow, queues=["a", "c"])] == [early.id, new.id]
+
+
+@pytest.mark.parametrize("outcome", [EXPIRED, Released(started=True, cause="the worker stopped")])
+def test_a_job_that_comes_back_in_its_place_is_claimed_next_from_behind_the_frontier(
+    slow: PostgresStore, stores: list[PostgresStore], clock: FakeClock, outcome: Outcome
+) -> None:
+    """Somebody else settles it, and tells all who listen where it stands."""
+    other = stores[1]
+    [first, second, third] = [add(slow, queue="a", run_at=clock.wall() - 10) for _ in range(3)]
+    claimed = claim(slow, queues=["a"], limit=2)
+    assert [job.id for job in claimed] == [first.id, second.id]
+    slow._lifeline.hold("listener")  # it listens from now on,
+    slow._frontier._full_again_at = math.inf  # and has looked at everything since
+    settle(other, row(other, first.id), outcome)
+    until(lambda: slow._frontier._returned, "it was told")
+    assert slow.due(["a"], ["t"]) == clock.wall() - 10
+    assert [job.id for job in claim(slow, queues=["a"])] == [first.id, third.id]
+
+
+def test_a_retry_with_a_pause_and_other_news_leave_the_frontier_where_it_is(slow: PostgresStore) -> None:
+    before = slow._frontier.lanes(0.0)
+    for news in ("", "hello", "[1]", '{"a": 1}'):
+        slow._hear(news)
+    assert slow._frontier.lanes(0.0) == before
+
+
+def test_whoever_may_have_missed_the_news_looks_at_everything(slow: PostgresStore) -> None:
+    assert slow._frontier.lanes(0.0) is not None
+    slow._hear(None)
+    assert slow._frontier.lanes(0.0) is None
+
+
+def test_what_comes_back_during_a_claim_is_not_forgotten_by_its_answer() -> None:
+    frontier = Frontier()
+    frontier._slow, frontier._full_again_at = SURE, math.inf
+    lanes = frontier.lanes(0.0)
+    frontier.come_back('[["a", 0, 5.0, 7]]')
+    frontier.looked(lanes, 0.0, 1, '[["a", 0, 9.0, 12]]', 0.0)
+    assert frontier.lanes(0.0) == '[["a",0,5.0,6]]'
+    frontier.come_back('[["a", 0, 20.0, 30]]')
+    assert frontier.lanes(0.0) == '[["a",0,5.0,6]]', "what lies behind it is met anyway"

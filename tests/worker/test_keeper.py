@@ -16,7 +16,7 @@ from holdfast.testing import FakeClock
 from holdfast.worker.attempt import TOLD_MAX, Attempt
 from holdfast.worker.continuity import Continuity
 from holdfast.worker.keeper import Keeper
-from tests.factory import EXPIRED, enrol, row, settle, start
+from tests.factory import EXPIRED, add, claim, enrol, row, settle, start
 from tests.worker.house import House, until
 from tests.worker.meddler import Meddler
 
@@ -28,8 +28,9 @@ class Desk:
         self.store = Meddler(store)
         self.clock = clock
         self.gone: list[str] = []
+        self.begun: list[Attempt] = []
         continuity = Continuity(store, clock, "w", lambda: None, lambda: None)
-        self.keeper = Keeper(self.store, clock, 10.0, self.gone.append, continuity)  # type: ignore[arg-type]
+        self.keeper = Keeper(self.store, clock, 10.0, self.gone.append, continuity, self.begun.extend)  # type: ignore[arg-type]
         self.keeper.worker_id = enrol(store)
 
         @App("memory://").task(name="t")
@@ -278,6 +279,85 @@ def test_short_jobs_cost_no_beat_at_all(house: House) -> None:
         job.result(20)
     assert sum(len(arguments[1]) for arguments in house.store.arguments_of("beat")) == 0
     assert house.store.calls["beat"] <= 2
+
+
+# ------------------------------------------------------------------------------------- claimed ahead
+
+
+def claimed_ahead(desk: Desk, zombies: int = 0) -> Attempt:
+    """Claim a job ahead of a free slot; one that was lost so often before."""
+    add(desk.store.real, crashes_max=99, base_s=0.0, cap_s=0.0)
+    for _ in range(zombies):
+        [job] = claim(desk.store.real, desk.keeper.worker_id, limit=1)
+        settle(desk.store.real, job, EXPIRED)
+    [job] = claim(desk.store.real, desk.keeper.worker_id, limit=0, ahead=1)
+    attempt = Attempt(job, desk._task, desk.clock.lease())
+    desk.keeper.keep([attempt])
+    return attempt
+
+
+def test_the_store_hears_within_a_second_that_a_job_claimed_ahead_has_begun(desk: Desk) -> None:
+    desk.beat()
+    attempt = claimed_ahead(desk)
+    assert not attempt.must_announce
+    desk.clock.advance(1.0)
+    attempt.start(desk.clock.lease())
+    desk.clock.advance(0.9)
+    assert desk.beat() == [], "a short job costs no beat"
+    desk.clock.advance(1.0)
+    assert len(desk.beat()) == 1
+    assert desk.row(attempt).started
+    desk.clock.advance(1.1)
+    assert desk.beat() == [], "it knows"
+
+
+def test_a_job_that_was_lost_before_begins_only_when_the_store_knows(desk: Desk) -> None:
+    attempt = claimed_ahead(desk, zombies=1)
+    assert attempt.must_announce
+    with desk.store.after("beat", lambda _: desk.begun.append("told")):  # type: ignore[arg-type]
+        desk.keeper.announce([attempt])
+        [[pulse]] = desk.beat()
+    assert desk.begun == ["told", attempt]
+    assert pulse.started
+    assert desk.row(attempt).started
+    desk.clock.advance(1.1)
+    assert desk.beat() == []
+    assert desk.begun == ["told", attempt], "it begins once"
+
+
+def test_it_does_not_begin_while_the_store_cannot_be_told(desk: Desk) -> None:
+    attempt = claimed_ahead(desk, zombies=1)
+    desk.keeper.announce([attempt])
+    with desk.store.after("beat", _lose_the_answer), pytest.raises(StoreUnavailable):
+        desk.beat()
+    assert desk.begun == []
+    desk.beat()
+    assert desk.begun == [attempt]
+
+
+@pytest.mark.parametrize("how", ["lost", "gone", "overtaken", "stopped"])
+def test_one_that_is_stopped_before_the_store_knows_gives_its_slot_back(desk: Desk, how: str) -> None:
+    """Its start is reported all the same: it ends before its handler is called."""
+    attempt = claimed_ahead(desk, zombies=1)
+    desk.keeper.announce([attempt])
+    if how == "lost":
+        settle(desk.store.real, desk.row(attempt), EXPIRED)
+        desk.beat()
+    elif how == "gone":
+        desk.store.real.retire(desk.keeper.worker_id, "by the test")
+        desk.keeper._gone = lambda _: attempt.stop(LeaseLost("gone"))
+        desk.beat()
+    elif how == "overtaken":
+        settle(desk.store.real, desk.row(attempt), EXPIRED)
+        [job] = claim(desk.store.real, desk.keeper.worker_id, limit=1)
+        desk.keeper.keep([Attempt(job, desk._task, desk.clock.lease())])
+        desk.beat()
+    else:
+        attempt.stop(LeaseLost("the worker stopped"))
+        with desk.store.down("beat"), pytest.raises(StoreUnavailable):
+            desk.beat()
+    assert desk.begun == [attempt]
+    assert attempt.interrupt is not None
 
 
 def test_a_handler_that_blocks_the_event_loop_or_its_thread_does_not_stop_the_beat(house: House) -> None:

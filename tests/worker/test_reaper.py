@@ -90,7 +90,7 @@ def test_a_lease_that_ran_out_is_settled_at_the_second_look(store: Store, clock:
     assert report.zombies[0].detector == "expired"
     after = row(store, job.id)
     assert (after.state, after.crashes, after.zombies, after.fence) == (State.READY, 1, 1, job.fence + 1)
-    assert after.run_at == clock.wall()  # a first crash is ready at once
+    assert after.run_at == job.run_at  # a first crash is ready at once, and in its place
 
 
 def test_a_lease_that_has_not_run_out_is_left_alone(store: Store, clock: FakeClock, reaper: Reaper) -> None:
@@ -253,7 +253,7 @@ def test_a_crash_loop_ends(store: Store, clock: FakeClock, reaper: Reaper) -> No
     job = start(store, crashes_max=3)
     for _ in range(2):
         assert wait_idle(reaper, clock, LEASE_S + 1) == 1
-        wait_idle(reaper, clock, 2)  # the backoff after a second crash
+        wait_idle(reaper, clock, 10)  # the backoff after a second crash
         job = again(store, job)
     assert wait_idle(reaper, clock, LEASE_S + 1) == 1
     after = row(store, job.id)
@@ -299,11 +299,53 @@ def test_a_storm_comes_back_spread_over_a_few_seconds(
     delays = [row(store, job.id).run_at - clock.wall() for job in jobs]
     assert all(row(store, job.id).state is State.READY for job in jobs)
     if number <= STORM:
-        assert set(delays) == {0.0}
+        assert {row(store, job.id).run_at for job in jobs} == {job.run_at for job in jobs}, "each in its place"
     else:
         assert min(delays) >= 0
         assert 1.0 < max(delays) <= STORM_SPREAD_S
         assert len(set(delays)) > STORM / 2
+
+
+@pytest.mark.parametrize("found_by", ["expired", "exit", "gone"])
+@pytest.mark.parametrize("begun", [STORM, STORM + 1])
+def test_only_jobs_that_had_begun_make_a_storm(
+    store: Store, clock: FakeClock, reaper: Reaper, begun: int, found_by: str
+) -> None:
+    """15.15: those that were claimed ahead come back in their places, at no cost, in a storm as well."""
+    ahead = 3 * STORM
+    store.add([make_job() for _ in range(begun + ahead)])
+    jobs = claim(store, worker := enrol(store), limit=begun, ahead=ahead)
+    clock.advance(LEASE_S if found_by == "expired" else 1.0)
+    if found_by == "expired":
+        twice(reaper, clock)
+    elif found_by == "exit":
+        [known] = [each for each in store.workers() if each.id == worker]
+        reaper.recover_worker(known, "exit", "it was killed")
+    else:
+        store.retire(worker, "exit: it was killed")
+        reaper.once()
+    rows = [row(store, job.id) for job in jobs]
+    assert {each.state for each in rows} == {State.READY}
+    kept = [each for each in rows if each.run_at <= clock.wall() - 1.0]
+    assert len(kept) == (begun + ahead if begun <= STORM else ahead)
+    assert sorted(each.crashes for each in rows) == [0] * ahead + [1] * begun
+    assert {each.id for each in rows if not each.crashes} == {job.id for job in jobs if not job.started}
+
+
+def test_jobs_of_a_worker_that_was_told_to_stop_come_back_in_their_places(
+    store: Store, clock: FakeClock, reaper: Reaper
+) -> None:
+    store.add([make_job() for _ in range(6)])
+    jobs = claim(store, worker := enrol(store), limit=3, ahead=3)
+    clock.advance(1.0)
+    [known] = [each for each in store.workers() if each.id == worker]
+    assert reaper.release_worker(known, "the worker stopped") == 6
+    for job in jobs:
+        after = row(store, job.id)
+        assert (after.state, after.run_at, after.crashes) == (State.READY, job.run_at, 0)
+        assert after.releases == (1 if job.started else 0)
+        [event] = store.journal(job.id, ["released"])
+        assert event.detail["started"] is job.started
 
 
 def test_a_storm_that_comes_back_lets_fresh_jobs_in(store: Store, clock: FakeClock) -> None:

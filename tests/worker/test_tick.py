@@ -15,6 +15,8 @@ from holdfast import App, Context, Retry
 from holdfast.clock import SystemClock
 from holdfast.core.records import OnCrash, Worker
 from holdfast.errors import UsageError
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.tick import tick
 from tests.worker.house import until
 
 
@@ -183,3 +185,33 @@ def test_a_job_that_tick_gave_up_is_told_to_hooks_and_alerts(app: App, tmp_path:
     assert [event["id"] for event in heard] == [job.id]
     message = json.loads(told.read_text())
     assert (message["kind"], message["status"], message["jobs"][0]["id"]) == ("dead", "new", job.id)
+
+
+@pytest.mark.slow  # it waits until the budget is spent: that is what it is about
+def test_a_job_longer_than_the_budget_does_not_stop_a_hundred_short_ones(app: App) -> None:
+    """It is given back behind them, however often; a worker that is stopped gives it back in its place."""
+
+    def long() -> None:
+        for _ in range(6000):
+            time.sleep(0.01)
+
+    endless = app.task(long).enqueue()
+    ran: list[int] = []
+    short = app.task(ran.append, name="short")
+    for number in range(100):
+        short.enqueue(number)
+    one_slot = WorkerOptions(slots=1)
+    assert not tick(app, 1.0, one_slot).finished
+    assert ran == []
+    first = app.store.get(endless.id)
+    assert first is not None
+    assert (first.state, first.crashes, first.failures) == ("ready", 0, 0)
+    assert first.run_at > first.claimed_at, "it gave its place up"
+    while len(ran) < 100:
+        tick(app, 1.0, one_slot)
+    again = app.store.get(endless.id)
+    assert again is not None
+    assert ran == list(range(100))
+    assert again.attempt <= 3, "it came last"
+    [event, *_] = app.store.journal(endless.id, ["released"])
+    assert event.detail["cause"] == "the budget of the tick is spent"

@@ -11,9 +11,11 @@ from typing import Literal, get_args
 from holdfast.errors import PolicyError
 
 OnCrash = Literal["retry", "hold", "fail", "rollback"]
+Jitter = Literal["equal", "full", "none"]
 
 WHOLE_MAX = 2**31 - 1
 SECONDS_MAX = 10**9  # thirty years
+DOUBLINGS_MAX = 64  # beyond that every cap is reached, and floats stay finite
 BEATS_PER_LEASE = 3  # one beat may be lost, and one late, before the lease runs out
 
 
@@ -30,18 +32,22 @@ def _seconds(name: str, value: object, *, least: float) -> None:
         )
 
 
+def _listed(words: object) -> str:
+    return ", ".join(repr(word) for word in get_args(words))
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """How often and how soon a job is run again after it failed.
 
-    The delay doubles from `base_s` up to `cap_s`; with `jitter` it is drawn evenly from zero to that,
-    so that jobs that failed together do not come back together.
+    The pause doubles from `base_s` up to `cap_s`. `jitter` says how much of it is random, so that jobs that failed
+    together do not come back together: half of it ("equal"), all of it ("full", or True), nothing ("none", or False).
     """
 
-    attempts_max: int = 5
-    base_s: float = 1.0
+    attempts_max: int = 10
+    base_s: float = 5.0
     cap_s: float = 3600.0
-    jitter: bool = True
+    jitter: Jitter | bool = "equal"
 
     def __post_init__(self) -> None:
         _whole("attempts_max", self.attempts_max, least=1)
@@ -49,12 +55,29 @@ class Retry:
         _seconds("cap_s", self.cap_s, least=0.0)
         if self.cap_s < self.base_s:
             raise PolicyError(f"cap_s={self.cap_s:g} is below base_s={self.base_s:g}; raise cap_s or lower base_s")
+        if isinstance(self.jitter, bool):
+            object.__setattr__(self, "jitter", "full" if self.jitter else "none")
+        elif self.jitter not in get_args(Jitter):
+            raise PolicyError(f"jitter={self.jitter!r} is not known; choose one of {_listed(Jitter)}")
 
     def delay_s(self, nth: int, chance: float) -> float:
         """Return the pause before the run that follows the nth failure; `chance` is from 0 up to 1."""
-        doublings = min(max(nth, 1) - 1, 64)  # beyond that every cap is reached, and floats stay finite
+        doublings = min(max(nth, 1) - 1, DOUBLINGS_MAX)
         delay = min(self.cap_s, self.base_s * 2.0**doublings)
-        return delay * chance if self.jitter else delay
+        return delay * (self._fixed + (1 - self._fixed) * chance)
+
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """Return the least and the most that all pauses add up to, from the first failure to the last attempt."""
+        pauses = self.attempts_max - 1
+        growing = [min(self.cap_s, self.base_s * 2.0**n) for n in range(min(pauses, DOUBLINGS_MAX))]
+        longest = sum(growing) + max(0, pauses - DOUBLINGS_MAX) * min(self.cap_s, self.base_s * 2.0**DOUBLINGS_MAX)
+        return longest * self._fixed, longest
+
+    @property
+    def _fixed(self) -> float:
+        """Return the share of a pause that is not random."""
+        return {"equal": 0.5, "full": 0.0}.get(str(self.jitter), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +96,7 @@ class Policy:
         if not isinstance(self.retry, Retry):
             raise PolicyError(f"retry={self.retry!r} is not a Retry; write retry=Retry(attempts_max=…)")
         if self.on_crash not in get_args(OnCrash):
-            known = ", ".join(repr(word) for word in get_args(OnCrash))
-            raise PolicyError(f"on_crash={self.on_crash!r} is not known; choose one of {known}")
+            raise PolicyError(f"on_crash={self.on_crash!r} is not known; choose one of {_listed(OnCrash)}")
         _whole("crashes_max", self.crashes_max, least=1)
         _seconds("lease_s", self.lease_s, least=0.1)
         for name in ("timeout_s", "stall_s"):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.machine import State
-from holdfast.core.policy import OnCrash, Policy, Retry
+from holdfast.core.policy import Jitter, OnCrash, Policy, Retry
 
 EventKind = Literal[
     "claimed",
@@ -124,6 +124,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     question: str | None = None  # what a person is asked
     undo_requested: bool = False  # who asked it to stop wants its steps undone
     in_steps: list[str] | None = None  # `PATH NAME` of those that its attempt was in when it last told
+    backoff_full: bool = False  # all of each pause between two tries is random, not only half of it
+    releases: int = 0  # how often in a row it has come back at no cost after its handler had begun
 
     @property
     def lease(self) -> Lease:
@@ -132,7 +134,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     @property
     def retry(self) -> Retry:
-        return Retry(self.attempts_max, self.backoff_base_s, self.backoff_cap_s, self.backoff_jitter)
+        jitter: Jitter = "none" if not self.backoff_jitter else "full" if self.backoff_full else "equal"
+        return Retry(self.attempts_max, self.backoff_base_s, self.backoff_cap_s, jitter)
 
     @property
     def policy(self) -> Policy:

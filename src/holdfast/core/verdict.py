@@ -68,6 +68,7 @@ class Lost(msgspec.Struct, frozen=True):
 
     `excused`: lost in a gap in which the store could not be reached, so nobody is to blame.
     `spread_s`: many were lost at once; come back spread over so many seconds.
+    `started`: False when the job was claimed ahead of a free slot, and its handler had not begun.
     """
 
     detector: Detector
@@ -76,13 +77,18 @@ class Lost(msgspec.Struct, frozen=True):
     suspects: int = 0
     excused: bool = False
     spread_s: float = 0.0
+    started: bool = True
 
 
 class Released(msgspec.Struct, frozen=True):
-    """The worker gave the attempt back. `started`: the handler had begun, and has stopped."""
+    """The worker gave the attempt back. `started`: the handler had begun, and has stopped.
+
+    `budget_spent`: it took longer than the budget of its tick, so the others of its queue come first now.
+    """
 
     started: bool
     cause: str
+    budget_spent: bool = False
 
 
 class HeldBack(msgspec.Struct, frozen=True):
@@ -139,6 +145,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     rolling_back: bool | None = None
     cancel_requested: bool | None = None
     priority: int | None = None
+    releases: int = 0  # not added: how often in a row it has come back at no cost after its handler had begun
     fresh_budgets: bool = False
     raises_fence: bool = False  # somebody else than the attempt ended it: its late report must be refused
     open_step: str | None = None  # "": none is open any more
@@ -206,7 +213,7 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
         case Released(started=True) if job.on_crash != "retry":
             return _by_on_crash(outcome, job, now, chance)
         case Released():
-            return _verdict(Move.RELEASE, outcome, job, run_at=now)
+            return _release(outcome, job, now)
         case HeldBack():
             return _hold(outcome, job, f"{outcome.cause}; a person decides", failures=0, crashes=0)
         case Snoozed():
@@ -236,11 +243,12 @@ def _hold_open(outcome: Outcome, job: Job) -> Verdict:
 
 
 def _is_forgiven(outcome: Lost, job: Job) -> bool:
-    """Say whether this loss says nothing about the job. A suspect, and one that died alone, run in a process of their
-    own: if that had died, this would be known (one suspect). So their worker died, and not by their doing. But not for
-    ever: a worker that cannot give them such a process may run them among others."""
+    """Say whether this loss says nothing about the job: it had not begun, or the store was away. A suspect, and one
+    that died alone, run in a process of their own: if that had died, this would be known (one suspect). So their worker
+    died, and not by their doing. But not for ever: a worker that cannot give them such a process may run them among
+    others."""
     in_its_cell = job.crashes > 0 and job.suspects > 0 and outcome.suspects != 1
-    return outcome.excused or (in_its_cell and job.zombies < FORGIVEN_MAX)
+    return outcome.excused or not outcome.started or (in_its_cell and job.zombies < FORGIVEN_MAX)
 
 
 FORGIVEN_MAX = 10
@@ -283,7 +291,7 @@ def _run_again(
 ) -> Verdict:
     """Run the job again while its budgets last; then bury it, or hold it if it was rolling back."""
     if isinstance(outcome, Released):  # given back while it rolls back: it costs nothing, and waits for nothing
-        return _verdict(Move.RELEASE, outcome, job, run_at=now)
+        return _release(outcome, job, now)
     total_crashes = job.crashes + crashes
     total = job.failures + failures + total_crashes
     spent = None
@@ -301,11 +309,38 @@ def _run_again(
             return _undo(outcome, job, now, reason)
         return _bury(outcome, job, reason, failures=failures, crashes=crashes)
     if isinstance(outcome, Lost) and total_crashes <= 1:
-        # Nothing says that the job was at fault: it is ready at once, unless very many come back together.
-        run_at = now + outcome.spread_s * chance
-    else:
-        run_at = now + job.retry.delay_s(total, chance)
+        return _come_back(outcome, job, now, chance, crashes)
+    run_at = now + job.retry.delay_s(total, chance)
     return _verdict(Move.RETRY, outcome, job, run_at=run_at, failures=failures, crashes=crashes)
+
+
+def _come_back(outcome: Lost, job: Job, now: float, chance: float, crashes: int) -> Verdict:
+    """Run the job again at once and in its place: nothing says that it was at fault.
+
+    In a storm the jobs that had begun give their places up, and are spread. A loss that cost nothing counts as a
+    release: a job that takes its worker with it every time must not stand before the others for ever.
+    """
+    if outcome.started and outcome.spread_s:
+        return _verdict(Move.RETRY, outcome, job, run_at=now + outcome.spread_s * chance, crashes=crashes)
+    if crashes:
+        return _verdict(Move.RETRY, outcome, job, run_at=_place(job, now), crashes=crashes)
+    releases = job.releases + outcome.started
+    run_at = _place(job, now, behind=outcome.started and releases % 2 == 0)
+    return _verdict(Move.RETRY, outcome, job, run_at=run_at, releases=releases)
+
+
+def _release(outcome: Released, job: Job, now: float) -> Verdict:
+    """Give the job back at no cost. It keeps its place, but every second time in a row that its handler had begun, the
+    others come first: a job that is longer than its workers live must not stand before them for ever."""
+    releases = job.releases + outcome.started
+    behind = outcome.budget_spent or (outcome.started and releases % 2 == 0)
+    return _verdict(Move.RELEASE, outcome, job, run_at=_place(job, now, behind=behind), releases=releases)
+
+
+def _place(job: Job, now: float, *, behind: bool = False) -> float | None:
+    """Return where the job stands in its queue from now on: where it stood (None), or behind those that wait. After the
+    clock was put back, where it stood may be in the future; then it is now as well."""
+    return now if behind or job.run_at > now else None
 
 
 def _times(number: int) -> str:
@@ -364,6 +399,7 @@ def _verdict(
     error: str | None = None,
     failures: int = 0,
     crashes: int = 0,
+    releases: int = 0,
     notes: tuple[Note, ...] = (),
 ) -> Verdict:
     state = after(State.RUNNING, move)
@@ -378,6 +414,7 @@ def _verdict(
         result=result,
         failures=failures,
         crashes=crashes,
+        releases=releases,
         zombies=1 if lost else 0,
         suspects=outcome.suspects if isinstance(outcome, Lost) and not _is_forgiven(outcome, job) else None,
         raises_fence=lost,

@@ -154,8 +154,9 @@ def policy(declared: Policy) -> list[Any]:
     """Flatten what a task declares about its recovery."""
     retry = declared.retry
     return [
-        *(retry.attempts_max, retry.base_s, retry.cap_s, retry.jitter, declared.crashes_max, declared.on_crash),
-        *(declared.lease_s, declared.beat_every_s, declared.timeout_s, declared.stall_s),
+        *(retry.attempts_max, retry.base_s, retry.cap_s, retry.jitter != "none"),
+        *(declared.crashes_max, declared.on_crash),
+        *(declared.lease_s, declared.beat_every_s, declared.timeout_s, declared.stall_s, retry.jitter == "full"),
     ]
 
 
@@ -202,7 +203,7 @@ def ending(settlement: Settlement) -> list[Any]:
         *(verdict.failures, verdict.crashes, verdict.zombies, verdict.suspects, verdict.rolling_back),
         *(verdict.cancel_requested, verdict.priority, verdict.fresh_budgets, verdict.raises_fence),
         *(verdict.open_step, verdict.undo_requested, verdict.wake_at, awaits(verdict), verdict.question, verdict.inbox),
-        *(settlement.seen_open_step, settlement.seen_undoable, verdict.progress, verdict.note),
+        *(settlement.seen_open_step, settlement.seen_undoable, verdict.progress, verdict.note, verdict.releases),
     ]
 
 

@@ -62,6 +62,7 @@ class Attempt:
         "_seen_at",
         "_thread",
         "_told",
+        "announcing",
         "claimed_at",
         "deadline",
         "ended",
@@ -71,6 +72,7 @@ class Attempt:
         "interrupted_at",
         "job",
         "killed_at",
+        "known_started",
         "lease",
         "lines",
         "moved_at",
@@ -106,6 +108,8 @@ class Attempt:
         self.fatal: BaseException | None = None  # what would leave a workflow in every replay
         self.opened: object = None  # what holds the transaction open: letting go of it would roll it back
         self.reported = True  # False while there is progress that no beat has carried yet
+        self.known_started = job.started  # the store knows that the handler has begun, or is about to
+        self.announcing = False  # the handler begins when the store knows
         self.steps: dict[str, str] = {}  # path -> name, of the steps of a workflow that it is in
         self._told: tuple[str, ...] | None = ()  # which of them a beat has carried; None: perhaps it did not arrive
         self._seen: tuple[str, ...] = ()  # what they were when the keeper looked last, and since when
@@ -118,6 +122,13 @@ class Attempt:
     @property
     def key(self) -> tuple[str, int]:
         return self.lease.job_id, self.lease.fence
+
+    @property
+    def must_announce(self) -> bool:
+        """Say whether the store must know of the start before it happens. A job that was claimed ahead costs its budget
+        nothing when its worker dies, because it may not have begun. If it had, and was what killed the worker, that
+        must be known the next time."""
+        return not self.known_started and self.job.zombies > 0
 
     def start(self, now: float) -> None:
         """Note that the handler begins."""
@@ -138,7 +149,8 @@ class Attempt:
         news = self.lines.take() if talks and self.lines is not None else None
         has_moved = self.started_at is not None and self.moved_at > self.started_at
         still_s = max(0.0, now - self.moved_at) if has_moved else None
-        return Pulse(self.lease, self.started_at is not None, self.progress, self.note, news, still_s, self._newly_in())
+        started = self.announcing or self.started_at is not None
+        return Pulse(self.lease, started, self.progress, self.note, news, still_s, self._newly_in())
 
     def unheard(self) -> None:
         """Note that what the last pulse said may not have arrived."""
@@ -152,6 +164,10 @@ class Attempt:
         if self.lines is None or not self.lines.fresh or self.started_at is None:
             return False
         return self.window.must_renew(now) or now - self.started_at >= SHORT_S
+
+    def has_begun_unseen(self, now: float) -> bool:
+        """Say whether it was claimed ahead, has begun, and is not short, and no beat has told of that."""
+        return not self.known_started and self.started_at is not None and now - self.started_at >= SHORT_S
 
     @contextmanager
     def inside(self, path: str, name: str) -> Iterator[None]:

@@ -324,7 +324,8 @@ def interrupted(attempt: Attempt, why: errors.Interrupted, given_up: str = "") -
         case errors.Diverged():
             return Diverged(str(why))
         case _:
-            return Released(started=True, cause=str(why) or type(why).__name__)
+            spent = isinstance(why, errors.BudgetSpent)
+            return Released(started=True, cause=str(why) or type(why).__name__, budget_spent=spent)
 
 
 def describe(error: BaseException) -> str:

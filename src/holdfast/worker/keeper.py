@@ -10,7 +10,7 @@ import logging
 import resource
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.clock import Clock
 from holdfast.core.lease import trust
@@ -32,7 +32,7 @@ TALKERS_MAX = 50  # so many attempts tell their lines in one beat: it must stay 
 
 class Keeper:
     """See the module's docstring. `worker_id` names the incarnation that it speaks for; `gone` is called when the store
-    says that this incarnation was declared dead."""
+    says that this incarnation was declared dead, `start` with attempts whose start the store knows of by now."""
 
     def __init__(
         self,
@@ -41,6 +41,7 @@ class Keeper:
         beat_s: float,
         gone: Callable[[str], None],
         continuity: Continuity,
+        start: Callable[[Sequence[Attempt]], None],
         on_beat: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._store = store
@@ -49,6 +50,7 @@ class Keeper:
         self._gone = gone
         self._continuity = continuity
         self._looked_at = float("-inf")  # at what the store says about itself
+        self._start = start
         self._on_beat = on_beat  # hears of every beat that reached the store, and how soon the next one is due
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._wake = threading.Event()
@@ -84,6 +86,12 @@ class Keeper:
         """Return every attempt that is not settled yet."""
         return list(self._attempts.values())
 
+    def announce(self, attempts: Iterable[Attempt]) -> None:
+        """Tell the store that these are about to begin; start them when it knows."""
+        for attempt in attempts:
+            attempt.announcing = True
+            self._wake.set()
+
     def beat_soon(self) -> None:
         """Beat at the next opportunity."""
         self._beat_at = float("-inf")
@@ -109,10 +117,12 @@ class Keeper:
     def _beat(self) -> None:
         now = self._clock.lease()
         attempts = self._newest()
-        due = {attempt for attempt in attempts if attempt.window.must_renew(now)}
+        self._begin_stopped()
+        due = {attempt for attempt in attempts if attempt.announcing or attempt.window.must_renew(now)}
         talkers = _talkers(attempts, now)
         if now - self._progress_at >= PROGRESS_S:
             due |= {each for each in attempts if not each.reported or each.has_other_steps(now)} | talkers
+            due |= {each for each in attempts if each.has_begun_unseen(now)}
             self._progress_at = now
         if not due and now - self._beat_at < self._beat_s:
             return
@@ -122,8 +132,8 @@ class Keeper:
         worker_id = self.worker_id
         sent_at = self._clock.lease()
         try:
-            pulses = [attempt.pulse(sent_at, talks=attempt in talkers) for attempt in due]
-            answer = self._store.beat(worker_id, pulses, rss_mb=_rss_mb())
+            pulses = {attempt: attempt.pulse(sent_at, talks=attempt in talkers) for attempt in due}
+            answer = self._store.beat(worker_id, list(pulses.values()), rss_mb=_rss_mb())
         except Exception as error:
             for attempt in due:
                 attempt.unheard()
@@ -142,6 +152,7 @@ class Keeper:
             )
         if answer.gone:
             self._gone(worker_id)
+            self._begin_stopped()
             return
         if answer.counted:
             self._continuity.beaten(worker_id)
@@ -153,7 +164,19 @@ class Keeper:
                 attempt.unheard()  # it is asked for again at the next look
             else:
                 attempt.window = trust(sent_at, attempt.job.lease_s, attempt.job.beat_s)
+                attempt.known_started = attempt.known_started or pulses[attempt].started
         self._cancel(answer.cancelled)
+        self._begin([attempt for attempt in due if attempt.announcing and attempt.known_started])
+        self._begin_stopped()
+
+    def _begin(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            attempt.announcing = False
+        self._start(attempts)
+
+    def _begin_stopped(self) -> None:
+        """Let those end that were to begin, and were stopped first: their handlers are not called."""
+        self._begin([attempt for attempt in self.all() if attempt.announcing and attempt.interrupt is not None])
 
     def _look_at_store(self) -> None:
         """Once for every beat, ask the store whether it still is what it was."""

@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from holdfast.clock import Clock, pause
@@ -21,7 +21,7 @@ from holdfast.core.isolation import isolates
 from holdfast.core.records import Job, Moment, Published, Worker
 from holdfast.core.text import escaped
 from holdfast.core.verdict import Outcome, Released
-from holdfast.errors import HoldfastError, LeaseLost, SchemaMismatch, Stopping, WorkerBroken, WorkerGone
+from holdfast.errors import BudgetSpent, HoldfastError, LeaseLost, SchemaMismatch, Stopping, WorkerBroken, WorkerGone
 from holdfast.forks import Door
 from holdfast.identity import new_id
 from holdfast.reaper import Reaper
@@ -115,7 +115,7 @@ class Runner:
             self._store, self._clock, self.name, lambda: self._settler.last, self._became_too_old
         )
         self._keeper = Keeper(
-            self._store, self._clock, self._beat_s, self._was_declared_dead, self._continuity, on_beat
+            self._store, self._clock, self._beat_s, self._was_declared_dead, self._continuity, self._start, on_beat
         )
         self._settler = Settler(
             self._store, self._clock, self._keeper.forget, app.hooks, journal_all=app.journal == "full"
@@ -347,9 +347,8 @@ class Runner:
 
     def _start_next(self) -> None:
         """Fill the free slots from the buffer."""
-        in_loop: list[Attempt] = []
-        in_threads: list[Attempt] = []
-        in_cells: list[Attempt] = []
+        now_due: list[Attempt] = []
+        to_announce: list[Attempt] = []
         too_late: list[Attempt] = []
         now = self._clock.lease()
         with self._lock:
@@ -358,19 +357,30 @@ class Runner:
                 if attempt.window.must_stop(now):
                     too_late.append(attempt)
                     continue
-                neighbours = self._running > 0 or bool(self._buffer)
                 self._running += 1
-                if self._isolates(attempt, neighbours):
-                    in_cells.append(attempt)
-                else:
-                    (in_loop if attempt.task.is_async else in_threads).append(attempt)
+                (to_announce if attempt.must_announce else now_due).append(attempt)
+        self._start(now_due)
+        self._keeper.announce(to_announce)
+        for attempt in too_late:
+            self._settler.put(attempt, Released(started=False, cause="its lease was about to end before it began"))
+
+    def _start(self, attempts: Sequence[Attempt]) -> None:
+        """Run these; each has its slot."""
+        in_loop: list[Attempt] = []
+        in_threads: list[Attempt] = []
+        in_cells: list[Attempt] = []
+        with self._lock:
+            neighbours = self._running > 1 or bool(self._buffer)
+        for attempt in attempts:
+            if self._isolates(attempt, neighbours):
+                in_cells.append(attempt)
+            else:
+                (in_loop if attempt.task.is_async else in_threads).append(attempt)
         self._loop.start(in_loop)
         for attempt in in_cells:
             self._start_one(self._pool, attempt)
         for attempt in in_threads:
             self._start_one(self._threads, attempt)
-        for attempt in too_late:
-            self._settler.put(attempt, Released(started=False, cause="its lease was about to end before it began"))
 
     def _start_one(self, executor: Threads | Pool, attempt: Attempt) -> None:
         try:
@@ -518,7 +528,11 @@ class Runner:
         if not self._idle.is_set():
             for attempt in self._keeper.all():
                 if not attempt.ended:
-                    attempt.stop(Stopping("the worker stopped"))
+                    attempt.stop(
+                        BudgetSpent("the budget of the tick is spent")
+                        if self._until_idle
+                        else Stopping("the worker stopped")
+                    )
             self._clock.wait(self._idle, self._stop_s)
         flushed = self._settler.flush(self._flush_s)
         if not self._idle.is_set() or not flushed:

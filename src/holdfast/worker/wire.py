@@ -134,7 +134,10 @@ _OUTCOMES: dict[str, type[Outcome]] = {
 }
 _SIGNALS: dict[str, type[errors.Interrupted]] = {
     kind.__name__: kind
-    for kind in (errors.LeaseLost, errors.Cancelled, errors.TimeLimit, errors.NoProgress, errors.Stopping)
+    for kind in (
+        *(errors.LeaseLost, errors.Cancelled, errors.TimeLimit, errors.NoProgress),
+        *(errors.Stopping, errors.BudgetSpent),
+    )
 }
 _encoder = msgspec.msgpack.Encoder()
 

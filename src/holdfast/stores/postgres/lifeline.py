@@ -45,7 +45,7 @@ _CLOCK = SystemClock()
 class Lifeline:
     """See the module's docstring."""
 
-    def __init__(self, db: Connections, changed: Callable[[], None]) -> None:
+    def __init__(self, db: Connections, changed: Callable[[str | None], None]) -> None:
         self._db = db
         self._changed = changed
         self._lock = threading.Lock()
@@ -184,9 +184,9 @@ class Lifeline:
     def _set_up(self, session: Connection) -> None:
         self._held, self._unwritten, self._since = set(), {}, _CLOCK.lease()
         self._take_all(session)
-        session.add_notify_handler(lambda _: self._changed())
+        session.add_notify_handler(lambda news: self._changed(news.payload))
         session.execute(self._db["wait"])
-        self._changed()  # who knows what was said meanwhile
+        self._changed(None)  # who knows what was said meanwhile
 
     def _listen(self, session: Connection) -> None:
         with selectors.DefaultSelector() as selector:

@@ -29,7 +29,7 @@ stored AS (
     INSERT INTO {schema}.job (
         seq, id, task, queue, payload, key, priority, run_at, created_at,
         attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-        lease_s, beat_s, timeout_s, stall_s, workflow, parent
+        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
     )
     OVERRIDING SYSTEM VALUE
     SELECT
@@ -38,7 +38,7 @@ stored AS (
         (value ->> 8)::bigint, (value ->> 9)::float8, (value ->> 10)::float8, (value ->> 11)::boolean,
         (value ->> 12)::bigint, value ->> 13,
         (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::float8, (value ->> 17)::float8,
-        (value ->> 18)::boolean, value ->> 19
+        (value ->> 18)::boolean, (value ->> 19)::boolean, value ->> 20
     FROM clock, wanted
     ORDER BY (value ->> 4) COLLATE "C", place
     ON CONFLICT DO NOTHING
@@ -53,14 +53,14 @@ SELECT coalesce(json_agg(id), '[]')::text, (SELECT count(*) FROM told) FROM stor
 COPY {schema}.job (
     id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s, workflow, parent
+    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
 ) FROM STDIN;
 
 -- name: add_copy_numbered
 COPY {schema}.job (
     seq, id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s, workflow, parent
+    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
 ) FROM STDIN;
 
 -- name: add_numbers
@@ -302,7 +302,7 @@ ending AS MATERIALIZED (
         value ->> 19 AS open_step, (value ->> 20)::boolean AS undo_requested, (value ->> 21)::float8 AS wake_at,
         (value ->> 22)::json AS awaits, value ->> 23 AS question, (value ->> 24)::bigint AS inbox,
         value ->> 25 AS seen_open_step, (value ->> 26)::boolean AS seen_undoable,
-        (value ->> 27)::float8 AS progress, value ->> 28 AS note
+        (value ->> 27)::float8 AS progress, value ->> 28 AS note, (value ->> 29)::integer AS releases
     FROM json_array_elements(%(endings)s::json) AS value
 ),
 free AS MATERIALIZED (
@@ -333,6 +333,7 @@ applied AS (
         failures = CASE WHEN ending.fresh_budgets THEN 0 ELSE job.failures END + ending.failures,
         crashes = CASE WHEN ending.fresh_budgets THEN 0 ELSE job.crashes END + ending.crashes,
         zombies = job.zombies + ending.zombies,
+        releases = ending.releases,
         suspects = coalesce(ending.suspects, job.suspects),
         rolling_back = coalesce(ending.rolling_back, job.rolling_back),
         cancel_requested = coalesce(ending.cancel_requested, job.cancel_requested),
@@ -353,7 +354,16 @@ applied AS (
         AND (ending.seen_open_step IS NULL OR coalesce(job.open_step, '') = ending.seen_open_step)
         AND (ending.seen_undoable IS NULL OR job.undoable = ending.seen_undoable)
         AND allowed.yes
-    RETURNING job.id, job.queue, job.state, ending.ended, job.run_at <= clock.wall AS due
+    RETURNING job.id, job.queue, job.priority, job.run_at, job.seq, job.state, ending.ended,
+        job.run_at <= clock.wall AS due, ending.state = 'ready' AND ending.run_at IS NULL AS kept
+),
+-- Where jobs come back that keep their place, for whoever claims from behind it (frontier.py).
+place AS MATERIALIZED (
+    SELECT coalesce(json_agg(json_build_array(queue, priority, run_at, seq))::text, '') AS first
+    FROM (
+        SELECT DISTINCT ON (queue, priority) queue, priority, run_at, seq FROM applied WHERE kept
+        ORDER BY queue, priority, run_at, seq
+    ) AS lane
 ),
 tallied AS (
     INSERT INTO {schema}.tally (queue, state, jobs)
@@ -367,7 +377,8 @@ noted AS (
     ORDER BY place
 ),
 told AS MATERIALIZED (
-    SELECT pg_notify(%(channel)s, '') FROM (SELECT FROM applied WHERE state = 'ready' AND due LIMIT 1) AS anything
+    SELECT pg_notify(%(channel)s, CASE WHEN octet_length(place.first) < 7000 THEN place.first ELSE '' END)
+    FROM place, (SELECT FROM applied WHERE state = 'ready' AND due LIMIT 1) AS anything
 )
 SELECT
     (SELECT yes FROM allowed),
@@ -397,6 +408,7 @@ applied AS (
     UPDATE {schema}.job AS job SET
         state = 'done',
         result = coalesce(ending.result, job.result),
+        releases = 0,
         worker = NULL,
         lease_until = NULL,
         started = false,
@@ -840,6 +852,7 @@ moved AS (
         result = coalesce(%(result)s, job.result),
         failures = CASE WHEN %(fresh_budgets)s THEN 0 ELSE job.failures END,
         crashes = CASE WHEN %(fresh_budgets)s THEN 0 ELSE job.crashes END,
+        releases = 0,
         rolling_back = coalesce(%(rolling_back)s, job.rolling_back),
         cancel_requested = coalesce(%(cancel_requested)s, job.cancel_requested),
         undo_requested = coalesce(%(undo_requested)s, job.undo_requested),
@@ -1070,7 +1083,7 @@ stored AS (
     INSERT INTO {schema}.job (
         id, task, queue, payload, key, priority, run_at, created_at,
         attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-        lease_s, beat_s, timeout_s, stall_s, workflow, parent
+        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
     )
     SELECT
         value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, (value ->> 5)::bigint,
@@ -1078,7 +1091,7 @@ stored AS (
         (value ->> 8)::bigint, (value ->> 9)::float8, (value ->> 10)::float8, (value ->> 11)::boolean,
         (value ->> 12)::bigint, value ->> 13,
         (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::float8, (value ->> 17)::float8,
-        (value ->> 18)::boolean, value ->> 19
+        (value ->> 18)::boolean, (value ->> 19)::boolean, value ->> 20
     FROM clock, fired, (SELECT %(job)s::json AS value) AS wanted
     ON CONFLICT DO NOTHING
     RETURNING id

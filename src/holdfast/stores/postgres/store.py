@@ -86,7 +86,7 @@ class PostgresStore(Schedules, Workflows):
         self._batches = 0
         self._beat_s = BEAT_S  # the shortest of this process
         self._identity: str | None = None  # of the tables that our workers were enrolled in
-        self._lifeline = Lifeline(self._db, self.wake)
+        self._lifeline = Lifeline(self._db, self._hear)
         _forks.add(self)
 
     def now(self) -> Moment:
@@ -381,6 +381,12 @@ class PostgresStore(Schedules, Workflows):
 
     def wake(self) -> None:
         self._hints.wake()
+
+    def _hear(self, news: str | None) -> None:
+        """Take what was told to all who listen: where jobs have come back; "" is any other change."""
+        with contextlib.suppress(msgspec.DecodeError, ValueError):  # anybody may tell anything
+            self._frontier.come_back(news)
+        self.wake()
 
     def ping(self) -> None:
         self._often.run(lambda db: db.execute(self._often["ping"]))

@@ -10,13 +10,13 @@
 INSERT INTO holdfast_job (
     id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s, workflow, parent
+    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
 )
 SELECT
     value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
     coalesce(value ->> 6, :wall + (value ->> 7)), :wall,
     value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13,
-    value ->> 14, value ->> 15, value ->> 16, value ->> 17, value ->> 18, value ->> 19
+    value ->> 14, value ->> 15, value ->> 16, value ->> 17, value ->> 18, value ->> 19, value ->> 20
 FROM json_each(:jobs)
 WHERE true
 ON CONFLICT DO NOTHING;
@@ -26,10 +26,10 @@ ON CONFLICT DO NOTHING;
 INSERT INTO holdfast_job (
     id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s, workflow, parent
+    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
 )
 VALUES (
-    ?1, ?2, ?3, ?4, ?5, ?6, coalesce(?7, ?21 + ?8), ?21, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20
+    ?1, ?2, ?3, ?4, ?5, ?6, coalesce(?7, ?22 + ?8), ?22, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21
 )
 ON CONFLICT DO NOTHING;
 
@@ -153,6 +153,7 @@ UPDATE holdfast_job AS job SET
     failures = iif(ending.fresh_budgets, 0, job.failures) + ending.failures,
     crashes = iif(ending.fresh_budgets, 0, job.crashes) + ending.crashes,
     zombies = job.zombies + ending.zombies,
+    releases = ending.releases,
     suspects = coalesce(ending.suspects, job.suspects),
     rolling_back = coalesce(ending.rolling_back, job.rolling_back),
     cancel_requested = coalesce(ending.cancel_requested, job.cancel_requested),
@@ -174,7 +175,8 @@ FROM (
         value ->> 15 AS cancel_requested, value ->> 16 AS priority, value ->> 17 AS fresh_budgets,
         value ->> 18 AS raises_fence, value ->> 19 AS open_step, value ->> 20 AS undo_requested,
         value ->> 21 AS wake_at, value ->> 22 AS awaits, value ->> 23 AS question, value ->> 24 AS inbox,
-        value ->> 25 AS seen_open_step, value ->> 26 AS seen_undoable, value ->> 27 AS progress, value ->> 28 AS note
+        value ->> 25 AS seen_open_step, value ->> 26 AS seen_undoable, value ->> 27 AS progress, value ->> 28 AS note,
+        value ->> 29 AS releases
     FROM json_each(:endings)
 ) AS ending
 WHERE job.id = ending.id
@@ -191,6 +193,7 @@ WHERE job.id = ending.id
 UPDATE holdfast_job AS job SET
     state = 'done',
     result = coalesce(ending.result, job.result),
+    releases = 0,
     worker = NULL,
     lease_until = NULL,
     started = 0,
@@ -451,6 +454,7 @@ UPDATE holdfast_job SET
     result = coalesce(:result, result),
     failures = iif(:fresh_budgets, 0, failures),
     crashes = iif(:fresh_budgets, 0, crashes),
+    releases = 0,
     rolling_back = coalesce(:rolling_back, rolling_back),
     cancel_requested = coalesce(:cancel_requested, cancel_requested),
     undo_requested = coalesce(:undo_requested, undo_requested),

@@ -1,0 +1,31 @@
+-- works with: 8
+-- Whether all of a pause between two tries is random, or half of it; and how often in a row a job has come back at no cost:
+-- the first time it keeps its place in its queue. Rows that are there, and older programs, mean all of it.
+
+ALTER TABLE holdfast_job ADD COLUMN backoff_full INTEGER NOT NULL DEFAULT 1;
+ALTER TABLE holdfast_job ADD COLUMN releases INTEGER NOT NULL DEFAULT 0;
+
+DROP VIEW holdfast_row;
+
+-- A row as one JSON array, in the order of core/records.py: Job. What most jobs do not have is left out of them: there the
+-- record has it by default.
+CREATE VIEW holdfast_row AS
+SELECT *, CASE
+WHEN workflow = 0 AND parent IS NULL AND undoable = 0 AND open_step IS NULL AND inbox = 0 AND awaits IS NULL
+    AND undo_requested = 0 AND backoff_full = 0 AND releases = 0
+THEN json_array(
+    id, task, queue, payload, key, priority, state, run_at, created_at, attempt, fence, claim_id, worker, lease_until,
+    claimed_at, started, failures, crashes, zombies, suspects, cancel_requested, rolling_back, attempts_max,
+    backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash, lease_s, beat_s, timeout_s, stall_s,
+    error, result, progress, note, ended_at, log, moved_at
+)
+ELSE json_array(
+    id, task, queue, payload, key, priority, state, run_at, created_at, attempt, fence, claim_id, worker, lease_until,
+    claimed_at, started, failures, crashes, zombies, suspects, cancel_requested, rolling_back, attempts_max,
+    backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash, lease_s, beat_s, timeout_s, stall_s,
+    error, result, progress, note, ended_at, log, moved_at,
+    workflow, parent, undoable, open_step, inbox, wake_at, json(awaits), question, undo_requested, json(in_steps),
+    backoff_full, releases
+)
+END AS row
+FROM holdfast_job;
