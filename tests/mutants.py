@@ -379,6 +379,7 @@ DOCTOR = ("tests/cli/test_doctor.py",)
 LOADING = ("tests/cli/test_loading.py",)
 PROCESS = ("tests/cli/test_process.py",)
 VIEWS = ("tests/cli/test_views.py",)
+SCHEDULE = ("tests/core/test_schedule.py",)
 STORMS = ("tests/cli/test_zombies.py",)
 MISBEHAVING = ("tests/crash/test_misbehaving.py",)
 FIRE = ("tests/conformance/test_fire.py",)
@@ -1614,6 +1615,22 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "hooks = found.hooks if found is not None else Hooks()",
         "hooks = Hooks()",
         ("tests/cli/test_alerts.py",),
+    ),
+    ("schedules: an instant is late at once", "core/schedule.py", "instant < now - LATE_S", "instant < now", SCHEDULE),
+    ("schedules: a paused one is late", "core/schedule.py", "if schedule.paused:", "if False:", SCHEDULE),
+    (
+        "alerts: a late schedule is over after a window",
+        "alerts/rules.py",
+        'if line.kind == "late" and line.at <= now]',
+        'if line.kind == "late" and line in recent]',
+        ALERTS_RULES,
+    ),
+    (
+        "alerts: nobody looks at schedules",
+        "alerts/teller.py",
+        "*self._late(now)]",
+        "]",
+        ALERTS_TELLER,
     ),
     ("storms: any number is one", "insight/storms.py", "if place - first < limits.zombies_max:", "if False:", STORMS),
     ("storms: a day is a window", "insight/storms.py", ">= limits.window_s", ">= 86_400", STORMS),

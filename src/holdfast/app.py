@@ -121,7 +121,8 @@ class App(Declares, Verbs):
         """Tell people, by these channels, when a job is held or dead, or when zombies are too many; see docs/alerts.md.
 
         command: a program and its arguments. webhook: an https address; each request is signed with `secret`; one on a
-        private network needs `private`. on: only these of "held", "dead", "crashes", "zombie_rate", "false_positives".
+        private network needs `private`. on: only these of "held", "dead", "crashes", "zombie_rate", "false_positives",
+        "late_schedules".
         limits: `crashes=2`, `zombies_max=20`, `false_max=0.05`, `window_s=600`, `again_s=300`.
         """
         from holdfast.alerts import declare

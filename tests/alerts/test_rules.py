@@ -43,6 +43,31 @@ class Watched:
         return self.incidents.update(self.lines, NOW + at, self.held.__contains__)
 
 
+# ----------------------------------------------------------------------------------------- late schedules
+
+
+def test_schedules_of_one_task_that_are_late_are_one_incident() -> None:
+    watched = Watched("late_schedules")
+    nightly, hourly = (line("late", task="report", schedule=key, instants=3) for key in ("nightly", "hourly"))
+    [first] = watched.look(0, nightly)
+    assert (first.status, first.task, first.jobs_concerned) == ("new", "report", 0)
+    [more] = watched.look(300, hourly)
+    assert (more.status, more.numbers) == ("more", {"late": 2, "schedules": {"nightly": 3, "hourly": 3}})
+    assert watched.look(5000) == [], "a line is there as long as its schedule is late"
+    watched.lines.remove(nightly)
+    assert watched.look(5001) == []
+    watched.lines.clear()
+    [over] = watched.look(5002)
+    assert (over.status, over.text) == ("over", "over: no schedule of report is late any more")
+
+
+def test_a_message_of_very_many_late_schedules_stays_small() -> None:
+    lines = [line("late", schedule=f"{number}" * 150, instants=1) for number in range(500)]
+    [message] = Watched("late_schedules").look(0, *lines)
+    assert (message.numbers["late"], len(message.numbers["schedules"])) == (500, JOBS_MAX)
+    assert len(message.body("memory://")) <= BODY_MAX
+
+
 # ------------------------------------------------------------------------------- held, dead and crashes
 
 

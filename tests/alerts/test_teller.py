@@ -17,6 +17,8 @@ from holdfast.alerts.teller import LOOK_S, TRIES, TTL_S, WAITING_MAX, Outbox, Te
 from holdfast.clock import SystemClock
 from holdfast.core import acts
 from holdfast.core.machine import State
+from holdfast.core.records import Schedule
+from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.errors import StoreUnavailable
 from holdfast.insight import look_back, zombies_view
@@ -24,7 +26,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from tests.alerts.waiting import FOR_EVER_S, PATIENCE_S, until
-from tests.factory import EXPIRED, again, enrol, job_in, row, settle, start
+from tests.factory import EXPIRED, again, enrol, job_in, make_job, row, settle, start
 
 SECRET = "s3cret-s3cret"
 
@@ -96,6 +98,25 @@ def test_what_is_held_and_dead_is_told_with_its_reason_and_its_end(store: Store,
     assert told.look() == [("held", "over", "charge")]
     assert look_all(clock, told, s=600) == [("dead", "over", "mail")]
     assert told.ear.urls == {store.url}
+
+
+def test_a_schedule_that_nobody_fires_is_told_until_somebody_does(store: Store, clock: FakeClock) -> None:
+    clock.set_wall(minute := clock.wall() // 60 * 60)
+    told, others = Told(store, clock), Told(store, clock, "dead")
+    store.declare([Schedule(key="nightly", spec="* * * * *", tz="UTC", job=make_job(id="", task="report"))])
+    assert look_all(clock, told, s=120) == []
+    [late] = look_all(clock, told, s=20)
+    assert late == ("late_schedules", "new", "report")
+    [message] = told.ear.heard
+    instant = iso(minute + 60)
+    assert message.text == f"schedule nightly (report) is late: nobody fired its instant of {instant}"
+    assert (message.jobs, message.numbers) == ([], {"late": 1, "schedules": {"nightly": 1}})
+    assert look_all(clock, told, s=700) == [], "longer than a window, and still the same incident"
+    duty = store.acquire("scheduler", "a", 30.0)
+    assert duty is not None
+    assert store.fire("nightly", clock.wall(), make_job(run_at=clock.wall()), duty) is not None
+    assert look_all(clock, told, s=20) == [("late_schedules", "over", "report")]
+    assert others.look() == []
 
 
 def senders() -> set[threading.Thread]:

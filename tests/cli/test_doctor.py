@@ -20,7 +20,8 @@ from holdfast.cli.main import cli
 from holdfast.core import acts
 from holdfast.core.calls import call_of
 from holdfast.core.machine import State
-from holdfast.core.records import Published
+from holdfast.core.records import Published, Schedule
+from holdfast.core.schedule import LATE_S
 from holdfast.core.verdict import Lost, Succeeded
 from holdfast.insight import database, diagnosis, file, tuning
 from holdfast.insight.findings import Finding
@@ -31,7 +32,7 @@ from holdfast.stores.sqlite import condition
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
 from tests.cli.conftest import Run, lose
-from tests.factory import EXPIRED, a_step, add, again, enrol, job_in, record, row, settle, start, start_flow
+from tests.factory import EXPIRED, a_step, add, again, enrol, job_in, make_job, record, row, settle, start, start_flow
 
 
 @pytest.fixture
@@ -373,6 +374,25 @@ def test_dead_jobs_that_grow_in_number(calm: Store, clock: FakeClock) -> None:
     job_in(calm, State.DEAD)
     found = diagnose(calm, clock)["Dead jobs do not grow in number"]
     assert found.evidence == "3 dead; 1 gave up in 24 h, 2 in the day before"
+
+
+def test_a_schedule_that_nobody_fires(run: Run, calm: Store, clock: FakeClock) -> None:
+    clock.set_wall(minute := clock.wall() // 60 * 60)
+    nightly = Schedule(key="nightly", spec="* * * * *", tz="UTC", job=make_job(id="", task="report"))
+    calm.declare([nightly])
+    clock.advance(LATE_S * 2)
+    assert diagnose(calm, clock)["No schedule is late"].evidence == "nightly"
+    clock.advance(1)
+    finding, first = diagnose(calm, clock)["A schedule is late"], moment(minute + 60)
+    assert (finding.severity, finding.evidence) == ("problem", f"nightly (report): nobody fired {first}")
+    assert str(finding.fix).endswith("to add its job now: holdfast schedules fire nightly")
+    clock.advance(60)
+    finding = diagnose(calm, clock)["A schedule is late"]
+    assert f"nobody fired {first} and 1 instant after it; the last program that declared" in finding.evidence
+    assert finding.evidence.endswith("it did so 3 min 1 s ago")
+    fix = str(finding.fix)
+    run(*fix.rpartition("holdfast ")[2].split())
+    assert "A schedule is late" not in diagnose(calm, clock)
 
 
 def test_many_ended_jobs(calm: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:

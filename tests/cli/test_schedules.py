@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Schedule
+from holdfast.core.schedule import LATE_S
 from holdfast.scheduler import DECLARED_S
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
@@ -16,7 +18,7 @@ from tests.factory import make_job, picture, row
 
 VIEW = {
     *("key", "spec", "tz", "missed", "task", "queue", "paused", "declared"),
-    *("next", "next_s", "last", "last_s", "job", "job_state"),
+    *("next", "next_s", "late_s", "late_instants", "last", "last_s", "job", "job_state"),
 }
 
 
@@ -53,13 +55,28 @@ def test_the_list_says_what_was_and_what_comes(run: Run, store: Store, nightly: 
 
 
 def test_the_table(run: Run, store: Store, nightly: Schedule, clock: FakeClock) -> None:
-    fire(store, clock.wall() + 1)
+    fire(store, clock.wall() + PAST_S)
     head, line = run("schedules", "list").stdout.splitlines()
     assert head.split() == ["KEY", "CRON", "ZONE", "TASK", "NOW", "NEXT", "LAST", "JOB"]
     assert line.startswith("nightly")
     assert "* * * * *" in line
     assert " on " in line
     assert line.rstrip().endswith("ready")
+
+
+def test_a_schedule_that_nobody_fires_is_shown_as_late(run: Run, store: Store, clock: FakeClock) -> None:
+    clock.set_wall(clock.wall() - 70)
+    declare(store)
+    [view] = run.json("schedules", "list")
+    assert view["declared"]
+    assert LATE_S < view["late_s"] <= 70 + PAST_S
+    assert 1 <= view["late_instants"] <= 2
+    shown = run("schedules", "list")
+    assert re.search(r" late +\d+ (s|min) late ", shown.stdout)
+    assert "holdfast doctor" in shown.stderr
+    run("schedules", "pause", "nightly")
+    assert run.json("schedules", "list")[0]["late_s"] is None
+    assert "doctor" not in run("schedules", "list").stderr
 
 
 def test_what_nobody_declares_any_more_is_shown_so(run: Run, store: Store, clock: FakeClock) -> None:

@@ -9,9 +9,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from holdfast.core.records import NewJob, Schedule
-from holdfast.core.schedule import LATE_S, checked, due, last_instant, next_instant
+from holdfast.core.schedule import INSTANTS_MAX, LATE_S, Late, checked, due, last_instant, late, next_instant
 from holdfast.errors import UsageError
 
 NOW = datetime(2026, 11, 15, 12, 0, 30, tzinfo=UTC).timestamp()
@@ -273,3 +274,21 @@ def test_an_expression_is_kept_evenly_spaced() -> None:
 
 def test_the_zones_of_this_system_are_known() -> None:
     assert ZoneInfo("Europe/Berlin").utcoffset(datetime(2026, 7, 1)) == timedelta(hours=2)
+
+
+# --- Which ones are late ---------------------------------------------------------------------------------
+
+
+def test_an_instant_is_late_when_nobody_fired_it_for_a_minute() -> None:
+    instant = at("2026-11-15 12:05")
+    schedule = a_schedule("5 12 * * *", NOW)
+    assert late(schedule, instant + LATE_S) is None
+    assert late(schedule, instant + LATE_S + 0.001) == Late(instant, 1)
+    assert late(replace(schedule, missed="skip"), instant + DAY_S + LATE_S + 1) == Late(instant, 2)
+    assert late(replace(schedule, mark=instant), instant + LATE_S + 1) is None
+    assert late(replace(schedule, paused=True), instant + DAY_S) is None
+
+
+def test_of_very_many_late_instants_the_first_thousand_are_counted() -> None:
+    first = at("2026-11-15 12:01")
+    assert late(a_schedule("* * * * *", at("2026-11-15 12:00")), first + 400 * DAY_S) == Late(first, INSTANTS_MAX)

@@ -1,4 +1,4 @@
-"""What is worth an alert: a pure reading of the journal.
+"""What is worth an alert: a pure reading of the journal, and of the schedules that are late.
 
     lines of the journal ──▶ findings (over a window, now) ──▶ incidents (new, more of it, over) ──▶ messages
 
@@ -17,7 +17,7 @@ from holdfast.alerts.messages import JOBS_MAX, Message, counted, span
 from holdfast.core.times import iso
 from holdfast.errors import UsageError
 
-AlertKind = Literal["held", "dead", "crashes", "zombie_rate", "false_positives"]
+AlertKind = Literal["held", "dead", "crashes", "zombie_rate", "false_positives", "late_schedules"]
 KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
 Key = tuple[AlertKind, str]  # of an incident: its kind, and the task; "" for a rate, which is the fleet's
 
@@ -80,6 +80,8 @@ class Line:
     host: str = ""
     reason: str = ""
     crashes: int = 0  # of the job, this one included
+    schedule: str | None = None  # of a schedule that is late: its key. Such a line is not in the journal,
+    instants: int = 0  # and says how many of its instants came and were not fired
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,27 @@ def find(
         found |= _zombie_rate([line for line in recent if line.kind == "zombie"], limits, known)
     if "false_positives" in on:
         found |= _false_positives([line for line in lines if now - limits.longest_s < line.at <= now], limits)
+    if "late_schedules" in on:
+        found |= _late_schedules([line for line in lines if line.kind == "late" and line.at <= now])
     return found
+
+
+def _late_schedules(lines: Sequence[Line]) -> dict[Key, Finding]:
+    """Name the schedules that are late now, by task: their lines are there as long as they are."""
+    tasks: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        tasks[line.task].append(line)
+    return {("late_schedules", task): Finding(found, _late, _numbers_of_late(found)) for task, found in tasks.items()}
+
+
+def _numbers_of_late(lines: Sequence[Line]) -> dict[str, Any]:
+    return {"late": len(lines), "schedules": {str(line.schedule): line.instants for line in lines[-JOBS_MAX:]}}
+
+
+def _late(lines: Sequence[Line]) -> str:
+    last = lines[-1]
+    what = f"schedule {last.schedule} ({last.task}) is late: {last.reason}"
+    return what if len(lines) == 1 else f"{len(lines)} schedules of {last.task} are late; {what}"
 
 
 def _by_task(kind: AlertKind, lines: Sequence[Line]) -> dict[Key, Finding]:
@@ -290,6 +312,7 @@ class Incidents:
             "crashes": f"no job of {task} has crashed again for {window}",
             "zombie_rate": f"at most {self._limits.zombies_max // 2} attempts lost their worker in {window}",
             "false_positives": f"false positives are at most {self._limits.false_max:.0%} again",
+            "late_schedules": f"no schedule of {task} is late any more",
         }[kind]
 
 
@@ -303,7 +326,7 @@ def _message(
     numbers: dict[str, Any],
 ) -> Message:
     kind, task = key
-    latest = {line.job_id: line for line in lines}  # a job may have several lines
+    latest = {line.job_id: line for line in lines if line.schedule is None}  # a job may have several lines
     jobs = [
         {"id": line.job_id, "task": line.task, "queue": line.queue, "reason": line.reason, "at": iso(line.at)}
         for line in list(reversed(latest.values()))[:JOBS_MAX]

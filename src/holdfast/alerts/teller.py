@@ -14,6 +14,7 @@ that stays has the duty. It gives the duty back before it sends: the next such p
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import queue
 import threading
@@ -27,9 +28,11 @@ from holdfast.alerts.rules import Incidents, Line
 from holdfast.clock import Clock, pause
 from holdfast.core.calls import death_of
 from holdfast.core.machine import State
-from holdfast.core.records import Event, Filter
+from holdfast.core.records import Event, Filter, Schedule
+from holdfast.core.schedule import LATE_S, late
+from holdfast.core.times import iso
 from holdfast.duties import Post
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, UsageError
 from holdfast.hooks import Hooks
 from holdfast.identity import chance, new_id
 from holdfast.stores.protocol import Store, rows_of
@@ -38,6 +41,7 @@ from holdfast.trouble import Trouble
 log = logging.getLogger("holdfast.alerts")
 
 LOOK_S = 5.0  # how often to look
+SCHEDULES_S = 15.0  # how often to look at the schedules
 TTL_S = 15.0  # of the duty
 OVERLAP_S = 60.0  # a line may become visible so long after the instant that it bears
 WAITING_MAX = 100  # messages that wait for a slow channel
@@ -75,6 +79,8 @@ class Teller:
         self._term = 0
         self._stood_by_at: float | None = None  # when somebody else was seen to have the duty
         self._book = Book(store)
+        self._late_lines: list[Line] = []
+        self._schedules_at = float("-inf")
         self._incidents: list[Incidents] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="holdfast-alerts", daemon=True)
@@ -102,7 +108,7 @@ class Teller:
         if duty is None:
             self._stood_by_at, self._term = now, 0
             return
-        lines = self._book.read(now, self._span_s)
+        lines = [*self._book.read(now, self._span_s), *self._late(now)]
         if duty.term != self._term:
             self._begin(lines)
             self._term, self._stood_by_at = duty.term, None
@@ -144,6 +150,13 @@ class Teller:
             then = self._stood_by_at - TTL_S - 2 * self._interval_s
             for incidents in self._incidents:
                 incidents.assume(lines, then)
+
+    def _late(self, now: float) -> list[Line]:
+        """Return a line for each schedule that is late, if that is to be told; looks again after a while only."""
+        if any("late_schedules" in alert.on for alert in self._alerts) and now - self._schedules_at >= SCHEDULES_S:
+            self._late_lines = [line for each in self._store.schedules() if (line := late_line(each, now)) is not None]
+            self._schedules_at = now
+        return self._late_lines
 
     def _takes_turn(self) -> bool:
         """Take the duty; wait a little while another program that does not stay has it."""
@@ -322,6 +335,29 @@ class Outbox:
         log.error("%s: the alert on %s (%s) is not told: %s", self._channel.name, message.kind, message.status, why)
         if message.status == "over":
             self._complained.discard(message.about)
+
+
+def late_line(schedule: Schedule, now: float) -> Line | None:
+    """Return what is to be told of a schedule that is late. The line of the same instant has the same seq."""
+    try:
+        overdue = late(schedule, now)
+    except UsageError:
+        return None  # a time zone that is not known here
+    if overdue is None:
+        return None
+    name = hashlib.sha256(f"{schedule.key} {overdue.since}".encode()).hexdigest()
+    return Line(
+        seq=-int(name[:15], 16),  # below every line of the journal
+        at=overdue.since + LATE_S,
+        kind="late",
+        job_id="",
+        fence=0,
+        task=schedule.job.task,
+        queue=schedule.job.queue,
+        reason=f"nobody fired its instant of {iso(overdue.since)}",
+        schedule=schedule.key,
+        instants=overdue.instants,
+    )
 
 
 def _text(detail: dict[str, Any], *names: str) -> str:

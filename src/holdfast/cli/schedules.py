@@ -24,7 +24,17 @@ def schedules() -> None:
 
 
 def _now(view: dict[str, Any]) -> str:
-    return "paused" if view["paused"] else "on" if view["declared"] else "not declared"
+    if view["paused"]:
+        return "paused"
+    if not view["declared"]:
+        return "not declared"
+    return "on" if view["late_s"] is None else "late"
+
+
+def _next(view: dict[str, Any]) -> str | None:
+    if view["late_s"] is not None:
+        return f"{insight.brief(view['late_s'])} late"
+    return None if view["next_s"] is None else f"in {insight.brief(view['next_s'])}"
 
 
 def _ago(view: dict[str, Any]) -> str | None:
@@ -37,12 +47,7 @@ _COLUMNS = [
     Column("ZONE", lambda view: view["tz"], rank=3),
     Column("TASK", lambda view: view["task"], least=8, rank=2),
     Column("NOW", _now, keep=True),
-    Column(
-        "NEXT",
-        lambda view: None if view["next_s"] is None else f"in {insight.brief(view['next_s'])}",
-        right=True,
-        keep=True,
-    ),
+    Column("NEXT", _next, right=True, keep=True),
     Column("LAST", _ago, right=True, keep=True),
     Column("JOB", lambda view: view["job_state"], keep=True),
 ]
@@ -57,13 +62,15 @@ _COLUMNS = [
 )
 @json_option
 def list_(as_json: bool) -> None:
-    """Show every schedule: when it comes next, when it came last, and what became of that job."""
+    """Show every schedule: when it comes next or how late it is, when it came last, and what became of that job."""
     with opened_store() as store:
         views = insight.schedule_views(store)
     if as_json:
         show_json(views)
     elif views:
         show_table(_COLUMNS, views)
+        if any(view["late_s"] is not None for view in views):
+            say("A late schedule has instants that nobody fired: holdfast doctor")
     else:
         say("There are no schedules; app.cron(…) declares one, and the first worker of that app makes it known.")
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
-from typing import Literal
+from itertools import islice, takewhile
+from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -22,6 +23,7 @@ Missed = Literal["last", "skip"]
 
 LATE_S = 60.0  # an instant so long ago, and not fired, was missed: until then a new holder of the duty makes up for it
 SPEC_MAX = 200
+INSTANTS_MAX = 1000  # that are counted
 _DAY_S = 86_400.0
 _BACK_S = (3600.0, _DAY_S, 32 * _DAY_S, 366 * _DAY_S, math.inf)  # how far back to look for the last instant
 
@@ -65,6 +67,25 @@ def due(schedule: Schedule, now: float) -> float | None:
     """
     after = schedule.mark if schedule.missed == "last" else max(schedule.mark, now - LATE_S)
     return last_instant(schedule.spec, schedule.tz, after, now)
+
+
+class Late(NamedTuple):
+    """Instants of a schedule that have come and were not fired."""
+
+    since: float  # the first of them
+    instants: int  # how many; at most `INSTANTS_MAX`
+
+
+def late(schedule: Schedule, now: float) -> Late | None:
+    """Return the instants that came more than a minute ago and were not fired; None when there are none.
+
+    A schedule that is paused is never late. One that no program declares may be: then nobody fires it.
+    """
+    if schedule.paused:
+        return None
+    instants = _instants(schedule.spec, _zone(schedule.tz), schedule.mark)
+    came = list(islice(takewhile(lambda instant: instant < now - LATE_S, instants), INSTANTS_MAX))
+    return Late(came[0], len(came)) if came else None
 
 
 def _instants(spec: str, zone: tzinfo, after: float) -> Iterator[float]:

@@ -23,11 +23,13 @@ from holdfast.errors import StoreError
 from holdfast.insight.findings import Finding, ok, problem, warning
 from holdfast.insight.health import worker_state
 from holdfast.insight.medium import of_the_medium, to_take_writes
+from holdfast.insight.schedules import late_now
 from holdfast.insight.tuning import of_settings
 from holdfast.insight.views import all_jobs, queue_views, totals
 from holdfast.insight.words import counted, listed, moment
 from holdfast.insight.zombies import look_back
 from holdfast.reaper import reap
+from holdfast.scheduler import is_declared
 from holdfast.stores.protocol import Schema, Store, in_words, schema_too_new
 from holdfast.stores.urls import shown_url
 
@@ -63,6 +65,7 @@ def diagnose(store: Store, clock: Clock, app: App | None = None) -> Iterator[Fin
     yield _zombies(store, clock)
     yield _held(store)
     yield _dead(store)
+    yield from _of_schedules(store)
     yield from of_settings(store, look_back(store, DAY_S))
     yield _retention(store)
 
@@ -246,6 +249,31 @@ def _growing_dead(store: Store, evidence: str) -> Finding | None:
             "each, see holdfast workflows show ID"
         )
     return warning("Dead jobs grow in number", f"{evidence}; {looked}{listed(tasks)}", fix)
+
+
+def _of_schedules(store: Store) -> Iterator[Finding]:
+    """Find schedules whose instants came and were not fired: by nobody, or by nobody who can."""
+    schedules, now = store.schedules(), store.now().wall
+    overdue = [(schedule, late) for schedule in schedules if (late := late_now(schedule, now)) is not None]
+    for schedule, late in overdue:
+        key = quote(schedule.key)
+        evidence = f"{schedule.key} ({schedule.job.task}): nobody fired {moment(late.since)}"
+        if late.instants > 1:
+            evidence += f" and {counted(late.instants - 1, 'instant')} after it"
+        if is_declared(schedule, now):
+            fix = (
+                "read in the worker's log, under holdfast.scheduler, what stands in the way; to add its job now: "
+                f"holdfast schedules fire {key}"
+            )
+        else:
+            evidence += f"; the last program that declared it did so {duration(now - schedule.declared_at)} ago"
+            fix = (
+                "start a worker of the app that declares it; if it was removed on purpose: "
+                f"holdfast schedules pause {key}"
+            )
+        yield problem("A schedule is late", evidence, fix)
+    if schedules and not overdue:
+        yield ok("No schedule is late", listed([schedule.key for schedule in schedules]))
 
 
 def _retention(store: Store) -> Finding:

@@ -1,11 +1,12 @@
-"""Schedules as plain data: when each was fired last and what became of it, when it will be fired next."""
+"""Schedules as plain data: when each was fired last and what became of it, when it will be fired next, and which
+instants came and were not fired."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from holdfast.core.records import Schedule
-from holdfast.core.schedule import next_instant
+from holdfast.core.schedule import Late, late, next_instant
 from holdfast.core.times import iso
 from holdfast.errors import UsageError
 from holdfast.scheduler import is_declared
@@ -25,6 +26,7 @@ def schedule_views(store: Store) -> list[dict[str, Any]]:
 def _view(schedule: Schedule, states: dict[str, str], now: float) -> dict[str, Any]:
     declared = is_declared(schedule, now)
     coming = None if schedule.paused or not declared else _next(schedule, max(now, schedule.mark))
+    overdue = late_now(schedule, now)
     return {
         "key": schedule.key,
         "spec": schedule.spec,
@@ -36,11 +38,21 @@ def _view(schedule: Schedule, states: dict[str, str], now: float) -> dict[str, A
         "declared": declared,
         "next": iso(coming),
         "next_s": None if coming is None else round(coming - now, 3),
+        "late_s": None if overdue is None else round(now - overdue.since, 3),
+        "late_instants": 0 if overdue is None else overdue.instants,
         "last": iso(schedule.fired_at),
         "last_s": None if schedule.fired_at is None else round(now - schedule.fired_at, 3),
         "job": schedule.job_id,
         "job_state": None if schedule.job_id is None else states.get(schedule.job_id, "deleted"),
     }
+
+
+def late_now(schedule: Schedule, now: float) -> Late | None:
+    """Return which of its instants have come and were not fired, as far as that can be told here."""
+    try:
+        return late(schedule, now)
+    except UsageError:
+        return None  # a time zone that is not known here
 
 
 def _next(schedule: Schedule, after: float) -> float | None:
