@@ -23,7 +23,7 @@ COMMANDS = {
     "dead": "See, revive and purge jobs that gave up.",
     "queues": "See, pause and resume queues.",
     "schedules": "See, pause, resume and fire schedules.",
-    "workers": "See who runs jobs.",
+    "workers": "See who runs jobs, and forget who is dead.",
     "alerts": "Try the channels by which people are told of trouble.",
     "doctor": "Look for trouble, and say what to do about it.",
     "db": "Make, migrate, check, copy and prune the store.",
