@@ -32,6 +32,7 @@ from holdfast.errors import (
 from holdfast.reaper import SECOND_LOOK_S, Reaper
 from holdfast.stores.sql import load_migrations
 from holdfast.stores.sqlite import liveness
+from holdfast.stores.sqlite.batch import Q
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
 from tests.factory import OLD_JOB, OLD_STEP, a_worker, add, claim, enrol, make_job, row, settle, start
@@ -815,6 +816,14 @@ def test_workers_of_another_boot_are_remembered_apart(
 
 
 # --------------------------------------------------------------------------------------------- threads
+
+
+def test_a_signal_is_taken_by_its_id_however_many_its_workflow_has(store: SqliteStore) -> None:
+    values = {"id": "j", "position": 1, "signals": '["s"]'}
+    with store._db.reading() as db:
+        plan = "\n".join(row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {Q['record_taken']}", values))
+    assert "(id=?)" in plan
+    assert "holdfast_signal_job" not in plan
 
 
 def test_many_threads_share_one_store(store: SqliteStore) -> None:

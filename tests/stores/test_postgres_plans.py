@@ -57,6 +57,16 @@ def test_what_runs_all_the_time_reads_jobs_by_an_index(full: PostgresStore, quer
     assert "Scan using job_" in plan
 
 
+def test_a_signal_is_taken_by_its_id_however_many_its_workflow_has(full: PostgresStore) -> None:
+    values = {"tokens": '[["j1", 1, "c"]]', "steps": "[]", "facts": "[]", "taken": '[["j1", 1, "s"]]'}
+
+    def plan(db: Cursor) -> str:
+        rows = db.execute(b"EXPLAIN " + full._often["record"], values, prepare=False).fetchall()
+        return "\n".join(row[0] for row in rows)
+
+    assert "signal_job" not in full._often.run(plan)
+
+
 def test_a_plan_from_when_there_was_nothing_serves_a_full_table(server: PostgresServer) -> None:
     """Made once, on an empty table; asked for again when it is full and nothing has told the planner."""
     store = PostgresStore(f"{server.url}?schema=plans_anew")

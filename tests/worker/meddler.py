@@ -9,7 +9,20 @@ from typing import Any
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.protocol import Store
 
-READS = ("get", "find", "counts", "journal", "workers", "paused", "unserved", "due", "overdue", "deadline", "vanished")
+READS = (
+    "get",
+    "find",
+    "counts",
+    "journal",
+    "workers",
+    "paused",
+    "unserved",
+    "due",
+    "overdue",
+    "deadline",
+    "vanished",
+    "inbox",
+)
 WRITES = (
     "add",
     "claim",

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncFlow, Flow, JobDead, NotFound, Refused, Retry
-from holdfast.core.records import Filter, Inbox
+from holdfast.core.records import Filter, Inbox, Signal
 from holdfast.errors import Parking
 from holdfast.workflow.effects import merged
+from holdfast.workflow.run import SIGNALS_READ
 from tests.worker.house import House, until
 
 
@@ -173,8 +174,8 @@ def test_branches_that_look_at_the_same_time_take_a_signal_each(
 
     both, look = threading.Barrier(2, timeout=20), one_house.app.store.inbox
 
-    def inbox(job_id: str) -> Inbox:
-        found = look(job_id)
+    def inbox(*given: Any) -> Inbox:
+        found = look(*given)
         both.wait()
         return found
 
@@ -288,6 +289,45 @@ def test_ten_thousand_steps_are_replayed_without_growing_slow(one_house: House) 
     one_house.app.signal(job.id, "go")
     assert job.result(60) == 10_000
     assert spans[1] < 2.0
+
+
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_queued_signals_are_read_many_at_once(house: House, form: str) -> None:
+    """Each wait used to read the whole inbox: of 10,000 signals 2,817 were taken in 100 s."""
+
+    @house.app.workflow(name="sync", lease_s=120)
+    def sync(flow: Flow, many: int) -> list[int]:
+        return [flow.wait("go") for _ in range(many)]
+
+    @house.app.workflow(name="async", lease_s=120)
+    async def loop(flow: AsyncFlow, many: int) -> list[int]:
+        return [await flow.wait("go") for _ in range(many)]
+
+    many = 2 * SIGNALS_READ + 10
+    job = (sync if form == "sync" else loop).enqueue(many)
+    for number in range(many):
+        house.store.real.signal(Signal(id=f"{job.id}-{number}", job_id=job.id, name="go", value=str(number)))
+    house.start()
+    assert job.result(100) == list(range(many))
+    assert house.store.calls["inbox"] == 3
+
+
+def test_ten_thousand_signals_are_taken_in_under_ten_seconds(one_house: House) -> None:
+    spans: list[float] = []
+
+    @one_house.app.workflow(name="w", lease_s=120)
+    def work(flow: Flow, many: int) -> int:
+        began = one_house.app.clock.lease()
+        last = [flow.wait("go") for _ in range(many)][-1]
+        spans.append(one_house.app.clock.lease() - began)
+        return int(last)
+
+    job = work.enqueue(10_000)
+    for number in range(10_000):
+        one_house.store.real.signal(Signal(id=f"{job.id}-{number}", job_id=job.id, name="go", value=str(number)))
+    one_house.start()
+    assert job.result(100) == 9_999
+    assert spans[0] < 10.0
 
 
 def test_of_several_questions_the_one_that_is_shown_is_the_one_that_is_answered() -> None:

@@ -246,8 +246,9 @@ class Store(Protocol):
         """
         ...
 
-    def inbox(self, job_id: str) -> Inbox:
-        """Return the signals that the workflow has not taken, oldest first, and how many things have come for it."""
+    def inbox(self, job_id: str, name: str | None = None, limit: int = 1000) -> Inbox:
+        """Return the first `limit` signals that the workflow has not taken, with `name` only those of that name, oldest
+        first; and how many things have come for it in all."""
         ...
 
     def rouse(self, limit: int = 500) -> float | None:

@@ -6,7 +6,8 @@ Nothing here waits, runs threads or knows an event loop: an operation yields wha
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 SHORT_S = 1.0  # a pause that is shorter stays in its slot: to park and to replay costs more
 TRANSACTION_MAX_S = 5.0
+SIGNALS_READ = 500  # signals of one name that are read at once
 _PLAIN = (str, int, float, bool, type(None))
 
 log = logging.getLogger("holdfast.worker")
@@ -59,7 +61,9 @@ class Run(Ledger):
         self.in_order = in_order  # on each line a call begins when the one before it has ended
         self.caught_at: Place | None = None  # where the code first caught the signal that parks it
         self._undos: dict[str, _Undo] = {}  # by path
+        self._signals: dict[str, deque[Signal]] = {}  # by name: those that were read and not taken
         self._signals_taken: set[str] = set()
+        self._taking = 0  # how many of them are not recorded yet
         self.children: dict[str, str] = {}  # id -> task, of those that were started
 
     # ----------------------------------------------------------------------------------------- calls
@@ -189,14 +193,16 @@ class Run(Ledger):
                 return self._too_late(call, default)
             return self._replayed(call, None)
         self._forward()
-        inbox: Inbox = yield Read(lambda: self.store.inbox(self.attempt.job.id))
-        with self._lock:
-            found = next((each for each in inbox.signals if self._is_ours(each, signal)), None)
-            if found is not None:
-                self._signals_taken.add(found.id)
+        found, count = self._take(signal, ()), 0
+        if found is None:  # many are read at once: one by one, each look would cost as much as all that wait
+            limit = SIGNALS_READ + self._taking
+            inbox: Inbox = yield Read(lambda: self.store.inbox(self.attempt.job.id, signal, limit))
+            found, count = self._take(signal, inbox.signals), inbox.count
         base = self._base(call)
         if found is not None:
             yield from self._record(call, base=base, result=found.value, taken=(found.id,))
+            with self._lock:
+                self._taking -= 1
             return self._decode(found.value)
         deadline = None
         if timeout is not None:
@@ -211,14 +217,14 @@ class Run(Ledger):
                 yield from self._record(call, base=late)
                 return self._too_late(call, default)
         awaits = (f"signal:{signal}",)
-        yield self._parked(call, Parking(deadline, awaits, question, inbox.count))
+        yield self._parked(call, Parking(deadline, awaits, question, count))
 
     def result(self, call: Call, job_id: str) -> Operation[Any]:
         """Return what a child returned; wait for its end."""
         if is_recorded(call.known):
             return self._child_value(call)
         self._forward()
-        count: int = (yield Read(lambda: self.store.inbox(self.attempt.job.id))).count  # before the look
+        count: int = (yield Read(lambda: self.store.inbox(self.attempt.job.id, limit=0))).count  # before the look
         row = yield Read(lambda: self.store.get(job_id))
         from holdfast.jobs import Job, ended_error
 
@@ -356,5 +362,14 @@ class Run(Ledger):
             return task.decode_result(step.result)
         return self._replayed(call, None)
 
-    def _is_ours(self, signal: Signal, name: str) -> bool:
-        return signal.name == name and signal.id not in self._signals_taken
+    def _take(self, name: str, read: Sequence[Signal]) -> Signal | None:
+        """Return the oldest signal of that name that no other branch has taken, among those that were read."""
+        with self._lock:
+            if not self._signals.get(name):
+                self._signals[name] = deque(each for each in read if each.id not in self._signals_taken)
+            if not self._signals[name]:
+                return None
+            found = self._signals[name].popleft()
+            self._signals_taken.add(found.id)
+            self._taking += 1
+            return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import islice
 from threading import RLock
 from typing import Any
 
@@ -77,11 +78,12 @@ class Workflows(ABC):
             self.wake()
             return Answer.ACCEPTED
 
-    def inbox(self, job_id: str) -> Inbox:
+    def inbox(self, job_id: str, name: str | None = None, limit: int = 1000) -> Inbox:
         with self._lock:
             job = self._jobs.get(job_id)
-            waiting = [each for each in self._signals.values() if each.job_id == job_id and each.id not in self._taken]
-            return Inbox(job.inbox if job is not None else 0, waiting)
+            waiting = (each for each in self._signals.values() if each.job_id == job_id and each.id not in self._taken)
+            wanted = (each for each in waiting if name is None or each.name == name)
+            return Inbox(job.inbox if job is not None else 0, list(islice(wanted, limit)))
 
     def rouse(self, limit: int = 500) -> float | None:
         with self._lock:

@@ -548,8 +548,10 @@ told AS (
 taken AS (
     UPDATE {schema}.signal AS signal SET taken = (take.line ->> 1)::bigint
     FROM json_array_elements(%(taken)s::json) AS take (line)
-    WHERE signal.id = take.line ->> 2 AND signal.job_id = take.line ->> 0 AND signal.taken IS NULL
-        AND signal.job_id IN (SELECT id FROM mine)
+    WHERE signal.id = take.line ->> 2  -- by this index alone: a workflow may have very many signals
+        AND signal.job_id || '' = take.line ->> 0
+        AND signal.taken IS NULL
+        AND signal.job_id || '' IN (SELECT id FROM mine)
 )
 SELECT coalesce(json_agg(place), '[]')::text FROM mine;
 
@@ -657,7 +659,12 @@ SELECT count(*) FROM told;
 -- name: inbox
 SELECT job.inbox, (
     SELECT coalesce(json_agg(json_build_array(id, job_id, name, value, actor, sent_at) ORDER BY seq), '[]')::text
-    FROM {schema}.signal WHERE job_id = job.id AND taken IS NULL
+    FROM (
+        SELECT * FROM {schema}.signal
+        WHERE job_id = job.id AND taken IS NULL AND (%(name)s::text IS NULL OR name = %(name)s::text)
+        ORDER BY seq
+        LIMIT %(limit)s
+    ) AS waiting
 )
 FROM {schema}.job AS job WHERE job.id = %(id)s;
 

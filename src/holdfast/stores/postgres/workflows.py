@@ -44,8 +44,8 @@ class Workflows(ABC):
         self.wake()
         return answer
 
-    def inbox(self, job_id: str) -> Inbox:
-        row = self._db.one("inbox", {"id": job_id})
+    def inbox(self, job_id: str, name: str | None = None, limit: int = 1000) -> Inbox:
+        row = self._db.one("inbox", {"id": job_id, "name": name, "limit": limit})
         return Inbox(row[0], codec.signals_from(row[1])) if row is not None else Inbox(0)
 
     def rouse(self, limit: int = 500) -> float | None:

@@ -287,8 +287,9 @@ FROM (
 WHERE job.id = fact.id;
 
 -- name: record_taken
+-- The plus keeps SQLite from looking at all signals of the workflow to find these by their ids.
 UPDATE holdfast_signal SET taken = :position
-WHERE job_id = :id AND id IN (SELECT value FROM json_each(:signals)) AND taken IS NULL;
+WHERE +job_id = :id AND id IN (SELECT value FROM json_each(:signals)) AND taken IS NULL;
 
 -- name: record_seen
 -- What stands on the row of a lease that is not the current one.
@@ -343,7 +344,10 @@ SELECT inbox FROM holdfast_job WHERE id = :id;
 
 -- name: inbox_signals
 SELECT json_group_array(json_array(id, job_id, name, value, actor, sent_at)) FROM (
-    SELECT * FROM holdfast_signal WHERE job_id = :id AND taken IS NULL ORDER BY seq
+    SELECT * FROM holdfast_signal
+    WHERE job_id = :id AND taken IS NULL AND (:name IS NULL OR name = :name)
+    ORDER BY seq
+    LIMIT :limit
 );
 
 -- name: rouse

@@ -40,11 +40,12 @@ class Workflows:
         with self._db.writing() as db:
             return _send(db, signal, self._clock.wall())
 
-    def inbox(self, job_id: str) -> Inbox:
+    def inbox(self, job_id: str, name: str | None = None, limit: int = 1000) -> Inbox:
+        values = {"id": job_id, "name": name, "limit": limit}
         with self._db.reading() as db:
             # The count first: what comes in between is then among the signals, and only looks newer than it is.
             row = db.execute(Q["inbox"], {"id": job_id}).fetchone()
-            signals = codec.signals_from(db.execute(Q["inbox_signals"], {"id": job_id}).fetchone()[0])
+            signals = codec.signals_from(db.execute(Q["inbox_signals"], values).fetchone()[0])
         return Inbox(row[0] if row is not None else 0, signals)
 
     def rouse(self, limit: int = 500) -> float | None:
