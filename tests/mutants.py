@@ -2642,6 +2642,34 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         WORKFLOW,
     ),
     (
+        "an undo is started again beside itself",
+        "core/verdict.py",
+        '        if getattr(outcome, "goes_on", False):\n            reason = f"{_reason(outcome)}; its undo',
+        '        if False:\n            reason = f"{_reason(outcome)}; its undo',
+        ("tests/workflow/test_undo.py",),
+    ),
+    (
+        "on the event loop a function that goes on is not waited for",
+        "workflow/loop.py",
+        "            call.stop(Interrupted)\n            await _ended(running)\n",
+        "            call.stop(Interrupted)\n",
+        ("tests/workflow/test_undo.py",),
+    ),
+    (
+        "on the event loop a function whose time is up goes on",
+        "workflow/loop.py",
+        "            call.stop(StepTimeout)\n            await _ended(running)\n",
+        "            call.stop(StepTimeout)\n",
+        ("tests/workflow/test_undo.py",),
+    ),
+    (
+        "every wait reads the inbox",
+        "workflow/run.py",
+        "SIGNALS_READ + self._taking",
+        "1 + self._taking",
+        ("tests/workflow/test_waiting.py",),
+    ),
+    (
         "an undo gets what the code passes today",
         "workflow/run.py",
         "            return signature_of(undo.of, self.app.codec).decode(step.arguments)\n",
@@ -2791,8 +2819,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "two branches take the same signal",
         "workflow/run.py",
-        "signal.name == name and signal.id not in self._signals_taken",
-        "signal.name == name",
+        "deque(each for each in read if each.id not in self._signals_taken)",
+        "deque(read)",
         WORKFLOW,
     ),
     (

@@ -126,6 +126,113 @@ def test_nothing_is_undone_while_a_step_that_cannot_be_stopped_goes_on(
         os.close(end)
 
 
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_an_undo_that_blocks_past_its_timeout_is_not_started_again_beside_itself(
+    house: House, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three refunds overlapped: the first one blocked, and the workflow was run again by its budget."""
+    monkeypatch.setattr("holdfast.worker.watch.ABANDON_S", 0.2)
+    lines, blocks, pipe = [], True, os.pipe()
+
+    def refund(result: object) -> None:
+        lines.append("begun")
+        try:
+            if blocks:
+                os.read(pipe[0], 1)  # a call that no interrupt reaches
+        finally:
+            lines.append("ended")
+
+    options: Any = {"retry": Retry(attempts_max=5, base_s=0.0, cap_s=0.0), "timeout_s": 0.5}
+
+    @house.app.workflow(name="sync", **options)
+    def sync(flow: Flow) -> None:
+        flow.step(int, undo=refund)
+        raise Rollback("why")
+
+    @house.app.workflow(name="async", **options)
+    async def loop(flow: AsyncFlow) -> None:
+        await flow.step(int, undo=refund)
+        raise Rollback("why")
+
+    try:
+        house.start()
+        job = (sync if form == "sync" else loop).enqueue()
+        held = house.until_state(job.id, "held", 60)
+        assert "its undo may still be at work, so nothing is undone beside it" in str(held.error)
+        assert held.rolling_back
+        assert lines == ["begun"]
+        blocks = False
+    finally:
+        os.write(pipe[1], b"x")
+    until(lambda: len(lines) == 2, "the undo has ended")
+    house.app.resolve(job.id, "retry", by="ann")
+    with pytest.raises(JobRolledBack):
+        job.result(30)
+    assert lines == ["begun", "ended", "begun", "ended"]
+    for end in pipe:
+        os.close(end)
+
+
+def test_on_the_loop_nothing_is_undone_while_a_step_goes_on_in_a_thread(
+    one_house: House, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.watch.ABANDON_S", 0.2)
+    begun, pipe = threading.Event(), os.pipe()
+
+    def charge() -> None:
+        begun.set()
+        try:
+            os.read(pipe[0], 1)
+        finally:
+            shop.lines.append("charge has ended")
+
+    @one_house.app.workflow(name="w", retry=ONCE)
+    async def work(flow: AsyncFlow) -> None:
+        await flow.step(charge, undo=lambda result: shop.lines.append("undone"))
+
+    try:
+        one_house.start()
+        job = work.enqueue()
+        assert begun.wait(30)
+        one_house.app.rollback(job.id, by="ann")
+        one_house.until_state(job.id, "held", 60)
+        assert shop.lines == []
+    finally:
+        os.write(pipe[1], b"x")
+    until(lambda: shop.lines == ["charge has ended"])
+    one_house.app.rollback(job.id, by="ann")
+    with pytest.raises(JobRolledBack):
+        job.result(30)
+    assert shop.lines == ["charge has ended", "undone"]
+    for end in pipe:
+        os.close(end)
+
+
+def test_on_the_loop_a_blocking_step_is_stopped_when_its_time_is_up(one_house: House) -> None:
+    """The next try begins when the one before it has ended, and not beside it."""
+    lines: list[str] = []
+
+    @one_house.app.workflow(name="w")
+    async def work(flow: AsyncFlow) -> str:
+        def slow() -> None:
+            lines.append("begun")
+            try:
+                while True:
+                    threading.Event().wait(0.01)
+            finally:
+                lines.append("stopped")
+
+        try:
+            await flow.step(slow, timeout_s=0.2, retry=Retry(attempts_max=2, base_s=0.0, cap_s=0.0))
+        except TimeoutError as error:
+            return str(error)
+        return ""
+
+    one_house.start()
+    assert work.enqueue().result(30) == "the step took longer than 0.2 s"
+    assert lines == ["begun", "stopped"] * 2
+
+
 def test_nothing_to_undo_is_dead(house: House, shop: Shop) -> None:
     @house.app.workflow(name="w", retry=ONCE)
     def work(flow: Flow) -> None:

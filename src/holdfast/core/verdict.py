@@ -253,6 +253,7 @@ def _is_forgiven(outcome: Lost, job: Job) -> bool:
 
 FORGIVEN_MAX = 10
 BECAUSE = "; it is rolled back because of: "
+STILL_AT_WORK = "may still be at work, so nothing is undone beside it"
 
 
 def _by_on_crash(
@@ -266,6 +267,9 @@ def _by_on_crash(
 ) -> Verdict:
     """Every ending short of the handler's own passes through what the job declared; but undoing always goes on."""
     if job.rolling_back:
+        if getattr(outcome, "goes_on", False):
+            reason = f"{_reason(outcome)}; its undo {STILL_AT_WORK}: a person goes on when that has ended"
+            return _hold(outcome, job, reason, failures=failures, crashes=crashes)
         return _run_again(outcome, job, now, chance, failures=failures, crashes=crashes)
     match job.on_crash:
         case "hold":
@@ -366,7 +370,7 @@ def _undo(outcome: Outcome, job: Job, now: float, reason: str, *, failures: int 
     """
     heard = {"cancel_requested": False, "undo_requested": False} if job.undo_requested else {}
     if getattr(outcome, "goes_on", False):
-        reason += "; it may still be at work, so nothing is undone yet: a person rolls it back when that has ended"
+        reason += f"; it {STILL_AT_WORK}: a person rolls it back when that has ended"
         held = _hold(outcome, job, reason, failures=failures, crashes=crashes)
         return msgspec.structs.replace(held, **heard)
     verdict = _verdict(Move.UNDO, outcome, job, run_at=now, error=reason, failures=failures, crashes=crashes)

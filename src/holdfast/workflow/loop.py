@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 
 from holdfast.core.flow import Scope
 from holdfast.core.records import Record
-from holdfast.errors import Parking, Rewinding, UsageError
+from holdfast.errors import Interrupted, Parking, Rewinding, UsageError
 from holdfast.stores.protocol import Answer
 from holdfast.worker.recorder import Recorder
 from holdfast.workflow.caught import Place, calling_place, is_on_its_way, place_of
 from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, merged
 from holdfast.workflow.run import Run, here
+from holdfast.workflow.threads import StepTimeout, Stoppable, too_long
 
 T = TypeVar("T")
 CLEANUP_S = 1.0  # how long code may clean up that is parked, before it is cancelled again
@@ -152,16 +153,32 @@ class Looped:
         if inspect.iscoroutinefunction(fn):
             running = fn(*wish.args, **wish.kwargs)
             return await (running if wish.timeout_s is None else self._in_time(running, wish.timeout_s))
-        context = contextvars.copy_context()
-        blocking = self._loop.run_in_executor(self._aside, lambda: context.run(fn, *wish.args, **wish.kwargs))
-        value = await (blocking if wish.timeout_s is None else self._in_time(blocking, wish.timeout_s))
+        value = await self._blocking(Stoppable(fn, wish.args, wish.kwargs, self.run.check_goes_on), wish.timeout_s)
         return await value if inspect.isawaitable(value) else value
+
+    async def _blocking(self, call: Stoppable, timeout_s: float | None) -> Any:
+        """Run a function in a thread. If it is to stop, wait for its end all the same: what comes after it,
+        above all its undo, must not run beside it."""
+        context = contextvars.copy_context()
+        running = self._loop.run_in_executor(self._aside, context.run, call)
+        try:
+            done, _ = await asyncio.wait([running], timeout=timeout_s)
+        except asyncio.CancelledError:
+            call.stop(Interrupted)
+            await _ended(running)
+            raise
+        if not done:
+            call.stop(StepTimeout)
+            await _ended(running)
+            if isinstance(running.exception(), StepTimeout):
+                raise too_long(timeout_s) from None
+        return running.result()
 
     async def _in_time(self, running: Awaitable[Any], timeout_s: float) -> Any:
         try:
             return await asyncio.wait_for(running, timeout_s)
         except TimeoutError:
-            raise TimeoutError(f"the step took longer than {timeout_s:g} s") from None
+            raise too_long(timeout_s) from None
 
     async def _write(self, record: Record) -> Answer:
         future: asyncio.Future[Answer] = self._loop.create_future()
@@ -257,6 +274,15 @@ class Looped:
 async def _awaited(branch: Awaitable[Any] | Callable[[], Awaitable[Any]]) -> Any:
     found = branch() if callable(branch) else branch
     return await found if inspect.isawaitable(found) else found
+
+
+async def _ended(running: asyncio.Future[Any]) -> None:
+    """Wait for the end of a function, however often the task is cancelled meanwhile."""
+    while not running.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([running])
+    if not running.cancelled():
+        running.exception()  # or asyncio would complain that nobody has asked for it
 
 
 def _set(future: asyncio.Future[Answer], answer: Answer | Exception) -> None:

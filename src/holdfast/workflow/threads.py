@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.clock import Clock
@@ -209,7 +210,54 @@ def _time_limit(timeout_s: float | None, run: Run) -> Iterator[None]:
             if run.attempt.interrupt is not None:
                 raise run.attempt.interrupt
     except StepTimeout:
-        raise TimeoutError(f"the step took longer than {timeout_s:g} s") from None
+        raise too_long(timeout_s) from None
+
+
+def too_long(timeout_s: float | None) -> TimeoutError:
+    """Return what the code of a workflow gets when the time of a step is up."""
+    return TimeoutError(f"the step took longer than {timeout_s:g} s")
+
+
+class Stoppable:
+    """A call that runs in a thread of somebody else, and can be stopped there and nowhere else."""
+
+    def __init__(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], check: Callable[[], None]
+    ) -> None:
+        self._call: Callable[[], Any] = partial(fn, *args, **kwargs)
+        self._check = check  # raises if it must not begin any more
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._why: type[BaseException] | None = None
+
+    def __call__(self) -> Any:
+        with self._lock:
+            if self._why is not None:
+                raise self._why
+            self._check()
+            self._thread = threading.get_ident()
+        try:
+            return self._call()
+        finally:
+            self._leave()
+
+    def stop(self, why: type[BaseException]) -> None:
+        """Raise this in the call: now, or before it begins. C code it does not reach."""
+        with self._lock:
+            self._why = why
+            if self._thread is not None:
+                interrupt(self._thread, why)
+
+    def _leave(self) -> None:
+        while True:
+            try:
+                with self._lock:
+                    if self._thread is not None:
+                        calm()
+                    self._thread = None
+                return
+            except (Interrupted, StepTimeout):  # it came in on the last bytecodes
+                continue
 
 
 def play(driver: Threaded, code: Callable[[], Any]) -> Any:
