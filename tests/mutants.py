@@ -330,6 +330,7 @@ CRASH = ("tests/crash",)
 PROTECTED = ("tests/stores/test_protected.py",)
 LIVENESS = ("tests/worker/test_liveness.py",)
 LAUNCH = ("tests/crash/test_launch.py",)
+OWN_LOCK = ("tests/crash/test_own_lock.py",)
 BACKUP = ("tests/cli/test_backup.py",)
 # Where a broken line of this file is most likely to be noticed: these run first.
 NEAREST = {
@@ -1008,6 +1009,48 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "        wanted = absolute_url(url)\n",
         "        wanted = url\n",
         ("tests/api/test_app.py",),
+    ),
+    (
+        "own lock: a worker that locks itself out lives on",
+        "worker/runner.py",
+        "if error.holder == os.getpid() and self._may_exit:",
+        "if False:",
+        OWN_LOCK,
+    ),
+    (
+        "own lock: a cell that locks everybody out lives on",
+        "worker/pool.py",
+        "            if cell.pid == pid:\n",
+        "            if False:\n",
+        OWN_LOCK,
+    ),
+    (
+        "own lock: a short transaction of the user's own costs the process",
+        "worker/keeper.py",
+        "isinstance(error, FileLocked) and silent_s >= self._beat_s * LOCKED_BEATS",
+        "isinstance(error, FileLocked)",
+        OWN_LOCK,
+    ),
+    (
+        "own lock: a beat waits for longer than a lease",
+        "stores/sqlite/store.py",
+        "min(self._beat_wait_s, worker.beat_s)",
+        "self._beat_wait_s",
+        OWN_LOCK,
+    ),
+    (
+        "own lock: the only thread waits for itself",
+        "stores/sqlite/connection.py",
+        "if threading.active_count() == 1 and locks",
+        "if False and locks",
+        OWN_LOCK,
+    ),
+    (
+        "own lock: any lock of the list is the writer's",
+        "stores/sqlite/locks.py",
+        "if lock.is_exclusive and lock.first <= _WRITER",
+        "if lock.first <= _WRITER + 8",
+        OWN_LOCK,
     ),
     (
         "another inode is taken for the lock",

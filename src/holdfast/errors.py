@@ -11,6 +11,7 @@
     │   ├── StoreUnavailable       cannot be reached, or stayed locked for too long: repeat later
     │   │   ├── StoreDenied        the server does not let this user in
     │   │   ├── StoreLocked        another transaction holds a lock that the call needs; nothing was changed
+    │   │   ├── FileLocked         another transaction kept the only write lock of a SQLite file
     │   │   ├── StoreTimeout       the server stopped the call at its time limit: repeat it in smaller pieces
     │   │   └── OutcomeUnknown     the answer was lost: the call may have been carried out; repeating it is safe
     │   ├── StoreFull              no room left: repeat when there is room
@@ -95,6 +96,14 @@ class StoreDenied(StoreUnavailable):
 
 class StoreLocked(StoreUnavailable):
     """Another transaction holds a lock that the call needs. Nothing was changed; the call may be repeated."""
+
+
+class FileLocked(StoreUnavailable):
+    """A process kept the only write lock of a SQLite file for too long. `holder` is its pid, where that is known."""
+
+    def __init__(self, message: str, holder: int | None = None) -> None:
+        self.holder = holder
+        super().__init__(message)
 
 
 class StoreTimeout(StoreUnavailable):

@@ -437,7 +437,7 @@ def test_a_transaction_that_gets_no_turn_fails_the_attempt_and_leaves_nothing_be
         return "fine"
 
     house.start()
-    with pytest.raises(JobDead, match="stayed locked by another writer"):
+    with pytest.raises(JobDead, match="stayed locked by another transaction of this process"):
         pay.enqueue().result(20)
     assert fine.enqueue().result(20) == "fine"
     spare = house.store.real._db._spare  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from holdfast.clock import Clock
 from holdfast.core.lease import trust
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
-from holdfast.errors import Cancelled, HoldfastError, LeaseLost, StoreTimeout
+from holdfast.errors import Cancelled, FileLocked, HoldfastError, LeaseLost, StoreTimeout
 from holdfast.stores.protocol import Store
 from holdfast.trouble import Trouble
 from holdfast.worker.attempt import Attempt
@@ -27,12 +27,14 @@ log = logging.getLogger("holdfast.worker")
 
 LOOK_S = 0.5  # how soon a request to stop reaches a handler
 PROGRESS_S = 1.0  # how soon progress, new log lines and other steps reach the store
+LOCKED_BEATS = 1.5  # after so many beats without an answer; the next try would still end within the lease
 TALKERS_MAX = 50  # so many attempts tell their lines in one beat: it must stay a short write
 
 
 class Keeper:
     """See the module's docstring. `worker_id` names the incarnation that it speaks for; `gone` is called when the store
-    says that this incarnation was declared dead, `start` with attempts whose start the store knows of by now."""
+    says that this incarnation was declared dead, `start` with attempts whose start the store knows of by now, `locked`
+    when some process has kept it from beating for too long."""
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class Keeper:
         continuity: Continuity,
         start: Callable[[Sequence[Attempt]], None],
         on_beat: Callable[[float], None] = lambda _: None,
+        locked: Callable[[FileLocked], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -52,16 +55,18 @@ class Keeper:
         self._looked_at = float("-inf")  # at what the store says about itself
         self._start = start
         self._on_beat = on_beat  # hears of every beat that reached the store, and how soon the next one is due
+        self._locked = locked
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._wake = threading.Event()
         self._closing = False
-        self._beat_at = float("-inf")
+        self._beat_at = self._heard_at = float("-inf")
         self._progress_at = float("-inf")
         self._trouble = Trouble(log, clock, "handlers are stopped before their leases end")
         self._thread = Vital("holdfast-keeper", self._serve, lambda: self._closing)
         self.worker_id = ""
 
     def start(self, died: Died) -> None:
+        self._heard_at = self._clock.lease()  # the worker has just enrolled
         self._thread.begin(died)
 
     def close(self) -> None:
@@ -109,6 +114,9 @@ class Keeper:
                 self._trouble.over()
             except HoldfastError as error:
                 pause_s = self._trouble.met(error)
+                silent_s = self._clock.lease() - self._heard_at
+                if isinstance(error, FileLocked) and silent_s >= self._beat_s * LOCKED_BEATS:
+                    self._locked(error)
             except Exception:
                 log.exception("the keeper stumbled; it goes on")
             self._clock.wait(self._wake, min(pause_s, self._beat_s / 2))
@@ -143,7 +151,7 @@ class Keeper:
             self._renew(due[:middle], talkers)
             self._renew(due[middle:], talkers)
             return
-        self._beat_at = sent_at
+        self._beat_at = self._heard_at = sent_at
         self._on_beat(self._beat_s)
         if answer.lock_lost:
             log.error(

@@ -113,6 +113,11 @@ class Pool:
     def kill(self, attempt: Attempt) -> None:
         self._do(lambda: self._force(attempt))
 
+    def kill_process(self, pid: int) -> None:
+        """End the cell of this number, if there is one, whatever it does."""
+        if self._thread is not None:
+            self._do(lambda: self._kill_process(pid))
+
     def close(self) -> None:
         """End every cell, and return when they have ended."""
         with self._lock:
@@ -320,6 +325,12 @@ class Pool:
             cell.kill()
 
     # ----------------------------------------------------------------------------------------- cells
+
+    def _kill_process(self, pid: int) -> None:
+        for cell in self._cells:
+            if cell.pid == pid:
+                log.error("the process of an isolated task (pid %d) kept the store's write lock; it is killed", pid)
+                cell.kill()
 
     @property
     def _spares(self) -> int:

@@ -21,7 +21,16 @@ from holdfast.core.isolation import isolates
 from holdfast.core.records import Job, Moment, Published, Worker
 from holdfast.core.text import escaped
 from holdfast.core.verdict import Outcome, Released
-from holdfast.errors import BudgetSpent, HoldfastError, LeaseLost, SchemaMismatch, Stopping, WorkerBroken, WorkerGone
+from holdfast.errors import (
+    BudgetSpent,
+    FileLocked,
+    HoldfastError,
+    LeaseLost,
+    SchemaMismatch,
+    Stopping,
+    WorkerBroken,
+    WorkerGone,
+)
 from holdfast.forks import Door
 from holdfast.identity import new_id
 from holdfast.reaper import Reaper
@@ -84,7 +93,7 @@ class Runner:
         on_beat: Callable[[float], None] = lambda _: None,
     ) -> None:
         refuse_patched_threads()
-        homes = Homes(  # raises before any start
+        self._homes = Homes(  # raises before any start
             app, app_ref, worker_wide=options.isolate, patient=not until_idle, imports=options.imports, launch=launch
         )
         self._app = app
@@ -115,7 +124,8 @@ class Runner:
             self._store, self._clock, self.name, lambda: self._settler.last, self._became_too_old
         )
         self._keeper = Keeper(
-            self._store, self._clock, self._beat_s, self._was_declared_dead, self._continuity, self._start, on_beat
+            *(self._store, self._clock, self._beat_s, self._was_declared_dead, self._continuity, self._start, on_beat),
+            locked=self._is_locked_out,
         )
         self._settler = Settler(
             self._store, self._clock, self._keeper.forget, app.hooks, journal_all=app.journal == "full"
@@ -127,9 +137,8 @@ class Runner:
         self._broken: WorkerBroken | None = None
         self._loop = Loop(self._clock, self._context, self._settler.commit, self._ended, self._flows, died=self._broke)
         self._alarm = Alarm(self._store, self._clock, self._tasks)
-        self._homes = homes
         hands = Hands(self._ended, self._settler.settled_itself, self._keeper.beat_soon, self._hold_breath)
-        self._pool = Pool(self._clock, homes, options, hands, self.name)
+        self._pool = Pool(self._clock, self._homes, options, hands, self.name)
         self._reaper = Reaper(self._store, self._clock, hooks=app.hooks, grace_s=options.grace_s, name=self.name)
         self._patrol = Patrol(self._reaper, self._store, self._clock, app.hooks, self._stopping, options.grace_s)
         self._due_in_s: float | None = None
@@ -503,6 +512,16 @@ class Runner:
             log.critical("job %s: its handler did not stop before the lease ended; ending this process", attempt.job.id)
             os._exit(EXIT_FENCED)
         attempt.stop(LeaseLost("the lease has ended"))
+
+    def _is_locked_out(self, error: FileLocked) -> None:
+        """End a process of our own that keeps everybody from writing: a handler left its own transaction open there."""
+        if error.holder is None:
+            return
+        self._pool.kill_process(error.holder)
+        if error.holder == os.getpid() and self._may_exit:
+            threading.Timer(0.2, os._exit, (EXIT_FENCED,)).start()  # should the log be what cannot be written
+            log.critical("%s; a handler left its own transaction open; ending this process", error)
+            os._exit(EXIT_FENCED)
 
     def _drain(self) -> int:
         """Give back what has not begun, let the rest finish within the grace period, then stop it."""

@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from holdfast.clock import Clock, pause
 from holdfast.errors import (
     BadURL,
+    FileLocked,
     StoreError,
     StoreFull,
     StoreLost,
@@ -31,12 +32,13 @@ from holdfast.errors import (
 )
 from holdfast.shield import breathe, shielded
 from holdfast.stores.joining import driver_connection
-from holdfast.stores.sqlite import protected
+from holdfast.stores.sqlite import locks, protected
 from holdfast.stores.sqlite.checkpoint import Turn, has_the_defect
 from holdfast.stores.sqlite.writers import Writers
 
 OLDEST_SQLITE = (3, 38, 0)  # STRICT tables, UPDATE … FROM, the ->> operator
 C = TypeVar("C", bound=sqlite3.Connection)
+_LOOK_S = 0.5  # after so long the only thread of a process looks whether it waits for itself
 _SPARE = 8  # connections kept open for the next caller
 
 # Connections that a forked child inherited. Closing one would run SQLite's clean-up on the parent's files, so they
@@ -93,6 +95,7 @@ class Connections:
         self._spare = _no_spare()
         self._lock = threading.Lock()
         self._writers = Writers()
+        self._inside: sqlite3.Connection | None = None  # whose write transaction is open
         self._watching = threading.Lock()
         self._watch: sqlite3.Connection | None = None
         self._closed = False
@@ -171,18 +174,26 @@ class Connections:
 
     def begin(self, busy_s: float | None = None, connection: sqlite3.Connection | None = None) -> sqlite3.Connection:
         """Open a write transaction, waiting for our turn; pair with `end`, and call it under a shield."""
-        give_up_at = self._clock.lease() + (self.options.busy_s if busy_s is None else busy_s)
+        busy_s = self.options.busy_s if busy_s is None else busy_s
+        began_at = self._clock.lease()
+        look_at = began_at + _LOOK_S
         db = connection or self._borrow(Pen)
         try:
-            if not self._writers.take(db, give_up_at - self._clock.lease()):
-                raise self._busy()
+            if not self._writers.take(db, began_at + busy_s - self._clock.lease()):
+                raise self._busy(busy_s)
             nap_s = 0.0005
             while not self._begins(db):
-                if self._clock.lease() >= give_up_at:
-                    raise self._busy()
+                now = self._clock.lease()
+                if now >= began_at + busy_s:
+                    raise self._busy(busy_s)
+                if now >= look_at:
+                    look_at = float("inf")
+                    if threading.active_count() == 1 and locks.writer_of(self.options.path) == os.getpid():
+                        raise self._busy(now - began_at)  # nobody but this very thread could let go of it
                 breathe()
                 pause(nap_s)
                 nap_s = min(nap_s * 1.5, 0.01)
+            self._inside = db
             return db
         except BaseException as error:
             self._writers.give(db)
@@ -225,6 +236,8 @@ class Connections:
 
     def let_the_next_writer_in(self, connection: sqlite3.Connection) -> None:
         """End the turn that `begin` has taken for this connection; it stays with its user. Safe to repeat."""
+        if self._inside is connection:
+            self._inside = None
         self._writers.give(connection)
 
     def version(self) -> int:
@@ -344,23 +357,29 @@ class Connections:
         _inherited.append((self._spare, self._watch))
         self._spare, self._watch = _no_spare(), None
         self._lock, self._writers, self._watching = threading.Lock(), Writers(), threading.Lock()
+        self._inside = None
         if self._turn is not None:
             self._turn.forget()
 
     # -------------------------------------------------------------------------------------- errors
 
-    def _busy(self) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"{self.options.path} stayed locked by another writer for {self.options.busy_s:g} s; is a process "
-            "stopped inside a transaction?"
-        )
+    def _busy(self, waited_s: float) -> FileLocked:
+        """Say who has kept us from writing."""
+        ours = self._inside is not None
+        holder = None if ours else locks.writer_of(self.options.path)
+        who = f"another writer, process {holder}," if holder is not None else "another writer"
+        advice = "is a process stopped inside a transaction?"
+        if ours or holder == os.getpid():
+            who = "another transaction of this process"
+            advice = "inside a transaction, pass its connection on: task.using(connection=db).enqueue(…)"
+        return FileLocked(f"{self.options.path} stayed locked by {who} for {waited_s:.3g} s; {advice}", holder)
 
     def explain(self, error: sqlite3.Error) -> StoreError:
         """Turn an error of the driver into one of ours, with words that say what to do."""
         path = self.options.path
         match _code(error):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-                return self._busy()
+                return self._busy(self.options.busy_s)
             case sqlite3.SQLITE_FULL:
                 return StoreFull(f"{path}: no room left ({error}); nothing was written")
             case sqlite3.SQLITE_READONLY:

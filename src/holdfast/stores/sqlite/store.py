@@ -68,6 +68,7 @@ class SqliteStore(Schedules, Workflows):
         self._db = Connections(Options.parse(url), self._clock, create=create)
         self._bell = Bell(self._db.options.path)
         self._wakes = 0
+        self._beat_wait_s = self._db.options.busy_s  # how long a beat waits for the write lock: at most until the next
         self._seen = threading.local()  # what each waiting thread saw last
         self._foreign: dict[str, tuple[int, float]] = {}  # workers of another boot: beats when first seen, and when
 
@@ -117,7 +118,7 @@ class SqliteStore(Schedules, Workflows):
         said = {"worker": worker_id, "pulses": rows, "wall": self._clock.wall(), "rss_mb": rss_mb}
         point("beat.before")
         lock_lost = not liveness.renew(self._lock_path(worker_id))
-        with self._db.writing() as db:
+        with self._db.writing(self._beat_wait_s) as db:
             if db.execute(Q["beat_worker"], said).rowcount == 0:
                 return BeatAnswer(gone=True, lock_lost=lock_lost)
             lost: list[str] = []
@@ -197,6 +198,7 @@ class SqliteStore(Schedules, Workflows):
             "wall": self._clock.wall(),
             "lock_inode": self._take_lock(worker.id),
         }
+        self._beat_wait_s = min(self._beat_wait_s, worker.beat_s)
         try:
             with self._db.writing() as db:
                 if (schema := self._schema(db)).is_too_new:

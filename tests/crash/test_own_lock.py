@@ -1,0 +1,183 @@
+"""A connection of the user's own that keeps the only write lock of a SQLite file, inside a process of ours."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from holdfast import App
+from holdfast.clock import SystemClock
+from holdfast.errors import FileLocked
+from holdfast.stores.protocol import Store
+from holdfast.stores.sqlite import locks
+from holdfast.worker.continuity import Continuity
+from holdfast.worker.keeper import LOCKED_BEATS, Keeper
+from tests.stores.test_protected import worker
+from tests.worker.house import until
+
+FORGETFUL = """
+import sqlite3
+from holdfast import App
+
+app = App("sqlite:///jobs.db?busy_s=600")
+leaked = []
+
+def leak(name):
+    db = sqlite3.connect("jobs.db", isolation_level=None)
+    db.execute("BEGIN IMMEDIATE")
+    db.execute("CREATE TABLE IF NOT EXISTS mine (x)")
+    leaked.append(db)
+    with open("leaks", "a") as file:
+        file.write(name + "\\n")
+
+def once(name):
+    with open("leaks", "a+") as file:
+        file.seek(0)
+        return name not in file.read()
+
+@app.task(lease_s=3)
+def plain() -> None:
+    if once("plain"):
+        leak("plain")
+
+@app.task(lease_s=3, isolate=True)
+def isolated() -> None:
+    if once("isolated"):
+        leak("isolated")
+
+@app.task(lease_s=3)
+def innocent() -> None: ...
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plain", "isolated"])
+def test_a_handler_that_leaves_a_transaction_of_its_own_open_stops_the_store_for_a_lease_at_most(
+    tmp_path: Path, kind: str
+) -> None:
+    """Slow: the worker must first be sure. Nobody could write while that process lived."""
+    (tmp_path / "forgetful.py").write_text(FORGETFUL)
+    with App(f"sqlite:///{tmp_path}/jobs.db?busy_s=50") as app:
+        leaky = app.task(name=f"forgetful.{kind}", lease_s=3)(lambda: None)
+        innocent = app.task(name="forgetful.innocent", lease_s=3)(lambda: None)
+        with worker(tmp_path, "forgetful:app"):
+            innocent.enqueue().result(60)
+            first = leaky.enqueue()
+            until((tmp_path / "leaks").exists, "the handler leaks it", 60)
+            second = innocent.enqueue()  # waits for the lock
+            second.result(60)
+            first.result(60)
+        assert app.get(first.id).row.crashes == 0, "it had returned, or its end is excused"
+
+
+def test_a_worker_is_sure_before_it_ends_a_process() -> None:
+    """A transaction of the user's own that is short must not cost the process."""
+
+    class Locked:
+        def beat(self, *_: object, **__: object) -> None:
+            raise FileLocked("locked", os.getpid())
+
+    told: list[float] = []
+    clock = SystemClock()
+    keeper = Keeper(
+        *(cast(Store, Locked()), clock, 0.4, lambda _: None, cast(Continuity, None), lambda _: None),
+        locked=lambda _: told.append(clock.lease()),
+    )
+    began = clock.lease()
+    keeper.start(lambda *_: None)
+    until(lambda: told, "it says so")
+    keeper.close()
+    assert told[0] - began >= 0.4 * LOCKED_BEATS
+
+
+FORGETS = """
+import sqlite3, sys, time
+from holdfast import App
+from holdfast.errors import FileLocked
+app = App("sqlite:///jobs.db?busy_s=50")
+task = app.task(name="t")(lambda: None)
+app.counts()
+db = sqlite3.connect("jobs.db")
+db.execute("CREATE TABLE mine (x)")
+db.execute("INSERT INTO mine VALUES (1)")
+began = time.monotonic()
+try:
+    task.enqueue()
+except FileLocked as error:
+    print(error, flush=True)
+assert time.monotonic() - began < 40, "it cannot end by waiting"
+task.using(connection=db).enqueue()
+db.commit()
+db.close()
+assert app.counts()["ready"] == 1
+app.close()
+"""
+
+
+def test_forgetting_connection_in_ones_own_transaction_is_named(tmp_path: Path) -> None:
+    """A process with one thread waits for itself: it is told at once, and not after busy_s."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FORGETS], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "jobs.db stayed locked by another transaction of this process for 0." in done.stdout
+    assert "pass its connection on: task.using(connection=db).enqueue(…)" in done.stdout
+
+
+def test_with_other_threads_it_waits_and_then_says_the_same(tmp_path: Path) -> None:
+    """Another thread may be the one whose transaction is open, and about to commit."""
+    with App(f"sqlite:///{tmp_path}/jobs.db?busy_s=0.2") as app, closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
+        app.counts()
+        db.execute("BEGIN IMMEDIATE")
+        with pytest.raises(FileLocked, match=r"by another transaction of this process for 0\.2 s") as refused:
+            app.store.ping()
+        assert refused.value.holder == os.getpid()
+
+
+HOLD = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("has_list", [True, False], ids=["by the kernel's list", "by a child process"])
+def test_another_process_that_keeps_the_lock_is_named(
+    tmp_path: Path, has_list: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_list:
+        monkeypatch.setattr(locks, "_LIST", tmp_path / "nothing")
+    with App(f"sqlite:///{tmp_path}/jobs.db?busy_s=0.2") as app:
+        app.counts()
+        assert locks.writer_of(tmp_path / "jobs.db") is None
+        command = [sys.executable, "-c", HOLD, str(tmp_path / "jobs.db")]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            try:
+                assert other.stdout.readline() == "held\n"
+                with pytest.raises(FileLocked, match=f"by another writer, process {other.pid}, for") as refused:
+                    app.store.ping()
+                assert refused.value.holder == other.pid
+            finally:
+                other.kill()
+
+
+@pytest.mark.parametrize("has_list", [True, False], ids=["by the kernel's list", "by a child process"])
+def test_this_process_is_found_as_the_holder(tmp_path: Path, has_list: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_list:
+        monkeypatch.setattr(locks, "_LIST", tmp_path / "nothing")
+    with App(f"sqlite:///{tmp_path}/jobs.db") as app, closing(sqlite3.connect(tmp_path / "jobs.db")) as db:
+        app.counts()
+        assert locks.writer_of(tmp_path / "jobs.db") is None
+        db.execute("BEGIN IMMEDIATE")
+        assert locks.writer_of(tmp_path / "jobs.db") == os.getpid()
+        db.rollback()
+        assert locks.writer_of(tmp_path / "jobs.db") is None
+        assert locks.writer_of(tmp_path / "other.db") is None
