@@ -359,6 +359,7 @@ REAPER = ("tests/worker/test_reaper.py", "tests/test_daemon.py")
 
 POSTGRES = (CONFORMANCE, "tests/stores/test_postgres_guards.py")
 SETTINGS = ("tests/stores/test_postgres_settings.py",)
+TRANSACTIONS = ("tests/stores/test_postgres_transaction.py", "tests/worker/test_transaction.py")
 CONFLICTS = ("tests/stores/test_postgres_conflicts.py",)
 OUTAGES = ("tests/stores/test_postgres_outages.py",)
 ISOLATION = tuple(f"tests/worker/test_isolation{part}.py" for part in ("_pool", "_parts", "", "_endings"))
@@ -721,6 +722,48 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "                    except _CONFLICTS:\n                        pause(pause_s)\n",
         "                    except _CONFLICTS:\n                        raise\n",
         CONFLICTS,
+    ),
+    (
+        "an outage inside ctx.transaction() costs budget",
+        "worker/executors.py",
+        "    if attempt.outage is not None and any(",
+        "    if False and any(",
+        TRANSACTIONS,
+    ),
+    (
+        "an outage at the commit of ctx.transaction() costs budget",
+        "worker/settler.py",
+        "if transaction.outage is not None or (isinstance(error, StoreUnavailable) and is_outage(error)):",
+        "if False:",
+        TRANSACTIONS,
+    ),
+    (
+        "an outage at the start of ctx.transaction() costs budget",
+        "worker/context.py",
+        "self._attempt.outage = error if is_outage(error) else None",
+        "pass",
+        TRANSACTIONS,
+    ),
+    (
+        "an outage in flow.transaction() is recorded as a failed step",
+        "workflow/run.py",
+        "if open_one.outage is not None:",
+        "if False:",
+        TRANSACTIONS,
+    ),
+    (
+        "postgres: every error in ctx.transaction() is an outage",
+        "stores/postgres/connection.py",
+        "return no_room or isinstance(error,",
+        "return True or isinstance(error,",
+        TRANSACTIONS,
+    ),
+    (
+        "postgres: a success is reported without the writes of its transaction",
+        "stores/postgres/transaction.py",
+        "while (answer := write()) is Answer.LOCKED:",
+        "while (answer := write()) is None:",
+        TRANSACTIONS,
     ),
     (
         "postgres: two live jobs may share a key",

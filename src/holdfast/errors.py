@@ -288,6 +288,12 @@ def is_final(error: StoreError) -> bool:
     return isinstance(error, never) or not is_passing(error)
 
 
+def is_outage(error: BaseException) -> bool:
+    """Say whether the store could not be reached or written to, so that nobody's code is to blame. A SQLite
+    file that stays locked is not an outage: the holder may be the task itself, and it would wait again each time."""
+    return isinstance(error, StoreUnavailable | StoreFull | StoreReadOnly) and not isinstance(error, FileLocked)
+
+
 def is_passing(error: Exception) -> bool:
     """Say whether the whole store is in trouble, and the same call may work later. Anything else is about what was
     sent, and will be wrong again."""

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from holdfast import Context, JobDead, Retry
+from holdfast import Context, Flow, JobDead, Retry
 from holdfast.core.machine import State
 from holdfast.core.records import Job, Pulse
 from holdfast.core.verdict import Failed, Succeeded
@@ -24,7 +24,7 @@ from holdfast.stores.postgres.transaction import FencedConnection
 from holdfast.stores.protocol import Answer
 from tests.factory import EXPIRED, add, again, row, settle, settlement, start
 from tests.proxy import Proxy
-from tests.servers import PostgresServer
+from tests.servers import PostgresServer, pause
 from tests.worker.house import House, until
 
 ONCE = Retry(attempts_max=1)
@@ -646,3 +646,177 @@ def test_the_next_job_is_stored_exactly_when_this_one_ends(
     job = declared(house, pay, is_async).enqueue()
     house.start(queues=("default",))
     assert house.row(job.result(20)).state is State.READY
+
+
+# --- An outage costs nothing -----------------------------------------------------------------------------
+
+
+def costs(house: House, job_id: str) -> tuple[int, int]:
+    found = house.row(job_id)
+    return found.failures, found.crashes
+
+
+OUTAGES: dict[str, Callable[[Any, Proxy], object]] = {
+    "in a statement": lambda db, proxy: (proxy.cut(), db.execute(PAID)),
+    "in a statement, behind an error of the task": lambda db, proxy: _wrapped(db, proxy),
+    "at the settlement": lambda db, proxy: (db.execute(PAID), proxy.cut()),
+}
+
+
+def _wrapped(db: Any, proxy: Proxy) -> None:
+    proxy.cut()
+    try:
+        db.execute(PAID)
+    except psycopg.Error as error:
+        raise ValueError("no payment today") from error
+
+
+@both_kinds
+@pytest.mark.parametrize("meet", OUTAGES.values(), ids=OUTAGES.keys())
+def test_an_outage_inside_the_transaction_costs_no_budget(
+    houses: Houses, proxy: Proxy, ledger: Ledger, is_async: bool, meet: Callable[[Any, Proxy], object]
+) -> None:
+    house = houses(proxy.url)
+
+    def pay(ctx: Context) -> int:
+        with ctx.transaction() as db:
+            if ctx.attempt == 1:
+                meet(db, proxy)
+            else:
+                db.execute(PAID)
+        return ctx.attempt
+
+    job = declared(house, pay, is_async, retry=ONCE).enqueue()
+    house.start()
+    assert job.result(60) == 2
+    assert costs(house, job.id) == (0, 0)
+    assert ledger() == ["paid"]
+    [released] = house.events(job.id, "released")
+    assert "the store failed inside ctx.transaction()" in str(released.detail)
+
+
+def test_a_transaction_that_cannot_be_opened_in_an_outage_costs_no_budget(houses: Houses, proxy: Proxy) -> None:
+    house = houses(proxy.url)
+
+    @house.app.task(retry=ONCE)
+    def pay(ctx: Context) -> int:
+        if ctx.attempt == 1:
+            proxy.refuse()
+            proxy.cut()
+            try:
+                with ctx.transaction():
+                    pytest.fail("it was opened")
+            finally:
+                proxy.listen()
+        with ctx.transaction() as db:
+            db.execute("SELECT 1")
+        return ctx.attempt
+
+    job = pay.enqueue()
+    house.start()
+    assert job.result(60) == 2
+    assert costs(house, job.id) == (0, 0)
+
+
+def test_a_careful_job_is_held_when_the_store_fails_inside_its_transaction(houses: Houses, proxy: Proxy) -> None:
+    house = houses(proxy.url)
+
+    @house.app.task(on_crash="hold")
+    def pay(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            proxy.cut()
+            db.execute("SELECT 1")
+
+    job = pay.enqueue()
+    house.start()
+    house.until_state(job.id, "held", 60)
+    assert costs(house, job.id) == (0, 0)
+
+
+def test_an_outage_is_not_recorded_as_a_step_that_failed(houses: Houses, proxy: Proxy, ledger: Ledger) -> None:
+    house = houses(proxy.url)
+    tries: list[int] = []
+
+    def charge(db: Any) -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            proxy.cut()
+        db.execute(PAID)
+        return "charged"
+
+    @house.app.workflow(retry=ONCE)
+    def order(flow: Flow) -> str:
+        return flow.transaction(charge)
+
+    job = order.enqueue()
+    house.start()
+    assert job.result(60) == "charged"
+    assert costs(house, job.id) == (0, 0)
+    assert ledger() == ["paid"]
+    [step] = house.store.steps(job.id)
+    assert (step.state, step.error) == ("recorded", None)
+
+
+def test_an_error_of_the_task_in_its_transaction_counts_as_before(houses: Houses, server: PostgresServer) -> None:
+    house = houses(server.url)
+
+    @house.app.task(retry=ONCE)
+    def pay(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            db.execute("SELECT 1 / 0")
+
+    job = pay.enqueue()
+    house.start()
+    with pytest.raises(JobDead, match="division by zero"):
+        job.result(60)
+
+
+def test_a_row_that_is_locked_at_the_commit_is_waited_for(
+    houses: Houses, server: PostgresServer, schema: str, ledger: Ledger
+) -> None:
+    """Its success must not be reported without what it wrote."""
+    house = houses(server.url)
+    returned = threading.Event()
+
+    with psycopg.connect(server.url) as psql:
+
+        @house.app.task(retry=ONCE)
+        def pay(ctx: Context) -> int:
+            with ctx.transaction() as db:
+                db.execute(PAID)
+            psql.execute(f"SELECT FROM {schema}.job WHERE id = %s FOR UPDATE", (ctx.job.id,))
+            returned.set()
+            return ctx.attempt
+
+        job = pay.enqueue()
+        house.start()
+        assert returned.wait(60)
+        pause(0.2)  # the settlement must have the time to meet the lock
+        assert (house.row(job.id).state, ledger()) == ("running", [])
+        psql.rollback()
+        assert job.result(60) == 1
+    assert ledger() == ["paid"]
+
+
+def test_a_job_whose_row_stays_locked_at_the_commit_runs_again(
+    houses: Houses, server: PostgresServer, schema: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.context.TRANSACTION_MAX_S", 0.3)
+    house = houses(server.url)
+    with psycopg.connect(server.url) as psql:
+
+        @house.app.task(retry=ONCE)
+        def pay(ctx: Context) -> int:
+            with ctx.transaction() as db:
+                db.execute(PAID)
+            if ctx.attempt == 1:
+                psql.execute(f"SELECT FROM {schema}.job WHERE id = %s FOR UPDATE", (ctx.job.id,))
+            return ctx.attempt
+
+        job = pay.enqueue()
+        runner = house.start()
+        until(lambda: runner._settler._locked, "the settler waits with the release")
+        psql.rollback()
+        assert job.result(60) == 2
+    assert costs(house, job.id) == (0, 0)
+    assert ledger() == ["paid"]

@@ -271,7 +271,7 @@ def test_a_commit_that_fails_gives_no_secret_away(kind: type[Exception]) -> None
 
     app = App("memory://")
     attempt = Attempt(a_job(), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
-    attempt.transaction = SimpleNamespace(settle=settle, rollback=lambda: None)  # type: ignore[assignment]
+    attempt.transaction = SimpleNamespace(settle=settle, rollback=lambda: None, outage=None)  # type: ignore[assignment]
     outcome = Settler(app.store, app.clock, lambda _: None, app.hooks).commit(attempt, Succeeded("1"))
     assert isinstance(outcome, Failed)
     assert outcome.error.removeprefix("OSError: ") == "no answer from postgresql://me:***@db/shop␀"

@@ -519,3 +519,20 @@ def reap(house: House, job_id: str) -> Answer:
     verdict = judge(Lost("expired", "by the test"), row, time.time(), chance=0.0)
     answer: Answer = house.store.settle([settlement(row, verdict)])[0]
     return answer
+
+
+def test_a_full_disk_inside_the_transaction_costs_no_budget(file_house: House, effects: sqlite3.Connection) -> None:
+    @file_house.app.task(retry=ONCE)
+    def pay(ctx: Context) -> int:
+        with ctx.transaction() as db:
+            if ctx.attempt == 1:
+                db.execute("PRAGMA max_page_count = 1")  # as many as there are: it never gets smaller
+                db.execute("INSERT INTO effect VALUES (?, 1)", ("x" * 1_000_000,))
+            write(ctx, db)
+        return ctx.attempt
+
+    job = pay.enqueue()
+    file_house.start()
+    assert job.result(60) == 2
+    assert (file_house.row(job.id).failures, file_house.row(job.id).crashes) == (0, 0)
+    assert len(seen(effects)) == 1

@@ -84,11 +84,13 @@ class Released(msgspec.Struct, frozen=True):
     """The worker gave the attempt back. `started`: the handler had begun, and has stopped.
 
     `budget_spent`: it took longer than the budget of its tick, so the others of its queue come first now.
+    `delay_s`: the job comes back so much later, because what kept it from ending may last.
     """
 
     started: bool
     cause: str
     budget_spent: bool = False
+    delay_s: float = 0.0
 
 
 class HeldBack(msgspec.Struct, frozen=True):
@@ -338,7 +340,8 @@ def _release(outcome: Released, job: Job, now: float) -> Verdict:
     others come first: a job that is longer than its workers live must not stand before them for ever."""
     releases = job.releases + outcome.started
     behind = outcome.budget_spent or (outcome.started and releases % 2 == 0)
-    return _verdict(Move.RELEASE, outcome, job, run_at=_place(job, now, behind=behind), releases=releases)
+    run_at = now + outcome.delay_s if outcome.delay_s else _place(job, now, behind=behind)
+    return _verdict(Move.RELEASE, outcome, job, run_at=run_at, releases=releases)
 
 
 def _place(job: Job, now: float, *, behind: bool = False) -> float | None:

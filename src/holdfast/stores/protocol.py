@@ -35,7 +35,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Verdict
-from holdfast.errors import DutyLost, SchemaMismatch
+from holdfast.errors import DutyLost, SchemaMismatch, StoreError
 
 DECLARED_EVERY_S = 30.0  # how often at most `declare(again=True)` writes
 
@@ -128,12 +128,18 @@ class Transaction(Protocol):
         """Return the driver's own connection, inside an open transaction."""
         ...
 
+    @property
+    def outage(self) -> StoreError | None:
+        """Return the store's own failure, if the last operation met one: nothing that the caller did is to blame."""
+        ...
+
     def settle(self, settlement: Settlement) -> Answer:
-        """Settle and commit; if the lease is not the current one, roll everything back."""
+        """Settle and commit; if the lease is not the current one, roll everything back. While somebody else has locked
+        a row that it needs, it waits, and at the end of its time raises `StoreUnavailable`."""
         ...
 
     def record(self, record: Record) -> Answer:
-        """Write the record and commit; if the lease is not the current one, roll everything back."""
+        """Write the record and commit; the rest is as in `settle`."""
         ...
 
     def rollback(self) -> None:

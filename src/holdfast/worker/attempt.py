@@ -78,6 +78,7 @@ class Attempt:
         "moved_at",
         "note",
         "opened",
+        "outage",
         "progress",
         "reported",
         "started_at",
@@ -106,6 +107,7 @@ class Attempt:
         self.heard = False  # the event loop has passed that on
         self.transaction: Transaction | None = None
         self.fatal: BaseException | None = None  # what would leave a workflow in every replay
+        self.outage: BaseException | None = None  # what the task met when the store failed inside ctx.transaction()
         self.opened: object = None  # what holds the transaction open: letting go of it would roll it back
         self.reported = True  # False while there is progress that no beat has carried yet
         self.known_started = job.started  # the store knows that the handler has begun, or is about to

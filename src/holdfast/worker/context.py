@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.clock import Clock
 from holdfast.core.records import Job
 from holdfast.core.text import clean
-from holdfast.errors import Cancelled, UsageError
+from holdfast.errors import Cancelled, StoreError, UsageError, is_outage
 from holdfast.stores.protocol import Store
 from holdfast.worker.attempt import Attempt
 
@@ -84,11 +84,16 @@ class Context:
             raise UsageError("ctx.transaction() was opened before in this attempt; do all writes in one")
         max_s = min(self._attempt.job.beat_s / 2, TRANSACTION_MAX_S)
         manager = self._store.transaction(self._attempt.lease, max_s)
-        transaction = manager.__enter__()
+        try:
+            transaction = manager.__enter__()
+        except StoreError as error:
+            self._attempt.outage = error if is_outage(error) else None
+            raise
         self._attempt.transaction, self._attempt.opened = transaction, manager
         try:
             yield transaction.connection
-        except BaseException:
+        except BaseException as error:
+            self._attempt.outage = error if transaction.outage is not None else None
             transaction.rollback()
             self._attempt.transaction = None
             raise

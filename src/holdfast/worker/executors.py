@@ -14,7 +14,7 @@ import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -44,6 +44,7 @@ from holdfast.worker.vital import Died, Vital
 log = logging.getLogger("holdfast.worker")
 
 ERROR_MAX = 8_000  # characters of an error's text
+OUTAGE_S = 1.0  # when a job comes back whose transaction met an outage: the store may be in trouble for longer
 TRACE_MAX = 32_000  # characters of a traceback in the journal
 FRAMES_MAX = 5  # of a traceback in the log: the innermost of its author's code
 
@@ -293,6 +294,8 @@ def conclude(attempt: Attempt, raised: Raised) -> Outcome:
     """Turn what left the handler into an outcome; never raises."""
     error = raised.error
     if attempt.transaction is not None:
+        if attempt.transaction.outage is not None:
+            attempt.outage = error
         attempt.transaction.rollback()
         attempt.transaction = None
     if isinstance(error, errors.Interrupted | asyncio.CancelledError) and attempt.interrupt is not None:
@@ -304,8 +307,25 @@ def conclude(attempt: Attempt, raised: Raised) -> Outcome:
     if isinstance(error, asyncio.CancelledError):
         return Failed("the task was cancelled from inside (asyncio.CancelledError)")
     said = raised.said or Failed(describe(error))
+    if attempt.outage is not None and any(each is attempt.outage for each in _behind(error)):
+        return outage(said.error)
     undo = isinstance(error, errors.Rollback) and attempt.task.is_workflow
     return msgspec.structs.replace(said, final=error is attempt.fatal, rollback=undo)
+
+
+def outage(text: str) -> Released:
+    """Give the attempt back: the store failed in the middle of its transaction, which is not the job's fault."""
+    cause = f"the store failed inside ctx.transaction(): {text}"
+    return Released(True, cause, delay_s=OUTAGE_S)
+
+
+def _behind(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the exception and those that it came from."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def interrupted(attempt: Attempt, why: errors.Interrupted, given_up: str = "") -> Outcome:

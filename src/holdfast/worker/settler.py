@@ -22,13 +22,13 @@ from holdfast.core.settlement import settlement as addressed
 from holdfast.core.text import clean, escaped
 from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Outcome, Stalled, Succeeded, TimedOut, Verdict, judge
-from holdfast.errors import HoldfastError, StoreTimeout, is_passing
+from holdfast.errors import HoldfastError, StoreTimeout, StoreUnavailable, is_outage, is_passing
 from holdfast.hooks import Hooks
 from holdfast.identity import chance
 from holdfast.stores.protocol import Answer, Store
 from holdfast.trouble import Trouble
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.executors import ERROR_MAX, describe
+from holdfast.worker.executors import ERROR_MAX, describe, outage
 from holdfast.worker.locked import LockedRows
 from holdfast.worker.vital import Died, Vital
 
@@ -108,6 +108,8 @@ class Settler:
         except Exception as error:
             # Nothing was committed, or the answer to the commit was lost: then the report is answered with ALREADY.
             why = clean(str(error), ERROR_MAX) if isinstance(error, HoldfastError) else describe(error)
+            if transaction.outage is not None or (isinstance(error, StoreUnavailable) and is_outage(error)):
+                return outage(why)
             return Failed(why, finished=True)
         finally:
             transaction.rollback()

@@ -19,7 +19,7 @@ from holdfast.core.payload import decode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Inbox, NewJob, Record, Signal, Step, StepKind
 from holdfast.core.shape import Shape
-from holdfast.errors import Diverged, KeyTaken, NotFound, Parking, PayloadError, Rewinding, StoreError
+from holdfast.errors import Diverged, KeyTaken, NotFound, Parking, PayloadError, Rewinding, StoreError, is_outage
 from holdfast.identity import chance
 from holdfast.points import point
 from holdfast.stores.protocol import Answer, Store
@@ -148,7 +148,12 @@ class Run(Ledger):
 
         def commit() -> tuple[Any, str, Answer, Record]:
             with self.store.transaction(self.attempt.lease, max_s) as open_one:
-                value = fn(open_one.connection, *args, **kwargs)
+                try:
+                    value = fn(open_one.connection, *args, **kwargs)
+                except Exception as error:
+                    if open_one.outage is not None:
+                        raise open_one.outage from error
+                    raise
                 text = self._encode(call, value)
                 step = replace(base, state="recorded", result=text, ended_at=self._wall())
                 record = self._written([*caught, step])
@@ -156,7 +161,8 @@ class Run(Ledger):
 
         try:
             value, text, answer, record = yield Do((call.path, call.name), commit)
-        except StoreError:
+        except StoreError as error:
+            self.attempt.outage = error if is_outage(error) else None
             raise
         except Exception as error:
             yield from self._failed(call, base, error, at_once=False)

@@ -519,6 +519,15 @@ def _is_cut(error: psycopg.OperationalError) -> bool:
 _GOING = ("57P01", "57P02", "57P03", "57P05", "25P03")  # shut down, crashed, starting, idle sessions ended
 
 
+def is_outage(error: psycopg.Error) -> bool:
+    """Say whether the server could not be reached, or cannot do anybody's work: out of room, out of connections,
+    read-only. A session that was ended for its own idleness is not among them."""
+    if not isinstance(error, psycopg.OperationalError | errors.ReadOnlySqlTransaction) or error.sqlstate == "25P03":
+        return False
+    no_room = (error.sqlstate or "")[:2] in ("53", "58")
+    return no_room or isinstance(error, NoAnswer | PoolTimeout | errors.ReadOnlySqlTransaction) or _is_cut(error)
+
+
 class _Quiet(logging.Filter):
     """The pool says every failed try to connect. Whoever wanted the connection says it too, once, and what follows."""
 

@@ -24,18 +24,19 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGconn
 
-from holdfast.clock import SystemClock
+from holdfast.clock import SystemClock, pause
 from holdfast.core.records import Lease, Record
 from holdfast.core.settlement import Settlement
-from holdfast.errors import LeaseLost, TransactionExpired, UsageError
+from holdfast.errors import LeaseLost, StoreError, StoreUnavailable, TransactionExpired, UsageError
 from holdfast.forks import refuse_if_forked
 from holdfast.shield import shielded
 from holdfast.stores.postgres import batch
-from holdfast.stores.postgres.connection import Connections, Session
+from holdfast.stores.postgres.connection import Connections, NoAnswer, Session, is_outage
 from holdfast.stores.postgres.joining import Guest
 from holdfast.stores.postgres.workflows import write_records
 from holdfast.stores.protocol import Answer
 
+_UNLOCKED_S = 0.02  # the pause between two looks at a row that is locked
 _STOP_S = 2.0  # how long a statement that was told to stop is waited for
 _RESET_S = 5.0  # a kept session that does not answer for so long is given up
 _LOCK_MS = "1000"  # how long the settlement waits for a job's row that somebody else has locked
@@ -56,6 +57,8 @@ class PostgresTransaction:
         self._sessions = sessions
         self._db = db = sessions.db
         self._wall = wall
+        self._clock = SystemClock()
+        self._max_s = max_s
         self._job_id = lease.job_id
         self._mark = f"{lease.job_id} {lease.fence} {lease.claim_id}"
         self._ending = threading.Lock()
@@ -84,6 +87,11 @@ class PostgresTransaction:
                     raise db.explain(error) from error
                 raise
 
+    @property
+    def outage(self) -> StoreError | None:
+        trouble = self.connection.trouble
+        return self._db.explain(trouble) if trouble is not None and is_outage(trouble) else None
+
     def settle(self, settlement: Settlement) -> Answer:
         return self._end(lambda db: batch.settle(self._db, db, [settlement], self._wall())[0])
 
@@ -97,7 +105,7 @@ class PostgresTransaction:
                 self.connection.take_back()
                 db = Guest(self.connection)
                 self._check_mark(db)
-                answer = write(db)
+                answer = self._when_unlocked(lambda: write(db))
                 if answer is Answer.ACCEPTED:
                     psycopg.Connection.commit(self.connection)
                     self._give_back()
@@ -106,6 +114,16 @@ class PostgresTransaction:
                 raise self._db.explain(error) from error
             finally:
                 self.rollback()  # after the commit there is nothing to roll back
+        return answer
+
+    def _when_unlocked(self, write: Callable[[], Answer]) -> Answer:
+        """Write, again and again while another session has locked a row that is needed: a beat has for a moment. To
+        report success without the writes of the task would be worse than to run it again."""
+        give_up_at = self._clock.lease() + self._max_s
+        while (answer := write()) is Answer.LOCKED:
+            if self._clock.lease() > give_up_at:
+                raise StoreUnavailable(f"{self._db.options.shown}: another session has locked the row of the job")
+            pause(_UNLOCKED_S)
         return answer
 
     def rollback(self) -> None:
@@ -193,6 +211,7 @@ class FencedConnection(Session):
     """A connection lent to the user's code for one transaction."""
 
     answer_s = _RESET_S
+    trouble: psycopg.Error | None = None  # how the last operation failed
     _pid = 0
     _over: tuple[type[Exception], str] | None = None
     _lent = False
@@ -240,7 +259,8 @@ class FencedConnection(Session):
             with suppress(psycopg.Error):
                 self.cancel_safe(timeout=_STOP_S)
             ours = self.lock.acquire(timeout=_STOP_S)
-        if not ours:  # the server does not answer
+        if not ours:
+            self.trouble = NoAnswer("the server does not answer")
             with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as line:
                 line.shutdown(socket.SHUT_RDWR)
             ours = self.lock.acquire(timeout=_STOP_S)
@@ -262,9 +282,11 @@ class FencedConnection(Session):
         self.check()
         try:
             answer = super().wait(*arguments, **options)
-        except psycopg.Error:
+        except psycopg.Error as error:
             self.check()
+            self.trouble = error
             raise
+        self.trouble = None
         if self._lent and self.pgconn.transaction_status == TransactionStatus.IDLE:
             self._over = UsageError, _BY_HAND
             self.check()

@@ -413,6 +413,11 @@ def _commits_by_itself(connection: sqlite3.Connection) -> bool:
     return connection.isolation_level is None or getattr(connection, "autocommit", None) is True
 
 
+def is_outage(error: sqlite3.Error) -> bool:
+    """Say whether the file cannot be written just now, whoever tries."""
+    return _code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
+
+
 def _code(error: sqlite3.Error) -> int | None:
     """Return the primary result code of SQLite, without the extension."""
     code = getattr(error, "sqlite_errorcode", None)

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from holdfast.clock import Clock
 from holdfast.core.records import Lease, Record
 from holdfast.core.settlement import Settlement
-from holdfast.errors import LeaseLost, TransactionExpired
+from holdfast.errors import LeaseLost, StoreError, TransactionExpired
 from holdfast.forks import refuse_if_forked
 from holdfast.shield import shielded
 from holdfast.stores.protocol import Answer
 from holdfast.stores.sqlite import batch
-from holdfast.stores.sqlite.connection import Connections, Pen
+from holdfast.stores.sqlite.connection import Connections, Pen, is_outage
 from holdfast.stores.sqlite.workflows import write_records
 
 
@@ -52,6 +52,11 @@ class SqliteTransaction:
             except BaseException:
                 self.rollback()
                 raise
+
+    @property
+    def outage(self) -> StoreError | None:
+        trouble = self.connection.trouble
+        return self._db.explain(trouble) if trouble is not None and is_outage(trouble) else None
 
     def settle(self, settlement: Settlement) -> Answer:
         return self._end(lambda db: batch.settle(db, [settlement], self._clock.wall())[0])
@@ -104,6 +109,7 @@ class FencedConnection(Pen):
         self._whose = threading.Lock()  # guards the two below: the task's end and the timer race for them
         self._expired: str | None = None
         self._lent = False
+        self.trouble: sqlite3.Error | None = None  # how the last operation failed
         self._pid = os.getpid()
 
     @property
@@ -156,10 +162,12 @@ class FencedConnection(Pen):
         self._check()
         with self._use:
             self._check()
+            self.trouble = None
             try:
                 yield
-            except sqlite3.Error:
+            except sqlite3.Error as error:
                 self._check()  # it was stopped because the time is over
+                self.trouble = error
                 raise
             finally:
                 if self._lent and not self.in_transaction:
