@@ -942,6 +942,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/crash/test_upgrade.py",),
     ),
     (
+        "a WAL that was deleted is used on",
+        "stores/sqlite/connection.py",
+        "if self._lost_its_wal():\n            self._leave_wal()",
+        "if False:\n            self._leave_wal()",
+        ("tests/stores/test_wal.py",),
+    ),
+    (
+        "what is in a deleted WAL is not saved",
+        "stores/sqlite/connection.py",
+        'saved = anchor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0',
+        "saved = True",
+        ("tests/stores/test_wal.py",),
+    ),
+    (
         "a page of a migration is done twice",
         "stores/sqlite/store.py",
         "progress = after",

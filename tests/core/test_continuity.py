@@ -39,6 +39,7 @@ def test_a_store_that_went_on_is_what_it_was() -> None:
         ({"incarnation": 2}, ("rewound", "incarnation")),
         ({"removals": 6}, ("rewound", "removals")),
         ({"runs_again": True}, ("rewound", "settled job")),
+        ({"wals_lost": 1}, ("rewound", "wal")),
         ({"known_is_there": False}, ("emptied", "known job")),
     ],
 )

@@ -50,7 +50,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def add_task(house: House) -> Any:
-    @house.app.task(name="t", lease_s=3 * BEAT_S)
+    @house.app.task(name="t", lease_s=30, beat_s=BEAT_S)
     def task() -> None: ...
 
     return task
@@ -97,7 +97,7 @@ def test_a_file_that_was_restored_from_a_backup_is_noticed_and_not_worked_on_unt
 def test_a_job_that_runs_while_the_doubt_arises_is_settled(house: House, file: Path, tmp_path: Path) -> None:
     go, begun = threading.Event(), threading.Event()
 
-    @house.app.task(name="slow", lease_s=3 * BEAT_S)
+    @house.app.task(name="slow", lease_s=30, beat_s=BEAT_S)
     def slow() -> str:
         begun.set()
         assert go.wait(30)

@@ -169,7 +169,7 @@ def lease_token(lease: Lease | None) -> dict[str, Any]:
 
 def standing_from(row: Iterable[Any]) -> Standing:
     """Read what a store says about itself, in the order of the record's fields."""
-    return msgspec.convert(dict(zip(Standing.__struct_fields__, row, strict=True)), Standing, strict=False)
+    return msgspec.convert(dict(zip(Standing.__struct_fields__, row, strict=False)), Standing, strict=False)
 
 
 def pulse(beat: Pulse) -> list[Any]:

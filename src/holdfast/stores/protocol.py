@@ -102,7 +102,7 @@ def in_words(doubt: Doubt) -> str:
         case "truncate":
             what = f"the table {doubt.seen} was truncated by {doubt.found}"
         case "wal":
-            what = f"{doubt.seen} was deleted or replaced: what was committed into it is lost"
+            what = "its -wal file was deleted or replaced while in use"
         case name:
             what = f"its count of {name} has fallen from {doubt.seen} to {doubt.found}"
     return f"the store was {doubt.kind}: {what}"
@@ -466,7 +466,7 @@ class Store(Protocol):
         ...
 
     def missing(self) -> list[str]:
-        """Return the names of tables that should be there and are not."""
+        """Return the names of tables that should be there and are not; none where there is no store."""
         ...
 
     def check(self) -> list[str]:

@@ -423,9 +423,9 @@ class PostgresStore(Schedules, Workflows):
         return found
 
     def missing(self) -> list[str]:
-        return codec.names_from(
-            self._db.one("missing", {"schema": self._db.options.schema, "tables": list(_TABLES)})[0]
-        )
+        values = {"schema": self._db.options.schema, "tables": list(_TABLES)}
+        gone = codec.names_from(self._db.one("missing", values)[0])
+        return gone if len(gone) < len(_TABLES) else []
 
     def check(self) -> list[str]:
         if gone := self.missing():

@@ -6,12 +6,13 @@ they go to SQLite's, because SQLite lets waiters sleep and does not keep a queue
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -35,6 +36,8 @@ from holdfast.stores.joining import driver_connection
 from holdfast.stores.sqlite import locks, protected
 from holdfast.stores.sqlite.checkpoint import Turn, has_the_defect
 from holdfast.stores.sqlite.writers import Writers
+
+log = logging.getLogger("holdfast.stores")
 
 OLDEST_SQLITE = (3, 38, 0)  # STRICT tables, UPDATE … FROM, the ->> operator
 C = TypeVar("C", bound=sqlite3.Connection)
@@ -98,6 +101,10 @@ class Connections:
         self._inside: sqlite3.Connection | None = None  # whose write transaction is open
         self._watching = threading.Lock()
         self._watch: sqlite3.Connection | None = None
+        self._anchor: sqlite3.Connection | None = None  # as long as it is open, SQLite keeps the WAL that is there
+        self._wal: tuple[int, int] | None = None  # the file that this was when the anchor was opened
+        self._borrowed: dict[int, int] = {}  # how many WALs were lost before a connection was lent
+        self.wals_lost = 0  # that others have deleted or replaced while we used them
         self._closed = False
         self._refusal: str | None = None
         self._patience = f"PRAGMA busy_timeout={int(options.busy_s * 1000)}"
@@ -193,6 +200,9 @@ class Connections:
                 breathe()
                 pause(nap_s)
                 nap_s = min(nap_s * 1.5, 0.01)
+            if self._lost_its_wal():  # while we waited: what is written now would be lost, or destroy the new one
+                self.undo(db)
+                raise StoreUnavailable(f"{self._wal_path} was deleted or replaced while in use")
             self._inside = db
             return db
         except BaseException as error:
@@ -257,8 +267,8 @@ class Connections:
             spare = [connection for stock in self._spare.values() for connection in stock]
             self._spare = _no_spare()
         with self._watching:
-            spare += [self._watch] if self._watch is not None else []
-            self._watch = None
+            spare += [each for each in (self._watch, self._anchor) if each is not None]
+            self._watch = self._anchor = None
         for connection in spare:
             connection.close()
         self._unprotect()
@@ -292,16 +302,24 @@ class Connections:
 
     def _borrow(self, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
         self._check_identity()
+        if self._lost_its_wal():
+            self._leave_wal()
         with self._lock:
             if self._closed:
                 raise StoreUnavailable(f"the store {self.options.path} is closed")
-            if self._spare[kind]:
-                return self._spare[kind].pop()
-        return self.open(kind)
+            connection = self._spare[kind].pop() if self._spare[kind] else None
+        if connection is None:
+            connection = self.open(kind)
+        if self._anchor is None and kind is Pen:
+            self._hold_wal()
+        self._borrowed[id(connection)] = self.wals_lost
+        return connection
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         with self._lock:
             stock = self._spare.get(type(connection))
+            if self._borrowed.pop(id(connection), self.wals_lost) != self.wals_lost:
+                stock = None  # it has the WAL that was deleted
             if stock is not None and not self._closed and len(stock) < _SPARE and _is_clean(connection):
                 stock.append(connection)
                 return
@@ -346,6 +364,60 @@ class Connections:
         if (found.st_dev, found.st_ino) != self._identity:
             raise StoreLost(f"{self.options.path} was replaced while in use; start again to use the new file")
 
+    # -------------------------------------------------------------------------------------- the WAL
+
+    @property
+    def _wal_path(self) -> Path:
+        return self.options.path.with_name(self.options.path.name + "-wal")
+
+    def _wal_now(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._wal_path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _hold_wal(self) -> None:
+        """Remember which file the WAL is, and keep a connection open: then only others can take it away."""
+        anchor: sqlite3.Connection = self.open()
+        try:
+            mode = anchor.execute("PRAGMA journal_mode").fetchone()[0]
+            anchor.execute("PRAGMA schema_version").fetchone()  # now it has opened the WAL
+        except sqlite3.Error as error:
+            anchor.close()
+            raise self.explain(error) from error
+        with self._lock:
+            if mode == "wal" and self._anchor is None and not self._closed and (wal := self._wal_now()) is not None:
+                self._anchor, self._wal = anchor, wal
+                return
+        anchor.close()
+
+    def _lost_its_wal(self) -> bool:
+        return self._anchor is not None and self._wal_now() != self._wal
+
+    def _leave_wal(self) -> None:
+        """Somebody has deleted the WAL under us. What is committed in it is only in the file that we have open and
+        nobody else finds: save it into the database, then use whatever WAL is there."""
+        with self._lock:
+            anchor, self._anchor = self._anchor, None
+            if anchor is None:
+                return  # another thread was first
+            left = [anchor, *(connection for stock in self._spare.values() for connection in stock)]
+            self._spare = _no_spare()
+            self.wals_lost += 1
+        saved = False
+        if self._wal_now() is None:  # else somebody writes into a new one already
+            with suppress(sqlite3.Error):
+                saved = anchor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+        if self._watching.acquire(blocking=False):
+            left += [self._watch] if self._watch is not None else []
+            self._watch = None
+            self._watching.release()
+        for connection in left:
+            connection.close()
+        what = "all that was committed into it was saved" if saved else "what was committed into it may be lost"
+        log.error("%s was deleted or replaced while in use; %s", self._wal_path, what)
+
     def _before_fork(self) -> None:
         """Let another thread's write end first: what SQLite remembers of its lock would stay with the child."""
         self._writers.take(("fork", threading.get_ident()), 1.0)
@@ -354,8 +426,8 @@ class Connections:
         self._writers.give(("fork", threading.get_ident()))
 
     def _after_fork(self) -> None:
-        _inherited.append((self._spare, self._watch))
-        self._spare, self._watch = _no_spare(), None
+        _inherited.append((self._spare, self._watch, self._anchor))
+        self._spare, self._watch, self._anchor = _no_spare(), None, None
         self._lock, self._writers, self._watching = threading.Lock(), Writers(), threading.Lock()
         self._inside = None
         if self._turn is not None:

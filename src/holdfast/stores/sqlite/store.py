@@ -350,7 +350,8 @@ class SqliteStore(Schedules, Workflows):
     def standing(self, worker_id: str, known: str | None, settled: Lease | None) -> Standing:
         values = {"worker": worker_id, "known": known, **codec.lease_token(settled)}
         with self._db.reading() as db:
-            return codec.standing_from(db.execute(Q["standing"], values).fetchone())
+            said = codec.standing_from(db.execute(Q["standing"], values).fetchone())
+        return msgspec.structs.replace(said, wals_lost=self._db.wals_lost)
 
     def doubt(self, doubt: Doubt) -> None:
         with self._db.writing() as db:
@@ -380,7 +381,8 @@ class SqliteStore(Schedules, Workflows):
     def missing(self) -> list[str]:
         with self._db.reading() as db:
             there = codec.names_from(db.execute(Q["missing"]).fetchone()[0])
-        return [name for name in _TABLES if name not in there]
+        gone = [name for name in _TABLES if name not in there]
+        return gone if len(gone) < len(_TABLES) else []
 
     def check(self) -> list[str]:
         if gone := self.missing():
