@@ -1939,8 +1939,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "schedules: an old term may fire in memory",
         "stores/memory/store.py",
-        "            self._check_duty(under)\n            schedule =",
-        "            schedule =",
+        "            self._check_duty(under)\n            return [self._fire(each)",
+        "            return [self._fire(each)",
         FIRE,
     ),
     (
@@ -1953,8 +1953,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "schedules: an instant is stored although it was fired",
         "stores/sqlite/schedules.py",
-        '{"key": key, "instant": instant}).rowcount == 0',
-        '{"key": key, "instant": instant}).rowcount < 0',
+        '"instant": firing.instant}).rowcount == 0',
+        '"instant": firing.instant}).rowcount < 0',
         FIRE,
     ),
     (
@@ -1967,15 +1967,15 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "schedules: the mark stays on PostgreSQL",
         "stores/postgres/queries.sql",
-        "        mark = %(instant)s::float8,\n        fired_at = %(instant)s::float8,\n",
-        "        fired_at = mark,\n",
+        "        mark = there.instant,\n        fired_at = there.instant,\n",
+        "        fired_at = schedule.mark,\n",
         FIRE,
     ),
     (
         "schedules: PostgreSQL stores what was fired before",
         "stores/postgres/queries.sql",
-        "FROM clock, fired, (SELECT %(job)s",
-        "FROM clock, (SELECT %(job)s",
+        "    FROM clock, fired\n    ORDER BY place",
+        "    FROM clock, free\n    ORDER BY place",
         FIRE,
     ),
     (
@@ -2007,10 +2007,45 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         FIRE,
     ),
     (
+        "schedules: a key that an open transaction holds is waited for",
+        "stores/postgres/queries.sql",
+        "        set_config('lock_timeout', %(lock_ms)s, true) AS lock_timeout\n),\nduty AS",
+        "        %(lock_ms)s::text AS lock_timeout\n),\nduty AS",
+        ("tests/stores/test_postgres_schedules.py",),
+    ),
+    (
+        "schedules: a locked schedule is waited for",
+        "stores/postgres/queries.sql",
+        "    FOR NO KEY UPDATE OF schedule SKIP LOCKED",
+        "    FOR NO KEY UPDATE OF schedule",
+        ("tests/stores/test_postgres_schedules.py",),
+    ),
+    (
+        "schedules: two jobs of one key in a batch are both said to be stored",
+        "stores/postgres/schedules.py",
+        "if not names.isdisjoint(own):",
+        "if False:",
+        FIRE,
+    ),
+    (
+        "schedules: a batch with a locked schedule is left to the next look",
+        "scheduler.py",
+        "        if len(firings) > 1:\n            return fired + ",
+        "        if False:\n            return fired + ",
+        ("tests/test_scheduler.py",),
+    ),
+    (
+        "schedules: a locked schedule holds up a batch again",
+        "scheduler.py",
+        "self._locked.update(each.schedule for each in locked)",
+        "pass",
+        ("tests/test_scheduler.py",),
+    ),
+    (
         "schedules: every scheduler fires",
         "scheduler.py",
-        "        if duty is not None:\n            fired =",
-        "        if True:\n            fired =",
+        "        if duty is None:\n            return 0\n",
+        "",
         SCHEDULER,
     ),
     (
@@ -2059,7 +2094,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "schedules: one that cannot be understood stops the others",
         "scheduler.py",
-        "            self._complain(schedule, error)  # the others must not suffer\n            return False",
+        "            self._complain(schedule.key, error)  # the others must not suffer\n            return None",
         "            raise",
         SCHEDULER,
     ),

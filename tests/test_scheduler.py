@@ -13,8 +13,8 @@ from holdfast.core.machine import State
 from holdfast.core.records import Duty, Filter, Job, Schedule
 from holdfast.errors import DutyLost, PayloadError, UsageError
 from holdfast.identity import fired_job_id
-from holdfast.scheduler import DECLARE_S, DECLARED_S, DUTY, LOOK_S, TTL_S, Scheduler
-from holdfast.stores.protocol import Store
+from holdfast.scheduler import DECLARE_S, DECLARED_S, DUTY, LOCKED_S, LOOK_S, TTL_S, Scheduler
+from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import AFTER, BEFORE, FaultyStore, scripted
 from tests.factory import picture
@@ -252,6 +252,50 @@ def test_a_job_that_still_has_the_key_is_not_overtaken(store: Store, clock: Fake
     assert (schedule.mark, schedule.job_id) == (NOON + 180, jobs(store)[0].id)
 
 
+class Guarded:
+    """A store in which somebody else holds locks that some schedules need: a batch with one of them fires nothing."""
+
+    def __init__(self, store: Store, *locked: str) -> None:
+        self.store = store
+        self.locked = set(locked)
+        self.batches: list[list[str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def fire(self, firings: Any, under: Duty) -> Any:
+        keys = [each.schedule for each in firings]
+        self.batches.append(keys)
+        return self.store.fire(firings, under) if self.locked.isdisjoint(keys) else [Answer.LOCKED] * len(keys)
+
+
+def test_one_locked_schedule_waits_for_the_next_look_and_the_others_are_fired(store: Store, clock: FakeClock) -> None:
+    app = an_app(store, clock, **dict.fromkeys("abc", "* * * * *"))
+    scheduler = Scheduler(app, name="x")
+    scheduler.look()
+    guarded = app._store = Guarded(store, "b")  # type: ignore[assignment]
+    clock.advance(60)
+    assert scheduler.look() == (2, LOCKED_S)
+    assert guarded.batches == [["a", "b", "c"], ["a"], ["b"], ["c"]]
+    clock.advance(60)
+    assert scheduler.look() == (2, LOCKED_S)
+    assert guarded.batches[4:] == [["a", "c"], ["b"]], "what was locked before holds up no batch"
+    guarded.locked.clear()
+    assert scheduler.look() == (1, 60.0)
+    assert [schedule.mark for schedule in store.schedules()] == [NOON + 120] * 3
+
+
+def test_many_that_are_due_at_once_are_fired_in_batches(store: Store, clock: FakeClock) -> None:
+    app = an_app(store, clock, **{f"s{number:03}": "* * * * *" for number in range(250)})
+    scheduler = Scheduler(app, name="x")
+    scheduler.look()
+    guarded = app._store = Guarded(store)  # type: ignore[assignment]
+    clock.advance(60)
+    assert scheduler.look()[0] == 250
+    assert [len(batch) for batch in guarded.batches] == [100, 100, 50]
+    assert len({job.id for job in jobs(store)}) == 250
+
+
 # --- Declared, paused, unreadable ------------------------------------------------------------------------
 
 
@@ -367,13 +411,13 @@ def test_the_thread_outlives_a_store_that_fails_and_a_duty_that_is_lost(
         def __getattr__(self, name: str) -> Any:
             return getattr(store, name)
 
-        def fire(self, key: str, instant: float, job: Any, under: Duty) -> Any:
+        def fire(self, firings: Any, under: Duty) -> Any:
             self.turns += 1
             if self.turns == 1:
                 raise DutyLost("the duty 'scheduler' of term 1 has passed to somebody else")
             if self.turns == 2:
                 raise ZeroDivisionError
-            return store.fire(key, instant, job, under)
+            return store.fire(firings, under)
 
     lost: list[str] = []
     app.on("duty_lost", lambda event: lost.append(event["reason"]))

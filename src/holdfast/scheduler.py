@@ -4,6 +4,9 @@ Every worker whose app declares schedules has one; one of the fleet holds the du
 store, since a schedule's row has all that its jobs need. The others sleep until the same instants, so that whoever
 finds the duty free takes it in time. An instant is fired in one transaction: the duty's term is the current one, the
 schedule's mark rises to the instant, the job is stored under an id made of key and instant.
+
+Instants that come together are fired in batches. A batch that meets a lock of somebody else is fired one by one, and
+only the schedule that needs the lock waits for the next look.
 """
 
 from __future__ import annotations
@@ -14,12 +17,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec.structs import replace
 
-from holdfast.core.records import Duty, Schedule
+from holdfast.core.records import Firing, Schedule
 from holdfast.core.schedule import Missed, checked, due, next_instant
 from holdfast.duties import Post
 from holdfast.errors import DutyLost, HoldfastError, StoreError, UsageError, is_passing
 from holdfast.identity import chance, fired_job_id, new_id
-from holdfast.stores.protocol import Store
+from holdfast.stores.protocol import Added, Answer, Fired, Store
 from holdfast.tasks import Draft, Sender, check_name
 from holdfast.trouble import Trouble
 
@@ -33,6 +36,8 @@ TTL_S = 10.0  # of the duty
 LOOK_S = TTL_S / 3  # how long to sleep at most
 DECLARE_S = 60.0  # how often a program says what it declares
 DECLARED_S = 3 * DECLARE_S  # what nobody has declared for so long is not fired
+BATCH = 100  # instants that are fired by one call
+LOCKED_S = 0.5  # how soon to look again when a schedule could not be fired because of somebody else's lock
 LEAVE_S = 5.0  # how long the end waits for the store
 SOON_S = 0.001  # clocks differ by a hair; better so much late than a look too many
 
@@ -63,6 +68,7 @@ class Scheduler:
         self._post: Post | None = None
         self._declared_at: float | None = None  # on the lease clock
         self._said: set[tuple[str, str]] = set()
+        self._locked: set[str] = set()  # the schedules that could not be fired because of somebody else's lock
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="holdfast-scheduler", daemon=True)
 
@@ -83,13 +89,13 @@ class Scheduler:
         """
         store = self._app.store
         self._declare(store)
-        duty = self._post_at(store).duty()
-        fired, now = 0, store.now().wall
+        self._post_at(store).duty()  # taken or renewed, whether or not something is due
+        now = store.now().wall
         wanted = [each for each in store.schedules() if is_declared(each, now) and not each.paused]
-        if duty is not None:
-            fired = sum(self._fire(store, each, now, duty) for each in wanted)
+        fired = self._fire_all(store, [firing for each in wanted if (firing := self._due(each, now)) is not None])
         coming = [instant for each in wanted if (instant := self._next(each, now)) is not None]
-        return fired, min((instant - now for instant in coming), default=LOOK_S)
+        left_s = min((instant - now for instant in coming), default=LOOK_S)
+        return fired, min(left_s, LOCKED_S) if self._locked else left_s
 
     def resign(self) -> None:
         """Give the duty back, if it is ours; never raises."""
@@ -107,37 +113,68 @@ class Scheduler:
             self._post = Post(store, self._clock, DUTY, self._holder, TTL_S, self._app.hooks)
         return self._post
 
-    def _fire(self, store: Store, schedule: Schedule, now: float, duty: Duty) -> bool:
+    def _due(self, schedule: Schedule, now: float) -> Firing | None:
         try:
             instant = due(schedule, now)
-            if instant is None:
-                return False
-            job = replace(schedule.job, id=fired_job_id(schedule.key, instant), run_at=instant)
-            added = store.fire(schedule.key, instant, job, duty)
-        except (UsageError, StoreError) as error:
+        except UsageError as error:
+            self._complain(schedule.key, error)  # the others must not suffer
+            return None
+        if instant is None:
+            return None
+        job = replace(schedule.job, id=fired_job_id(schedule.key, instant), run_at=instant)
+        return Firing(schedule.key, instant, job)
+
+    def _fire_all(self, store: Store, firings: list[Firing]) -> int:
+        """Fire in batches; last, and one by one, what was locked the last time."""
+        alone = [each for each in firings if each.schedule in self._locked]
+        together = [each for each in firings if each.schedule not in self._locked]
+        self._locked.clear()
+        fired = sum(self._fire(store, together[start : start + BATCH]) for start in range(0, len(together), BATCH))
+        return fired + sum(self._fire(store, [each]) for each in alone)
+
+    def _fire(self, store: Store, firings: list[Firing]) -> int:
+        duty = self._post_at(store).duty()
+        if duty is None:
+            return 0
+        try:
+            answers = store.fire(firings, duty)
+        except StoreError as error:
             if is_passing(error):
                 raise
-            self._complain(schedule, error)  # the others must not suffer
-            return False
-        if added is not None and added.existed:
-            log.info("fired %r: its job %s is there already", schedule.key, added.id)
-        elif added is not None:
-            log.info("fired %r: job %s", schedule.key, added.id)
+            if len(firings) > 1:
+                return sum(self._fire(store, [each]) for each in firings)
+            self._complain(firings[0].schedule, error)
+            return 0
+        fired = sum(self._tell(each, answer) for each, answer in zip(firings, answers, strict=True))
+        if fired:
             store.wake()
-        return added is not None
+        locked = [each for each, answer in zip(firings, answers, strict=True) if answer is Answer.LOCKED]
+        if len(firings) > 1:
+            return fired + sum(self._fire(store, [each]) for each in locked)
+        self._locked.update(each.schedule for each in locked)
+        return fired
+
+    def _tell(self, firing: Firing, answer: Fired) -> bool:
+        if not isinstance(answer, Added):
+            return False
+        if answer.existed:
+            log.info("fired %r: its job %s is there already", firing.schedule, answer.id)
+        else:
+            log.info("fired %r: job %s", firing.schedule, answer.id)
+        return True
 
     def _next(self, schedule: Schedule, now: float) -> float | None:
         try:
             return next_instant(schedule.spec, schedule.tz, now)
         except UsageError as error:
-            self._complain(schedule, error)
+            self._complain(schedule.key, error)
             return None
 
-    def _complain(self, schedule: Schedule, error: Exception) -> None:
+    def _complain(self, key: str, error: Exception) -> None:
         """Say once what is wrong; another program may know a time zone that is not known here."""
-        if (schedule.key, str(error)) not in self._said:
-            self._said.add((schedule.key, str(error)))
-            log.error("the schedule %r cannot be fired here: %s", schedule.key, error)
+        if (key, str(error)) not in self._said:
+            self._said.add((key, str(error)))
+            log.error("the schedule %r cannot be fired here: %s", key, error)
 
     def _serve(self) -> None:
         trouble = Trouble(log, self._clock, "schedules wait until it is back")

@@ -17,7 +17,7 @@ from holdfast.alerts.teller import LOOK_S, TRIES, TTL_S, WAITING_MAX, Outbox, Te
 from holdfast.clock import SystemClock
 from holdfast.core import acts
 from holdfast.core.machine import State
-from holdfast.core.records import Schedule
+from holdfast.core.records import Firing, Schedule
 from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.errors import StoreUnavailable
@@ -114,7 +114,7 @@ def test_a_schedule_that_nobody_fires_is_told_until_somebody_does(store: Store, 
     assert look_all(clock, told, s=700) == [], "longer than a window, and still the same incident"
     duty = store.acquire("scheduler", "a", 30.0)
     assert duty is not None
-    assert store.fire("nightly", clock.wall(), make_job(run_at=clock.wall()), duty) is not None
+    assert store.fire([Firing("nightly", clock.wall(), make_job(run_at=clock.wall()))], duty) != [None]
     assert look_all(clock, told, s=20) == [("late_schedules", "over", "report")]
     assert others.look() == []
 

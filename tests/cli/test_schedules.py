@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.machine import State
-from holdfast.core.records import Filter, Schedule
+from holdfast.core.records import Filter, Firing, Schedule
 from holdfast.core.schedule import LATE_S
 from holdfast.scheduler import DECLARED_S
 from holdfast.stores.protocol import Store
@@ -37,7 +37,7 @@ def declare(store: Store, key: str = "nightly", **given: Any) -> Schedule:
 def fire(store: Store, instant: float) -> None:
     duty = store.acquire("scheduler", "a", 30.0)
     assert duty is not None
-    assert store.fire("nightly", instant, make_job(id="fired", run_at=instant), duty) is not None
+    assert store.fire([Firing("nightly", instant, make_job(id="fired", run_at=instant))], duty) != [None]
 
 
 def test_the_list_says_what_was_and_what_comes(run: Run, store: Store, nightly: Schedule, clock: FakeClock) -> None:

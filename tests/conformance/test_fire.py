@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.machine import State
-from holdfast.core.records import Duty, Schedule
+from holdfast.core.records import Duty, Firing, Schedule
 from holdfast.core.verdict import Succeeded
 from holdfast.errors import DutyLost
-from holdfast.stores.protocol import Added, Store
+from holdfast.stores.protocol import Added, Fired, Store
 from holdfast.testing import FakeClock
 from tests.factory import add, again, make_job, picture, row, settle
 
@@ -39,8 +39,9 @@ def the_duty(store: Store, holder: str = "a") -> Duty:
     return duty
 
 
-def fire(store: Store, instant: float, duty: Duty, schedule: str = "k", **job: Any) -> Added | None:
-    return store.fire(schedule, instant, make_job(run_at=instant, **job), duty)
+def fire(store: Store, instant: float, duty: Duty, schedule: str = "k", **job: Any) -> Fired:
+    [fired] = store.fire([Firing(schedule, instant, make_job(run_at=instant, **job))], duty)
+    return fired
 
 
 def everything(store: Store) -> Any:
@@ -123,6 +124,22 @@ def test_saying_it_again_writes_at_most_twice_a_minute(store: Store, clock: Fake
 
 
 # --- fire ------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_answered_in_order_and_each_instant_stands_for_itself(store: Store) -> None:
+    store.declare([a_schedule(key) for key in "abcd"])
+    store.pause_schedule("b", True)
+    instant = known(store, "a").mark + 10
+    keys = [("c", "K"), ("b", None), ("a", "K"), ("unknown", None), ("d", None), ("d", None)]
+    batch = [
+        Firing(schedule, instant, make_job(id=f"{schedule}-{number}", run_at=instant, key=key))
+        for number, (schedule, key) in enumerate(keys)
+    ]
+    answers = store.fire(batch, the_duty(store))
+    assert answers == [Added("c-0", False), None, Added("c-0", True), None, Added("d-4", False), None]
+    assert [known(store, key).job_id for key in "abcd"] == ["c-0", None, "c-0", "d-4"]
+    assert store.counts() == {"default": {State.READY: 2}}
+    assert store.fire([], the_duty(store)) == []
 
 
 def test_firing_stores_the_job_and_moves_the_mark(store: Store) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.core import acts
 from holdfast.core.continuity import Doubt
 from holdfast.core.machine import State
-from holdfast.core.records import Filter, Note, Pulse, Schedule
+from holdfast.core.records import Filter, Firing, Note, Pulse, Schedule
 from holdfast.core.verdict import Failed, Parked, Succeeded
 from holdfast.errors import HoldfastError, Refused, StoreUnavailable, UsageError
 from holdfast.stores.protocol import Added, Answer, Store
@@ -102,7 +102,7 @@ WRITES: dict[str, Callable[[Scene], Call]] = {
     "rouse": lambda scene: lambda store: store.rouse(),
     "fork": lambda scene: lambda store: store.fork(A_FORK, scene.dead.id, scene.dead.fence, 2, NOTE),
     "declare": lambda scene: lambda store: store.declare([Schedule(key="n", spec="1 * * * *", tz="UTC", job=NIGHTLY)]),
-    "fire": lambda scene: lambda store: store.fire("s", scene.clock.wall(), make_job(id="fired"), scene.duty),
+    "fire": lambda scene: lambda store: store.fire([Firing("s", scene.clock.wall(), make_job(id="fired"))], scene.duty),
     "pause_schedule": lambda scene: lambda store: store.pause_schedule("s", True),
     "migrate": lambda scene: lambda store: store.migrate(),
     "doubt": lambda scene: lambda store: store.doubt(Doubt("rewound", "beats", "2", "1", "w")),
@@ -113,6 +113,7 @@ WRITES: dict[str, Callable[[Scene], Call]] = {
 READS: dict[str, Callable[[Scene], Call]] = {
     "now": lambda scene: lambda store: store.now(),
     "overdue": lambda scene: lambda store: store.overdue(-10.0),
+    "locked": lambda scene: lambda store: store.locked(["job-0"]),
     "deadline": lambda scene: lambda store: store.deadline(),
     "vanished": lambda scene: lambda store: store.vanished(),
     "get": lambda scene: lambda store: store.get("job-0"),
@@ -145,7 +146,7 @@ SECOND = {
     "delete": False,
     "signal": Answer.ALREADY,
     "fork": Added("fork", True),
-    "fire": None,
+    "fire": [None],
 }
 # `enroll` is repeated with a new id (see below), `wait` is a hint, `close` is the end, `transaction` is SQL's own.
 ASIDE = {"enroll", "wait", "close", "transaction"}

@@ -189,7 +189,7 @@ def test_a_batch_of_records_that_takes_too_long_is_written_in_smaller_pieces() -
 def test_a_beat_that_takes_too_long_renews_the_leases_in_smaller_pieces() -> None:
     store = Slow()
     counted = SimpleNamespace(beaten=lambda _: None, look=lambda _: None)
-    keeper = Keeper(store, SystemClock(), 10.0, lambda _: None, counted)  # type: ignore[arg-type]
+    keeper = Keeper(store, SystemClock(), 10.0, lambda _: None, counted, list)  # type: ignore[arg-type]
     keeper.worker_id = enrol(store.real)
     jobs = [start(store.real, keeper.worker_id) for _ in range(7)]
     attempts = [Attempt(job, SimpleNamespace(), 0.0) for job in jobs]  # type: ignore[arg-type]

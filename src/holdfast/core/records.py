@@ -280,6 +280,14 @@ class Pulse(msgspec.Struct, frozen=True):
     in_steps: tuple[str, ...] | None = None  # the steps that a workflow is in; None: no others than it told before
 
 
+class Firing(msgspec.Struct, frozen=True):
+    """One instant of a schedule, and the job that it stores."""
+
+    schedule: str
+    instant: float
+    job: NewJob
+
+
 class BeatAnswer(msgspec.Struct, frozen=True):
     """What the store said to a beat."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import State
@@ -19,6 +19,7 @@ from holdfast.core.records import (
     Duty,
     Event,
     Filter,
+    Firing,
     Inbox,
     Job,
     Lease,
@@ -57,6 +58,9 @@ class Answer(StrEnum):
     LOCKED = "locked"  # somebody else has locked the row: nothing was looked at or changed; try again later
     TAKEN = "taken"  # a child's key belongs to another live job
     GONE = "gone"  # there is no live workflow that a signal could reach
+
+
+Fired = Added | Literal[Answer.LOCKED] | None  # what a store says to one firing
 
 
 class Schema(NamedTuple):
@@ -365,12 +369,14 @@ class Store(Protocol):
         """Return every schedule, by key. One that cannot be read is left out."""
         ...
 
-    def fire(self, key: str, instant: float, job: NewJob, under: Duty) -> Added | None:
-        """Store the job of an instant and move the schedule's mark up to it, both or neither.
+    def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
+        """Store the job of each instant and move its schedule's mark up to it, both or neither; answer in order.
 
         None, and nothing is changed, when the mark is there already or beyond, when the schedule is paused, or when
         there is none. Where the job's key belongs to a live job the instant counts as fired, and the answer names that
-        job. Raises `DutyLost`, and changes nothing, when the duty has a newer term or another holder.
+        job. LOCKED, and nothing is changed, when somebody else has locked the schedule, or holds the job's key in a
+        transaction that is still open; then all that were to be fired with it may be LOCKED too: fire them one by one.
+        Raises `DutyLost`, and changes nothing, when the duty has a newer term or another holder.
         """
         ...
 

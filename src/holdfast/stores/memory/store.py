@@ -25,6 +25,7 @@ from holdfast.core.records import (
     Duty,
     Event,
     Filter,
+    Firing,
     Job,
     Lease,
     Moment,
@@ -40,7 +41,7 @@ from holdfast.core.verdict import Verdict
 from holdfast.errors import KeyTaken, StoreUnsupported, UsageError, WorkerGone
 from holdfast.stores.hints import Hints
 from holdfast.stores.memory.workflows import Workflows
-from holdfast.stores.protocol import DECLARED_EVERY_S, Added, Answer, Schema, Transaction, duty_lost
+from holdfast.stores.protocol import DECLARED_EVERY_S, Added, Answer, Fired, Schema, Transaction, duty_lost
 
 UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
 
@@ -278,15 +279,18 @@ class MemoryStore(Workflows):
         with self._lock:
             return [self._schedules[key] for key in sorted(self._schedules)]
 
-    def fire(self, key: str, instant: float, job: NewJob, under: Duty) -> Added | None:
+    def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
         with self._lock:
             self._check_duty(under)
-            schedule = self._schedules.get(key)
-            if schedule is None or schedule.paused or schedule.mark >= instant:
-                return None
-            [added] = self.add([job])
-            self._schedules[key] = replace(schedule, mark=instant, fired_at=instant, job_id=added.id)
-            return added
+            return [self._fire(each) for each in firings]
+
+    def _fire(self, firing: Firing) -> Added | None:
+        schedule, instant = self._schedules.get(firing.schedule), firing.instant
+        if schedule is None or schedule.paused or schedule.mark >= instant:
+            return None
+        [added] = self.add([firing.job])
+        self._schedules[schedule.key] = replace(schedule, mark=instant, fired_at=instant, job_id=added.id)
+        return added
 
     def pause_schedule(self, key: str, paused: bool) -> bool:
         with self._lock:

@@ -1060,31 +1060,44 @@ SELECT coalesce(json_agg(
 
 -- name: fire
 -- One statement, so that a client that is frozen on the way holds no lock on the duty. The mark only ever rises: who
--- comes second finds it there, whether or not the job still is. Where somebody takes the job's key at this very moment,
--- nothing is stored, and job_id names a job that never was.
+-- comes second finds it there, whether or not the job still is. Where somebody takes a job's key at this very moment,
+-- nothing is stored, and job_id names a job that never was. No schedule, and no key that an open transaction holds, is
+-- waited for for long.
 WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall,
+        set_config('lock_timeout', %(lock_ms)s, true) AS lock_timeout
 ),
 duty AS MATERIALIZED (
-    SELECT name FROM {schema}.duty
-    WHERE name = %(duty)s AND holder = %(holder)s AND term = %(term)s
-    FOR SHARE
+    SELECT duty.name FROM clock, {schema}.duty AS duty
+    WHERE duty.name = %(duty)s AND duty.holder = %(holder)s AND duty.term = %(term)s
+    FOR SHARE OF duty
+),
+firing AS MATERIALIZED (
+    SELECT value ->> 0 AS schedule, (value ->> 1)::float8 AS instant, value -> 2 AS job, place
+    FROM json_array_elements(%(firings)s::json) WITH ORDINALITY AS each (value, place)
+    WHERE EXISTS (SELECT FROM duty)
+),
+free AS MATERIALIZED (
+    SELECT firing.* FROM firing, {schema}.schedule AS schedule
+    WHERE schedule.key = firing.schedule
+    FOR NO KEY UPDATE OF schedule SKIP LOCKED
 ),
 there AS MATERIALIZED (
-    SELECT id FROM {schema}.job WHERE id = %(job)s::json ->> 0
-    UNION ALL
-    SELECT id FROM {schema}.job
-    WHERE key = %(job)s::json ->> 4 AND state IN ('ready', 'running', 'waiting', 'held')
-    LIMIT 1
+    SELECT free.*, coalesce(own.id, holder.id) AS job_id
+    FROM free
+    LEFT JOIN {schema}.job AS own ON own.id = free.job ->> 0
+    LEFT JOIN {schema}.job AS holder
+        ON holder.key = free.job ->> 4
+        AND holder.state IN ('ready', 'running', 'waiting', 'held')
 ),
 fired AS (
     UPDATE {schema}.schedule AS schedule SET
-        mark = %(instant)s::float8,
-        fired_at = %(instant)s::float8,
-        job_id = coalesce((SELECT id FROM there), %(job)s::json ->> 0)
-    WHERE schedule.key = %(key)s AND schedule.mark < %(instant)s::float8 AND NOT schedule.paused
-        AND EXISTS (SELECT FROM duty)
-    RETURNING schedule.job_id
+        mark = there.instant,
+        fired_at = there.instant,
+        job_id = coalesce(there.job_id, there.job ->> 0)
+    FROM there
+    WHERE schedule.key = there.schedule AND schedule.mark < there.instant AND NOT schedule.paused
+    RETURNING there.place, there.job, schedule.job_id
 ),
 stored AS (
     INSERT INTO {schema}.job (
@@ -1093,20 +1106,31 @@ stored AS (
         lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
     )
     SELECT
-        value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, (value ->> 5)::bigint,
-        coalesce((value ->> 6)::float8, clock.wall + (value ->> 7)::float8), clock.wall,
-        (value ->> 8)::bigint, (value ->> 9)::float8, (value ->> 10)::float8, (value ->> 11)::boolean,
-        (value ->> 12)::bigint, value ->> 13,
-        (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::float8, (value ->> 17)::float8,
-        (value ->> 18)::boolean, (value ->> 19)::boolean, value ->> 20
-    FROM clock, fired, (SELECT %(job)s::json AS value) AS wanted
+        job ->> 0, job ->> 1, job ->> 2, job ->> 3, job ->> 4, (job ->> 5)::bigint,
+        coalesce((job ->> 6)::float8, clock.wall + (job ->> 7)::float8), clock.wall,
+        (job ->> 8)::bigint, (job ->> 9)::float8, (job ->> 10)::float8, (job ->> 11)::boolean,
+        (job ->> 12)::bigint, job ->> 13,
+        (job ->> 14)::float8, (job ->> 15)::float8, (job ->> 16)::float8, (job ->> 17)::float8,
+        (job ->> 18)::boolean, (job ->> 19)::boolean, job ->> 20
+    FROM clock, fired
+    ORDER BY place
     ON CONFLICT DO NOTHING
     RETURNING id
 ),
 told AS MATERIALIZED (
-    SELECT pg_notify(%(channel)s, '') FROM stored
+    SELECT pg_notify(%(channel)s, '') FROM (SELECT FROM stored LIMIT 1) AS anything
 )
-SELECT EXISTS (SELECT FROM duty), (SELECT job_id FROM fired), EXISTS (SELECT FROM stored), (SELECT count(*) FROM told);
+SELECT
+    EXISTS (SELECT FROM duty),
+    (
+        SELECT coalesce(json_agg(json_build_array(
+            fired.job_id,
+            fired.job ->> 0 IN (SELECT id FROM stored),
+            firing.schedule IN (SELECT key FROM {schema}.schedule) AND free.place IS NULL
+        ) ORDER BY firing.place), '[]')::text
+        FROM firing LEFT JOIN free ON free.place = firing.place LEFT JOIN fired ON fired.place = firing.place
+    ),
+    (SELECT count(*) FROM told);
 
 -- name: pause_schedule
 UPDATE {schema}.schedule SET

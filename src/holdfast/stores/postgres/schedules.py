@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from holdfast.core.records import Duty, NewJob, Schedule
+from holdfast.core.records import Duty, Firing, Schedule
+from holdfast.errors import StoreLocked, StoreTimeout
 from holdfast.points import point
 from holdfast.stores import codec
 from holdfast.stores.postgres import batch
 from holdfast.stores.postgres.connection import Connections
-from holdfast.stores.protocol import DECLARED_EVERY_S, Added, duty_lost
+from holdfast.stores.protocol import DECLARED_EVERY_S, Added, Answer, Fired, duty_lost
 
 
 class Schedules(ABC):
@@ -28,22 +29,32 @@ class Schedules(ABC):
     def schedules(self) -> list[Schedule]:
         return list(codec.schedules_from(self._db.one("schedules")[0]))
 
-    def fire(self, key: str, instant: float, job: NewJob, under: Duty) -> Added | None:
+    def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
+        point("fire.before")
+        answers = [answer for part in _parts(firings) for answer in self._fire(part, under)]
+        point("fire.after")
+        self.wake()
+        return answers
+
+    def _fire(self, firings: list[Firing], under: Duty) -> list[Fired]:
+        rows = [[each.schedule, each.instant, codec.new_job(each.job)] for each in firings]
         values = {
-            "key": key,
-            "instant": instant,
-            "job": codec.encode(codec.new_job(job)).decode(),
+            "firings": codec.encode(rows).decode(),
             "wall": self._wall(),
-            "channel": self._db.channel,
+            "lock_ms": batch.KEY_LOCK_MS,
+            "channel": self._often.channel,
             **batch.duty_token(under),
         }
-        point("fire.before")
-        allowed, job_id, stored, _ = self._db.one("fire", values)
-        point("fire.after")
+        try:
+            allowed, found, _ = self._often.one("fire", values)
+        except (StoreLocked, StoreTimeout):
+            return [Answer.LOCKED for _ in firings]
         if not allowed:
             raise duty_lost(under)
-        self.wake()
-        return Added(job_id, not stored) if job_id is not None else None
+        return [
+            Answer.LOCKED if locked else Added(job_id, not stored) if job_id is not None else None
+            for job_id, stored, locked in codec.rows_from(found)
+        ]
 
     def pause_schedule(self, key: str, paused: bool) -> bool:
         values = {"key": key, "paused": paused, "wall": self._wall()}
@@ -54,3 +65,18 @@ class Schedules(ABC):
 
     @abstractmethod
     def wake(self) -> None: ...
+
+
+def _parts(firings: Sequence[Firing]) -> Iterator[list[Firing]]:
+    """Split where a schedule or a job's key comes again: one statement would not see what it has just stored."""
+    part: list[Firing] = []
+    names: set[tuple[str, str]] = set()
+    for each in firings:
+        own = {("schedule", each.schedule)} | ({("key", each.job.key)} if each.job.key is not None else set())
+        if not names.isdisjoint(own):
+            yield part
+            part, names = [], set()
+        part.append(each)
+        names |= own
+    if part:
+        yield part

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sqlite3 import Connection
 
 from holdfast.clock import Clock
-from holdfast.core.records import Duty, NewJob, Schedule
+from holdfast.core.records import Duty, Firing, Schedule
 from holdfast.points import point
 from holdfast.stores import codec
-from holdfast.stores.protocol import DECLARED_EVERY_S, Added
+from holdfast.stores.protocol import DECLARED_EVERY_S, Added, Fired
 from holdfast.stores.sqlite import batch
 from holdfast.stores.sqlite.batch import Q
 from holdfast.stores.sqlite.connection import Connections
@@ -30,15 +31,19 @@ class Schedules:
         with self._db.reading() as db:
             return list(codec.schedules_from(db.execute(Q["schedules"]).fetchone()[0]))
 
-    def fire(self, key: str, instant: float, job: NewJob, under: Duty) -> Added | None:
+    def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
         point("fire.before")
         with self._db.writing() as db:
             batch.check_duty(db, under)
-            if db.execute(Q["fire"], {"key": key, "instant": instant}).rowcount == 0:
-                return None
-            [added] = batch.add(db, [job], self._clock.wall())
-            db.execute(Q["fire_job"], {"key": key, "job_id": added.id})
+            answers: list[Fired] = [self._fire(db, each) for each in firings]
         point("fire.after")
+        return answers
+
+    def _fire(self, db: Connection, firing: Firing) -> Added | None:
+        if db.execute(Q["fire"], {"key": firing.schedule, "instant": firing.instant}).rowcount == 0:
+            return None
+        [added] = batch.add(db, [firing.job], self._clock.wall())
+        db.execute(Q["fire_job"], {"key": firing.schedule, "job_id": added.id})
         return added
 
     def pause_schedule(self, key: str, paused: bool) -> bool:
