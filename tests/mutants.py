@@ -1211,7 +1211,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     # --- a worker of no use
     ("broken: nobody hears of it", "worker/vital.py", "if not self._is_over() and", "if False and", BROKEN),
-    ("broken: what ran on the loop is left", "worker/runner.py", "= self._loop.stranded()", "= []", BROKEN),
+    (
+        "broken: what ran on the loop is left",
+        "worker/runner.py",
+        "= self._loop.stranded() + self._pool.stranded()",
+        "= []",
+        BROKEN,
+    ),
     ("broken: what is in hand is lost", "worker/settler.py", "in_hand := self._in_hand or", "in_hand :=", BROKEN),
     ("broken: run says nothing", "worker/runner.py", "raise self._broken", "pass", BROKEN),
     (
@@ -1231,16 +1237,16 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "an error's text is read out of reach",
-        "worker/executors.py",
-        "    except errors.Interrupted:\n        raise\n",
+        "worker/frames.py",
+        "    except Interrupted:\n        raise\n",
         "",
         MISBEHAVING,
     ),
     (
         "an error forges a line of the log",
-        "worker/settler.py",
-        "said = escaped(verdict.error[:LOGGED_MAX])",
-        "said = verdict.error",
+        "worker/frames.py",
+        "return escaped(text[:LOGGED_MAX])",
+        "return text[:LOGGED_MAX]",
         WORKER,
     ),
     (

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from holdfast.core.records import Job
 from holdfast.core.verdict import Verdict
 from holdfast.errors import UsageError
+from holdfast.worker.frames import FRAMES_MAX, describe, logged, user_frames
 
 HookKind = Literal["zombie", "held", "dead", "duty_acquired", "duty_lost", "error"]
 Hook = Callable[[Mapping[str, Any]], object]
@@ -73,6 +74,7 @@ class Hooks:
             for hook in tuple(self._hooks.get(event["kind"], ())):
                 try:
                     hook(event)
-                except BaseException:  # sys.exit in a hook ends nothing but the hook
-                    log.exception("a hook for %r raised; the others go on", event["kind"])
+                except BaseException as error:  # sys.exit in a hook ends nothing but the hook
+                    what = "a hook for %r raised; the others go on: %s"
+                    log.error(what, event["kind"], logged(describe(error), user_frames(error, FRAMES_MAX)))
             self._events.task_done()

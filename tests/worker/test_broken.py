@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Retry, WorkerBroken
+from holdfast import Context, Flow, Retry, WorkerBroken
 from holdfast.worker import vital
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
@@ -45,6 +45,15 @@ class Embedded:
 
 @pytest.fixture
 def embedded(house: House) -> Iterator[Callable[[], Embedded]]:
+    yield from _embedded(house)
+
+
+@pytest.fixture
+def embedded_in_file(file_house: House) -> Iterator[Callable[[], Embedded]]:
+    yield from _embedded(file_house)
+
+
+def _embedded(house: House) -> Iterator[Callable[[], Embedded]]:
     started: list[Embedded] = []
 
     def start() -> Embedded:
@@ -130,6 +139,30 @@ def test_an_embedded_worker_whose_event_loop_ends_settles_what_ran_there(
     assert house.store.workers() == []
     house.start()
     assert house.until_state(innocent.id, "done").crashes == 0
+
+
+@pytest.mark.parametrize("name", ["recorder", "pool"])
+def test_an_embedded_worker_without_its_recorder_or_its_pool_stops_too(
+    file_house: House, embedded_in_file: Callable[[], Embedded], name: str
+) -> None:
+    @file_house.app.workflow(name="w")
+    def work(flow: Flow) -> int:
+        return flow.step(bad.pid)
+
+    isolated = file_house.app.task(name="pid", isolate=True)(bad.pid)
+    worker = embedded_in_file()
+    start, part = {
+        "recorder": (work.enqueue, worker.runner._flows._recorder),
+        "pool": (isolated.enqueue, worker.runner._pool),
+    }[name]
+    start().result(30)
+    thread = part._thread
+    assert thread is not None
+    end(thread)
+    start()  # wakes it
+    error = worker.join()
+    assert str(error) == f"the thread holdfast-{name} of worker e has died (SystemExit)"
+    assert file_house.store.workers() == []
 
 
 def test_tick_raises_when_its_event_loop_ends(house: House) -> None:

@@ -12,6 +12,10 @@ from tests.worker.house import House
 
 RAISED, PASSED, OTHERWISE = 0, 3, 4
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded:DeprecationWarning"
+)  # that is the point
+
 
 def in_a_fork(act: Callable[[], object]) -> int:
     """Do it in a forked child; return how that went."""

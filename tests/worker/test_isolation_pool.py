@@ -17,7 +17,7 @@ from holdfast.core.verdict import Lost
 from holdfast.errors import LeaseLost
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.cell import Cell
-from holdfast.worker.executors import ERROR_MAX
+from holdfast.worker.frames import ERROR_MAX
 from holdfast.worker.homes import Homes
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.pool import Hands, Moments, Pool
@@ -33,7 +33,7 @@ ONCE = Retry(attempts_max=1)
 def pool() -> Iterator[Pool]:
     """A pool that has no cells and expects no attempts: only a call can wake it."""
     app = App("memory://")
-    hands = Hands(*[lambda *_: None] * 4)
+    hands = Hands(*[lambda *_: None] * 5)
     pool = Pool(app.clock, Homes(app, None, worker_wide=False), WorkerOptions(), hands, "w")
     yield pool
     pool.close()

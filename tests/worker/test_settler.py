@@ -15,7 +15,7 @@ from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError, StoreFull, StoreUnavailable
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.executors import FRAMES_MAX
+from holdfast.worker.frames import FRAMES_MAX
 from holdfast.worker.settler import Settler
 from tests.factory import a_job, a_step, record, start, start_flow
 from tests.worker.house import House, on_every_store, until

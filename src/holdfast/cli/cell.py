@@ -20,7 +20,7 @@ from holdfast.errors import UsageError
 from holdfast.stores.sqlite import protected
 from holdfast.tasks import Task
 from holdfast.worker import homes, inside, wire
-from holdfast.worker.executors import describe
+from holdfast.worker.frames import describe
 from holdfast.worker.lines import enable_our_loggers
 
 

@@ -47,7 +47,7 @@ def lost(
 
 
 def stranded(attempt: Attempt, cause: str, worker: str, suspects: int, now: Moment) -> Outcome:
-    """Return the outcome of an attempt whose event loop has died under it; its process lives."""
+    """Return the outcome of an attempt when what ran it has died, an event loop or a pool; the process lives."""
     if attempt.transaction is not None:
         attempt.transaction.rollback()
         attempt.transaction = None

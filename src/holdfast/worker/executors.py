@@ -38,15 +38,13 @@ from holdfast.forks import end_if_forked
 from holdfast.points import point
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
-from holdfast.worker.frames import trace_of, user_frames
+from holdfast.worker.frames import FRAMES_MAX, describe, trace_of, user_frames
 from holdfast.worker.vital import Died, Vital
 
 log = logging.getLogger("holdfast.worker")
 
-ERROR_MAX = 8_000  # characters of an error's text
 OUTAGE_S = 1.0  # when a job comes back whose transaction met an outage: the store may be in trouble for longer
 TRACE_MAX = 32_000  # characters of a traceback in the journal
-FRAMES_MAX = 5  # of a traceback in the log: the innermost of its author's code
 
 MakeContext = Callable[[Attempt], Context]
 Commit = Callable[[Attempt, Outcome], Outcome | None]  # with the task's own transaction; None: settled
@@ -212,6 +210,8 @@ class Loop:
             finally:
                 end_if_forked(self._pid)
                 attempt.leave_loop()
+        except GeneratorExit:
+            raise
         except BaseException as error:
             ended = Raised(error)
         outcome = conclude(attempt, ended) if isinstance(ended, Raised) else ended
@@ -230,6 +230,8 @@ class Loop:
                 arguments, named = _arguments(attempt, self._make_context)
                 value = await attempt.task.fn(*arguments, **named)
             return _success(attempt, value)
+        except GeneratorExit:  # the loop has died, and what is left of it is cleared away
+            raise
         except BaseException as error:  # cancellation and sys.exit end the attempt, not the loop
             return _raised(attempt, error)
 
@@ -346,18 +348,6 @@ def interrupted(attempt: Attempt, why: errors.Interrupted, given_up: str = "") -
         case _:
             spent = isinstance(why, errors.BudgetSpent)
             return Released(started=True, cause=str(why) or type(why).__name__, budget_spent=spent)
-
-
-def describe(error: BaseException) -> str:
-    """Say what was raised, whatever its text does; only an interrupt passes."""
-    kind = type(error).__name__
-    try:
-        text = str(error)
-    except errors.Interrupted:
-        raise
-    except BaseException:
-        return f"{kind}: (its text could not be read)"
-    return clean((f"{kind}: {text}" if text else kind)[:ERROR_MAX], ERROR_MAX)
 
 
 def _stack_of(why: errors.Interrupted) -> dict[str, Any]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from holdfast.core.text import clean
-from holdfast.errors import HoldfastError
+from holdfast.core.text import clean, escaped
+from holdfast.errors import HoldfastError, Interrupted
 
+ERROR_MAX = 8_000  # characters of an error's text
+LOGGED_MAX = 1_000  # the same in the log
+FRAMES_MAX = 5  # of a traceback in the log: the innermost of its author's code
 FRAME_MAX = 300  # characters of one frame in the log
 
 _HOUSE = f"{Path(__file__).parents[1]}/"
@@ -28,6 +31,23 @@ def trace_of(error: BaseException) -> str:
     for each in _chained(told):
         each.stack = _without_ours(each.stack, answers=each is told and isinstance(error, HoldfastError))
     return "".join(told.format())
+
+
+def describe(error: BaseException) -> str:
+    """Say what was raised, whatever its text does; only an interrupt passes."""
+    kind = type(error).__name__
+    try:
+        text = str(error)
+    except Interrupted:
+        raise
+    except BaseException:
+        return f"{kind}: (its text could not be read)"
+    return clean((f"{kind}: {text}" if text else kind)[:ERROR_MAX], ERROR_MAX)
+
+
+def logged(text: str, frames: Sequence[str]) -> str:
+    """Write what somebody's code raised for the log. It cannot forge a line: it is escaped, and frames are indented."""
+    return escaped(text[:LOGGED_MAX]) + "".join(f"\n    {escaped(frame)}" for frame in frames)
 
 
 def user_frames(error: BaseException, most: int) -> tuple[str, ...]:

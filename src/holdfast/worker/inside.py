@@ -30,9 +30,11 @@ from holdfast.tasks import Task
 from holdfast.worker import memory, wire
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
-from holdfast.worker.executors import ERROR_MAX, Loop, Threads, describe
+from holdfast.worker.executors import Loop, Threads
+from holdfast.worker.frames import ERROR_MAX, describe
 from holdfast.worker.lines import whose
 from holdfast.worker.settler import Settler
+from holdfast.worker.vital import Died
 from holdfast.workflow.flows import Flows
 
 EXIT_BROKEN = 78  # as of a worker; see runner.py
@@ -122,7 +124,7 @@ class Cell:
         self._find = find
         self._clock = clock
         self._attempt: _Attempt | None = None
-        self._flows = _Flows(clock, self._context)
+        self._flows = _Flows(clock, self._context, self._broke)
         self._threads = Threads(clock, self._context, self._commit, self._report, self._flows)
         self._loop: Loop | None = None
 
@@ -185,9 +187,10 @@ class Cell:
         return self._loop
 
     def _broke(self, thread: str, error: BaseException | None) -> None:
-        """End this process, because its event loop has died: what runs there will never come to its end."""
+        """End this process, because a thread has died without which its attempt will never come to its end."""
+        what = "its event loop" if thread == "holdfast-loop" else f"the thread {thread}"
         try:
-            self._line.send(wire.Unusable(f"lost its event loop ({describe(error) if error else 'it was stopped'})"))
+            self._line.send(wire.Unusable(f"lost {what} ({describe(error) if error else 'it was stopped'})"))
         finally:
             os._exit(EXIT_BROKEN)
 
@@ -275,7 +278,8 @@ class _Attempt(Attempt):
 class _Flows:
     """Runs workflows on the cell's own handle of the store, opened for the first of them."""
 
-    def __init__(self, clock: Clock, make_context: Callable[[Attempt], Context]) -> None:
+    def __init__(self, clock: Clock, make_context: Callable[[Attempt], Context], died: Died) -> None:
+        self._died = died
         self._clock = clock
         self._make_context = make_context
         self._flows: dict[int, Flows] = {}
@@ -290,7 +294,7 @@ class _Flows:
         app = attempt.task.app
         if id(app) not in self._flows:
             store = cast(Store, Door(lambda: app.store))
-            self._flows[id(app)] = Flows(app, store, self._clock, self._make_context)
+            self._flows[id(app)] = Flows(app, store, self._clock, self._make_context, self._died)
         return self._flows[id(app)]
 
 

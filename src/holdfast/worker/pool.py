@@ -27,10 +27,12 @@ from holdfast.worker import memory, wire
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.cell import NONSENSE, Cell
 from holdfast.worker.endings import lost, stopped_by_force
-from holdfast.worker.executors import ERROR_MAX, Report
+from holdfast.worker.executors import Report
+from holdfast.worker.frames import ERROR_MAX
 from holdfast.worker.homes import Homes
 from holdfast.worker.lines import pass_on
 from holdfast.worker.options import WorkerOptions
+from holdfast.worker.vital import Died, Vital
 from holdfast.worker.warden import Warden
 
 log = logging.getLogger("holdfast.worker")
@@ -71,6 +73,7 @@ class Hands(NamedTuple):
     settled: Callable[[Attempt], None]  # an attempt settled itself, with its own transaction
     beat_soon: Callable[[], None]
     pause: Callable[[float], None]  # the system gives no process: claim nothing for so long
+    died: Died  # its thread has
 
 
 class Pool:
@@ -85,6 +88,8 @@ class Pool:
         self._cells: list[Cell] = []
         self._idle: list[Cell] = []  # the last one used is the warmest
         self._waiting: deque[Attempt] = deque()
+        self._held: set[Attempt] = set()  # what was taken and is not reported
+        self._is_dead = False
         self._inbox: deque[Callable[[], None]] = deque()
         self._woken = False
         self._wake = self._bell = -1
@@ -105,6 +110,7 @@ class Pool:
     def start(self, attempts: Sequence[Attempt]) -> None:
         """Run these. Raises `OSError` or `RuntimeError`, and takes none, when the system gives no thread."""
         for attempt in attempts:
+            self._held.add(attempt)
             self._do(lambda attempt=attempt: self._take(attempt))  # type: ignore[misc]
 
     def interrupt(self, attempt: Attempt) -> None:
@@ -117,6 +123,13 @@ class Pool:
         """End the cell of this number, if there is one, whatever it does."""
         if self._thread is not None:
             self._do(lambda: self._kill_process(pid))
+
+    def stranded(self) -> list[Attempt]:
+        """Return what will never come to its end, because the thread has died and its cells with it; once."""
+        if not self._is_dead:
+            return []
+        stranded, self._held = list(self._held), set()
+        return stranded
 
     def close(self) -> None:
         """End every cell, and return when they have ended."""
@@ -144,8 +157,8 @@ class Pool:
                     os.set_blocking(self._wake, False)
                     self._selector = selectors.DefaultSelector()
                     self._selector.register(self._bell, selectors.EVENT_READ)
-                thread = threading.Thread(target=self._serve, name="holdfast-pool", daemon=True)
-                thread.start()
+                thread = Vital("holdfast-pool", self._serve, lambda: self._closing)
+                thread.begin(self._hands.died)
                 self._thread = thread
             return self._thread
 
@@ -153,12 +166,22 @@ class Pool:
 
     def _serve(self) -> None:
         self._warden = Warden()
-        while not (self._closing and not self._cells and not self._inbox):
-            try:
-                self._turn()
-            except Exception:
-                log.exception("the pool stumbled; it goes on")
-                self._clock.wait(threading.Event(), LOOK_S)
+        try:
+            while not (self._closing and not self._cells and not self._inbox):
+                try:
+                    self._turn()
+                except Exception:
+                    log.exception("the pool stumbled; it goes on")
+                    self._clock.wait(threading.Event(), LOOK_S)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """End the cells that are left, if this thread dies; they would end with it anyway."""
+        self._is_dead = True
+        for cell in self._cells:
+            cell.kill()
+            cell.bury()
         self._warden.close()
         with self._lock:  # so that nobody writes to a descriptor that means something else by then
             self._selector.close()
@@ -270,10 +293,14 @@ class Pool:
             self._rest(cell)
         if outcome is None:
             self._hands.settled(attempt)
+        self._report(attempt, outcome)
+
+    def _report(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        self._held.discard(attempt)
         self._hands.report(attempt, outcome)
 
     def _give_back(self, attempt: Attempt, cause: str) -> None:
-        self._hands.report(attempt, Released(started=False, cause=cause))
+        self._report(attempt, Released(started=False, cause=cause))
 
     # ------------------------------------------------------------------------------ stopping a handler
 
@@ -290,7 +317,7 @@ class Pool:
                 self._waiting.remove(attempt)
                 asked = isinstance(why, errors.Cancelled)
                 outcome: Outcome = Cancelled(str(why)) if asked else Released(started=False, cause=str(why))
-                self._hands.report(attempt, outcome)
+                self._report(attempt, outcome)
             return
         allowed, now = moments(why, attempt.job.lease_s), self._clock.lease()
         if isinstance(why, errors.LeaseLost) and attempt.window.is_over(now + sum(allowed)):
@@ -383,7 +410,7 @@ class Pool:
         waiting, self._waiting = self._waiting, deque()
         for attempt in waiting:
             if again and not self._homes.expects(attempt.task):
-                self._hands.report(attempt, Failed(f"no process of its own could be started: {why}"))
+                self._report(attempt, Failed(f"no process of its own could be started: {why}"))
             else:
                 self._give_back(attempt, why)
 
@@ -441,10 +468,10 @@ class Pool:
         attempt, cell.attempt = cell.attempt, None
         if attempt is not None and cell.forced:
             why = attempt.interrupt or errors.Stopping("the worker stopped")
-            self._hands.report(attempt, stopped_by_force(attempt, why, cell, code))
+            self._report(attempt, stopped_by_force(attempt, why, cell, code))
         elif attempt is not None:
             now = Moment(self._clock.wall(), self._clock.lease())
-            self._hands.report(attempt, lost(attempt, cell, code, self._name, crashed, killed_for_memory, now))
+            self._report(attempt, lost(attempt, cell, code, self._name, crashed, killed_for_memory, now))
         elif not cell.is_ready and not cell.is_leaving:
             self._miscarry(cell.error or "a process ended before it was ready")
 

@@ -18,6 +18,7 @@ from holdfast.errors import StoreTimeout, StoreUnavailable, is_passing
 from holdfast.stores.protocol import Answer, Store
 from holdfast.trouble import Trouble
 from holdfast.worker.locked import LockedRows
+from holdfast.worker.vital import Died, Vital
 
 log = logging.getLogger("holdfast.worker")
 
@@ -29,15 +30,16 @@ Entry = tuple[Record, Done]
 class Recorder:
     """See the module's docstring. The thread is started with the first record."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, died: Died) -> None:
         self._store = store
+        self._died = died
         self._clock = clock
         self._entries: deque[Entry] = deque()
         self._locked: LockedRows[Entry] = LockedRows(clock)
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._closing = False
-        self._thread: threading.Thread | None = None
+        self._thread: Vital | None = None
         self._trouble = Trouble(log, clock, "workflows wait until the store takes their steps")
 
     def put(self, record: Record, done: Done) -> None:
@@ -56,8 +58,8 @@ class Recorder:
     def _begin(self) -> None:
         with self._lock:
             if self._thread is None:
-                thread = threading.Thread(target=self._serve, name="holdfast-recorder", daemon=True)
-                thread.start()
+                thread = Vital("holdfast-recorder", self._serve, lambda: self._closing)
+                thread.begin(self._died)
                 self._thread = thread
 
     def _serve(self) -> None:

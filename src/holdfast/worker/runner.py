@@ -42,7 +42,8 @@ from holdfast.worker.context import Context
 from holdfast.worker.continuity import Continuity
 from holdfast.worker.endings import stranded
 from holdfast.worker.entrance import Entrance
-from holdfast.worker.executors import Loop, Threads, describe, interrupted
+from holdfast.worker.executors import Loop, Threads, interrupted
+from holdfast.worker.frames import describe
 from holdfast.worker.homes import Homes
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.launch import Launch
@@ -132,12 +133,12 @@ class Runner:
         )
         self._entrance = Entrance(self._store, self._clock, self._tasks, self._settler.put)
         self._watch = Watch(self._clock, self._keeper.all, self._overran, self._abandon)
-        self._flows = Flows(app, self._store, self._clock, self._context)
+        self._flows = Flows(app, self._store, self._clock, self._context, self._broke)
         self._threads = Threads(self._clock, self._context, self._settler.commit, self._ended, self._flows)
         self._broken: WorkerBroken | None = None
         self._loop = Loop(self._clock, self._context, self._settler.commit, self._ended, self._flows, died=self._broke)
         self._alarm = Alarm(self._store, self._clock, self._tasks)
-        hands = Hands(self._ended, self._settler.settled_itself, self._keeper.beat_soon, self._hold_breath)
+        hands = Hands(self._ended, self._settler.settled_itself, self._keeper.beat_soon, self._hold_breath, self._broke)
         self._pool = Pool(self._clock, self._homes, options, hands, self.name)
         self._reaper = Reaper(self._store, self._clock, hooks=app.hooks, grace_s=options.grace_s, name=self.name)
         self._patrol = Patrol(self._reaper, self._store, self._clock, app.hooks, self._stopping, options.grace_s)
@@ -531,7 +532,7 @@ class Runner:
             self._idle.clear()
         for attempt in buffered:
             self._settler.put(attempt, Released(started=False, cause="the worker stopped"))
-        stranded_ones = self._loop.stranded()
+        stranded_ones = self._loop.stranded() + self._pool.stranded()
         for attempt in stranded_ones:
             now = Moment(self._clock.wall(), self._clock.lease())
             self._ended(attempt, stranded(attempt, str(self._broken), self.name, len(stranded_ones), now))

@@ -28,7 +28,8 @@ from holdfast.identity import chance
 from holdfast.stores.protocol import Answer, Store
 from holdfast.trouble import Trouble
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.executors import ERROR_MAX, describe, outage
+from holdfast.worker.executors import outage
+from holdfast.worker.frames import ERROR_MAX, describe, logged
 from holdfast.worker.locked import LockedRows
 from holdfast.worker.vital import Died, Vital
 
@@ -36,7 +37,6 @@ log = logging.getLogger("holdfast.worker")
 
 BATCH = 1000  # endings of one commit: the thread waits for the interpreter a few times in each, a busy one 5 ms a time
 UNWRITABLE = "its ending could not be written"
-LOGGED_MAX = 1_000  # characters of an error in the log
 Ending = tuple[Attempt, Outcome]
 
 
@@ -235,16 +235,11 @@ class Settler:
         return addressed(attempt.job, verdict)
 
     def _tell(self, job: Job, outcome: Outcome, verdict: Verdict) -> None:
-        """Say what ended otherwise than by success, in the log and to hooks. What the user's code says cannot forge a
-        line: it is escaped, and each frame is indented."""
+        """Say what ended otherwise than by success, in the log and to hooks."""
         if verdict.error is not None:
             state = "to be run again" if verdict.state is State.READY else verdict.state.value
-            said = escaped(verdict.error[:LOGGED_MAX])
-            frames = outcome.frames if isinstance(outcome, Failed) else ()
-            where = "".join(f"\n    {escaped(frame)}" for frame in frames)
-            log.warning(
-                "job %s (%s): attempt %d ended, now %s: %s%s", job.id, job.task, job.attempt, state, said, where
-            )
+            said = logged(verdict.error, outcome.frames if isinstance(outcome, Failed) else ())
+            log.warning("job %s (%s): attempt %d ended, now %s: %s", job.id, job.task, job.attempt, state, said)
         self._hooks.tell(job, verdict)
 
     def _give_up_on(self, ending: Ending, error: Exception) -> None:

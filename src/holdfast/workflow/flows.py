@@ -12,6 +12,7 @@ from holdfast.stores.protocol import Store
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
 from holdfast.worker.recorder import Recorder
+from holdfast.worker.vital import Died
 from holdfast.workflow import loop, threads
 from holdfast.workflow.flow import AsyncFlow, Flow
 from holdfast.workflow.run import Run
@@ -25,12 +26,14 @@ ASIDE_MAX = 64  # blocking functions of async workflows that run at once
 class Flows:
     """See the module's docstring."""
 
-    def __init__(self, app: App, store: Store, clock: Clock, make_context: Callable[[Attempt], Context]) -> None:
+    def __init__(
+        self, app: App, store: Store, clock: Clock, make_context: Callable[[Attempt], Context], died: Died
+    ) -> None:
         self._app = app
         self._store = store
         self._clock = clock
         self._make_context = make_context
-        self._recorder = Recorder(store, clock)
+        self._recorder = Recorder(store, clock, died)
         self._aside: ThreadPoolExecutor | None = None
         self._mailbox: loop.Mailbox | None = None
 

@@ -18,7 +18,7 @@ from holdfast.core.records import Record, Step, StepKind
 from holdfast.core.shape import Shape
 from holdfast.errors import Diverged, Interrupted, LeaseLost, PayloadError
 from holdfast.stores.protocol import Answer, Store
-from holdfast.worker.executors import describe
+from holdfast.worker.frames import describe
 from holdfast.workflow.effects import Operation, Write
 from holdfast.workflow.values import kind_of, raised_again, shown
 
