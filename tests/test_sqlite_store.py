@@ -338,6 +338,47 @@ def test_eight_programs_may_open_one_file_at_once(path: Path, what: str) -> None
     assert [program.returncode for program in programs] == [0] * 8, b"\n".join(errors).decode()
 
 
+# ------------------------------------------------------------------------------------- the journal mode
+
+
+@pytest.mark.parametrize("migrate", [True, False])
+def test_a_file_that_was_switched_out_of_wal_mode_is_switched_back(path: Path, migrate: bool) -> None:
+    """Another program did so while nobody used it; readers and writers would block each other."""
+    url = f"sqlite:///{path}?busy_s=0.5"
+    with App(url) as app:
+        app.counts()
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("PRAGMA journal_mode=DELETE").fetchone() == ("delete",)
+    with App(url, migrate=migrate) as app:
+        app.counts()
+        with closing(sqlite3.connect(path)) as other:
+            assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_file_that_cannot_be_switched_back_is_refused_with_the_reason(path: Path) -> None:
+    url = f"sqlite:///{path}?busy_s=0.5"
+    with App(url) as app:
+        app.counts()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode=DELETE")
+        other.execute("BEGIN")
+        other.execute("SELECT * FROM holdfast_job").fetchall()
+        with App(url) as app, pytest.raises(StoreUnavailable, match="is not in WAL mode, and cannot be switched"):
+            app.counts()
+        other.execute("ROLLBACK")
+        with App(url) as app:
+            app.counts()
+
+
+def test_the_journal_mode_of_a_file_that_is_not_a_store_is_left_alone(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE mine (x)")
+        store = SqliteStore(f"sqlite:///{path}", create=False)
+        assert store.schema().found == 0
+        store.close()
+        assert other.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+
+
 # --------------------------------------------------------------------------------- one writer at a time
 
 

@@ -17,6 +17,8 @@ from typing import Protocol
 
 _LEASE_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: MONOTONIC counts sleep
 
+_OFFSETS = Path("/proc/self/timens_offsets")
+
 
 class Clock(Protocol):
     """Where a program takes its time from; tests pass a fake one through the same code."""
@@ -68,4 +70,19 @@ def _boot_id() -> str:
             ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=True
         )
         return answer.stdout.strip()
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + _clock_offset()
+
+
+def _clock_offset() -> str:
+    """Return how far the lease clock of this time namespace is from the host's; empty where they are the same.
+
+    Lease times of namespaces with different offsets cannot be compared, just as those of different boots.
+    """
+    try:
+        lines = [line.split() for line in _OFFSETS.read_text().splitlines()]
+    except OSError:
+        return ""  # a kernel without time namespaces
+    for name, seconds, nanoseconds in lines:
+        if name == "boottime" and (int(seconds), int(nanoseconds)) != (0, 0):
+            return f"/boottime{int(seconds):+d}s{int(nanoseconds):+d}ns"
+    return ""

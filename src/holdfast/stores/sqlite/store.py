@@ -367,7 +367,11 @@ class SqliteStore(Schedules, Workflows):
 
     def schema(self) -> Schema:
         with self._db.reading() as db:
-            return self._schema(db)
+            found = self._schema(db)
+            mode = db.execute("PRAGMA journal_mode").fetchone()[0]
+        if found.found and mode != "wal":
+            self._use_wal()  # another program has switched it, while nobody had it open in WAL mode
+        return found
 
     def migrate(self) -> Schema:
         found = self.schema()
@@ -417,8 +421,8 @@ class SqliteStore(Schedules, Workflows):
         beats, since = self._foreign.setdefault(worker.id, (worker.beats, now))
         if worker.beats != beats:
             self._db.refuse(
-                f"worker {worker.name} on {worker.host} uses {self._db.options.path} from another host or boot; "
-                "SQLite is for one host: give every host a file of its own"
+                f"worker {worker.name} on {worker.host} uses {self._db.options.path} from another host, boot or "
+                "time namespace; SQLite is for one host and one clock: give each of them a file of its own"
             )
         silent_s = self._clock.wall() - worker.beat_at
         return now - since >= worker.beat_s or silent_s >= worker.beat_s * BEATS_PER_LEASE
@@ -443,14 +447,17 @@ class SqliteStore(Schedules, Workflows):
 
     def _use_wal(self) -> None:
         mode = None
-        give_up_at = self._clock.lease() + 10.0
+        give_up_at = self._clock.lease() + self._db.options.busy_s
         while mode is None:
             try:
                 with self._db.reading() as db:
                     mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-            except StoreUnavailable:  # others make the same file; here SQLite does not wait
+            except StoreUnavailable as error:  # others make the same file; here SQLite does not wait
                 if self._clock.lease() >= give_up_at:
-                    raise
+                    raise StoreUnavailable(
+                        f"{self._db.options.path} is not in WAL mode, and cannot be switched to it while another "
+                        "program uses it; end that program, and leave PRAGMA journal_mode alone"
+                    ) from error
                 pause(0.01)
         if mode != "wal":
             raise StoreUnsupported(
