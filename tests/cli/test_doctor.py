@@ -125,7 +125,7 @@ def test_a_store_that_takes_no_writes(run: Run, calm: Store, folder: Path) -> No
         db.execute("BEGIN IMMEDIATE")
         view = run.json("doctor", "--db", "sqlite:///jobs.db?busy_s=0.1", code=7)
     assert view["findings"][0]["title"] == "The store takes no writes"
-    assert "locked by another writer" in view["findings"][0]["evidence"]
+    assert "locked by another transaction of this process" in view["findings"][0]["evidence"]
     assert "fuser" in view["findings"][0]["fix"]
 
 

@@ -342,6 +342,8 @@ def test_worker_hands_over_what_it_was_told(run: Run, folder: Path, monkeypatch:
     monkeypatch.setattr(supervisor, "supervise", lambda ref, app, options, _: told.append((ref, app.url, options)) or 0)
     run("worker", "shop:app")
     assert told.pop() == ("shop:app", f"sqlite:///{folder}/own.db", WorkerOptions())
+    load_app("shop:app").close()
+    del sys.modules["shop"]  # the next command is another process: there the store is not open yet
     words = ["--queues", "mail,media", "--slots", "8", "--processes", "2", "--name", "w1", "--grace-period", "1m"]
     words += ["--grace", "5", "--no-reaper", "--db", "sqlite:///x.db", "--log-level", "DEBUG"]
     run("worker", "shop:app", *words)
