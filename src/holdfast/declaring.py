@@ -15,7 +15,7 @@ from holdfast.workflow.declared import DeclareWorkflow, Workflow
 if TYPE_CHECKING:
     from holdfast.app import App
     from holdfast.worker.context import Context
-    from holdfast.workflow.flow import Flow
+    from holdfast.workflow.flow import AsyncFlow, Flow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -128,7 +128,7 @@ class Declares:
         self.schedules = {**self.schedules, made.key: made}
 
     @overload
-    def workflow(self, fn: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    def workflow(self, fn: Callable[Concatenate[AsyncFlow, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
     @overload
     def workflow(self, fn: Callable[Concatenate[Flow, P], R], /) -> Workflow[P, R]: ...
     @overload

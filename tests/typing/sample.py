@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any, reveal_type
 
-from holdfast import App, Context, Job, Retry
+from holdfast import App, AsyncFlow, Context, Flow, Job, Retry
 
 app = App("memory://")
 
@@ -98,3 +98,50 @@ app.alert(log=True, zombies="many")  # error: call-arg
 
 @app.on("dead")
 def told(event: Any) -> None: ...
+
+
+# Workflows, and the arguments of their steps and undos.
+
+
+def charge(order_id: int, cents: int = 999) -> str: ...  # type: ignore[empty-body]  # pyright: ignore
+def refund(result: str | None, order_id: int, cents: int = 999) -> None: ...
+def refund_a_name(result: str | None, name: str) -> None: ...
+def refund_what_is_known(result: str, order_id: int) -> None: ...
+async def ship(order_id: int) -> bytes: ...  # type: ignore[empty-body]  # pyright: ignore
+async def fetch_back(result: bytes | None, order_id: int) -> None: ...
+
+
+@app.workflow
+def sync_flow(flow: Flow, n: int) -> int:
+    reveal_type(flow.step(charge, 1, 2, undo=refund, repeatable=False))  # is: str
+    reveal_type(flow.step(charge, 1, undo=refund))  # is: str
+    reveal_type(flow.step(charge, order_id=1))  # is: str
+    reveal_type(flow.step(lambda: 5, name="five"))  # is: int
+    reveal_type(flow.step(int, "7"))  # is: int
+    flow.step(charge, "1", undo=refund)  # error: arg-type
+    flow.step(charge, 1, undo=refund_a_name)  # error: arg-type
+    flow.step(charge, 1, undo=refund_what_is_known)  # error: arg-type
+    flow.step(charge)  # error: call-arg
+    flow.step(charge, order="1")  # error: call-overload
+    reveal_type(flow.start(bare, 1))  # is: holdfast.jobs.Job[float]
+    flow.start(bare, "1")  # error: arg-type
+    return n
+
+
+@app.workflow(version=2)
+async def async_flow(flow: AsyncFlow, n: int) -> str:
+    reveal_type(await flow.step(charge, 1, 2, undo=refund))  # is: str
+    reveal_type(await flow.step(ship, 1, undo=fetch_back))  # is: bytes
+    reveal_type(await flow.step(ship, order_id=1))  # is: bytes
+    await flow.step(ship, "1", undo=fetch_back)  # error: arg-type
+    await flow.step(ship, 1, undo=refund_a_name)  # error: arg-type
+    return await flow.step(charge, n)
+
+
+reveal_type(sync_flow.enqueue(1))  # is: holdfast.jobs.Job[int]
+reveal_type(async_flow.enqueue(1))  # is: holdfast.jobs.Job[str]
+async_flow.enqueue("1")  # error: arg-type
+
+
+@app.workflow
+async def bare_async_flow(flow: AsyncFlow) -> None: ...

@@ -11,7 +11,7 @@ from holdfast.tasks import Options, Task, default_name
 
 if TYPE_CHECKING:
     from holdfast.app import App
-    from holdfast.workflow.flow import Flow
+    from holdfast.workflow.flow import AsyncFlow, Flow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,6 +58,6 @@ class DeclareWorkflow(Protocol):
     """What `app.workflow(…)` returns: turns a function into a workflow that has the function's own signature."""
 
     @overload
-    def __call__(self, fn: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[AsyncFlow, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
     @overload
     def __call__(self, fn: Callable[Concatenate[Flow, P], R], /) -> Workflow[P, R]: ...

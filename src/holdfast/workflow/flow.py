@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, TypeVarTuple, overload
 
 from holdfast.core.flow import APPROVAL, Scope
 from holdfast.core.payload import encode_value
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from holdfast.tasks import Sender
     from holdfast.worker.context import Context
 
+P = ParamSpec("P")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 SLEEP_MAX_S = 10.0**10
 
 
@@ -66,9 +68,25 @@ class Flow:
         """Return the job's row as it was claimed."""
         return self._run.attempt.job
 
+    # A type checker sees the function's own arguments. No signature can check arguments by name beside options: where
+    # both are needed, give the arguments by position.
+    @overload
     def step(
         self,
-        fn: Callable[..., R],
+        fn: Callable[[*Ts], R],
+        /,
+        *args: *Ts,
+        undo: Callable[[R | None, *Ts], object] | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        repeatable: bool = True,
+        name: str | None = None,
+    ) -> R: ...
+    @overload
+    def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def step(  # type: ignore[misc]  # it does accept them; mypy stumbles over *Ts
+        self,
+        fn: Callable[..., Any],
         /,
         *args: Any,
         undo: Callable[..., Any] | None = None,
@@ -77,7 +95,7 @@ class Flow:
         repeatable: bool = True,
         name: str | None = None,
         **kwargs: Any,
-    ) -> R:
+    ) -> Any:
         """Run `fn(*args, **kwargs)` once, and return its result, now and in every replay.
 
         undo: called as `undo(result, *args, **kwargs)` if the workflow rolls back; with None if it is not known whether
@@ -89,8 +107,7 @@ class Flow:
         if timeout_s is not None and not timeout_s > 0:
             raise UsageError(f"timeout_s={timeout_s!r} must be a number of seconds")
         options: dict[str, Any] = {"undo": undo, "retry": retry, "timeout_s": timeout_s, "repeatable": repeatable}
-        result: R = self._driver.drive(self._run.step(call, fn, args, kwargs, **options))
-        return result
+        return self._driver.drive(self._run.step(call, fn, args, kwargs, **options))
 
     def transaction(self, fn: Callable[..., R], /, *args: Any, name: str | None = None, **kwargs: Any) -> R:
         """Run `fn(connection, *args, **kwargs)` inside a transaction of the store; its writes and the record of the
@@ -145,7 +162,7 @@ class Flow:
         none: None = self._driver.drive(self._run.signal(call, signal))
         return none
 
-    def start(self, task: Sender[..., R], *args: Any, **kwargs: Any) -> Job[R]:
+    def start(self, task: Sender[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Start a job or another workflow, once, and return its handle. `flow.result(job)` waits for its end."""
         draft = task.job(*args, **kwargs)
         if draft.task.app is not self._run.app:
@@ -217,14 +234,18 @@ class AsyncFlow(Flow):
     if TYPE_CHECKING:
         # fmt: off
         @overload  # type: ignore[override]
-        def step(self, fn: Callable[..., Awaitable[R]], /, *args: Any, undo: Callable[..., Any] | None = None,
-                 retry: Retry | None = None, timeout_s: float | None = None, repeatable: bool = True,
-                 name: str | None = None, **kwargs: Any) -> Awaitable[R]: ...
+        def step(self, fn: Callable[[*Ts], Awaitable[R]], /, *args: *Ts,
+                 undo: Callable[[R | None, *Ts], object] | None = None, retry: Retry | None = None,
+                 timeout_s: float | None = None, repeatable: bool = True, name: str | None = None) -> Awaitable[R]: ...
         @overload
-        def step(self, fn: Callable[..., R], /, *args: Any, undo: Callable[..., Any] | None = None,
-                 retry: Retry | None = None, timeout_s: float | None = None, repeatable: bool = True,
-                 name: str | None = None, **kwargs: Any) -> Awaitable[R]: ...
-        def step(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any: ...
+        def step(self, fn: Callable[[*Ts], R], /, *args: *Ts,
+                 undo: Callable[[R | None, *Ts], object] | None = None, retry: Retry | None = None,
+                 timeout_s: float | None = None, repeatable: bool = True, name: str | None = None) -> Awaitable[R]: ...
+        @overload
+        def step(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
+        @overload
+        def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
+        def step(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any: ...  # type: ignore[misc]
         def transaction(self, fn: Callable[..., R], /, *args: Any, name: str | None = None,  # type: ignore[override]
                         **kwargs: Any) -> Awaitable[R]: ...
         def gather(self, *branches: Any) -> Awaitable[list[Any]]: ...  # type: ignore[override]
@@ -236,7 +257,8 @@ class AsyncFlow(Flow):
         def approve(self, question: str, timeout: float | timedelta | None = None, *,  # type: ignore[override]
                     default: Any = NOTHING) -> Awaitable[bool]: ...
         def signal(self, id: str, name: str, value: Any = None) -> Awaitable[None]: ...  # type: ignore[override]
-        def start(self, task: Sender[..., R], *args: Any, **kwargs: Any) -> Awaitable[Job[R]]: ...  # type: ignore[override]
+        def start(self, task: Sender[P, R], *args: P.args,  # type: ignore[override]
+                  **kwargs: P.kwargs) -> Awaitable[Job[R]]: ...
         def result(self, job: Job[R]) -> Awaitable[R]: ...  # type: ignore[override]
         def now(self) -> Awaitable[datetime]: ...  # type: ignore[override]
         def random(self) -> Awaitable[float]: ...  # type: ignore[override]
