@@ -28,6 +28,7 @@ from holdfast.errors import (
     StoreLost,
     StoreMissing,
     StoreUnavailable,
+    StoreUnsupported,
 )
 from holdfast.reaper import SECOND_LOOK_S, Reaper
 from holdfast.stores.sql import load_migrations
@@ -574,6 +575,18 @@ def test_looking_at_ones_own_lock_never_drops_it(path: Path, store: SqliteStore)
     other.close()
     store.counts()
     assert look_from_outside(path, worker) == "alive"
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+def test_a_folder_of_locks_that_others_may_write_is_refused(path: Path, store: SqliteStore, mode: int) -> None:
+    folder = path.with_name("jobs.db-workers")
+    folder.mkdir(exist_ok=True)
+    folder.chmod(mode)
+    with pytest.raises(StoreUnsupported, match=f"mode {mode:o}.*chmod go-w"):
+        enrol(store)
+    assert list(folder.iterdir()) == []
+    folder.chmod(0o755)
+    enrol(store)
 
 
 def test_two_addresses_of_one_file_are_the_same_worker(path: Path, store: SqliteStore, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@
     │   ├── StoreReadOnly          the store takes no writes
     │   ├── StoreMissing           there is no store at this address
     │   ├── StoreLost              deleted, replaced or shared by two hosts: stop, a person must look
-    │   ├── StoreUnsupported       the library or server below is too old
+    │   ├── StoreUnsupported       the library or server below is too old, or set up in a way that cannot work
     │   └── SchemaMismatch         the schema is newer or older than this program
     ├── NotFound                   no such job, queue or worker
     ├── Refused                    the state or the fence has moved on; nothing was changed
@@ -138,7 +138,7 @@ class StoreLost(StoreError):
 
 
 class StoreUnsupported(StoreError):
-    """The library or server below is too old for what Holdfast needs."""
+    """The library or server below is too old for what Holdfast needs, or set up in a way that it cannot work with."""
 
 
 class SchemaMismatch(StoreError):

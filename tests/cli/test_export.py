@@ -106,6 +106,19 @@ def test_a_file_appears_when_it_is_complete_and_is_private(run: Run, store: Stor
     assert "cannot write" in run("jobs", "export", "-o", "nowhere/out.jsonl", code=2).stderr
 
 
+def test_an_export_writes_to_no_file_that_somebody_else_prepared(run: Run, store: Store, folder: Path) -> None:
+    add(store)
+    victim, trap = folder / "victim", folder / "out.jsonl.part"
+    victim.write_text("precious")
+    trap.symlink_to(victim)
+    run("jobs", "export", "-o", "out.jsonl")
+    assert victim.read_text() == "precious"
+    assert trap.is_symlink()
+    assert (folder / "out.jsonl").read_text().count("\n") == 1
+    assert not (folder / "out.jsonl").is_symlink()
+    assert [path for path in folder.glob("*.part") if path != trap] == []
+
+
 def test_an_export_that_fails_leaves_the_old_file(
     run: Run, store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,3 +192,29 @@ def until_dead(folder: Path) -> None:
             pause(0.02)
     finally:
         store.close()
+
+
+def test_a_password_in_db_is_hidden_from_ps_and_warned_of(folder: Path) -> None:
+    (folder / "shop.py").write_text(APP.replace("sqlite:///jobs.db", "memory://"))
+    away = "postgresql://me:hunter2@127.0.0.1:1/shop?sslpassword=hunter3"
+    command = [sys.executable, "-m", "holdfast", "worker", "shop:app", "--db", away]
+    worker = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    try:
+        assert worker.stderr is not None
+        said = worker.stderr.readline()
+        shown = Path(f"/proc/{worker.pid}/cmdline")
+        if shown.exists():  # only Linux lets a process change it
+            assert "me:*******@127.0.0.1" in shown.read_text()
+            assert "hunter" not in shown.read_text()
+    finally:
+        worker.kill()
+        worker.communicate()
+    assert "the password in --db is seen by every user" in said
+    assert "HOLDFAST_DB" in said
+
+
+def test_an_address_without_a_password_is_not_warned_of(folder: Path) -> None:
+    assert "password" not in holdfast(folder, "jobs", "list", "--db", "postgresql://me@127.0.0.1:1/shop").stderr
+    secret = "postgresql://me:hunter2@127.0.0.1:1/shop"
+    assert "password" not in holdfast(folder, "jobs", "list", HOLDFAST_DB=secret).stderr
+    assert "password" not in holdfast(folder, "jobs", "list", "-q", "--db", secret).stderr

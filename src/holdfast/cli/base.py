@@ -18,9 +18,11 @@ from typing import Any
 
 import click
 
+from holdfast.cli.arguments import overwrite
 from holdfast.cli.exits import Exit, code_of
 from holdfast.cli.screen import clean_lines
 from holdfast.errors import HoldfastError
+from holdfast.stores.urls import masked_url
 
 DEFAULT_DB = "sqlite:///holdfast.db"
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
@@ -86,6 +88,15 @@ class Command(click.Command):
             if isinstance(param, click.Option) and param.envvar is None and param.allow_from_autoenv:
                 param.envvar = variable(ctx, param)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        given = settings().db_given
+        if given is not None and given != masked_url(given):
+            say(
+                "holdfast: the password in --db is seen by every user of this machine who lists its processes; put the "
+                "address into the environment: HOLDFAST_DB=…"
+            )
+        return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write_examples(self.epilog, formatter)
@@ -200,6 +211,7 @@ def common_options() -> list[click.Parameter]:
 def _note_db(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
     if value is not None:
         ctx.find_root().ensure_object(Settings).db_given = value
+        overwrite(value, masked_url(value))
 
 
 def _note_verbosity(direction: int) -> Callable[[click.Context, click.Parameter, int], None]:

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,11 +97,11 @@ def _opened(output: Path | None) -> Iterator[TextIO]:
     if output is None or str(output) == "-":
         yield sys.stdout
         return
-    part = output.with_name(f"{output.name}.part")
-    try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:  # a name that nobody could prepare, and a file that is made by this call alone
+        descriptor, name = tempfile.mkstemp(prefix=f"{output.name}.", suffix=".part", dir=output.parent)
     except OSError as error:
-        raise UsageError(f"cannot write {part}: {error.strerror}") from error
+        raise UsageError(f"cannot write to {output.parent}: {error.strerror}") from error
+    part = Path(name)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
             yield stream

@@ -40,5 +40,13 @@ def absolute_url(url: str) -> str:
 
 def shown_url(url: str) -> str:
     """Return the address as it may be shown."""
-    shown = re.sub(r"(://[^:/?#@]*:).*@", r"\1***@", url)  # to the last @: what is no password may be hidden too
-    return re.sub(r"(?i)((?:ssl)?password=)[^&]*", r"\1***", shown)
+    return _SECRETS.sub(lambda found: f"{found[1] or found[3]}***", url)
+
+
+def masked_url(url: str) -> str:
+    """Return the address with a star for each byte of its password: as long as it was."""
+    return _SECRETS.sub(lambda found: (found[1] or found[3]) + "*" * len((found[2] or found[4] or "").encode()), url)
+
+
+# To the last @: what is no password may be hidden too.
+_SECRETS = re.compile(r"(://[^:/?#@]*:)(.*)(?=@)|((?i:(?:ssl)?password=))([^&]*)")

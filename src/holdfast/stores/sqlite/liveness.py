@@ -14,10 +14,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from holdfast.errors import StoreUnsupported
 from holdfast.stores.sqlite import locks, protected
 
 
@@ -45,6 +47,12 @@ class Life(StrEnum):
 def take(path: Path) -> int:
     """Make the lock file, lock it, and return its inode. The lock lasts as long as this process."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
+    mode = path.parent.stat().st_mode
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise StoreUnsupported(
+            f"other users may write to {path.parent} (mode {stat.S_IMODE(mode):o}) and make a living worker look dead; "
+            f"run `chmod go-w {path.parent}`"
+        )
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     inode = os.fstat(descriptor).st_ino
