@@ -178,6 +178,8 @@ def sql_mutants() -> Iterator[Mutant]:
             tests = (tests[0], "tests/stores/test_postgres_guards.py", *tests[1:]) if store == "postgres" else tests
             if "claim_try" in guard.name:
                 tests = OUTAGES
+            if "coalesce(value ->> 0, '')" in guard.name:
+                tests = PLANS
             if guard.query == "transaction":
                 tests = ("tests/worker/test_transaction.py", *tests)
             yield Mutant(guard.name, file, whole[:start] + guard.statement + whole[end:], tests)
@@ -362,6 +364,7 @@ SETTINGS = ("tests/stores/test_postgres_settings.py",)
 TRANSACTIONS = ("tests/stores/test_postgres_transaction.py", "tests/worker/test_transaction.py")
 CONFLICTS = ("tests/stores/test_postgres_conflicts.py",)
 OUTAGES = ("tests/stores/test_postgres_outages.py",)
+PLANS = ("tests/stores/test_postgres_plans.py",)
 ISOLATION = tuple(f"tests/worker/test_isolation{part}.py" for part in ("_pool", "_parts", "", "_endings"))
 CELLS = ("tests/crash/test_isolation.py",)
 FORKS = ("tests/worker/test_forks.py",)

@@ -22,6 +22,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "worker": "w",
         "pulses": '[["j1", 1, "c", true, null, null, null]]',
         "rss_mb": 1.0,
+        "aside": False,
         "wall": None,
         "lease": None,
     },
@@ -65,6 +66,36 @@ def test_a_signal_is_taken_by_its_id_however_many_its_workflow_has(full: Postgre
         return "\n".join(row[0] for row in rows)
 
     assert "signal_job" not in full._often.run(plan)
+
+
+SETTLE = {"duty": None, "holder": None, "term": None, "notes": "[]", "channel": "plans", "wall": None}
+BY_ID: dict[str, dict[str, Any]] = {
+    "settle_done": VALUES["settle_done"],
+    "settle": SETTLE | {"endings": '[["j1", 1, "c", null, false, "ready"]]'},
+    "beat": VALUES["beat"],
+    "record": {"tokens": '[["j1", 1, "c"]]', "steps": "[]", "facts": "[]", "taken": "[]"},
+}
+
+
+@pytest.mark.parametrize("query", BY_ID)
+def test_jobs_are_looked_up_by_id_though_the_plan_was_made_for_an_empty_table(
+    server: PostgresServer, query: str
+) -> None:
+    """Otherwise each settlement reads the whole table, and all that an old transaction keeps of it."""
+    store = PostgresStore(f"{server.url}?schema=plans_by_id")
+    store.migrate()
+    try:
+        with store._often._open_pool().connection() as db, db.cursor() as cursor:
+            cursor.execute(store._often[query], BY_ID[query], prepare=True)
+            server.execute(FILL.replace("plans.", "plans_by_id."))
+            with db.transaction():
+                cursor.execute(store._often[query], BY_ID[query], prepare=True)
+                read = "SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'plans_by_id.job'::regclass"
+                [rows] = cursor.execute(read).fetchone() or [JOBS]
+                assert rows < 10
+    finally:
+        store.close()
+        server.execute("DROP SCHEMA plans_by_id CASCADE")
 
 
 def test_a_plan_from_when_there_was_nothing_serves_a_full_table(server: PostgresServer) -> None:

@@ -8,8 +8,8 @@ So this process remembers the last row that it claimed in each lane (queue and p
 no more than a hint. A job that comes back in its place, after a crash or a release, lies before it: whoever settles it
 tells all listeners where, and the next claim begins there. What else may lie before it (a job committed late, one with
 an instant in the past, one that was passed over because it may not be claimed ahead, a lane that is new) is found by a
-look at everything; while that is slow, it is made only so often that it takes a tenth of the time. While it is fast, as
-it nearly always is, every look is at everything, and the order of jobs is exact.
+look at everything; while that is slow, it is made only so often that it takes a twentieth of the time. While it is
+fast, as it nearly always is, every look is at everything, and the order of jobs is exact.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.stores import codec
 
 SLOW_S = 0.005  # a look at everything that takes longer, beside what its jobs take, read through dead entries
 PER_JOB_S = 0.00005
-SHARE = 10
+SHARE = 20
 LONGEST_S = 10.0  # the longest that one may be put off
 SURE = 3  # so many slow ones in a row: one alone may be the machine's
 Lane = tuple[str, int]  # queue and priority

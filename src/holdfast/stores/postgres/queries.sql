@@ -6,6 +6,10 @@
 -- Where rows are found by their ids, the state is compared as `state || ''`: no partial index fits that. The planner
 -- would take one for short, and while an old transaction keeps dead entries it is the longest of all.
 --
+-- The hot statements are planned once, maybe while the table is small, and the planner takes every list for a hundred
+-- entries: then it would read the whole table, ever after, to find them. A condition that always holds
+-- (`coalesce(value ->> 0, '') = value ->> 0`) makes it expect one entry, and look each job up by its id.
+--
 -- Every statement reads the clock once, in `clock`, so that its instants can be looked up in an index. %(wall)s and
 -- %(lease)s are NULL but for tests: the server's own clock measures.
 
@@ -232,6 +236,7 @@ pulse AS MATERIALIZED (
         (value ->> 7)::float8 AS still_s, (value ->> 8)::json AS in_steps, place
     FROM json_array_elements(%(pulses)s::json) WITH ORDINALITY AS each (value, place)
     WHERE EXISTS (SELECT FROM living)
+        AND coalesce(value ->> 0, '') = value ->> 0
 ),
 mine AS MATERIALIZED (
     SELECT job.ctid AS spot, pulse.started, pulse.progress, pulse.note, pulse.log, pulse.still_s, pulse.in_steps,
@@ -304,6 +309,7 @@ ending AS MATERIALIZED (
         value ->> 25 AS seen_open_step, (value ->> 26)::boolean AS seen_undoable,
         (value ->> 27)::float8 AS progress, value ->> 28 AS note, (value ->> 29)::integer AS releases
     FROM json_array_elements(%(endings)s::json) AS value
+    WHERE coalesce(value ->> 0, '') = value ->> 0
 ),
 free AS MATERIALIZED (
     SELECT ending.* FROM ending, {schema}.job AS job
@@ -395,6 +401,7 @@ ending AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, value ->> 3 AS result,
         (value ->> 4)::float8 AS progress, value ->> 5 AS note
     FROM json_array_elements(%(endings)s::json) AS value
+    WHERE coalesce(value ->> 0, '') = value ->> 0
 ),
 free AS MATERIALIZED (
     SELECT ending.* FROM ending, {schema}.job AS job
@@ -501,6 +508,7 @@ DISCARD ALL;
 WITH token AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, place - 1 AS place
     FROM json_array_elements(%(tokens)s::json) WITH ORDINALITY AS each (value, place)
+    WHERE coalesce(value ->> 0, '') = value ->> 0
 ),
 mine AS MATERIALIZED (
     SELECT token.place, job.id
