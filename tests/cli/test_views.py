@@ -107,6 +107,19 @@ def test_a_result_that_is_no_json_is_shown_as_it_is(run: Run, store: Store) -> N
     assert run.json("jobs", "show", job.id)["result"] == "<own codec>"
 
 
+@pytest.mark.parametrize(
+    ("retry", "words"),
+    [
+        ({}, "10 failed and crashed in all; its retries span 21 min to 42 min"),
+        ({"jitter": "full"}, "10 failed and crashed in all; its retries span up to 42 min"),
+        ({"attempts_max": 2, "jitter": "none"}, "2 failed and crashed in all; its retries span 5.0 s"),
+        ({"attempts_max": 1}, "1 failed and crashed in all\n"),
+    ],
+)
+def test_a_job_says_how_long_its_retries_last(run: Run, store: Store, retry: dict[str, Any], words: str) -> None:
+    assert words in run("jobs", "show", add(store, **retry).id).output
+
+
 def test_a_ready_job_goes_by_the_name_of_its_time(run: Run, store: Store) -> None:
     due = add(store)
     scheduled = add(store, delay_s=1000.0)

@@ -104,7 +104,7 @@ def _facts(
         yield "runs at", f"{insight.moment(job.run_at)}, in {insight.duration(job.run_at - now.wall)}"
     yield "attempts", f"{job.attempt}, with {job.failures} failed and {job.crashes} crashed"
     crashes = insight.counted(job.crashes_max, "crash", "crashes")
-    yield "gives up", f"after {crashes}, or {job.attempts_max} failed and crashed in all"
+    yield "gives up", f"after {crashes}, or {job.attempts_max} failed and crashed in all{_span(job)}"
     yield "on crash", job.on_crash + (", rolling back" if job.rolling_back and job.state != "rolled_back" else "")
     if job.open_step is not None:
         step = next((insight.named(each) for each in asked_about(job, steps)), job.open_step)
@@ -136,6 +136,17 @@ def _facts(
         yield "result", _short(one_line(insight.parsed(job.result)))
     if job.error is not None:
         yield ("last error" if job.state == "done" else "error"), job.error
+
+
+def _span(job: Job) -> str:
+    """Say how long the pauses between all attempts last; nothing if there are none."""
+    least, most = job.retry.span_s
+    if not most:
+        return ""
+    longest = insight.duration(most)
+    if least < most:
+        longest = f"{insight.duration(least)} to {longest}" if least else f"up to {longest}"
+    return f"; its retries span {longest}"
 
 
 def _tell_event(event: Event, names: insight.Names, was: insight.Ending | None, places: str) -> None:
