@@ -377,6 +377,7 @@ def test_the_journal_mode_of_a_file_that_is_not_a_store_is_left_alone(path: Path
         store = SqliteStore(f"sqlite:///{path}", create=False)
         assert store.schema().found == 0
         store.close()
+    with closing(sqlite3.connect(path)) as other:
         assert other.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
 

@@ -38,8 +38,15 @@ def test_a_handler_that_changes_its_folder_or_environment_changes_only_its_own_p
         folder.mkdir()
     (project / "wanderer.py").write_text(WANDERER)
     with App(f"sqlite:///{project}/jobs.db") as app:
-        wander = app.task(name="wanderer.wander")(lambda folder: "")
-        report = app.task(name="wanderer.report")(lambda: None)
+
+        @app.task(name="wanderer.wander")
+        def wander(folder: str) -> str:
+            return folder
+
+        @app.task(name="wanderer.report")
+        def report() -> list[object]:
+            return []
+
         with worker(project, "wanderer:app", "--recycle-jobs", "1"):
             assert wander.enqueue(str(elsewhere)).result(60) == str(elsewhere)
             for _ in range(3):  # the first processes may have been started before
