@@ -68,6 +68,32 @@ def test_a_worker_saves_all_results_but_that_of_the_locked_row(
     assert house.kinds(jobs[25].id) == ["succeeded"]
 
 
+def test_a_lock_that_outlives_the_lease_costs_nothing_when_the_result_is_in_hand(
+    server: PostgresServer, schema: str, houses: Houses
+) -> None:
+    """Two workers look for lost attempts all the time; when the lock goes, the result is saved before they judge."""
+    mine, other = houses(server.url), houses(server.url)
+    gate, runs = threading.Event(), []
+
+    @mine.app.task(name="work", lease_s=2.0)
+    def work() -> str:
+        runs.append(1)
+        gate.wait(PATIENCE_S)
+        return "fine"
+
+    mine.start(name="mine")
+    other.start(name="other")
+    job = work.enqueue()
+    until(lambda: runs, "it runs")
+    with locked(server, schema, job.id):
+        gate.set()
+        until(lambda: mine.row(job.id).lease_until < mine.store.now().lease - 2.0, "the lease is long over", PATIENCE_S)
+        assert mine.row(job.id).state == "running"
+        assert waiting_backends(server) == 0
+    assert job.result(PATIENCE_S) == "fine"
+    assert (runs, mine.kinds(job.id)) == ([1], ["succeeded"])
+
+
 # --------------------------------------------------------------------------------------------- the reaper
 
 

@@ -97,7 +97,7 @@ def test_a_worker_that_leaves_with_a_locked_row_says_that_a_result_is_not_saved(
 
 def test_records_behind_a_locked_row_keep_their_order_and_hold_up_no_other_job() -> None:
     store = Locking()
-    recorder = Recorder(store, SystemClock())  # type: ignore[arg-type]
+    recorder = Recorder(store, SystemClock(), lambda *_: None)  # type: ignore[arg-type]
     mine, other = start_flow(store.real), start_flow(store.real)
     answers: list[tuple[int, Answer | Exception]] = []
     store.locked.add(mine.id)
@@ -115,7 +115,7 @@ def test_records_behind_a_locked_row_keep_their_order_and_hold_up_no_other_job()
 
 def test_a_recorder_that_closes_tells_the_workflow_of_a_locked_row() -> None:
     store = Locking()
-    recorder = Recorder(store, SystemClock())  # type: ignore[arg-type]
+    recorder = Recorder(store, SystemClock(), lambda *_: None)  # type: ignore[arg-type]
     mine = start_flow(store.real)
     store.locked.add(mine.id)
     answers: list[Answer | Exception] = []
@@ -180,7 +180,7 @@ def test_a_batch_of_results_that_takes_too_long_is_saved_in_smaller_pieces() -> 
 
 def test_a_batch_of_records_that_takes_too_long_is_written_in_smaller_pieces() -> None:
     store = Slow()
-    recorder = Recorder(store, SystemClock())  # type: ignore[arg-type]
+    recorder = Recorder(store, SystemClock(), lambda *_: None)  # type: ignore[arg-type]
     flows, answers = [start_flow(store.real) for _ in range(7)], []
     recorder._write([(a_record(flow, a_step(1)), answers.append) for flow in flows])
     assert answers == [Answer.ACCEPTED] * 7
