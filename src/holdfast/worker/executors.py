@@ -95,7 +95,7 @@ class Threads:
     def _run(self, attempt: Attempt) -> Outcome:
         attempt.start(self._clock.lease())
         point("handler.before")
-        ended: Outcome | Raised | None = None
+        ended: Outcome | Raised = _NOT_YET
         try:
             try:
                 attempt.enter_thread()
@@ -104,7 +104,7 @@ class Threads:
                 end_if_forked(self._pid)
                 attempt.leave_thread()  # from here on nothing interrupts us
         except BaseException as error:  # an interrupt; if it came in after the handler's end, it is too late
-            ended = ended if ended is not None else Raised(error)
+            ended = Raised(error) if ended is _NOT_YET else ended
         outcome = conclude(attempt, ended) if isinstance(ended, Raised) else ended
         del ended  # an error holds on to its frames with all that is in them, and they to ours
         point("handler.after")
@@ -281,6 +281,9 @@ class Raised(NamedTuple):
 
     error: BaseException
     said: Failed | None = None
+
+
+_NOT_YET = Raised(errors.Stopping("it was stopped before it began"))
 
 
 def _raised(attempt: Attempt, error: BaseException) -> Raised:
