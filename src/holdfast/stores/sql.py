@@ -14,9 +14,10 @@ number: then the store refuses the claims of older workers, waits until nothing 
 
 A migration is one transaction, unless it is cut into pieces, each a transaction of its own. A line `-- piece` begins
 another one. A line `-- pages of job` (or `journal`) begins a piece that changes the rows of that table page by page:
-one statement, with the parameters `after` and `upto`, for the rows with `after < seq <= upto`. The store remembers
-which pieces and pages are done, so a migration that was killed goes on where it stood. No piece may hold a lock on a
-table with a million rows for longer than a beat.
+one statement, with the parameters `after` and `upto`, for the rows with `after < seq <= upto`. On PostgreSQL jobs have
+an index on (state, seq) only, so name every state there. The store remembers which pieces and pages are done, so a
+migration that was killed goes on where it stood. No piece may hold a lock on a table with a million rows for longer
+than a beat.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from typing import NamedTuple
 
 from holdfast.clock import pause
 from holdfast.errors import StoreUnavailable
-from holdfast.points import point
 
 PAGE = 5_000  # so many rows of a table are changed in one transaction of a migration
 WAIT_S = 60.0  # how long a piece is tried while others hold locks on its tables, or run jobs
 RETRY_S = 0.25
+REST_S = 0.02  # after each page, so that others can write in between
 
 _HEADER = re.compile(r"^-- name: ([a-z_]+)$", re.MULTILINE)
 _MIGRATION = re.compile(r"(\d{4})_[a-z_]+\.sql")
@@ -121,14 +122,17 @@ def still_running(migration: Migration, running: Mapping[str, int]) -> Waiting:
     )
 
 
-def migrate_by(step: Callable[[], bool], is_locked: Callable[[Exception], bool] = lambda error: False) -> None:
-    """Take one step after the other until there is none left. Wait, but not for ever, while others are in the way."""
+def migrate_by(step: Callable[[], float | None], is_locked: Callable[[Exception], bool] = lambda error: False) -> None:
+    """Take one step after the other, resting as long as it says, until there is none left (None).
+
+    Wait, but not for ever, while others are in the way.
+    """
     waited_s = 0.0
     while True:
         try:
-            if not step():
+            if (rest_s := step()) is None:
                 return
-            point("migrate.between")
+            pause(rest_s)
             waited_s = 0.0
         except StoreUnavailable as error:
             if not (isinstance(error, Waiting) or is_locked(error)) or waited_s >= WAIT_S:

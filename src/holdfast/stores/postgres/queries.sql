@@ -1502,7 +1502,10 @@ ON CONFLICT (number) DO UPDATE SET pieces = excluded.pieces, after = excluded.af
 DELETE FROM {schema}.migration;
 
 -- name: migrate_end_job
-SELECT max(seq) FROM {schema}.job;
+-- By the index on (state, seq): there is none on seq alone.
+SELECT max(newest.seq)
+FROM unnest(ARRAY['ready', 'running', 'waiting', 'held', 'done', 'dead', 'cancelled', 'rolled_back']) AS each (state)
+CROSS JOIN LATERAL (SELECT max(seq) AS seq FROM {schema}.job WHERE job.state = each.state) AS newest;
 
 -- name: migrate_end_journal
 SELECT max(seq) FROM {schema}.journal;

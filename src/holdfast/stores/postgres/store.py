@@ -54,7 +54,7 @@ from holdfast.stores.postgres.schedules import Schedules
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
 from holdfast.stores.postgres.workflows import Workflows
 from holdfast.stores.protocol import Added, Answer, Schema, duty_lost, schema_too_new
-from holdfast.stores.sql import Migration, Progress, load_migrations, migrate_by, still_running, tables_of
+from holdfast.stores.sql import REST_S, Migration, Progress, load_migrations, migrate_by, still_running, tables_of
 
 _MIGRATIONS = load_migrations("holdfast.stores.postgres")
 _TABLES = tables_of(_MIGRATIONS)
@@ -489,13 +489,16 @@ class PostgresStore(Schedules, Workflows):
         if notes:
             self._db.run(lambda db: batch.write_notes(self._db, db, notes, self._wall()))
 
-    def _migrates(self, db: Cursor) -> bool:
-        """Do one piece of the next migration, or one page of it, in a transaction; False when there is none left."""
+    def _migrates(self, db: Cursor) -> float | None:
+        """Do one piece of the next migration, or one page of it, in a transaction; return how long to rest after it.
+
+        None: there is nothing left to do.
+        """
         with db.connection.transaction():
             db.execute(self._db["migrate_lock"], {"schema": self._db.options.schema})
             found = self._schema(db)  # another process may have been first
             if not found.is_stale:
-                return False
+                return None
             if found.found == 0:
                 self._make_schema(db)
             db.execute(self._db["migrate_limits"])
@@ -508,7 +511,7 @@ class PostgresStore(Schedules, Workflows):
                     db.execute(self._db["migrate_shut"])
                     versions = {"version": str(found.found), "works_with": str(migration.works_with)}
                     db.execute(self._db["migrate"], versions)
-                    return True
+                    return 0.0
                 self._let_older_workers_go(db, migration)
             piece = migration.pieces[progress.pieces]
             if piece.table is None:
@@ -529,7 +532,7 @@ class PostgresStore(Schedules, Workflows):
             if len(migration.pieces) > 1:
                 values = {"number": migration.number, "pieces": progress.pieces, "after": progress.after}
                 db.execute(self._db["migrate_done" if ended else "migrate_on"], values)
-        return True
+        return 0.0 if piece.table is None else REST_S
 
     def _let_older_workers_go(self, db: Cursor, migration: Migration) -> None:
         """Raise `Waiting` while something runs under workers that are too old for the migration; then retire them."""

@@ -41,7 +41,7 @@ from holdfast.errors import (
 from holdfast.points import point
 from holdfast.stores import codec
 from holdfast.stores.protocol import Added, Answer, Schema, schema_too_new
-from holdfast.stores.sql import Migration, Progress, load_migrations, migrate_by, still_running, tables_of
+from holdfast.stores.sql import REST_S, Migration, Progress, load_migrations, migrate_by, still_running, tables_of
 from holdfast.stores.sqlite import batch, condition, liveness
 from holdfast.stores.sqlite.backup import backup
 from holdfast.stores.sqlite.batch import Q
@@ -471,12 +471,15 @@ class SqliteStore(Schedules, Workflows):
         found, works_with = db.execute(Q["schema"]).fetchone()
         return Schema(found or 0, len(_MIGRATIONS), works_with or found or 0)
 
-    def _migrates(self) -> bool:
-        """Do one piece of the next migration, or one page of it, in a transaction; False when there is none left."""
+    def _migrates(self) -> float | None:
+        """Do one piece of the next migration, or one page of it, in a transaction; return how long to rest after it.
+
+        None: there is nothing left to do.
+        """
         with self._db.writing(busy_s=60) as db:
             found = self._schema(db)  # another process may have been first
             if not found.is_stale:
-                return False
+                return None
             migration = _MIGRATIONS[found.found]
             progress = Progress()
             if len(migration.pieces) > 1 and (row := db.execute(Q["migrate_progress"]).fetchone()) is not None:
@@ -486,7 +489,7 @@ class SqliteStore(Schedules, Workflows):
                     db.execute(Q["migrate_shut"])
                     versions = {"version": str(found.found), "works_with": str(migration.works_with)}
                     db.execute(Q["migrate"], versions)
-                    return True
+                    return 0.0
                 self._let_older_workers_go(db, migration)
             piece = migration.pieces[progress.pieces]
             if piece.table is None:
@@ -506,7 +509,7 @@ class SqliteStore(Schedules, Workflows):
             if len(migration.pieces) > 1:
                 values = {"number": migration.number, "pieces": progress.pieces, "after": progress.after}
                 db.execute(Q["migrate_done" if ended else "migrate_on"], values)
-        return True
+        return 0.0 if piece.table is None else REST_S
 
     def _let_older_workers_go(self, db: sqlite3.Connection, migration: Migration) -> None:
         """Raise `Waiting` while something runs under workers that are too old for the migration; then retire them."""

@@ -1,0 +1,113 @@
+"""A store of the first version that people had is brought up to date, whatever is in it, however often it is killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.machine import State
+from holdfast.core.records import Filter, Job
+from holdfast.core.verdict import Succeeded
+from holdfast.stores import open_store
+from holdfast.stores.protocol import Answer, Store
+from tests.factory import a_signal, enrol, revive, row, settle
+from tests.servers import PostgresServer
+from tests.stores import landed
+
+ALL = Filter(limit=1000)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def url(kind: str, tmp_path: Path, request: pytest.FixtureRequest, schema: str) -> str:
+    """The address of a store of that time."""
+    if kind == "sqlite":
+        landed.make_sqlite(tmp_path / "jobs.db")
+        return f"sqlite:///{tmp_path / 'jobs.db'}"
+    server: PostgresServer = request.getfixturevalue("server")
+    landed.make_postgres(server.url, schema)
+    return f"{server.url}?schema={schema}"
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    store = open_store(url)
+    store.migrate()
+    yield store
+    store.close()
+
+
+def before(kind: str, table: str, *columns: str) -> list[tuple[Any, ...]]:
+    """What that version has written."""
+    held = landed.rows_of(kind)[{"sqlite": f"holdfast_{table}", "postgres": table}[kind]]
+    places = [held["columns"].index(column) for column in columns]
+    return [tuple(each[place] for place in places) for each in held["rows"]]
+
+
+def test_every_job_is_what_it_was(kind: str, store: Store) -> None:
+    jobs = {job.id: job for job in store.find(ALL)}
+    kept = before(kind, "job", "id", "state", "error", "result", "attempt", "fence", "failures", "crashes", "run_at")
+    assert {state for _, state, *_ in kept} == {state.value for state in State}
+    for job_id, *facts in kept:
+        job = jobs.pop(job_id)
+        ended = [job.state, job.error, job.result]
+        assert [*ended, job.attempt, job.fence, job.failures, job.crashes, job.run_at] == facts
+    assert not jobs
+    assert store.check() == []
+    assert store.counts()
+
+
+def test_its_history_workers_and_schedules_are_there(kind: str, store: Store) -> None:
+    assert len(store.journal(limit=1000)) == len(before(kind, "journal", "seq"))
+    assert {worker.id for worker in store.workers(gone=True)} == {each[0] for each in before(kind, "worker", "id")}
+    assert [schedule.key for schedule in store.schedules()] == ["nightly"]
+    assert store.paused() == ["paused-queue"]
+
+
+def test_what_ran_can_still_be_settled(store: Store) -> None:
+    assert settle(store, row(store, "in-running"), Succeeded()) is Answer.ACCEPTED
+
+
+def test_what_was_ready_is_claimed_and_what_was_held_comes_back(store: Store) -> None:
+    assert revive(store, row(store, "in-held"))
+    tasks = sorted({job.task for job in store.find(ALL)})
+    claimed = store.claim(enrol(store), "claim", ["default"], tasks, 100)
+    assert {"in-ready", "in-held"} <= {job.id for job in claimed}
+
+
+def test_a_workflow_in_the_middle_goes_on(store: Store) -> None:
+    steps = store.steps("flow-steps")
+    assert [(step.name, step.state) for step in steps] == [("charge", "recorded"), ("ship", "started")]
+    assert row(store, "flow-steps").open_step
+    assert row(store, "flow-asks").question == "May it cost 500?"
+    assert [signal.id for signal in store.inbox("flow-waits").signals] == ["signal-other"]
+    waits: Job = row(store, "flow-waits")
+    assert store.signal(a_signal(waits, "paid")) is Answer.ACCEPTED
+    assert row(store, "flow-waits").state is State.READY
+
+
+def test_a_migration_that_is_killed_before_any_commit_is_repeated(kind: str, url: str) -> None:
+    code = f"from holdfast.stores import open_store; store = open_store({url!r}); store.migrate(); store.close()"
+    kills = 0
+    while True:
+        env = {**os.environ, "HOLDFAST_POINT": "migrate.middle=kill:2"}  # one step further each time
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            break
+        assert done.returncode == -9, done.stderr
+        kills += 1
+    assert kills >= 2
+    store = open_store(url)
+    assert store.schema().found == store.schema().wanted
+    test_every_job_is_what_it_was(kind, store)
+    store.close()
