@@ -10,10 +10,12 @@ import pytest
 
 from holdfast import Context
 from holdfast.core.machine import State
+from holdfast.core.verdict import Succeeded
 from holdfast.errors import (
     BadURL,
     HoldfastError,
     SchemaMismatch,
+    StoreError,
     StoreLost,
     StoreMissing,
     StoreReadOnly,
@@ -21,8 +23,9 @@ from holdfast.errors import (
 )
 from holdfast.stores.postgres.connection import Options
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.sql import load_migrations, load_queries
-from tests.factory import OLD_JOB, OLD_STEP, a_worker, add, claim, enrol, make_job, start
+from holdfast.stores.protocol import Answer
+from holdfast.stores.sql import load_migrations, load_queries, parse_migration
+from tests.factory import OLD_JOB, OLD_STEP, a_worker, add, claim, enrol, make_job, settle, start
 from tests.servers import PostgresServer
 from tests.worker.house import House
 
@@ -32,7 +35,6 @@ MIGRATIONS = load_migrations("holdfast.stores.postgres")
 MIGRATE = """
 import os, sys
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.protocol import Schema
 gate, opener = os.pipe()
 children = []
 for _ in range(10):
@@ -352,3 +354,39 @@ def test_a_table_that_is_missing_is_named(server: PostgresServer, schema: str) -
     server.execute(f"DROP TABLE {schema}.tally, {schema}.signal")
     assert store.check() == [f"the table {schema}.signal is missing", f"the table {schema}.tally is missing"]
     store.close()
+
+
+def test_older_workers_settle_what_they_run_before_a_migration_shuts_them_out(
+    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.stores.sql.WAIT_S", 0.0)
+    url = f"{server.url}?schema={schema}"
+    number = len(MIGRATIONS) + 1
+    shut = parse_migration(number, f"-- works with: {number}\nCREATE TABLE {{schema}}.new (x text);")
+    old = PostgresStore(url)
+    old.migrate()
+    worker = enrol(old, name="old")
+    job = start(old, worker)
+    add(old)
+
+    def migrate() -> None:
+        with monkeypatch.context() as later:
+            later.setattr("holdfast.stores.postgres.store._MIGRATIONS", [*MIGRATIONS, shut])
+            new = PostgresStore(url)
+            try:
+                new.migrate()
+            finally:
+                new.close()
+
+    with pytest.raises(StoreUnavailable, match=r"older version: old \(1\)"):
+        migrate()
+    assert old.schema().is_too_new
+    with pytest.raises(StoreError, match="too old"):
+        claim(old, worker)
+    assert settle(old, job, Succeeded()) is Answer.ACCEPTED
+    migrate()
+    assert old.schema().found == number
+    assert old.workers() == []
+    with pytest.raises(SchemaMismatch):
+        enrol(old)
+    old.close()
