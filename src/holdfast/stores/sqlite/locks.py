@@ -20,6 +20,7 @@ from typing import NamedTuple
 _LIST = Path("/proc/locks")
 _WRITER = 120  # the byte of the `-shm` file that the one writer locks in WAL mode (SQLite's WALINDEX_LOCK_OFFSET)
 _ANSWER_S = 10.0
+_LOOKS = 4
 _DARWIN = sys.platform == "darwin"
 _FLOCK = "qqihh" if _DARWIN else "hhqqi4x"  # struct flock of macOS and of 64-bit Linux
 
@@ -51,8 +52,13 @@ def writer_of(database: Path) -> int | None:
 
 
 def is_listed(inode: int) -> bool:
-    """Say whether the kernel's list has a lock of this process on the file."""
-    return any((lock.inode, lock.pid) == (inode, os.getpid()) for lock in record_locks())
+    """Say whether the kernel's list has a lock of this process on the file.
+
+    The kernel hands its list out page by page: when another program drops a lock meanwhile, a line between two pages is
+    missing. So a lock counts as missing only when several looks in a row do not find it.
+    """
+    wanted = (inode, os.getpid())
+    return any(wanted in [(lock.inode, lock.pid) for lock in record_locks()] for _ in range(_LOOKS))
 
 
 def record_locks() -> list[RecordLock]:
