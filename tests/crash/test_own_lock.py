@@ -122,7 +122,11 @@ app.close()
 def test_forgetting_connection_in_ones_own_transaction_is_named(tmp_path: Path) -> None:
     """A process with one thread waits for itself: it is told at once, and not after busy_s."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", FORGETS], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error::ResourceWarning", "-c", FORGETS],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     assert "jobs.db stayed locked by another transaction of this process for 0." in done.stdout
