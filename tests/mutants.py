@@ -762,13 +762,6 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         TRANSACTIONS,
     ),
     (
-        "postgres: a success is reported without the writes of its transaction",
-        "stores/postgres/transaction.py",
-        "while (answer := write()) is Answer.LOCKED:",
-        "while (answer := write()) is None:",
-        TRANSACTIONS,
-    ),
-    (
         "a folder of locks that others may write is used",
         "stores/sqlite/liveness.py",
         "if mode & (stat.S_IWGRP | stat.S_IWOTH):",
