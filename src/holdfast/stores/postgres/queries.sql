@@ -1084,6 +1084,7 @@ firing AS MATERIALIZED (
     SELECT value ->> 0 AS schedule, (value ->> 1)::float8 AS instant, value -> 2 AS job, place
     FROM json_array_elements(%(firings)s::json) WITH ORDINALITY AS each (value, place)
     WHERE EXISTS (SELECT FROM duty)
+        AND coalesce(value ->> 0, '') = value ->> 0
 ),
 free AS MATERIALIZED (
     SELECT firing.* FROM firing, {schema}.schedule AS schedule

@@ -31,7 +31,7 @@ class Schedules(ABC):
 
     def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
         point("fire.before")
-        answers = [answer for part in _parts(firings) for answer in self._fire(part, under)]
+        answers: list[Fired] = [answer for part in _parts(firings) for answer in self._fire(part, under)]
         point("fire.after")
         self.wake()
         return answers
