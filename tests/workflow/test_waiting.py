@@ -187,6 +187,32 @@ def test_branches_that_look_at_the_same_time_take_a_signal_each(
     assert job.result(20) == [1, 2]
 
 
+def test_of_two_branches_that_see_the_same_signal_one_takes_it_and_the_other_waits(
+    one_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @one_house.app.workflow(name="w")
+    def work(flow: Flow) -> list[int]:
+        return sorted(flow.gather(lambda: flow.wait("go"), lambda: flow.wait("go")))
+
+    both, look, looks = threading.Barrier(2, timeout=20), one_house.app.store.inbox, []
+
+    def inbox(*given: Any) -> Inbox:
+        found = look(*given)
+        looks.append(found)
+        if one_house.row(given[0]).attempt == 1:
+            both.wait()
+        return found
+
+    monkeypatch.setattr(one_house.app.store, "inbox", inbox)
+    job = work.enqueue()
+    one_house.app.signal(job.id, "go", 1)
+    one_house.start()
+    waits(one_house, job.id)
+    one_house.app.signal(job.id, "go", 2)
+    assert job.result(20) == [1, 2]
+    assert [len(found.signals) for found in looks] == [1, 1, 1]
+
+
 def test_a_person_is_asked_and_answers(house: House) -> None:
     @house.app.workflow(name="w")
     def work(flow: Flow) -> list[bool]:
