@@ -16,7 +16,7 @@ from holdfast.testing import FakeClock
 from tests.servers import PostgresServer
 
 # A landing is judged by what changed, not by what was drawn; docs/guarantees.md names the commands that draw anew.
-settings.register_profile("suite", derandomize=True, database=None)
+settings.register_profile("suite", derandomize=True, database=None, deadline=None)
 settings.load_profile("suite")
 # Hypothesis also tries constants of the loaded modules: what is drawn would depend on which tests are near.
 providers._get_local_constants = lambda: providers._local_constants

@@ -129,7 +129,7 @@ class Proxy(_Door):
             pair, piece = self._delayed.pop()
             pair.answer = bytearray()
             pair.server.sendall(piece)
-            assert pair.answered.wait(10)
+            assert pair.answered.wait(60)
             pair.server.close()
 
     @contextlib.contextmanager

@@ -144,7 +144,7 @@ def test_the_daemon_recovers_what_is_overdue_and_gives_its_duty_back(store: Stor
     thread, stop, settled = serve_in_thread(store, clock, heard)  # its waiting advances the fake clock
     until(lambda: row(store, job.id).state is State.READY)
     stop.set()
-    thread.join(10)
+    thread.join(60)
     assert settled == [1]
     assert [kind for kind, _, _ in heard.events] == ["duty_acquired", "duty_lost"]
     assert post(store, clock, "b").duty() is not None

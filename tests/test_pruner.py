@@ -130,10 +130,10 @@ def test_a_stop_ends_it_after_the_batch_that_is_under_way(
 
     def pausing() -> None:
         deleting.set()
-        assert stop.wait(10)
+        assert stop.wait(60)
 
     with a_pruner(Meddling(store, pausing), clock) as one:
-        assert deleting.wait(10)
+        assert deleting.wait(60)
         one._stopping.set()  # the block's end would wait for the batch
         stop.set()
     assert left(store) == 3

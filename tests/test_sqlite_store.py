@@ -220,7 +220,7 @@ def test_a_worker_whose_file_is_lost_says_so_and_touches_nothing(
         return "fine"
 
     runner = house.start()
-    assert fine.enqueue().result(20) == "fine"
+    assert fine.enqueue().result(60) == "fine"
     lose(path, act)
     until(lambda: f"was {act} while in use" in caplog.text, "it says so")
     runner.stop()

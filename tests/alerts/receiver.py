@@ -73,7 +73,7 @@ def receiving(certificate: Path | None = None, **given: Any) -> Iterator[Receive
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join(60)
 
 
 def certificate_for(name: str, folder: Path) -> Path:

@@ -56,7 +56,7 @@ def test_from_enqueue_to_result(folder: Path) -> None:
         shown = until_done(folder, job_id)
     finally:
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(30) == 0
+        assert worker.wait(60) == 0
     assert (shown["state"], shown["result"], shown["attempt"]) == ("done", 3, 1)
 
 

@@ -64,7 +64,7 @@ def test_replicas_hand_over_when_one_stops_and_when_one_is_killed(
     until(says(tmp_path, "first", "took the duty 'reaper', term 1"), "the first replica is active")
     second = start("second")
     first.send_signal(signal.SIGTERM)
-    assert first.wait(10) == 0
+    assert first.wait(60) == 0
     until(says(tmp_path, "second", "term 2"), "the second took over")
     third = start("third")
     second.kill()
@@ -75,7 +75,7 @@ def test_replicas_hand_over_when_one_stops_and_when_one_is_killed(
     store.claim("w", "c", ["default"], ["t"], 1)
     until(lambda: _state(store) is State.READY, "the third recovered an expired lease")
     third.send_signal(signal.SIGTERM)
-    assert third.wait(10) == 0
+    assert third.wait(60) == 0
     assert "settled 1 lost attempts" in (tmp_path / "third").read_text()
 
 

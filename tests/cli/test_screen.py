@@ -157,7 +157,7 @@ def on_a_terminal(
             break
         written += chunk
     os.close(ours)
-    assert child.wait(20) == code, written
+    assert child.wait(60) == code, written
     return written.decode().replace("\r\n", "\n")
 
 

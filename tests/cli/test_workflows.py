@@ -840,14 +840,14 @@ def test_from_the_question_to_a_fork(
         run("held", "approve", job.id)
         run("workflows", "signal", job.id, "note", '"quick"')
         app.tick(10)
-        assert job.result(timeout=10) == "1 True quick"
+        assert job.result(timeout=60) == "1 True quick"
         names = [each["name"] for each in run.json("workflows", "show", job.id)["steps"]]
         assert names == ["reserve", "Ship it?", "note", "ship"]
         [fork] = run.json("workflows", "fork", job.id, '{"order": 2}', "--from-step", "ship")
         [other] = run.json("workflows", "fork", job.id, "--from-step", "Ship it?")
         again_from = other["id"]
         app.tick(10)
-        assert app.get(fork["id"]).result(timeout=10) == "2 True quick"
+        assert app.get(fork["id"]).result(timeout=60) == "2 True quick"
         run("workflows", "cancel", again_from)
         run("workflows", "retry", again_from, "--from-step", "reserve")
         app.tick(10)
@@ -874,4 +874,4 @@ def test_a_question_that_was_set_aside_is_asked_again(run: Run, url: str, monkey
         run("held", "approve", job.id)
         run("workflows", "signal", job.id, "note")
         app.tick(10)
-        assert job.result(timeout=10) == "1 True None"
+        assert job.result(timeout=60) == "1 True None"

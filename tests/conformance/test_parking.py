@@ -146,7 +146,7 @@ def test_whatever_comes_while_it_parks_nobody_sleeps_on_it(store: Store, of_a_ch
         gate = threading.Barrier(2)
 
         def bring(bringing: Settlement = bringing, job: Job = job, gate: threading.Barrier = gate) -> None:
-            gate.wait(30)
+            gate.wait(60)
             if of_a_child:
                 settle_for_good(store, bringing)
             else:
@@ -154,9 +154,9 @@ def test_whatever_comes_while_it_parks_nobody_sleeps_on_it(store: Store, of_a_ch
 
         thread = threading.Thread(target=bring)
         thread.start()
-        gate.wait(30)
+        gate.wait(60)
         assert settle_for_good(store, parking) is ACCEPTED
-        thread.join(30)
+        thread.join(60)
         after = row(store, job.id)
         assert (after.state, after.inbox) == (State.READY, 1), f"in round {number}"
 

@@ -91,7 +91,7 @@ class Writer:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        self.reader.join(5)
+        self.reader.join(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
 

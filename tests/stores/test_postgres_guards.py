@@ -83,7 +83,7 @@ def test_a_worker_that_is_declared_dead_while_it_claims_gets_nothing(store: Post
         give_up_at = CLOCK.lease() + 10
         while looking.execute(waiting, ("transactionid",)).fetchone() == (0,) and CLOCK.lease() < give_up_at:
             pause(0.01)
-    claiming.join(10)
+    claiming.join(60)
     assert [type(each) for each in told] == [WorkerGone]
     assert len(claim(store, other)) == 1, "it is there for somebody else"
 

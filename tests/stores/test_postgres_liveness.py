@@ -49,7 +49,7 @@ class Fleet:
         self.tasks = [self._define(each) for each in (house, other)]
         self.runner = house.start(name="busy")
         self.busy = self.tasks[0].enqueue(True)
-        assert self.begun.wait(20)
+        assert self.begun.wait(60)
         other.start(name="idle")
 
     def _define(self, house: House) -> Any:
@@ -63,12 +63,12 @@ class Fleet:
         return work
 
     def consumes(self) -> bool:
-        return bool(self.tasks[1].enqueue(False).result(10) == 1)
+        return bool(self.tasks[1].enqueue(False).result(60) == 1)
 
     def is_whole(self) -> None:
         """Nothing died, nothing ran twice."""
         self.go_on.set()
-        assert self.busy.result(10) == 1
+        assert self.busy.result(60) == 1
         workers = self.house.store.workers(gone=True)
         assert sorted((each.name, each.gone_at) for each in workers) == [("busy", None), ("idle", None)]
         assert self.house.store.journal(kinds=["zombie", "released", "stale_report", "failed"]) == []
@@ -144,16 +144,16 @@ def test_listening_resumes_after_a_restart(houses: Houses, server: PostgresServe
     define(house)
     at = define(asking)  # its store has no worker: what wakes the worker is the server
     house.start()
-    assert at.enqueue().result(20)
+    assert at.enqueue().result(60)
     server.stop()
     server.start()
-    assert at.enqueue().result(20)
+    assert at.enqueue().result(60)
     until(lambda: server.execute("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%' OR query = 'SELECT 1;'"))
     took = []
     for _ in range(5):
         until(lambda: house.store.calls["due"] and _is_waiting(house))
         sent = time.time()
-        took.append(at.enqueue().result(20) - sent)
+        took.append(at.enqueue().result(60) - sent)
     assert sorted(took)[2] < 0.2, took
 
 
@@ -256,11 +256,11 @@ def test_a_process_that_is_killed_is_found_within_three_seconds(
         house.start()
     finally:
         victim.kill()
-        victim.wait(20)
+        victim.wait(60)
         if victim.stdout is not None:
             victim.stdout.close()
     died_at = time.monotonic()
-    assert job.result(20) == 2
+    assert job.result(60) == 2
     assert time.monotonic() - died_at < 3
     [zombie] = house.events(job.id, "zombie")
     assert zombie.detail["detector"] == "vanished"

@@ -37,7 +37,7 @@ def test_workers_behind_a_pooler_are_judged_by_their_leases_and_say_so_once(
     house.start(name="a")
     house.start(name="b")
     jobs = [pay.enqueue() for _ in range(20)]
-    assert [job.result(20) for job in jobs] == [1] * 20
+    assert [job.result(60) for job in jobs] == [1] * 20
     assert server.execute(f"SELECT count(*), count(DISTINCT job) FROM {schema}.effect") == [(20, 20)]
     said = [record.getMessage() for record in caplog.records if "pooler" in record.getMessage()]
     assert len(said) == 1

@@ -102,7 +102,7 @@ def test_the_owner_of_the_schema_needs_no_further_right(
         return ctx.attempt
 
     house.start()
-    assert pay.enqueue().result(20) == 1
+    assert pay.enqueue().result(60) == 1
     store = house.store.real
     store.add([make_job() for _ in range(120)])
     duty = store.acquire("chore", "me", 5.0)

@@ -235,7 +235,7 @@ def test_a_roll_back_stops_the_statement_that_another_thread_waits_for(
             running = elsewhere.submit(transaction.connection.execute, "SELECT pg_sleep(60)")
             until(lambda: sessions(server, "pg_sleep"))
         with pytest.raises(psycopg.Error):
-            running.result(20)
+            running.result(60)
     until(lambda: not sessions(server, "pg_sleep"))
     assert (row(store, job.id), ledger()) == (job, [])
 
@@ -427,7 +427,7 @@ def test_a_forked_child_leaves_the_sessions_to_its_parent(
         warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads
         child = context.Process(target=paid, args=(store, start(store)))
         child.start()
-    child.join(20)
+    child.join(60)
     assert child.exitcode == 0
     paid(store)
     assert ledger() == ["paid"] * 3
@@ -515,7 +515,7 @@ def test_a_swallowed_error_fails_the_attempt_with_the_reason(
     job = declared(house, pay, is_async, retry=ONCE).enqueue()
     house.start()
     with pytest.raises(JobDead, match=r"a statement in ctx\.transaction.* failed and the task went on"):
-        job.result(20)
+        job.result(60)
     assert ledger() == []
 
 
@@ -534,7 +534,7 @@ def test_a_commit_in_sql_fails_the_attempt(
     job = declared(house, pay, is_async, retry=ONCE).enqueue()
     house.start()
     with pytest.raises(JobDead, match="committed or rolled back by hand"):
-        job.result(20)
+        job.result(60)
     assert ledger() == []
 
 
@@ -550,16 +550,16 @@ def test_the_effect_of_a_job_whose_server_was_restarted_comes_once(
             db.execute("INSERT INTO ledger VALUES (%s)", (f"attempt {ctx.attempt}",))
             if ctx.attempt == 1:
                 inside.set()
-                go_on.wait(20)
+                go_on.wait(60)
         return ctx.attempt
 
     job = declared(house, pay, is_async, retry=Retry(base_s=0.01)).enqueue()
     house.start()
-    assert inside.wait(20)
+    assert inside.wait(60)
     server.stop()
     server.start()
     go_on.set()
-    assert job.result(20) == 2
+    assert job.result(60) == 2
     assert ledger() == ["attempt 2"]
 
 
@@ -576,20 +576,20 @@ def test_a_zombie_in_its_transaction_leaves_nothing(
             db.execute("INSERT INTO ledger VALUES (%s)", (f"fence {ctx.fence}",))
             if ctx.fence == 1:
                 inside.set()
-                go_on.wait(20)
+                go_on.wait(60)
         return ctx.fence
 
     job = declared(first, pay, is_async).enqueue()
     declared(second, pay, is_async)
     first.start(name="first")
-    assert inside.wait(20)
+    assert inside.wait(60)
     with first.store.down("claim"):
         assert settle(second.store, second.row(job.id), EXPIRED) is Answer.ACCEPTED  # type: ignore[arg-type]
         second.start(name="second")
         second.until_state(job.id, "done")
     go_on.set()
     until(lambda: "stale_report" in second.kinds(job.id))
-    assert job.result(20) == 3
+    assert job.result(60) == 3
     assert ledger() == ["fence 3"]
 
 
@@ -607,7 +607,7 @@ def test_a_coroutine_that_is_stopped_while_a_thread_has_its_connection(
     job = pay.enqueue()
     house.start()
     with pytest.raises(JobDead, match="timeout_s"):
-        job.result(20)
+        job.result(60)
     until(lambda: not sessions(server, "pg_sleep"))
     assert ledger() == []
 
@@ -626,7 +626,7 @@ def test_more_transactions_than_the_pool_has_connections(
     jobs = house.app.enqueue_many([task.job() for _ in range(60)])
     house.start(slots=20)
     for job in jobs:
-        job.result(30)
+        job.result(60)
     assert ledger() == sorted(job.id for job in jobs)
 
 
@@ -645,7 +645,7 @@ def test_the_next_job_is_stored_exactly_when_this_one_ends(
 
     job = declared(house, pay, is_async).enqueue()
     house.start(queues=("default",))
-    assert house.row(job.result(20)).state is State.READY
+    assert house.row(job.result(60)).state is State.READY
 
 
 # --- An outage costs nothing -----------------------------------------------------------------------------

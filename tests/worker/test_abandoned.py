@@ -77,8 +77,8 @@ def test_a_thread_that_cannot_be_stopped_is_given_up_and_its_slot_goes_to_anothe
     [event] = house.events(job.id, "timed_out")
     assert (event.kind, event.detail["error"]) == ("timed_out", f"ran longer than timeout_s=0.2; {GIVEN_UP}")
     assert "in read" in event.detail["stack"]
-    assert [each.enqueue().result(20) for each in (fine, fine)] == ["fine", "fine"]
-    assert neighbour_first.result(20) == "fine"
+    assert [each.enqueue().result(60) for each in (fine, fine)] == ["fine", "fine"]
+    assert neighbour_first.result(60) == "fine"
     assert not pipes.returned.is_set(), "it still runs"
 
 
@@ -92,7 +92,7 @@ def test_what_a_handler_says_after_it_was_given_up_is_not_heard(
     house.until_state(job.id, "held")
     before = house.row(job.id)
     pipes.let_go()
-    assert pipes.returned.wait(20)
+    assert pipes.returned.wait(60)
     until(lambda: "has come to its end" in caplog.text, "it is noticed")
     assert house.row(job.id) == before
     assert house.kinds(job.id) == ["timed_out", "held"]
@@ -117,7 +117,7 @@ def test_an_async_handler_that_swallows_its_cancellation_is_given_up(house: Hous
     house.until_state(job.id, "dead")
     [event] = house.events(job.id, "stalled")
     assert (event.kind, event.detail["error"]) == ("stalled", f"no progress for stall_s=0.2; {GIVEN_UP}")
-    assert [fine.enqueue().result(20) for _ in range(2)] == ["fine"] * 2
+    assert [fine.enqueue().result(60) for _ in range(2)] == ["fine"] * 2
     go_on.set()
 
 
@@ -132,7 +132,7 @@ def test_a_job_that_is_cancelled_and_does_not_stop_is_cancelled_all_the_same(hou
 
     house.start(slots=2)
     job = deaf.enqueue()
-    assert begun.wait(20)
+    assert begun.wait(60)
     job.cancel()
     house.until_state(job.id, "cancelled")
     assert house.row(job.id).error == f"cancelled while running; {GIVEN_UP}"
@@ -155,7 +155,7 @@ def test_where_nobody_starts_the_worker_again_it_goes_on_with_the_slots_that_are
     assert runner._running == 1
     assert house.row(waiting.id).state is State.READY
     pipes.let_go()
-    assert waiting.result(20) == "fine"
+    assert waiting.result(60) == "fine"
 
 
 def test_a_handler_that_stops_late_but_by_itself_is_not_given_up(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,7 @@ def test_an_embedded_worker_without_its_recorder_or_its_pool_stops_too(
         "recorder": (work.enqueue, worker.runner._flows._recorder),
         "pool": (isolated.enqueue, worker.runner._pool),
     }[name]
-    start().result(30)
+    start().result(60)
     thread = part._thread
     assert thread is not None
     end(thread)

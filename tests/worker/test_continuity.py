@@ -100,12 +100,12 @@ def test_a_job_that_runs_while_the_doubt_arises_is_settled(house: House, file: P
     @house.app.task(name="slow", lease_s=30, beat_s=BEAT_S)
     def slow() -> str:
         begun.set()
-        assert go.wait(30)
+        assert go.wait(60)
         return "fine"
 
     house.start(reaper=False)
     job = slow.enqueue()
-    assert begun.wait(30)
+    assert begun.wait(60)
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         db.execute("UPDATE holdfast_worker SET beats = -5")
     until(lambda: ("rewound", "beats") in kinds(house), "the worker notices")

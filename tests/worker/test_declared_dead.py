@@ -47,7 +47,7 @@ def test_it_stops_its_jobs_enrols_anew_and_goes_on(house: House, is_async: bool)
     begun.acquire(timeout=20)
     house.store.real.retire(first_id, "vanished: a mistake")
     until(lambda: runner.worker_id != first_id, "it enrols anew")
-    assert job.result(20) in (2, 3)  # released by itself, or reaped and then claimed
+    assert job.result(60) in (2, 3)  # released by itself, or reaped and then claimed
     assert len(stopped) == 1
     assert isinstance(stopped[0], asyncio.CancelledError if is_async else LeaseLost)
     assert [worker.id for worker in house.store.workers()] == [runner.worker_id]
@@ -73,7 +73,7 @@ def test_it_enrols_once_though_both_of_its_threads_are_told(house: House) -> Non
     runners.append(house.start(reaper=False))
     with house.store.before("claim", lose):
         job = fine.enqueue()
-        assert job.result(20) == "fine"
+        assert job.result(60) == "fine"
     assert gone
     assert [worker.id for worker in house.store.workers()] == [runners[0].worker_id]
 
@@ -87,16 +87,16 @@ def test_what_was_reaped_meanwhile_is_refused_to_the_first_attempt(house: House)
     def deaf(ctx: Context) -> int:
         if ctx.attempt == 1:
             begun.set()
-            go_on.wait(20)  # C code: the interrupt reaches it only afterwards
+            go_on.wait(60)  # C code: the interrupt reaches it only afterwards
         return ctx.fence
 
     runner = house.start(slots=4, reaper=False)
     job = deaf.enqueue()
-    begun.wait(20)
+    begun.wait(60)
     [worker] = house.store.workers()
     Reaper(house.store.real, house.app.clock).recover_worker(worker, "vanished", "a mistake")
     deaf.enqueue()  # makes the worker claim, and learn of it
-    assert job.result(20) == 3
+    assert job.result(60) == 3
     assert runner.worker_id != worker.id
     go_on.set()
     until(lambda: "stale_report" in house.kinds(job.id))
@@ -116,7 +116,7 @@ def test_a_claim_in_flight_gets_nothing_and_the_job_is_claimed_by_the_new_incarn
     first_id = runner.worker_id
     with house.store.before("claim", lambda worker_id, *_: house.store.real.retire(first_id, "vanished: a mistake")):
         job = fine.enqueue()
-        assert job.result(20) == 1
+        assert job.result(60) == 1
     assert runner.worker_id != first_id
     assert house.kinds(job.id) == ["succeeded"]
 
@@ -138,13 +138,13 @@ def test_what_it_had_claimed_ahead_comes_back(house: House, monkeypatch: pytest.
 
     jobs = house.app.enqueue_many([wait.job() for _ in range(5)])
     runner = house.start(slots=1)
-    begun.wait(20)
+    begun.wait(60)
     until(lambda: len(house.app.find("running")) == 5)
     first_id = runner.worker_id
     go_on.set()
     house.store.real.retire(first_id, "vanished: a mistake")
     for job in jobs:
-        job.result(20)
+        job.result(60)
     assert all(house.kinds(job.id).count("succeeded") == 1 for job in jobs)
 
 
@@ -161,6 +161,6 @@ def test_enrolling_anew_is_tried_until_the_store_takes_it(house: House) -> None:
     step: Any = once(StoreUnavailable("not now"))
     with house.store.before("enroll", step):
         house.store.real.retire(first_id, "vanished: a mistake")
-        assert fine.enqueue().result(20) == "fine"
+        assert fine.enqueue().result(60) == "fine"
     assert house.store.calls["enroll"] == 3
     assert runner.worker_id != first_id

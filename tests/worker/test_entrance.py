@@ -70,12 +70,12 @@ def test_a_person_decides(house: House) -> None:
     house.until_state(held.id, "held")
     house.until_state(second.id, "held")
     house.app.resolve(held.id, "retry", by="ann")
-    assert held.result(20) == 14
+    assert held.result(60) == 14
     third = task.enqueue(7)
     house.until_state(third.id, "held")
     house.app.revive(fallen[0].id, by="ann")
     house.until_state(fallen[0].id, "done")
-    assert task.enqueue(7).result(20) == 14
+    assert task.enqueue(7).result(60) == 14
     assert house.row(second.id).state == "held", "nobody has answered for it"
 
 
@@ -119,8 +119,8 @@ def test_other_arguments_other_tasks_and_tasks_that_do_not_ask_for_it_are_starte
         fall(house, task)
         fall(house, free)
     house.start()
-    assert [each.enqueue(7).result(20) for each in (other, free)] == [14, 14]
-    assert task.enqueue(8).result(20) == 16
+    assert [each.enqueue(7).result(60) for each in (other, free)] == [14, 14]
+    assert task.enqueue(8).result(60) == 16
     house.until_state(task.enqueue(7).id, "held")
 
 
@@ -159,7 +159,7 @@ def test_who_died_of_failures_after_a_crash_does_not_count(house: House) -> None
         settle(house.store, again(house.store, crashed), Failed("boom"))  # type: ignore[arg-type]
         assert (house.row(crashed.id).state, house.row(crashed.id).crashes) == ("dead", 1)
     house.start()
-    assert task.enqueue(7).result(20) == 14
+    assert task.enqueue(7).result(60) == 14
 
 
 def test_one_that_a_person_says_has_happened_does_not_count(house: House) -> None:
@@ -168,7 +168,7 @@ def test_one_that_a_person_says_has_happened_does_not_count(house: House) -> Non
     house.start()
     house.until_state(task.enqueue(7).id, "held")
     house.app.resolve(fallen[1].id, "done", by="ann")
-    assert task.enqueue(7).result(20) == 14
+    assert task.enqueue(7).result(60) == 14
 
 
 def test_what_is_decided_just_before_a_job_is_claimed_counts_for_it(house: House) -> None:
@@ -182,7 +182,7 @@ def test_what_is_decided_just_before_a_job_is_claimed_counts_for_it(house: House
     job = task.enqueue(7)
     with house.store.before("claim", answer):
         house.start()
-        assert job.result(20) == 14
+        assert job.result(60) == 14
 
 
 def test_who_falls_again_is_the_last_whatever_an_older_attempt_reports(house: House) -> None:
@@ -207,7 +207,7 @@ def test_one_that_reported_after_all_had_not_crashed(house: House) -> None:
     settle(house.store, frozen, Succeeded())  # type: ignore[arg-type]
     assert row(house.store, frozen.id).state == "dead"  # type: ignore[arg-type]
     house.start()
-    assert task.enqueue(7).result(20) == 14
+    assert task.enqueue(7).result(60) == 14
 
 
 def test_one_that_is_on_its_way_goes_on(house: House) -> None:
@@ -219,7 +219,7 @@ def test_one_that_is_on_its_way_goes_on(house: House) -> None:
     for _ in range(2):
         fall(house, task)
     house.start(queues=("failed", "given_back"))
-    assert failed.result(20) == 14
+    assert failed.result(60) == 14
     house.until_state(given_back.id, "held")
 
 
@@ -229,7 +229,7 @@ def test_longer_ago_than_a_day_is_forgotten(house: House, monkeypatch: pytest.Mo
         fall(house, task)
     monkeypatch.setattr("holdfast.worker.entrance.LATELY_S", -1.0)
     house.start()
-    assert task.enqueue(7).result(20) == 14
+    assert task.enqueue(7).result(60) == 14
 
 
 def test_while_it_cannot_be_read_what_was_known_stays_so(house: House) -> None:
@@ -243,7 +243,7 @@ def test_while_it_cannot_be_read_what_was_known_stays_so(house: House) -> None:
         raise StoreUnavailable("the journal is away")
 
     with house.store.before("journal", away):
-        assert task.enqueue(8).result(20) == 16
+        assert task.enqueue(8).result(60) == 16
         job = task.enqueue(7)
         house.until_state(job.id, "held")
 
@@ -253,7 +253,7 @@ def test_nothing_is_read_where_no_task_asks_for_it_and_little_where_one_does(
 ) -> None:
     free = house.app.task(name="free")(work)
     runner = house.start()
-    assert [free.enqueue(number).result(20) for number in range(3)] == [0, 2, 4]
+    assert [free.enqueue(number).result(60) for number in range(3)] == [0, 2, 4]
     assert house.store.calls["journal"] == 0
     house.stop(runner)
     monkeypatch.setattr("holdfast.worker.entrance.REFRESH_S", 3600.0)

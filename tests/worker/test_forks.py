@@ -52,7 +52,7 @@ def test_a_forked_process_may_enqueue_and_opens_no_transaction(shared_house: Hou
         return [in_a_fork(transact), in_a_fork(later.enqueue)]
 
     shared_house.start(queues=("here",))
-    assert task.enqueue().result(30) == [RAISED, PASSED]
+    assert task.enqueue().result(60) == [RAISED, PASSED]
     assert len(shared_house.app.find(task="later")) == 1
 
 
@@ -68,7 +68,7 @@ def test_a_step_is_not_even_begun_in_a_forked_process(shared_house: House) -> No
 
     shared_house.start()
     try:
-        assert work.enqueue().result(30) == RAISED
+        assert work.enqueue().result(60) == RAISED
         os.set_blocking(ran[0], False)
         with pytest.raises(BlockingIOError):
             os.read(ran[0], 1)

@@ -40,10 +40,10 @@ def in_thread(work: Any) -> Any:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     interrupt(thread.ident or 0, Cancelled)
     go_on.set()
-    thread.join(10)
+    thread.join(60)
     return found[0]
 
 
@@ -54,7 +54,7 @@ def test_an_interrupt_inside_a_shield_waits_for_its_end() -> None:
         with shielded():
             with shielded():
                 ready.set()
-                go_on.wait(10)
+                go_on.wait(60)
                 steps.append("inner")
             steps.append("outer")
         steps.append("never")
@@ -67,7 +67,7 @@ def test_a_shield_may_say_where_an_interrupt_is_welcome() -> None:
     def work(ready: threading.Event, go_on: threading.Event) -> str:
         with shielded():
             ready.set()
-            go_on.wait(10)
+            go_on.wait(60)
             try:
                 breathe()
             except Cancelled:
@@ -208,11 +208,11 @@ def test_odd_numbers_are_fine_and_wrong_ones_fail_only_the_task_that_gave_them(h
     house.start()
     beside = neighbour.enqueue()
     jobs = {name: report.enqueue(name) for name in values}
-    assert jobs.pop("odd").result(20) == "told"
+    assert jobs.pop("odd").result(60) == "told"
     for name, job in jobs.items():
         row = house.until_state(job.id, "dead")
         assert "from 0 to 1" in (row.error or ""), name
-    assert beside.result(20) == "undisturbed"
+    assert beside.result(60) == "undisturbed"
     assert house.row(beside.id).attempt == 1
 
 
@@ -244,7 +244,7 @@ def test_jobs_for_which_no_thread_can_be_started_are_given_back_and_run_later(
 
     jobs = [echo.enqueue(n) for n in range(5)]
     house.start()
-    assert [job.result(30) for job in jobs] == [0, 1, 2, 3, 4]
+    assert [job.result(60) for job in jobs] == [0, 1, 2, 3, 4]
     assert len(refused) == 3
     assert all(house.row(job.id).crashes == 0 for job in jobs)
 

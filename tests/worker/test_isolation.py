@@ -48,7 +48,7 @@ def test_the_context_says_what_it_says_in_process(house: House, way: str, caplog
     task = house.app.task(name="tell", isolate=True, timeout_s=60)(handler("tell", way))
     house.start()
     job = task.enqueue()
-    said = job.result(20)
+    said = job.result(60)
     assert said.pop("pid") != os.getpid()
     assert said == {"id": job.id, "attempt": 1, "fence": 1, "cancelled": False, "time_left": True}
     [record] = [record for record in caplog.records if record.name == "holdfast.job"]
@@ -70,7 +70,7 @@ def test_progress_reaches_the_store_while_the_handler_runs(shared_house: House) 
 def test_snooze_works(file_house: House, way: str) -> None:
     task = file_house.app.task(name="snoozes", isolate=True)(handler("snooze_once", way))
     file_house.start()
-    assert task.enqueue().result(20) == 2
+    assert task.enqueue().result(60) == 2
 
 
 def test_a_stall_ends_it_with_its_stack(shared_house: House) -> None:
@@ -144,7 +144,7 @@ def test_a_handler_that_ignores_its_cancellation_is_ended(shared_house: House, m
     house.app.cancel(job.id)
     assert house.until_state(job.id, "cancelled").error == "cancelled while running"
     assert house.kinds(job.id)[-1] == "cancelled"
-    assert near.enqueue().result(20) == os.getpid()
+    assert near.enqueue().result(60) == os.getpid()
 
 
 def test_a_worker_that_stops_gives_back_what_will_not_stop(shared_house: House) -> None:
@@ -173,7 +173,7 @@ def test_a_worker_out_of_touch_ends_the_process_before_its_lease_ends(file_house
         until(lambda: not alive(cell.pid), "its process ends")
         assert file_house.app.clock.lease() < attempt.window.end_at
     until(lambda: "released" in file_house.kinds(job.id) or "zombie" in file_house.kinds(job.id))
-    assert near.enqueue().result(20) == os.getpid()
+    assert near.enqueue().result(60) == os.getpid()
 
 
 # --- Processes --------------------------------------------------------------------------------------------
@@ -199,13 +199,13 @@ def test_nothing_that_it_started_outlives_the_attempt(
 def test_a_forked_child_that_comes_back_is_nobodys_attempt(file_house: House, tmp_path: Path) -> None:
     task = file_house.app.task(name="forks", isolate=True)(bad.fork_and_return)
     file_house.start()
-    assert [task.enqueue(str(tmp_path / "pid")).result(20) for _ in range(2)] == ["parent", "parent"]
+    assert [task.enqueue(str(tmp_path / "pid")).result(60) for _ in range(2)] == ["parent", "parent"]
 
 
 def test_a_cell_is_used_again_and_recycled_after_so_many_jobs(file_house: House) -> None:
     task = file_house.app.task(name="pid", isolate=True)(bad.pid)
     file_house.start(slots=1, recycle_jobs=3)
-    pids = [task.enqueue().result(20) for _ in range(9)]
+    pids = [task.enqueue().result(60) for _ in range(9)]
     assert sorted(pids.count(pid) for pid in set(pids)) == [3, 3, 3]
     until(lambda: sum(map(alive, set(pids))) <= 1, "the old ones have ended")
 
@@ -213,7 +213,7 @@ def test_a_cell_is_used_again_and_recycled_after_so_many_jobs(file_house: House)
 def test_a_cell_that_keeps_too_much_memory_is_recycled(file_house: House) -> None:
     task = file_house.app.task(name="keeps", isolate=True)(bad.keep_memory)
     file_house.start(slots=1, recycle_mb=150)
-    first, second, third = (task.enqueue(mb).result(20) for mb in (1, 200, 1))
+    first, second, third = (task.enqueue(mb).result(60) for mb in (1, 200, 1))
     assert first == second != third
 
 
@@ -224,7 +224,7 @@ def test_idle_cells_end_but_for_a_spare(file_house: House, monkeypatch: pytest.M
     jobs = [task.enqueue(str(tmp_path / "over")) for _ in range(3)]
     until(lambda: all(file_house.row(job.id).note for job in jobs))
     (tmp_path / "over").touch()
-    pids = {job.result(20) for job in jobs}
+    pids = {job.result(60) for job in jobs}
     assert len(pids) == 3
     until(lambda: len(runner._pool._cells) == 1, "all but one end")
 
@@ -232,16 +232,16 @@ def test_idle_cells_end_but_for_a_spare(file_house: House, monkeypatch: pytest.M
 def test_an_idle_cell_that_is_killed_is_no_loss(file_house: House) -> None:
     task = file_house.app.task(name="pid", isolate=True)(bad.pid)
     runner = file_house.start(slots=1)
-    first = task.enqueue().result(20)
+    first = task.enqueue().result(60)
     os.kill(first, signal.SIGKILL)
     until(lambda: all(cell.pid != first for cell in runner._pool._cells), "it is buried")
-    assert task.enqueue().result(20) != first
+    assert task.enqueue().result(60) != first
 
 
 def test_when_the_worker_stops_its_cells_have_ended(file_house: House) -> None:
     task = file_house.app.task(name="pid", isolate=True)(bad.pid)
     runner = file_house.start()
-    pid = task.enqueue().result(20)
+    pid = task.enqueue().result(60)
     cells = [cell.pid for cell in runner._pool._cells]
     assert pid in cells
     assert file_house.stop(runner) == 0
@@ -260,7 +260,7 @@ def test_cells_that_cannot_start_give_back_and_try_again(
     until(lambda: "released" in file_house.kinds(job.id), "it is given back")
     assert "isolated jobs cannot be run: a process ended before it was ready" in caplog.text
     monkeypatch.undo()
-    assert job.result(20) != os.getpid()
+    assert job.result(60) != os.getpid()
     row = file_house.row(job.id)
     assert (row.failures, row.crashes) == (0, 0)
 
@@ -304,13 +304,13 @@ def test_a_process_that_faults_or_exits_has_ended_itself(facts: dict[str, Any], 
 def test_a_worker_may_isolate_every_task(file_house: House) -> None:
     plain, awaited = file_house.app.task(name="pid")(bad.pid), file_house.app.task(name="apid")(bad.ASYNC["pid"])
     file_house.start(isolate=True)
-    assert os.getpid() not in {plain.enqueue().result(20), awaited.enqueue().result(20)}
+    assert os.getpid() not in {plain.enqueue().result(60), awaited.enqueue().result(60)}
 
 
 def test_without_isolation_no_process_is_started(file_house: House) -> None:
     task = file_house.app.task(name="pid")(bad.pid)
     runner = file_house.start()
-    assert task.enqueue().result(20) == os.getpid()
+    assert task.enqueue().result(60) == os.getpid()
     assert runner._pool._thread is None
 
 
@@ -423,7 +423,7 @@ def test_a_context_that_nobody_asked_for_opens_no_store(file_house: House, tmp_p
     """A cell has a handle of its own only when the handler wants a transaction or enqueues."""
     task = file_house.app.task(name="tell", isolate=True)(bad.tell)
     runner = file_house.start()
-    task.enqueue().result(20)
+    task.enqueue().result(60)
     [files] = [
         [os.readlink(f"/proc/{cell.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{cell.pid}/fd")]
         for cell in runner._pool._cells

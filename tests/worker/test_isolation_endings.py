@@ -147,7 +147,7 @@ def test_its_ending_is_its_own(street: Street, fn: Callable[..., Any], way: str)
 
 def test_a_lock_held_for_two_leases_costs_nothing(street: Street) -> None:
     job = street.holds.enqueue(HELD_S + 0.1)
-    assert job.result(20) == "let go"
+    assert job.result(60) == "let go"
     row = street.house.row(job.id)
     assert (row.attempt, row.crashes, row.zombies) == (1, 0, 0)
     street.assert_undisturbed()
@@ -166,5 +166,5 @@ def test_a_gibibyte_is_refused_in_the_cell(street: Street) -> None:
 def test_at_the_end_the_neighbours_finish_where_they_began(street: Street) -> None:
     street.assert_undisturbed()
     street.over.touch()
-    assert [str(job.result(20)) for job in street.neighbours] == street.homes
+    assert [str(job.result(60)) for job in street.neighbours] == street.homes
     assert [house_kinds for job in street.neighbours for house_kinds in street.house.kinds(job.id)] == ["succeeded"] * 2

@@ -46,7 +46,7 @@ def test_a_pool_that_many_threads_call_hears_every_one(pool: Pool) -> None:
         for turn in range(times):
             heard = threading.Event()
             pool._do(heard.set)
-            if not heard.wait(5):
+            if not heard.wait(60):
                 unheard.append(turn)
                 return
 
@@ -109,7 +109,7 @@ def test_a_cell_that_cannot_be_started_does_not_keep_jobs_in_process(
     waiting = [apart.enqueue() for _ in range(4)]
     file_house.start(slots=2, app_ref="no_such_module:app")
     until(lambda: UNUSABLE in caplog.text, "it is said")
-    assert [near.enqueue().result(10) for _ in range(5)] == [os.getpid()] * 5
+    assert [near.enqueue().result(60) for _ in range(5)] == [os.getpid()] * 5
     assert {file_house.row(job.id).failures for job in waiting} == {0}
 
 
@@ -173,7 +173,7 @@ def test_the_stack_of_an_earlier_attempt_is_in_nobody_elses_autopsy(file_house: 
     first = file_house.app.task(name="first", isolate=True)(bad.pid)
     second = file_house.app.task(name="second", isolate=True, crashes_max=1)(bad.leave_at_once)
     runner = file_house.start(slots=1)
-    pid = first.enqueue().result(20)
+    pid = first.enqueue().result(60)
     [cell] = [cell for cell in runner._pool._cells if cell.pid == pid]
     os.write(cell._dump, b"Thread 0x1 in the_first_one")  # it was asked, and stopped by itself after all
     job = second.enqueue()
@@ -191,7 +191,7 @@ def test_a_kill_for_want_of_memory_before_it_began_is_not_its_own(
     fine = file_house.app.task(name="fine", isolate=True)(bad.pid)
     task = file_house.app.task(name="killed", isolate=True, crashes_max=1)(bad.kill_itself)
     file_house.start(slots=1)
-    fine.enqueue().result(20)
+    fine.enqueue().result(60)
     kills[0] = 1  # a process that the worker started otherwise
     job = task.enqueue()
     file_house.until_state(job.id, "dead")

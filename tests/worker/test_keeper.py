@@ -263,7 +263,7 @@ def test_a_job_with_a_shorter_lease_than_its_task_declares_is_renewed_in_time(ho
 
     house.start()
     job = slow.using(lease_s=0.4).enqueue()
-    assert job.result(20) == "alive"
+    assert job.result(60) == "alive"
     row = house.row(job.id)
     assert (row.attempt, row.zombies) == (1, 0)
 
@@ -276,7 +276,7 @@ def test_short_jobs_cost_no_beat_at_all(house: House) -> None:
     house.start(slots=4)
     jobs = house.app.enqueue_many([quick.job(n) for n in range(200)])
     for job in jobs:
-        job.result(20)
+        job.result(60)
     assert sum(len(arguments[1]) for arguments in house.store.arguments_of("beat")) == 0
     assert house.store.calls["beat"] <= 2
 

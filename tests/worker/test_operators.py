@@ -67,7 +67,7 @@ def test_a_cancel_of_a_job_that_was_claimed_meanwhile_says_so(house: House) -> N
 
     @house.app.task
     def wait() -> str:
-        go_on.wait(20)
+        go_on.wait(60)
         return "ran"
 
     job = wait.enqueue()
@@ -76,7 +76,7 @@ def test_a_cancel_of_a_job_that_was_claimed_meanwhile_says_so(house: House) -> N
     house.until_state(job.id, "running")
     assert not house.store.move(job.id, seen.state, seen.fence, acts.cancel(seen, actor="ann"))
     go_on.set()
-    assert job.result(20) == "ran"
+    assert job.result(60) == "ran"
 
 
 @on_every_store
@@ -98,7 +98,7 @@ def test_a_key_is_free_again_once_its_job_has_ended(house: House) -> None:
 
     @house.app.task(key="the only one")
     def wait(n: int) -> int:
-        go_on.wait(20)
+        go_on.wait(60)
         return n
 
     house.start()
@@ -106,10 +106,10 @@ def test_a_key_is_free_again_once_its_job_has_ended(house: House) -> None:
     house.until_state(first.id, "running")
     assert wait.enqueue(2).id == first.id
     go_on.set()
-    assert first.result(20) == 1
+    assert first.result(60) == 1
     second = wait.enqueue(2)
     assert (second.id != first.id, second.existed) == (True, False)
-    assert second.result(20) == 2
+    assert second.result(60) == 2
 
 
 @on_every_store
@@ -127,7 +127,7 @@ def test_reviving_onto_a_key_that_is_taken_is_refused(house: House) -> None:
     runner = house.start()
     dead = fails_at_first.enqueue()
     with pytest.raises(JobDead):
-        dead.result(20)
+        dead.result(60)
     house.stop(runner)
     broken.clear()
     live = fails_at_first.enqueue()
@@ -135,9 +135,9 @@ def test_reviving_onto_a_key_that_is_taken_is_refused(house: House) -> None:
         house.app.revive(dead.id)
     assert house.row(dead.id).state is State.DEAD
     house.start()
-    assert live.result(20) == "fine"
+    assert live.result(60) == "fine"
     house.app.revive(dead.id)
-    assert dead.result(20) == "fine"
+    assert dead.result(60) == "fine"
 
 
 def test_reviving_gives_fresh_budgets(house: House) -> None:
@@ -152,7 +152,7 @@ def test_reviving_gives_fresh_budgets(house: House) -> None:
     house.start()
     job = fails.enqueue()
     with pytest.raises(JobDead):
-        job.result(20)
+        job.result(60)
     assert starts == [1, 2]
     house.app.revive(job.id, by="ann")
     until(lambda: len(starts) == 4 and house.row(job.id).state is State.DEAD)

@@ -63,7 +63,7 @@ def test_a_running_job_may_finish_within_the_grace_period(
     task = task_of(house, handler)
     runner = house.start(grace_period_s=20)
     job = task.enqueue()
-    handler.begun.wait(20)
+    handler.begun.wait(60)
     runner.stop()
     until(lambda: "stopping: running jobs (1) may go on for 20 s" in caplog.text, "a claim on its way has ended")
     late = task.enqueue()
@@ -79,7 +79,7 @@ def test_what_does_not_finish_in_time_is_released_without_cost(house: House, han
     task = task_of(house, handler)
     runner = house.start(grace_period_s=0.1)
     job = task.enqueue()
-    handler.begun.wait(20)
+    handler.begun.wait(60)
     assert house.stop(runner) == 0
     row = house.row(job.id)
     assert (row.state, row.attempt, row.failures, row.crashes, row.zombies) == ("ready", 1, 0, 0, 0)
@@ -93,7 +93,7 @@ def test_a_second_order_releases_at_once(house: House, handler: Handlers) -> Non
     task = task_of(house, handler)
     runner = house.start(grace_period_s=600)
     job = task.enqueue()
-    handler.begun.wait(20)
+    handler.begun.wait(60)
     runner.stop()
     runner.stop_now()
     assert house.join(runner) == 0
@@ -109,7 +109,7 @@ def test_a_started_job_that_is_dangerous_to_repeat_is_not_released(
     task = task_of(house, handler, on_crash=on_crash)
     runner = house.start(grace_period_s=0.0)
     job = task.enqueue()
-    handler.begun.wait(20)
+    handler.begun.wait(60)
     assert house.stop(runner) == 0
     row = house.row(job.id)
     assert (row.state, row.attempt, row.failures, row.crashes) == (state, 1, 0, 0)
@@ -123,7 +123,7 @@ def test_what_was_claimed_ahead_is_released_unstarted(house: House, monkeypatch:
     task = task_of(house, handler)
     jobs = house.app.enqueue_many([task.job() for _ in range(6)])
     runner = house.start(slots=1, grace_period_s=20)
-    handler.begun.wait(20)
+    handler.begun.wait(60)
     until(lambda: len(house.app.find("running")) == 6)
     runner.stop()
     until(lambda: len(house.app.find("running")) == 1, "the five are given back before the one has finished")
@@ -144,11 +144,11 @@ def test_a_handler_that_will_not_stop_is_left_to_the_supervisor(house: House) ->
     @house.app.task
     def deaf() -> None:
         begun.set()
-        go_on.wait(20)
+        go_on.wait(60)
 
     runner = house.start(grace_period_s=0.0)
     job = deaf.enqueue()
-    begun.wait(20)
+    begun.wait(60)
     try:
         assert house.stop(runner) == EXIT_STUCK
         assert house.row(job.id).state == "running"

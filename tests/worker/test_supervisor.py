@@ -131,7 +131,7 @@ def test_a_stop_ends_the_trying(parent: Parent, monkeypatch: pytest.MonkeyPatch)
         until(lambda: parent.store.calls["workers"] >= 3, "it keeps trying")
         assert burial.is_alive()
         parent.supervisor._stopping.set()
-        burial.join(10)
+        burial.join(60)
         assert not burial.is_alive()
 
 
@@ -154,7 +154,7 @@ def test_a_child_that_cannot_be_started_is_tried_again(
     watch = parent.watch()
     until(lambda: len(tries) >= 3, "it is tried a third time")
     parent.supervisor._stopping.set()
-    watch.join(10)
+    watch.join(60)
     assert not watch.is_alive()
     assert tries[0] == tries[1], "no pipe is left open"
     assert "could not be started ([Errno 11] Resource temporarily unavailable)" in caplog.text
@@ -175,7 +175,7 @@ def test_a_child_that_ends_before_it_has_its_orders_is_started_again(
     watch = parent.watch()
     until(lambda: len(tries) >= 2, "it is started again")
     parent.supervisor._stopping.set()
-    watch.join(10)
+    watch.join(60)
     assert not watch.is_alive()
     assert "ended before it was told what to do (Broken pipe)" in caplog.text
     assert "exited with code 3; starting it again" in caplog.text
@@ -251,7 +251,7 @@ def test_a_child_that_cannot_load_the_app_is_named_so(
     watch = parent.watch()
     until(lambda: "starting it again" in caplog.text, "it has ended")
     parent.supervisor._stopping.set()
-    watch.join(10)
+    watch.join(60)
     assert ("could not load the app" in caplog.text) is not enrolled
     assert caplog.records[0].levelno >= logging.WARNING
 

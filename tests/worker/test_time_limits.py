@@ -62,7 +62,7 @@ def test_the_attempt_ends_with_its_stack_in_the_journal(
     [event] = house.events(job.id, kind)
     assert spin.__name__ in event.detail["stack"]
     assert "test_time_limits.py" in event.detail["stack"]
-    assert fine.enqueue().result(20) == "fine"
+    assert fine.enqueue().result(60) == "fine"
 
 
 def test_the_stack_of_a_handler_that_blocks_the_event_loop_shows_where(file_house: House) -> None:
@@ -104,7 +104,7 @@ def test_progress_keeps_a_long_job_from_stalling(file_house: House) -> None:
         return "arrived"
 
     house.start()
-    assert moves.enqueue().result(20) == "arrived"
+    assert moves.enqueue().result(60) == "arrived"
 
 
 def test_a_retry_has_its_whole_time_again(house: House) -> None:
@@ -117,7 +117,7 @@ def test_a_retry_has_its_whole_time_again(house: House) -> None:
         return left
 
     house.start()
-    assert second_time.enqueue().result(20) > 0.2
+    assert second_time.enqueue().result(60) > 0.2
 
 
 def test_a_job_that_is_quick_enough_is_left_alone(house: House) -> None:
@@ -126,7 +126,7 @@ def test_a_job_that_is_quick_enough_is_left_alone(house: House) -> None:
         return "fine"
 
     house.start()
-    assert [quick.enqueue().result(20) for _ in range(3)] == ["fine"] * 3
+    assert [quick.enqueue().result(60) for _ in range(3)] == ["fine"] * 3
 
 
 def test_the_time_limit_of_one_does_not_hit_the_next_in_the_same_thread(file_house: House) -> None:
@@ -153,6 +153,6 @@ def test_the_time_limit_of_one_does_not_hit_the_next_in_the_same_thread(file_hou
     for n in range(12):
         jobs.append((close_call.enqueue(n), innocent.enqueue(n)))
     for close, harmless in jobs:
-        assert harmless.result(20) >= 0
+        assert harmless.result(60) >= 0
         until(lambda close=close: house.row(close.id).state in ("done", "dead"))  # type: ignore[misc]
     assert threading.active_count() < before + 30

@@ -71,7 +71,7 @@ def test_writes_commit_with_the_settle(shared_house: House, shared_effects: Any,
     task = shared_house.app.task(name="pay")(apay if is_async else pay)
     shared_house.start()
     job = task.enqueue()
-    assert job.result(20) == "paid"
+    assert job.result(60) == "paid"
     assert between == [[]]
     assert seen(shared_effects) == [(job.id, 1)]
     assert shared_house.kinds(job.id) == ["succeeded"]
@@ -86,7 +86,7 @@ def test_a_plain_cursor_and_many_rows_work_too(file_house: House, effects: sqlit
             return int(cursor.execute("SELECT count(*) FROM effect").fetchone()[0])
 
     file_house.start()
-    assert pay.enqueue().result(20) == 2
+    assert pay.enqueue().result(60) == 2
     assert len(seen(effects)) == 2
 
 
@@ -109,7 +109,7 @@ def test_a_handler_that_raises_takes_its_writes_back(
     shared_house.start()
     job = task.enqueue()
     with pytest.raises(JobDead, match=where):
-        job.result(20)
+        job.result(60)
     assert seen(shared_effects) == []
 
 
@@ -130,7 +130,7 @@ def test_a_result_that_cannot_be_stored_takes_the_writes_back_and_frees_the_file
     job = task.enqueue()
     started_at = time.monotonic()
     with pytest.raises(JobDead, match="the result could not be stored"):
-        job.result(20)
+        job.result(60)
     assert time.monotonic() - started_at < 10  # not the hundred seconds after which the transaction would expire
     assert seen(effects) == []
 
@@ -148,7 +148,7 @@ def test_the_effect_of_a_job_that_needed_several_attempts_is_there_once(
     shared_house.start()
     jobs = shared_house.app.enqueue_many([pay.job() for _ in range(10)])
     for job in jobs:
-        job.result(20)
+        job.result(60)
     assert seen(shared_effects) == sorted((job.id, 4) for job in jobs)
 
 
@@ -162,7 +162,7 @@ def test_writes_are_refused_once_the_lease_is_lost(shared_house: House, shared_e
     def pay(ctx: Context) -> int:
         if ctx.attempt == 1:
             entered.set()
-            go_on.wait(20)
+            go_on.wait(60)
         try:
             with ctx.transaction() as db:
                 write(ctx, db)
@@ -173,13 +173,13 @@ def test_writes_are_refused_once_the_lease_is_lost(shared_house: House, shared_e
 
     house.start(slots=4)
     job = pay.enqueue()
-    entered.wait(20)
+    entered.wait(60)
     assert reap(house, job.id) is Answer.ACCEPTED
     house.until_state(job.id, "done")  # by the successor
     go_on.set()
     until(lambda: met, "the zombie wakes")
     assert isinstance(met[0], LeaseLost)
-    assert job.result(20) == 3  # one claim, one reaping, one claim
+    assert job.result(60) == 3  # one claim, one reaping, one claim
     assert seen(shared_effects) == [(job.id, 3)]
     until(lambda: "stale_report" in house.kinds(job.id))
     assert house.kinds(job.id).count("stale_report") == 1
@@ -201,7 +201,7 @@ def test_writes_are_taken_back_when_the_lease_is_lost_before_the_commit(
 
     house.start()
     job = pay.enqueue()
-    assert job.result(20) == 1  # the raised fence was rolled back with the rest; the report came through after it
+    assert job.result(60) == 1  # the raised fence was rolled back with the rest; the report came through after it
     assert seen(effects) == []
 
 
@@ -224,7 +224,7 @@ def test_a_transaction_that_is_open_for_too_long_is_rolled_back(file_house: Hous
     house.start()
     job = dawdle.enqueue()
     with pytest.raises(JobDead, match=r"was open for more than 0\.2 s and was rolled back; keep it short"):
-        job.result(20)
+        job.result(60)
     assert met
     assert seen(effects) == [("other", 0)]
     assert house.row(job.id).crashes == 0
@@ -244,7 +244,7 @@ def test_a_transaction_that_expired_after_its_block_fails_the_attempt(
     house.start()
     job = dawdle.enqueue()
     with pytest.raises(JobDead, match="was rolled back"):
-        job.result(20)
+        job.result(60)
     assert seen(effects) == [("other", 0)]
 
 
@@ -262,7 +262,7 @@ def test_a_long_statement_does_not_keep_the_lock(file_house: House, effects: sql
     house.start()
     job = grind.enqueue()
     with pytest.raises(JobDead):
-        job.result(20)
+        job.result(60)
     assert seen(effects) == []
 
 
@@ -297,7 +297,7 @@ def test_no_commit_by_hand_can_part_the_writes_from_the_settle(
 
     file_house.start()
     with pytest.raises(JobDead, match="after all"):
-        pay.enqueue().result(20)
+        pay.enqueue().result(60)
     assert refused
     assert seen(effects) == []
 
@@ -314,7 +314,7 @@ def test_a_with_block_of_the_driver_commits_nothing(file_house: House, effects: 
 
     file_house.start()
     with pytest.raises(JobDead):
-        pay.enqueue().result(20)
+        pay.enqueue().result(60)
     assert seen(effects) == []
 
 
@@ -347,8 +347,8 @@ def test_a_task_that_closes_the_connection_fails_alone_and_others_go_on_writing(
     file_house.start()
     first = pay.enqueue()
     with pytest.raises(JobDead):
-        first.result(20)
-    assert innocent.enqueue().result(20) == "done"
+        first.result(60)
+    assert innocent.enqueue().result(60) == "done"
     assert why in str(file_house.row(first.id).error) or waits
     assert seen(effects) == []
 
@@ -368,7 +368,7 @@ def test_the_turn_to_write_is_freed_whatever_the_cleanup_does(
 
     file_house.start()
     with pytest.raises(JobDead):
-        pay.enqueue().result(20)
+        pay.enqueue().result(60)
     assert seen(effects) == []
 
 
@@ -383,7 +383,7 @@ def test_a_savepoint_is_the_users_own_business(file_house: House, effects: sqlit
             db.execute("INSERT INTO effect VALUES ('kept', 1)")
 
     file_house.start()
-    pay.enqueue().result(20)
+    pay.enqueue().result(60)
     assert seen(effects) == [("kept", 1)]
 
 
@@ -397,7 +397,7 @@ def test_the_connection_is_of_no_use_after_the_attempt(file_house: House, effect
             kept.append(db)
 
     file_house.start()
-    pay.enqueue().result(20)
+    pay.enqueue().result(60)
     with pytest.raises(sqlite3.Error):
         kept[0].execute("INSERT INTO effect VALUES ('late', 1)")
     assert seen(effects) == []
@@ -413,7 +413,7 @@ def test_a_second_transaction_in_one_attempt_is_refused(file_house: House, effec
 
     file_house.start()
     with pytest.raises(JobDead, match=UsageError.__name__):
-        pay.enqueue().result(20)
+        pay.enqueue().result(60)
     assert seen(effects) == []
 
 
@@ -438,8 +438,8 @@ def test_a_transaction_that_gets_no_turn_fails_the_attempt_and_leaves_nothing_be
 
     house.start()
     with pytest.raises(JobDead, match="stayed locked by another transaction of this process"):
-        pay.enqueue().result(20)
-    assert fine.enqueue().result(20) == "fine"
+        pay.enqueue().result(60)
+    assert fine.enqueue().result(60) == "fine"
     spare = house.store.real._db._spare  # type: ignore[attr-defined]
     assert {type(each) for stock in spare.values() for each in stock} <= {sqlite3.Connection, Pen}
     assert spare.keys() == {sqlite3.Connection, Pen}
@@ -457,7 +457,7 @@ def test_a_store_without_sql_says_so() -> None:
 
     house.start()
     with pytest.raises(JobDead, match=StoreUnsupported.__name__):
-        pay.enqueue().result(20)
+        pay.enqueue().result(60)
     house.close()
 
 
@@ -490,8 +490,8 @@ def test_a_commit_that_fails_is_a_failure_and_the_slot_comes_back(
     monkeypatch.setattr(connections, "open", strict)
     house.start(slots=1)
     with pytest.raises(JobDead, match="FOREIGN KEY constraint failed"):
-        orphan.enqueue().result(20)
-    assert fine.enqueue().result(20) == "fine"
+        orphan.enqueue().result(60)
+    assert fine.enqueue().result(60) == "fine"
 
 
 def test_a_cancellation_that_comes_during_the_commit_changes_nothing(
@@ -508,9 +508,9 @@ def test_a_cancellation_that_comes_during_the_commit_changes_nothing(
 
     file_house.start(slots=1)
     job = pay.enqueue()
-    assert job.result(20) == "paid"
+    assert job.result(60) == "paid"
     assert seen(effects) == [(job.id, 1)]
-    assert pay.enqueue().result(20) == "paid"
+    assert pay.enqueue().result(60) == "paid"
 
 
 def reap(house: House, job_id: str) -> Answer:

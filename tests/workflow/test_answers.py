@@ -47,7 +47,7 @@ def held_in_charge(house: House, shop: Shop, gate: Gate, kind: str = "sync") -> 
     """Such a one, held because its worker died in that step."""
     job = checkout(house, shop, gate, kind).enqueue()
     house.start(slots=4)
-    assert gate.inside.wait(20)
+    assert gate.inside.wait(60)
     lose(house, job.id)
     ended(house, job.id, "held")
     return job
@@ -75,7 +75,7 @@ def test_an_answer_that_cannot_be_read_is_asked_for_again(house: House, shop: Sh
         assert (row.open_step, row.failures, row.crashes, row.rolling_back) == ("charge", 0, 0, False)
         assert state_of(house, job.id, "charge") == ("started", None)
     house.app.resolve(job.id, "done", result="paid", by="ann")
-    assert job.result(20) == "PAID"
+    assert job.result(60) == "PAID"
     assert state_of(house, job.id, "charge") == ("recorded", '"paid"')
     gate.open.set()
     assert gate.runs == 1
@@ -88,7 +88,7 @@ def test_after_a_wrong_answer_every_other_one_is_still_possible(house: House, sh
     answer_wrongly(house, job)
     gate.open.set()
     house.app.resolve(job.id, "retry", by="ann")
-    assert job.result(20) == "PAY"
+    assert job.result(60) == "PAY"
     assert gate.runs == 2
 
 
@@ -130,8 +130,8 @@ def test_of_two_answers_the_wrong_one_is_asked_for_again(house: House) -> None:
 
     house.start(slots=2)
     job = work.enqueue()
-    assert first.inside.wait(20)
-    assert second.inside.wait(20)
+    assert first.inside.wait(60)
+    assert second.inside.wait(60)
     lose(house, job.id)
     opened = ended(house, job.id, "held").open_step
     assert house.app.resolve(job.id, "done", result=7).row.open_step != opened
@@ -139,7 +139,7 @@ def test_of_two_answers_the_wrong_one_is_asked_for_again(house: House) -> None:
     while row.state == "held":
         house.app.resolve(job.id, "done", result="yes")
         row = until(lambda: (row := house.row(job.id)).state in ("held", "done") and row, "it was read")
-    assert job.result(20) == ["yes", "yes"]
+    assert job.result(60) == ["yes", "yes"]
     first.open.set()
     second.open.set()
     assert (first.runs, second.runs) == (1, 1)
@@ -158,14 +158,14 @@ def test_what_was_given_up_is_run_again_only_by_somebody_who_says_so(house: Hous
     for runs in (2, 3):  # each approval is good for one start
         gate.inside.clear()
         house.app.revive(job.id, by="bob", repeat_step=True)
-        assert gate.inside.wait(20)
+        assert gate.inside.wait(60)
         assert gate.runs == runs
         lose(house, job.id)
         ended(house, job.id, "held")
         with pytest.raises(IllegalMove, match="must not be repeated"):
             house.app.revive(job.id, by="bob")
     house.app.resolve(job.id, "done", result="paid")
-    assert job.result(20) == "PAID"
+    assert job.result(60) == "PAID"
     gate.open.set()
     said = [(event.actor, event.detail["repeat_step"]) for event in house.events(job.id, "revived")]
     assert said == [("bob", "charge")] * 2
@@ -183,8 +183,8 @@ def test_each_of_two_open_steps_is_approved_by_itself(house: House) -> None:
 
     house.start(slots=2)
     job = work.enqueue()
-    assert first.inside.wait(20)
-    assert second.inside.wait(20)
+    assert first.inside.wait(60)
+    assert second.inside.wait(60)
     lose(house, job.id)
     opened = ended(house, job.id, "held").open_step
     first.open.set()
@@ -193,7 +193,7 @@ def test_each_of_two_open_steps_is_approved_by_itself(house: House) -> None:
     assert (row.state, row.open_step) == ("held", "mail" if opened == "charge" else "charge")
     house.app.resolve(job.id, "done", result="by post")
     approved, other = (first, second) if opened == "charge" else (second, first)
-    assert job.result(20) == (["a", "by post"] if approved is first else ["by post", "b"])
+    assert job.result(60) == (["a", "by post"] if approved is first else ["by post", "b"])
     assert (approved.runs, other.runs) == (2, 1)
 
 
@@ -238,7 +238,7 @@ def test_a_result_that_the_code_cannot_read_any_more_is_no_failure(house: House,
     assert (row.failures, row.rolling_back) == (0, False)
     code.is_new = False
     house.app.resolve(job.id, "retry")
-    assert job.result(20) == 7
+    assert job.result(60) == 7
     assert shop.lines == ["do a"]
 
 

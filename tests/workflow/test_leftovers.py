@@ -30,7 +30,7 @@ def test_a_thread_left_over_from_an_ended_workflow_runs_no_step(house: House) ->
         return "done"
 
     house.start()
-    assert work.enqueue().result(30) == "done"
+    assert work.enqueue().result(60) == "done"
     ended.set()
     until(lambda: refused, "the step is refused")
     assert "has ended" in refused[0]
@@ -55,7 +55,7 @@ def test_a_task_left_over_from_an_ended_workflow_runs_no_step(house: House) -> N
         return "done"
 
     house.start()
-    assert work.enqueue().result(30) == "done"
+    assert work.enqueue().result(60) == "done"
     until(lambda: refused, "the step is refused")
     assert ran == []
 
@@ -71,7 +71,7 @@ def test_a_gather_that_cannot_start_its_threads_stops_the_branches_that_did_star
             raise RuntimeError("can't start new thread")
         start(thread)
         if thread.name == "holdfast-branch":
-            assert begun.wait(30)
+            assert begun.wait(60)
 
     @one_house.app.workflow(name="w", retry=ONCE)
     def work(flow: Flow) -> list[Any]:

@@ -36,7 +36,7 @@ def test_what_the_row_says_is_open_comes_in_the_order_in_which_it_was_so(
     @house.app.workflow(name="w", crashes_max=9)
     def work(flow: Flow) -> list[str]:
         def other() -> str:
-            closing.wait(20)
+            closing.wait(60)
             return flow.step(second, "b", repeatable=False, name="mail")
 
         return flow.gather(lambda: flow.step(first, "a", repeatable=False, name="charge"), other)
@@ -44,7 +44,7 @@ def test_what_the_row_says_is_open_comes_in_the_order_in_which_it_was_so(
     first.open.set()
     house.start(slots=2)
     job = work.enqueue()
-    assert second.inside.wait(20)
+    assert second.inside.wait(60)
     until(lambda: [step.state for step in house.app.steps(job.id)] == ["recorded", "started"], "one is recorded")
     assert house.row(job.id).open_step == "mail"
     lose(house, job.id)
@@ -85,7 +85,7 @@ def test_a_person_is_asked_about_the_step_that_stands_first(one_house: House, mo
         step = base(run, call, **given)
         if call.name == "charge":
             took.set()
-            assert begun.wait(20)  # it has its place, and the other one begins before it
+            assert begun.wait(60)  # it has its place, and the other one begins before it
         return step
 
     took = threading.Event()
@@ -95,15 +95,15 @@ def test_a_person_is_asked_about_the_step_that_stands_first(one_house: House, mo
     @house.app.workflow(name="w", crashes_max=9)
     def work(flow: Flow) -> list[str]:
         def other() -> str:
-            assert took.wait(20)
+            assert took.wait(60)
             return flow.step(second, "b", repeatable=False, name="mail")
 
         return flow.gather(lambda: flow.step(first, "a", repeatable=False, name="charge"), other)
 
     house.start(slots=2)
     job = work.enqueue()
-    assert first.inside.wait(20)
-    assert second.inside.wait(20)
+    assert first.inside.wait(60)
+    assert second.inside.wait(60)
     lose(house, job.id)
     assert ended(house, job.id, "held").open_step == "charge"
     assert house.app.resolve(job.id, "done", result="a").row.open_step == "mail"

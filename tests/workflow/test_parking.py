@@ -67,7 +67,7 @@ def test_a_cleanup_in_finally_runs_once_after_the_signal(house: House, world: Wo
     waits(house, job.id)
     assert world.lines == []
     house.app.signal(job.id, "go")
-    assert job.result(30) == "ship"
+    assert job.result(60) == "ship"
     assert world.lines == ["ship", "cleanup"]
     assert swallowed(house, job.id) == []  # it only cleans up: nothing was swallowed
 
@@ -104,7 +104,7 @@ def test_a_bare_except_does_not_skip_a_wait_and_is_told_once_with_file_and_line(
         for attempt in (1, 2):
             waits(house, job.id, attempt)
             house.app.signal(job.id, "go", "yes")
-        assert job.result(30) == "['yes', 'yes']"
+        assert job.result(60) == "['yes', 'yes']"
     assert world.lines == ["['yes', 'yes']"]
     [told] = swallowed(house, job.id)
     assert (Path(told.detail["file"]).name, told.detail["line"]) == (HERE, line_of(f"swallowed here ({form})"))
@@ -139,7 +139,7 @@ def test_a_workflow_that_returns_or_raises_instead_of_parking_is_parked_all_the_
         waits(house, job.id)
         assert house.row(job.id).awaits == ["signal:go"]
         house.app.signal(job.id, "go", 7)
-        assert job.result(30) == 7
+        assert job.result(60) == 7
         assert len(swallowed(house, job.id)) == 1
 
 
@@ -184,7 +184,7 @@ def test_context_managers_neither_act_too_early_nor_skip_a_wait(house: House, wo
     waits(house, job.id)
     assert world.lines == ["lock"]
     house.app.signal(job.id, "go")
-    assert job.result(30) == "ship"
+    assert job.result(60) == "ship"
     assert world.lines == ["lock", "ship", "called back", "unlock"]
     assert len(swallowed(house, job.id)) == 1  # by `suppress`
 
@@ -214,7 +214,7 @@ def test_a_branch_that_swallows_its_wait_waits_and_the_others_go_on(house: House
     waits(house, job.id)
     assert world.lines == ["beside"]
     house.app.signal(job.id, "go", 1)
-    assert job.result(30) == [1, "beside"]
+    assert job.result(60) == [1, "beside"]
 
 
 def test_a_gather_parks_the_line_above_it_only_when_it_raises_that(house: House, world: World) -> None:
@@ -232,7 +232,7 @@ def test_a_gather_parks_the_line_above_it_only_when_it_raises_that(house: House,
         return "with it"
 
     house.start()
-    assert work.enqueue().result(30) == "without it"
+    assert work.enqueue().result(60) == "without it"
 
 
 def test_a_gather_that_waits_parks_the_line_above_it(house: House, world: World) -> None:
@@ -250,7 +250,7 @@ def test_a_gather_that_waits_parks_the_line_above_it(house: House, world: World)
     assert house.row(job.id).awaits == ["signal:a", "signal:b"]
     for name in ("a", "b"):
         house.app.signal(job.id, name, name)
-    assert job.result(30) == ["a", "b"]
+    assert job.result(60) == ["a", "b"]
     assert world.lines == ["['a', 'b']"]
 
 
@@ -282,7 +282,7 @@ def test_on_the_loop_all_lines_park_together_and_a_cleanup_that_hangs_is_cancell
     one_house.app.signal(job.id, "go")
     waits(one_house, job.id, attempt=2)
     one_house.app.signal(job.id, "beside")
-    assert job.result(30) == "done"
+    assert job.result(60) == "done"
     assert "too early" not in world.lines
 
 
@@ -337,7 +337,7 @@ def test_a_cleanup_that_was_recorded_too_early_holds_the_workflow_before_it_wait
     house.app.retry_from(job.id, "cleanup", by="ann")
     waits(house, job.id, attempt=3)
     house.app.signal(job.id, "go")
-    job.result(30)
+    job.result(60)
     assert world.lines == ["cleanup"]
 
 

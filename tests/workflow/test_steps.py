@@ -51,7 +51,7 @@ def test_a_recorded_step_is_not_done_again(house: House, ledger: Ledger) -> None
 
     house.start()
     job = work.enqueue(1)
-    assert job.result(20) == [1, 2, 3]
+    assert job.result(60) == [1, 2, 3]
     assert ledger.lines == [1, 2, 3]
     steps = house.app.steps(job.id)
     assert [(step.path, step.name, step.state, step.attempt) for step in steps] == [
@@ -75,7 +75,7 @@ def test_an_async_workflow_awaits_the_same_names(house: House, ledger: Ledger) -
 
     house.start()
     job = work.enqueue(1)
-    assert job.result(20) == [1, 2, 3, 4]
+    assert job.result(60) == [1, 2, 3, 4]
     assert sorted(ledger.lines) == [1, 2, 3, 4]
     assert {step.path: step.name for step in house.app.steps(job.id)} == {
         "1": "later",
@@ -101,7 +101,7 @@ def test_results_are_of_the_annotated_type_live_and_in_a_replay(one_house: House
             raise ValueError("again")
 
     one_house.start()
-    work.enqueue().result(20)
+    work.enqueue().result(60)
     assert seen == [(Point(1, 2), (1, "a"), [1, 2])] * 2
 
 
@@ -115,7 +115,7 @@ def test_chance_and_time_are_the_same_in_every_replay(house: House) -> None:
             raise ValueError("again")
 
     house.start()
-    work.enqueue().result(20)
+    work.enqueue().result(60)
     assert seen[0] == seen[1]
     assert seen[0][0].utcoffset() is not None
     assert seen[0][2] != seen[0][3]
@@ -137,7 +137,7 @@ def test_branches_are_recorded_one_by_one_and_known_by_their_place(house: House,
 
     house.start()
     job = work.enqueue()
-    assert job.result(20) == [10, 20, 5]
+    assert job.result(60) == [10, 20, 5]
     assert sorted(ledger.lines) == [1, 2, 5, 10, 20]
     results = {step.path: step.result for step in house.app.steps(job.id)}
     assert results == {"1.1.1": "1", "1.1.2": "10", "1.2.1": "2", "1.2.2": "20", "2": "5"}
@@ -162,7 +162,7 @@ def test_tasks_on_the_loop_are_lines_of_their_own(house: House, ledger: Ledger) 
 
     house.start()
     job = work.enqueue()
-    assert job.result(20) == [7, 2, 3, 4, 5, 1]
+    assert job.result(60) == [7, 2, 3, 4, 5, 1]
     assert sorted(ledger.lines) == [1, 2, 3, 4, 5, 7]
 
 
@@ -179,7 +179,7 @@ def test_the_first_error_of_branches_is_raised_once_all_have_ended(one_house: Ho
         return "missed"
 
     one_house.start()
-    assert work.enqueue().result(20) == "caught"
+    assert work.enqueue().result(60) == "caught"
     assert sorted(ledger.lines) == [1, 2]
 
 
@@ -204,7 +204,7 @@ def test_an_error_that_was_caught_is_recorded_with_the_next_call(house: House, l
 
     house.start()
     job = work.enqueue()
-    assert job.result(20) == "no money"
+    assert job.result(60) == "no money"
     assert ledger.lines == ["pay", "remind"]
     assert [(step.name, step.error) for step in house.app.steps(job.id)] == [
         ("pay", "Declined: no money"),
@@ -226,7 +226,7 @@ def test_an_error_that_leaves_the_workflow_is_not_recorded_and_the_step_runs_aga
         return flow.step(flaky)
 
     house.start()
-    assert work.enqueue().result(20) == "fine"
+    assert work.enqueue().result(60) == "fine"
 
 
 def test_an_error_whose_class_is_gone_comes_as_step_failed(one_house: House) -> None:
@@ -259,7 +259,7 @@ def test_an_error_whose_class_is_gone_comes_as_step_failed(one_house: House) -> 
             raise ValueError("again")
 
     one_house.start()
-    work.enqueue().result(20)
+    work.enqueue().result(60)
     assert seen[0] == "live"
     assert len(seen) == 2
 
@@ -276,7 +276,7 @@ def test_a_step_is_tried_again_here_and_now_if_it_says_so(one_house: House, ledg
         return flow.step(flaky, retry=Retry(attempts_max=3, base_s=0.0, cap_s=0.0))
 
     one_house.start()
-    assert work.enqueue().result(20) == 7
+    assert work.enqueue().result(60) == 7
     assert ledger.lines == ["try"] * 3
 
 
@@ -307,7 +307,7 @@ def test_a_step_has_a_time_limit_of_its_own(one_house: House, kind: str) -> None
 
     one_house.start()
     job = (sync if kind == "sync" else loop).enqueue()
-    assert job.result(20) == "the step took longer than 0.05 s"
+    assert job.result(60) == "the step took longer than 0.05 s"
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
@@ -327,7 +327,7 @@ def test_a_step_that_must_not_be_repeated_cannot_ask_for_that(one_house: House, 
 
     one_house.start()
     with pytest.raises(JobDead, match="it would fail the same way again"):
-        (sync if kind == "sync" else loop).enqueue().result(20)
+        (sync if kind == "sync" else loop).enqueue().result(60)
 
 
 def test_a_step_that_may_be_repeated_is_run_again_after_a_snooze(one_house: House, ledger: Ledger) -> None:
@@ -342,7 +342,7 @@ def test_a_step_that_may_be_repeated_is_run_again_after_a_snooze(one_house: Hous
         return flow.step(poll)
 
     one_house.start()
-    assert work.enqueue().result(20) == 3
+    assert work.enqueue().result(60) == 3
 
 
 def test_a_time_limit_that_comes_too_late_hits_nobody(one_house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,7 +365,7 @@ def test_a_time_limit_that_comes_too_late_hits_nobody(one_house: House, monkeypa
         return found
 
     one_house.start()
-    assert work.enqueue().result(20) is True
+    assert work.enqueue().result(60) is True
 
 
 def test_the_flow_is_refused_in_a_thread_that_it_does_not_know(one_house: House) -> None:
@@ -386,7 +386,7 @@ def test_the_flow_is_refused_in_a_thread_that_it_does_not_know(one_house: House)
         thread.join()
 
     one_house.start()
-    work.enqueue().result(20)
+    work.enqueue().result(60)
     assert "flow.gather" in said[0]
 
 
@@ -431,7 +431,7 @@ def test_versions_run_side_by_side_and_one_that_nobody_has_is_left(house: House)
     jobs = [old.enqueue(), new.enqueue()]
     assert [job.row.task for job in jobs] == ["w", "w@2"]
     house.start()
-    assert [job.result(20) for job in jobs] == ["old", "new"]
+    assert [job.result(60) for job in jobs] == ["old", "new"]
 
 
 def test_a_patch_is_taken_by_new_runs_and_not_by_those_that_were_further(house: House) -> None:
@@ -450,7 +450,7 @@ def test_a_patch_is_taken_by_new_runs_and_not_by_those_that_were_further(house: 
         return which
 
     house.start()
-    assert [work.enqueue(which).result(20) for which in ("old", "new")] == ["old", "new"]
+    assert [work.enqueue(which).result(60) for which in ("old", "new")] == ["old", "new"]
     assert patched == {"old": False, "new": True}
 
 
@@ -488,7 +488,7 @@ def test_a_transaction_writes_and_records_in_one_commit(sql_house: House) -> Non
     sql_house.start()
     job = work.enqueue()
     try:
-        assert job.result(20) == [1, 2]
+        assert job.result(60) == [1, 2]
         assert [(s.kind, s.name, s.error_kind) for s in sql_house.app.steps(job.id)] == [
             *(("transaction", "pay", None), ("transaction", "fails", "KeyError"), ("transaction", "pay", None)),
         ]
@@ -512,6 +512,6 @@ def test_a_failure_that_is_on_record_is_final(house: House, ledger: Ledger) -> N
     house.start()
     job = work.enqueue()
     with pytest.raises(JobDead, match="declined; it would fail the same way again"):
-        job.result(20)
+        job.result(60)
     assert ledger.lines == ["charge"]
     assert house.row(job.id).open_step is None

@@ -69,7 +69,7 @@ def test_a_failure_for_good_undoes_in_reverse_with_the_recorded_results(house: H
     house.start()
     job = (sync if kind == "sync" else loop).enqueue()
     with pytest.raises(JobRolledBack, match="ValueError: no"):
-        job.result(20)
+        job.result(60)
     assert shop.lines == ["do a", "do b", "do c", "undo c C", "undo a A"]
     assert [step.state for step in house.app.steps(job.id)] == ["undone", "recorded", "undone"]
     assert [event.kind for event in house.app.get(job.id).events() if event.kind == "rolled_back"] == ["rolled_back"]
@@ -89,7 +89,7 @@ def test_a_step_that_raised_may_have_happened_and_is_undone(
 
     one_house.start()
     with pytest.raises(JobRolledBack):
-        work.enqueue().result(20)
+        work.enqueue().result(60)
     assert shop.lines == ["do a", "undo None", "undo a A"]
 
 
@@ -112,7 +112,7 @@ def test_nothing_is_undone_while_a_step_that_cannot_be_stopped_goes_on(
 
     one_house.start()
     job = work.enqueue()
-    begun.wait(20)
+    begun.wait(60)
     one_house.app.rollback(job.id, by="ann", note="withdrawn")
     row = one_house.until_state(job.id, "held")
     assert str(row.error).startswith("withdrawn; cancelled while running; its handler did not stop and was given up; ")
@@ -120,7 +120,7 @@ def test_nothing_is_undone_while_a_step_that_cannot_be_stopped_goes_on(
     until(lambda: shop.lines == ["charge has ended"])
     one_house.app.rollback(job.id, by="ann")
     with pytest.raises(JobRolledBack):
-        job.result(20)
+        job.result(60)
     assert shop.lines == ["charge has ended", "undo charge None"]
     for end in (read_end, write_end):
         os.close(end)
@@ -167,7 +167,7 @@ def test_an_undo_that_blocks_past_its_timeout_is_not_started_again_beside_itself
     until(lambda: len(lines) == 2, "the undo has ended")
     house.app.resolve(job.id, "retry", by="ann")
     with pytest.raises(JobRolledBack):
-        job.result(30)
+        job.result(60)
     assert lines == ["begun", "ended", "begun", "ended"]
     os.close(pipe[0])
 
@@ -192,7 +192,7 @@ def test_on_the_loop_nothing_is_undone_while_a_step_goes_on_in_a_thread(
     try:
         one_house.start()
         job = work.enqueue()
-        assert begun.wait(30)
+        assert begun.wait(60)
         one_house.app.rollback(job.id, by="ann")
         one_house.until_state(job.id, "held", 60)
         assert shop.lines == []
@@ -201,7 +201,7 @@ def test_on_the_loop_nothing_is_undone_while_a_step_goes_on_in_a_thread(
     until(lambda: shop.lines == ["charge has ended"])
     one_house.app.rollback(job.id, by="ann")
     with pytest.raises(JobRolledBack):
-        job.result(30)
+        job.result(60)
     assert shop.lines == ["charge has ended", "undone"]
     os.close(pipe[0])
 
@@ -227,7 +227,7 @@ def test_on_the_loop_a_blocking_step_is_stopped_when_its_time_is_up(one_house: H
         return ""
 
     one_house.start()
-    assert work.enqueue().result(30) == "the step took longer than 0.2 s"
+    assert work.enqueue().result(60) == "the step took longer than 0.2 s"
     assert lines == ["begun", "stopped"] * 2
 
 
@@ -326,7 +326,7 @@ class Gate:
     def __call__(self, what: str = "x") -> str:
         self.runs += 1
         self.inside.set()
-        assert self.open.wait(20)
+        assert self.open.wait(60)
         return what
 
 
@@ -342,7 +342,7 @@ def test_a_step_that_got_its_undo_after_it_was_begun_is_undone(house: House, sho
 
     house.start(slots=2)
     job = work.enqueue()
-    assert gate.inside.wait(20)
+    assert gate.inside.wait(60)
     lose(house, job.id)
     gate.open.set()
     house.app.resolve(job.id, "retry")
@@ -362,7 +362,7 @@ def test_a_step_that_is_run_again_began_when_it_was_run_again_and_ended_before_i
 
     one_house.start(slots=2)
     job = work.enqueue()
-    assert gate.inside.wait(20)
+    assert gate.inside.wait(60)
     [begun] = one_house.app.steps(job.id)
     lost_at = one_house.store.now().wall  # before it is: from then on it may begin anew
     lose(one_house, job.id)
@@ -389,7 +389,7 @@ def test_a_death_in_a_step_that_must_not_be_repeated_holds_whatever_on_crash_say
 
     house.start()
     job = work.enqueue()
-    assert gate.inside.wait(20)
+    assert gate.inside.wait(60)
     assert house.row(job.id).open_step == "charge"
     lose(house, job.id)
     held = ended(house, job.id, "held")
@@ -397,7 +397,7 @@ def test_a_death_in_a_step_that_must_not_be_repeated_holds_whatever_on_crash_say
     with pytest.raises(IllegalMove, match="say what it returned"):
         house.app.resolve(job.id, "done", by="ann")
     house.app.resolve(job.id, "done", result="paid", by="ann")
-    assert job.result(20) == "PAID"
+    assert job.result(60) == "PAID"
     gate.open.set()
     assert gate.runs == 1
     assert shop.lines == ["do a", "do paid"]
@@ -440,7 +440,7 @@ def test_a_step_whose_beginning_was_never_written_needs_nobody(house: House, sho
     with house.store.before("record", once(StoreError("no store takes this"))):
         house.start()
         job = work.enqueue()
-        assert job.result(20) == "CHARGE"
+        assert job.result(60) == "CHARGE"
     assert shop.lines == ["do charge"]
     assert (house.row(job.id).attempt, house.kinds(job.id)) == (2, ["failed", "succeeded"])
 
@@ -456,12 +456,12 @@ def test_the_other_answers_run_it_roll_back_or_give_up(house: House, shop: Shop)
     house.start()
     jobs = {answer: work.enqueue(answer) for answer in gates}
     for answer, job in jobs.items():
-        assert gates[answer].inside.wait(20)
+        assert gates[answer].inside.wait(60)
         lose(house, job.id)
         ended(house, job.id, "held")
         gates[answer].open.set()
         house.app.resolve(job.id, answer, by="ann")  # type: ignore[arg-type]
-    assert jobs["retry"].result(20) == "paid"
+    assert jobs["retry"].result(60) == "paid"
     assert gates["retry"].runs == 2
     ended(house, jobs["rollback"].id, "rolled_back")
     ended(house, jobs["fail"].id, "dead")
@@ -502,10 +502,10 @@ def test_a_zombie_records_nothing_sends_nothing_and_starts_nothing(house: House,
         gate.inside.clear()
         gate.open.clear()
         job = work.enqueue(target.id, how)
-        assert gate.inside.wait(20)
+        assert gate.inside.wait(60)
         zombie = house.row(job.id)
         house.store.real.settle([settlement(zombie, Lost("exit", "killed"), now=house.store.now().wall)])
-        assert job.result(20) == "the successor"
+        assert job.result(60) == "the successor"
         gate.open.set()
         until(lambda job=job: [e for e in job.events() if e.kind == "stale_report"], "the zombie is told")
         assert house.app.steps(job.id) == []
@@ -537,7 +537,7 @@ def test_a_person_rolls_back_what_waits_runs_or_is_dead(house: House, shop: Shop
     house.start()
     jobs = [waits.enqueue(), runs.enqueue(), dead.enqueue()]
     ended(house, jobs[0].id, "waiting")
-    assert gate.inside.wait(20)
+    assert gate.inside.wait(60)
     ended(house, jobs[2].id, "dead")
     for job in jobs:
         house.app.rollback(job.id, by="ann", note="not wanted")
@@ -581,7 +581,7 @@ def test_a_retry_from_a_step_keeps_what_is_before_it(house: House, shop: Shop) -
     with pytest.raises(NotFound, match="known: first, second, third"):
         house.app.retry_from(job.id, "nothing")
     house.app.retry_from(job.id, "second", by="ann")
-    assert job.result(20) == "fine"
+    assert job.result(60) == "fine"
     assert shop.lines == ["do a", "do b", "do c", "do b", "do c"]
     aside = [(step.name, step.aside > 0) for step in house.app.steps(job.id, aside=True)]
     assert sorted(aside) == [("first", False), ("second", False), ("second", True), ("third", False), ("third", True)]
@@ -598,11 +598,11 @@ def test_a_fork_begins_where_another_one_was(house: House, shop: Shop) -> None:
 
     house.start()
     job = work.enqueue(1)
-    assert job.result(20) == "A1"
+    assert job.result(60) == "A1"
     fork = house.app.fork(job.id, "second", args=[2])
-    assert fork.result(20) == "A2"
+    assert fork.result(60) == "A2"
     same = house.app.fork(job.id, "second")
-    assert same.result(20) == "A1"
+    assert same.result(60) == "A1"
     assert shop.lines == ["do a", "do 1", "do 2", "do 1"]
     waiting = work.using(run_after=60).enqueue(1)
     with pytest.raises(Refused, match="has ended"):

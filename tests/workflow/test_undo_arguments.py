@@ -62,7 +62,7 @@ def test_a_refund_is_of_what_was_charged_and_not_of_what_the_code_says_today(
     bank.price = 1099  # the constant is deployed anew
     house.app.rollback(job.id, by="ann")
     with pytest.raises(JobRolledBack):
-        job.result(30)
+        job.result(60)
     assert bank.lines == ["charged 7 999 USD", "refunded 7 999 USD receipt"]
 
 
@@ -81,7 +81,7 @@ def test_the_arguments_are_on_record_before_the_function_runs(one_house: House) 
 
     one_house.start()
     with pytest.raises(JobRolledBack):
-        work.enqueue().result(30)
+        work.enqueue().result(60)
     assert seen == [("started", {"positional": 1, "arguments": {"items": [1, 2]}}), [1, 2]]
 
 
@@ -105,7 +105,7 @@ def test_arguments_that_cannot_be_recorded_fail_before_the_step(one_house: House
         return "it ran"
 
     one_house.start()
-    said = work.enqueue().result(30)
+    said = work.enqueue().result(60)
     assert said.startswith("step do: ")
     assert words in said.replace("1048576", "1,048,576")
     assert ran == []
@@ -118,7 +118,7 @@ def test_arguments_are_not_recorded_without_an_undo(one_house: House) -> None:
 
     one_house.start()
     job = work.enqueue()
-    assert job.result(30) == 7
+    assert job.result(60) == 7
     assert [step.arguments for step in one_house.app.steps(job.id)] == [None, None]
 
 
@@ -163,7 +163,7 @@ def test_a_step_that_was_recorded_without_arguments_is_undone_by_todays_code_wit
     with caplog.at_level(logging.WARNING, "holdfast"):
         house.start()
         with pytest.raises(JobRolledBack):
-            job.result(30)
+            job.result(60)
     assert bank.lines == ["refunded 7 999 EUR receipt"]
     assert len([each for each in caplog.messages if "without its arguments" in each]) == 1
 
@@ -191,7 +191,7 @@ def test_arguments_that_todays_signature_cannot_read_hold_the_rollback(one_house
     renamed = False
     one_house.app.resolve(job.id, "retry", by="ann")
     with pytest.raises(JobRolledBack):
-        job.result(30)
+        job.result(60)
     assert undone == [5]
 
 
@@ -218,7 +218,7 @@ def test_any_callable_can_have_an_undo(one_house: House) -> None:
 
     one_house.start()
     with pytest.raises(JobRolledBack):
-        work.enqueue().result(30)
+        work.enqueue().result(60)
     assert undone == [
         [[], {"a": 7}],
         [[[6]], {}],

@@ -32,9 +32,9 @@ def test_a_waiting_workflow_has_no_slot_no_lease_and_costs_no_budget(house: Hous
     job = work.enqueue()
     row = waits(house, job.id)
     assert (row.worker, row.lease_until, row.awaits, row.failures, row.crashes) == (None, None, ["signal:go"], 0, 0)
-    assert other.enqueue().result(20) == 1
+    assert other.enqueue().result(60) == 1
     assert house.app.signal(job.id, "go", {"n": 1}, by="ann") is True
-    assert job.result(20) == {"n": 1}
+    assert job.result(60) == {"n": 1}
     assert house.row(job.id).attempt == 2
 
 
@@ -49,7 +49,7 @@ def test_signals_before_the_wait_are_kept_and_taken_in_order_by_name(house: Hous
     assert house.app.signal(job.id, "a", 9, signal_id="mine") is True
     assert house.app.signal(job.id, "a", 9, signal_id="mine") is False
     house.start()
-    assert job.result(20) == [1, 3, 2]
+    assert job.result(60) == [1, 3, 2]
 
 
 def test_a_signal_in_every_gap_is_never_lost(house: House) -> None:
@@ -68,7 +68,7 @@ def test_a_signal_in_every_gap_is_never_lost(house: House) -> None:
 
         with house.store.before(verb, send) if verb != "claim" else house.store.after(verb, send):
             runner = house.start()
-            assert job.result(20) == 1
+            assert job.result(60) == 1
             assert sent.is_set()
         house.stop(runner)
 
@@ -85,7 +85,7 @@ def test_a_wait_has_an_end_and_perhaps_a_default(house: House) -> None:
 
     house.start()
     job = work.enqueue()
-    assert job.result(20) == ["nothing", "late"]
+    assert job.result(60) == ["nothing", "late"]
     assert [step.error_kind for step in house.app.steps(job.id)] == ["TimeoutError", "TimeoutError", None]
 
 
@@ -101,7 +101,7 @@ def test_a_sleep_parks_and_wakes_at_its_instant(house: House) -> None:
     house.start()
     job = work.enqueue()
     row = waits(house, job.id)
-    job.result(20)
+    job.result(60)
     assert row.wake_at is not None
     assert seen[-1].timestamp() >= row.wake_at - 0.01
     assert house.row(job.id).attempt == 2
@@ -142,7 +142,7 @@ def test_branches_wait_for_several_things_and_go_on_one_by_one(house: House) -> 
     house.app.signal(job.id, "b", 2)
     until(lambda: house.row(job.id).awaits == ["signal:a"], "one branch is done")
     house.app.signal(job.id, "a", 1)
-    assert job.result(20) == [2, 4, 5]
+    assert job.result(60) == [2, 4, 5]
 
 
 def test_on_the_loop_a_workflow_parks_when_nothing_of_it_runs(house: House) -> None:
@@ -162,7 +162,7 @@ def test_on_the_loop_a_workflow_parks_when_nothing_of_it_runs(house: House) -> N
     house.app.signal(job.id, "b", 2)
     until(lambda: house.row(job.id).awaits == ["signal:a"], "one branch is done")
     house.app.signal(job.id, "a", 1)
-    assert job.result(20) == [2, 4, 5, None]
+    assert job.result(60) == [2, 4, 5, None]
 
 
 def test_branches_that_look_at_the_same_time_take_a_signal_each(
@@ -184,7 +184,7 @@ def test_branches_that_look_at_the_same_time_take_a_signal_each(
     for number in (1, 2):
         one_house.app.signal(job.id, "go", number)
     one_house.start()
-    assert job.result(20) == [1, 2]
+    assert job.result(60) == [1, 2]
 
 
 def test_of_two_branches_that_see_the_same_signal_one_takes_it_and_the_other_waits(
@@ -209,7 +209,7 @@ def test_of_two_branches_that_see_the_same_signal_one_takes_it_and_the_other_wai
     one_house.start()
     waits(one_house, job.id)
     one_house.app.signal(job.id, "go", 2)
-    assert job.result(20) == [1, 2]
+    assert job.result(60) == [1, 2]
     assert [len(found.signals) for found in looks] == [1, 1, 1]
 
 
@@ -225,7 +225,7 @@ def test_a_person_is_asked_and_answers(house: House) -> None:
     house.app.approve(job.id, by="ann")
     until(lambda: house.row(job.id).question == "Really?", "the second question")
     house.app.approve(job.id, False, by="bob")
-    assert job.result(20) == [True, False]
+    assert job.result(60) == [True, False]
     with pytest.raises(Refused, match="asks nobody"):
         house.app.approve(job.id)
 
@@ -250,7 +250,7 @@ def test_children_are_started_once_and_waited_for(house: House) -> None:
 
     house.start()
     job = parent.enqueue()
-    assert job.result(20) == [15, 2]
+    assert job.result(60) == [15, 2]
     children = [row for row in house.store.find(Filter()) if row.parent == job.id]
     assert sorted(row.task for row in children) == ["c", "t"]
     assert len(children) == 2
@@ -275,7 +275,7 @@ def test_a_child_that_dies_raises_in_its_parent_now_and_in_a_replay(house: House
     job = parent.enqueue()
     until(lambda: house.row(job.id).awaits == ["signal:go"], "it has caught the error")
     house.app.signal(job.id, "go")
-    assert "ValueError: no" in job.result(20)
+    assert "ValueError: no" in job.result(60)
 
 
 def test_a_signal_to_nobody_raises_in_the_workflow(house: House) -> None:
@@ -289,7 +289,7 @@ def test_a_signal_to_nobody_raises_in_the_workflow(house: House) -> None:
 
     house.start()
     job = work.enqueue()
-    assert job.result(20) == "nobody there"
+    assert job.result(60) == "nobody there"
     with pytest.raises(Refused, match="has ended"):
         house.app.signal(job.id, "go")
     with pytest.raises(NotFound):
@@ -377,4 +377,4 @@ def test_answers_to_questions_are_no_signals_of_ones_own(one_house: House, call:
 
     one_house.start()
     with pytest.raises(JobDead, match=r"flow\.approve"):
-        work.enqueue().result(20)
+        work.enqueue().result(60)
