@@ -24,7 +24,8 @@ def add(db: Executes, jobs: Sequence[NewJob], wall: float) -> list[Added]:
     """Store the jobs whose id is new and whose key is free; say for each which one is stored."""
     values = [codec.new_job(job) for job in jobs]
     if len(jobs) == 1:
-        stored = db.execute(Q["add_one"], [*values[0], wall])
+        before, delay_s, after = values[0][:7], values[0][7], values[0][8:]
+        stored = db.execute(Q["add_one"], [*before, wall, delay_s, wall, *after])
     else:
         stored = db.execute(Q["add"], {"jobs": codec.encode(values).decode(), "wall": wall})
     if stored.rowcount == len(jobs):

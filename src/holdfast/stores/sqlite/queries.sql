@@ -22,14 +22,14 @@ WHERE true
 ON CONFLICT DO NOTHING;
 
 -- name: add_one
--- The same for one job, whose values come one by one: a third of the cost.
+-- The same for one job, whose values come one by one: a third of the cost. The wall time comes before and after the delay.
 INSERT INTO holdfast_job (
     id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
     lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
 )
 VALUES (
-    ?1, ?2, ?3, ?4, ?5, ?6, coalesce(?7, ?22 + ?8), ?22, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21
+    ?, ?, ?, ?, ?, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 )
 ON CONFLICT DO NOTHING;
 
