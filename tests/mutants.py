@@ -755,6 +755,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         TRANSACTIONS,
     ),
     (
+        "postgres: a success is reported without the writes of its transaction",
+        "stores/postgres/queries.sql",
+        "    ORDER BY job.id\n    FOR NO KEY UPDATE OF job\n)\nSELECT current_setting",
+        "    ORDER BY job.id\n)\nSELECT current_setting",
+        TRANSACTIONS,
+    ),
+    (
+        "postgres: a transaction commits without waiting for the row of its job's parent",
+        "stores/postgres/queries.sql",
+        "WHERE job.id = ANY (ARRAY[%(id)s, (SELECT parent FROM {schema}.job WHERE id = %(id)s)])",
+        "WHERE job.id = ANY (ARRAY[%(id)s])",
+        TRANSACTIONS,
+    ),
+    (
         "postgres: every error in ctx.transaction() is an outage",
         "stores/postgres/connection.py",
         "return no_room or isinstance(error,",

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from queue import Queue
 from typing import Any
 
 import psycopg
@@ -771,12 +772,13 @@ def test_an_error_of_the_task_in_its_transaction_counts_as_before(houses: Houses
         job.result(60)
 
 
+@pytest.mark.parametrize("whose", ["its own", "its parent's"])
 def test_a_row_that_is_locked_at_the_commit_is_waited_for(
-    houses: Houses, server: PostgresServer, schema: str, ledger: Ledger
+    houses: Houses, server: PostgresServer, schema: str, ledger: Ledger, whose: str
 ) -> None:
     """Its success must not be reported without what it wrote."""
     house = houses(server.url)
-    returned = threading.Event()
+    locked: Queue[str] = Queue()
 
     with psycopg.connect(server.url) as psql:
 
@@ -784,24 +786,27 @@ def test_a_row_that_is_locked_at_the_commit_is_waited_for(
         def pay(ctx: Context) -> int:
             with ctx.transaction() as db:
                 db.execute(PAID)
-            psql.execute(f"SELECT FROM {schema}.job WHERE id = %s FOR UPDATE", (ctx.job.id,))
-            returned.set()
+            psql.execute(f"SELECT FROM {schema}.job WHERE id = %s FOR UPDATE", (ctx.job.parent or ctx.job.id,))
+            locked.put(ctx.job.id)
             return ctx.attempt
 
-        job = pay.enqueue()
+        @house.app.workflow
+        def order(flow: Flow) -> int:
+            return flow.result(flow.start(pay))
+
+        job = pay.enqueue() if whose == "its own" else order.enqueue()
         house.start()
-        assert returned.wait(60)
+        paying = locked.get(timeout=60)
         pause(0.2)  # the settlement must have the time to meet the lock
-        assert (house.row(job.id).state, ledger()) == ("running", [])
+        assert (house.row(paying).state, ledger()) == ("running", [])
         psql.rollback()
         assert job.result(60) == 1
     assert ledger() == ["paid"]
 
 
 def test_a_job_whose_row_stays_locked_at_the_commit_runs_again(
-    houses: Houses, server: PostgresServer, schema: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    houses: Houses, server: PostgresServer, schema: str, ledger: Ledger
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.context.TRANSACTION_MAX_S", 0.3)
     house = houses(server.url)
     with psycopg.connect(server.url) as psql:
 

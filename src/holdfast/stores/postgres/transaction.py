@@ -8,7 +8,8 @@ process cannot, because it is frozen or cut off, the server ends it a little lat
 A commit in the middle would part the writes from the settlement: the connection refuses to commit or roll back by hand,
 and one that was made in plain SQL is noticed, at once or by a mark that ends with its transaction.
 
-No lock is held on the job's row before the settlement, which checks the fence: beats go on meanwhile.
+No lock is held on the job's row before the settlement, which checks the fence: beats go on meanwhile. The settlement
+waits a second for that row; if the row stays locked, nothing is committed and the job runs again.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGconn
 
-from holdfast.clock import SystemClock, pause
+from holdfast.clock import SystemClock
 from holdfast.core.records import Lease, Record
 from holdfast.core.settlement import Settlement
-from holdfast.errors import LeaseLost, StoreError, StoreUnavailable, TransactionExpired, UsageError
+from holdfast.errors import LeaseLost, StoreError, TransactionExpired, UsageError
 from holdfast.forks import refuse_if_forked
 from holdfast.shield import shielded
 from holdfast.stores.postgres import batch
@@ -36,7 +37,6 @@ from holdfast.stores.postgres.joining import Guest
 from holdfast.stores.postgres.workflows import write_records
 from holdfast.stores.protocol import Answer
 
-_UNLOCKED_S = 0.02  # the pause between two looks at a row that is locked
 _STOP_S = 2.0  # how long a statement that was told to stop is waited for
 _RESET_S = 5.0  # a kept session that does not answer for so long is given up
 _LOCK_MS = "1000"  # how long the settlement waits for a job's row that somebody else has locked
@@ -57,8 +57,6 @@ class PostgresTransaction:
         self._sessions = sessions
         self._db = db = sessions.db
         self._wall = wall
-        self._clock = SystemClock()
-        self._max_s = max_s
         self._job_id = lease.job_id
         self._mark = f"{lease.job_id} {lease.fence} {lease.claim_id}"
         self._ending = threading.Lock()
@@ -104,8 +102,8 @@ class PostgresTransaction:
             try:
                 self.connection.take_back()
                 db = Guest(self.connection)
-                self._check_mark(db)
-                answer = self._when_unlocked(lambda: write(db))
+                self._check_mark_and_lock(db)
+                answer = write(db)
                 if answer is Answer.ACCEPTED:
                     psycopg.Connection.commit(self.connection)
                     self._give_back()
@@ -114,16 +112,6 @@ class PostgresTransaction:
                 raise self._db.explain(error) from error
             finally:
                 self.rollback()  # after the commit there is nothing to roll back
-        return answer
-
-    def _when_unlocked(self, write: Callable[[], Answer]) -> Answer:
-        """Write, again and again while another session has locked a row that is needed: a beat has for a moment. To
-        report success without the writes of the task would be worse than to run it again."""
-        give_up_at = self._clock.lease() + self._max_s
-        while (answer := write()) is Answer.LOCKED:
-            if self._clock.lease() > give_up_at:
-                raise StoreUnavailable(f"{self._db.options.shown}: another session has locked the row of the job")
-            pause(_UNLOCKED_S)
         return answer
 
     def rollback(self) -> None:
@@ -146,7 +134,9 @@ class PostgresTransaction:
             if self._open:
                 self.connection.expire(why)
 
-    def _check_mark(self, db: Guest) -> None:
+    def _check_mark_and_lock(self, db: Guest) -> None:
+        """Wait for the rows that the settlement changes, and hold them until the commit: the settlement itself skips
+        rows that others have locked, and a success must not be reported without the task's writes."""
         if self.connection.info.transaction_status == TransactionStatus.INERROR:
             raise UsageError(_ABORTED)
         if self.connection.info.encoding != "utf-8":
