@@ -342,7 +342,6 @@ def test_worker_hands_over_what_it_was_told(run: Run, folder: Path, monkeypatch:
     monkeypatch.setattr(supervisor, "supervise", lambda ref, app, options, _: told.append((ref, app.url, options)) or 0)
     run("worker", "shop:app")
     assert told.pop() == ("shop:app", f"sqlite:///{folder}/own.db", WorkerOptions())
-    load_app("shop:app").close()
     del sys.modules["shop"]  # the next command is another process: there the store is not open yet
     words = ["--queues", "mail,media", "--slots", "8", "--processes", "2", "--name", "w1", "--grace-period", "1m"]
     words += ["--grace", "5", "--no-reaper", "--db", "sqlite:///x.db", "--log-level", "DEBUG"]
@@ -370,6 +369,7 @@ def test_a_queue_that_no_task_names_is_served_with_a_warning(
     monkeypatch.setattr(supervisor, "supervise", lambda ref, app, options, _: served.append(options) or 0)
     run("worker", "shop:app", "--queues", "mail,default")
     assert caplog.messages == []
+    del sys.modules["shop"]  # the next command is another process
     run("worker", "shop:app", "--queues", "mail,typo")
     assert served[-1].queues == ("mail", "typo")
     [warning] = caplog.messages

@@ -131,8 +131,9 @@ def worker(
     )
     logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)
     _warn_of_strange_queues(found, app, options.queues)
-    _open(found)
     with ExitStack() as stack:
+        stack.callback(found.close)
+        _open(found)
         if found.alerts:
             teller = Teller(found.store, found.clock, found.alerts, name=name or socket.gethostname())
             stack.enter_context(teller)
