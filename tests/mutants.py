@@ -783,6 +783,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         SQLITE,
     ),
     (
+        "a worker waits for ever for a store that no worker can use",
+        "worker/runner.py",
+        "                self._unsupported = error\n                self.stop()\n",
+        "                self._clock.wait(self._stopping, self._trouble.met(error))\n",
+        ("tests/crash/test_upgrade.py", "tests/worker/test_tick.py"),
+    ),
+    (
+        "a worker starts its process again and again on a store that no worker can use",
+        "worker/supervisor.py",
+        "if code == EXIT_UNSUPPORTED and not enrolled:",
+        "if False:",
+        ("tests/crash/test_upgrade.py",),
+    ),
+    (
         "a password on the command line stays in ps",
         "cli/base.py",
         "        overwrite(value, masked_url(value))\n",

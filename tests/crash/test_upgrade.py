@@ -66,3 +66,29 @@ def test_an_address_that_can_never_work_ends_a_worker(world: World, address: str
     host = urlsplit(postgres_server).netloc.rpartition("@")[2]
     worker = world.worker("w", "--db", address.format(host))
     assert worker.wait() in (2, 3)
+
+
+def test_a_lock_folder_that_others_may_write_ends_a_worker_when_it_starts(world: World) -> None:
+    open_to_others(world)
+    worker = world.worker("w")
+    assert worker.wait() == 3
+    assert worker.said(f"run `chmod go-w {world.db}-workers`") == 1
+    assert not worker.said("trying again")
+    assert not worker.said(" is ready: ")
+    assert worker.members() == []
+
+
+def test_a_lock_folder_that_others_may_write_ends_a_worker_that_must_enrol_again(world: World) -> None:
+    worker = world.worker("w").until_ready()
+    open_to_others(world)
+    [enrolled] = world.store.workers()
+    world.store.retire(enrolled.id, "a mistake")
+    assert worker.wait() == 3
+    assert not worker.said("trying again")
+    assert worker.members() == []
+
+
+def open_to_others(world: World) -> None:
+    folder = world.db.with_name(f"{world.db.name}-workers")
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o777)

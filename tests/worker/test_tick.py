@@ -14,7 +14,7 @@ import pytest
 from holdfast import App, Context, Retry
 from holdfast.clock import SystemClock
 from holdfast.core.records import OnCrash, Worker
-from holdfast.errors import UsageError
+from holdfast.errors import StoreUnsupported, UsageError
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.tick import tick
 from tests.worker.house import until
@@ -47,6 +47,17 @@ def test_with_nothing_to_do_it_returns_soon(app: App) -> None:
     began = SystemClock().lease()
     assert app.tick(budget_s=25).finished
     assert SystemClock().lease() - began < 5
+
+
+def test_a_lock_folder_that_others_may_write_is_refused_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs.db-workers"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with App(f"sqlite:///{tmp_path}/jobs.db") as app:
+        job = app.task(double).enqueue(1)
+        with pytest.raises(StoreUnsupported, match="chmod go-w"):
+            app.tick(budget_s=3600)
+        assert job.refresh().row.attempt == 0
 
 
 def test_what_is_due_later_is_left_for_a_later_tick(app: App) -> None:

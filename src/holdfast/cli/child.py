@@ -20,12 +20,12 @@ import msgspec
 from holdfast.app import App
 from holdfast.cli.base import LOG_FORMAT
 from holdfast.cli.loading import load_app
-from holdfast.errors import SchemaMismatch, StoreError, UsageError, is_passing
+from holdfast.errors import SchemaMismatch, StoreError, StoreUnsupported, UsageError, is_passing
 from holdfast.stores.sqlite import protected
 from holdfast.trouble import Trouble
 from holdfast.worker.launch import Launch
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import EXIT_TOO_OLD, Runner
+from holdfast.worker.runner import EXIT_TOO_OLD, EXIT_UNSUPPORTED, Runner
 from holdfast.worker.signals import catch_signals, see_children_end
 from holdfast.worker.supervisor import EXIT_UNUSABLE
 
@@ -62,6 +62,9 @@ def main() -> None:
     def run() -> None:
         try:
             codes.append(runner.run())
+        except StoreUnsupported as error:
+            log.error("%s", error)
+            codes.append(EXIT_UNSUPPORTED)
         except BaseException:
             log.exception("the worker failed")
         finally:

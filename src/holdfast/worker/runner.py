@@ -28,6 +28,7 @@ from holdfast.errors import (
     LeaseLost,
     SchemaMismatch,
     Stopping,
+    StoreUnsupported,
     WorkerBroken,
     WorkerGone,
 )
@@ -67,6 +68,7 @@ EXIT_STUCK = 75  # a handler would not stop at the end; it was given back
 EXIT_FENCED = 76  # a handler would not stop before its lease ended
 EXIT_TOO_OLD = 77  # for the schema of the store; nothing was left behind
 EXIT_BROKEN = 78  # a thread has died that the worker cannot do without
+EXIT_UNSUPPORTED = 79  # no worker can use the store as it is set up; nothing was left behind
 BROKEN_S = 1.0  # how long a process that is broken may take to save what has ended
 UNSERVED_S = 60.0  # how often to say which tasks nobody here knows
 BREATHLESS_S = 1.0  # how long not to claim after a thread could not be started
@@ -105,8 +107,7 @@ class Runner:
         self._supervisor = supervisor
         self._may_exit = may_exit  # this process is ours alone, and somebody will start it again
         self._until_idle = until_idle  # leave when nothing is due and nothing runs
-        self._stop_s = stop_s  # how long a handler may take that is asked to stop, and how long its ending
-        self._flush_s = flush_s
+        self._stop_s, self._flush_s = stop_s, flush_s  # the time to stop a handler, and to save its ending
         self._tasks = dict(app.tasks)
         self._queues = list(options.queues) or sorted({task.queue for task in self._tasks.values()}) or ["default"]
         self._beat_s = min((task.policy.beat_every_s for task in self._tasks.values()), default=10.0)
@@ -121,6 +122,7 @@ class Runner:
         self._pace = Pace()
         self._trouble = Trouble(log, self._clock, "no jobs are claimed meanwhile")
         self._too_old = False  # for the schema of the store
+        self._unsupported: StoreUnsupported | None = None  # why no worker can use the store
         self._continuity = Continuity(
             self._store, self._clock, self.name, lambda: self._settler.last, self._became_too_old
         )
@@ -157,7 +159,11 @@ class Runner:
     # --------------------------------------------------------------------------------------- life
 
     def run(self) -> int:
-        """Work until told to stop; return the exit code. Raises `WorkerBroken` when a thread of it has died."""
+        """Work until told to stop; return the exit code.
+
+        Raises `WorkerBroken` when a thread of it has died, and `StoreUnsupported` when no worker can use the store as
+        it is set up.
+        """
         enable_our_loggers()
         self._until_it_works(self._enroll)
         self._until_it_works(lambda: self._continuity.look(self.worker_id))
@@ -169,16 +175,8 @@ class Runner:
             self._pool.prepare()
         if self._options.reaper:
             self._patrol.start(self._broke)
-        log.info(
-            "worker %s is ready: %d slots, queues %s, %d tasks",
-            *(self.name, self._options.slots, ", ".join(self._queues), len(self._tasks)),
-        )
-        if not self._tasks:
-            log.warning(
-                "worker %s has no tasks and will run no jobs; import the modules that declare them before it starts, "
-                "or name them: holdfast worker APP --import MODULE",
-                self.name,
-            )
+        if not self._stopping.is_set():
+            self._say_ready()
         leave = self._leave
         try:
             with listening(self._app.logger.getChild("job")):
@@ -192,6 +190,8 @@ class Runner:
                 leave = threading.Thread(target=self._linger, name="holdfast-linger", daemon=True).start
             if self._broken is not None:
                 raise self._broken
+            if self._unsupported is not None:
+                raise self._unsupported
             return code
         finally:
             leave()
@@ -226,6 +226,18 @@ class Runner:
         self._store.enroll(worker)
         self.worker_id = self._keeper.worker_id = worker.id
 
+    def _say_ready(self) -> None:
+        log.info(
+            "worker %s is ready: %d slots, queues %s, %d tasks",
+            *(self.name, self._options.slots, ", ".join(self._queues), len(self._tasks)),
+        )
+        if not self._tasks:
+            log.warning(
+                "worker %s has no tasks and will run no jobs; import the modules that declare them before it starts, "
+                "or name them: holdfast worker APP --import MODULE",
+                self.name,
+            )
+
     def _sweep(self) -> None:
         """Before the first claim: settle what dead workers left, an earlier process of this name first of all."""
         self.recovered = self._reaper.once().recovered
@@ -244,6 +256,9 @@ class Runner:
             except SchemaMismatch as error:
                 log.error("%s", error)
                 self._became_too_old()
+            except StoreUnsupported as error:  # waiting does not help; a person must change something
+                self._unsupported = error
+                self.stop()
             except HoldfastError as error:
                 self._clock.wait(self._stopping, self._trouble.met(error))
 

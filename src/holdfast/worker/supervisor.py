@@ -35,7 +35,7 @@ from holdfast.worker.cell import PYTHON, end_of
 from holdfast.worker.launch import Launch
 from holdfast.worker.lines import enable_our_loggers
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import EXIT_BROKEN, EXIT_FENCED, EXIT_STUCK, EXIT_TOO_OLD
+from holdfast.worker.runner import EXIT_BROKEN, EXIT_FENCED, EXIT_STUCK, EXIT_TOO_OLD, EXIT_UNSUPPORTED
 from holdfast.worker.signals import catch_signals, see_children_end
 from holdfast.worker.vital import refuse_patched_threads
 
@@ -54,7 +54,8 @@ POLL_S = 0.05  # and whether it has ended, where the system does not tell
 SILENT_BEATS = 3  # a child that has not beaten for so many intervals, which make a lease,
 SILENT_LEAST_S = 15.0  # and at least so long, is replaced
 STOP_MARGIN_S = 15.0  # beyond the grace period; then a child is killed, and a store that fails is given up
-EXIT_SCHEMA = 4  # of the supervisor itself: this program is too old for the schema of the store
+EXIT_STORE = 3  # of the supervisor itself: no worker can use the store as it is set up
+EXIT_SCHEMA = 4  # this program is too old for the schema of the store
 EXIT_UNUSABLE = 2  # of a child that cannot load the app; see cli/child.py
 
 
@@ -79,7 +80,7 @@ class Supervisor:
         self._id = new_id()
         self._name = options.name or socket.gethostname()
         self._stopping = threading.Event()
-        self._too_old = False  # for the schema of the store
+        self._exit_code = 0  # once it is stopping
         self._lock = threading.Lock()
         self._orders: dict[int, int] = {}  # child number -> the end of the pipe that we write to
         self._children: dict[int, subprocess.Popen[bytes]] = {}
@@ -108,7 +109,7 @@ class Supervisor:
                 self._kill()
         self._hooks.flush()
         if self._stopping.is_set():
-            return EXIT_SCHEMA if self._too_old else 0
+            return self._exit_code
         log.critical("nobody watches over the children any more; ending")
         self._kill()
         return 1
@@ -146,7 +147,9 @@ class Supervisor:
             os.close(self._orders.pop(number))
         enrolled = self._bury(number, child.pid, code, silent)
         if code == EXIT_TOO_OLD:
-            self._leave_as_too_old()
+            self._leave_if_too_old()
+        if code == EXIT_UNSUPPORTED and not enrolled:
+            self._leave(EXIT_STORE)
         if code == EXIT_UNUSABLE and not enrolled:
             return "could not load the app, for the reason that it gave"
         return _how_it_ended(code, silent)
@@ -184,15 +187,18 @@ class Supervisor:
             silence.seconds = silence.limit_s / 2
         return silence.seconds >= silence.limit_s
 
-    def _leave_as_too_old(self) -> None:
+    def _leave_if_too_old(self) -> None:
         """A child says that the schema is not for this program. If so, no other child will ever work either."""
         try:
-            self._too_old = self._store.schema().is_too_new
+            if self._store.schema().is_too_new:
+                self._leave(EXIT_SCHEMA)
         except HoldfastError as error:
             log.warning("could not look at the schema (%s); a new child will", error)
-        if self._too_old:
-            self._stopping.set()
-            self._order("stop")
+
+    def _leave(self, exit_code: int) -> None:
+        self._exit_code = exit_code
+        self._stopping.set()
+        self._order("stop")
 
     def _spawn(self, number: int) -> subprocess.Popen[bytes]:
         settings = {
@@ -334,5 +340,6 @@ def _how_it_ended(code: int | None, silent: bool = False) -> str:
         EXIT_TOO_OLD: "ended because it is too old for the schema of the store: it ",
         EXIT_FENCED: "ended itself because no beat had reached the store in time: it ",
         EXIT_BROKEN: "ended itself because a thread had died that it cannot do without: it ",
+        EXIT_UNSUPPORTED: "ended because no worker can use the store as it is set up: it ",
     }
     return words.get(code, "") + how_it_ended(code)  # the code stays at the end, where an epitaph is read
