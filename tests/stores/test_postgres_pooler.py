@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
 
 from holdfast import Context
 from holdfast.core.machine import State
+from holdfast.errors import OutcomeUnknown
+from holdfast.stores.postgres.connection import Session
 from holdfast.stores.postgres.store import PostgresStore
 from tests.factory import add, enrol, make_job
 from tests.proxy import Pooler
@@ -63,6 +66,28 @@ def test_statements_do_not_depend_on_the_session_they_run_in(pooler: Pooler, sch
     for store in stores:
         assert store._db.pooled
         store.close()
+
+
+def test_a_commit_whose_answer_is_lost_has_an_unknown_outcome(
+    pooler: Pooler, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a pooler each verb ends with a commit of its own, and the cut may come right after it."""
+    store = PostgresStore(f"{pooler.url}?schema={schema}&wait_s=1")
+    store.migrate()
+    job = make_job()
+    commit = Session.commit
+
+    def cut(session: Session) -> None:
+        commit(session)
+        session.close()
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(Session, "commit", cut)
+    with pytest.raises(OutcomeUnknown):
+        store.add([job])
+    monkeypatch.undo()
+    assert store.get(job.id) is not None
+    store.close()
 
 
 def test_the_server_itself_is_not_taken_for_a_pooler(server: PostgresServer, schema: str) -> None:

@@ -251,11 +251,12 @@ class Connections:
         another transaction, the server has undone it, and it is tried again after a pause. Raises `OutcomeUnknown` when
         an answer was lost, and the work could not be repeated."""
         lost = False
+        allowed = limits or self.limits
 
         def noting(db: Cursor) -> T:
             nonlocal lost
             try:
-                return work(db)
+                return self._carrying_settings(db, work, allowed) if self.pooled else work(db)
             except psycopg.OperationalError as error:
                 lost = lost or isinstance(error, NoAnswer) or _is_cut(error)
                 raise
@@ -264,10 +265,10 @@ class Connections:
             try:
                 for pause_s in CONFLICT_S:
                     try:
-                        return self._connected(noting, limits or self.limits)
+                        return self._connected(noting, allowed)
                     except _CONFLICTS:
                         pause(pause_s)
-                return self._connected(noting, limits or self.limits)
+                return self._connected(noting, allowed)
             except psycopg.Error as error:
                 explained = self.explain(error)
                 if lost and isinstance(explained, StoreUnavailable):
@@ -330,9 +331,7 @@ class Connections:
         connection = self._lend(pool)
         try:
             with connection.cursor() as db:
-                if self.pooled:
-                    return self._carrying_settings(db, work, limits)
-                if connection.limits != limits:
+                if not self.pooled and connection.limits != limits:
                     db.execute(self["limits"], limits.values, prepare=False)
                     connection.limits = limits
                 return work(db)
