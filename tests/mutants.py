@@ -783,6 +783,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         SQLITE,
     ),
     (
+        "an async handler that raises GeneratorExit never ends",
+        "worker/executors.py",
+        "return self._is_dead and isinstance(error, GeneratorExit)",
+        "return isinstance(error, GeneratorExit)",
+        ("tests/worker/test_runner.py",),
+    ),
+    (
         "a worker waits for ever for a store that no worker can use",
         "worker/runner.py",
         "                self._unsupported = error\n                self.stop()\n",

@@ -210,9 +210,9 @@ class Loop:
             finally:
                 end_if_forked(self._pid)
                 attempt.leave_loop()
-        except GeneratorExit:
-            raise
         except BaseException as error:
+            if self._is_cleared_away(error):
+                raise
             ended = Raised(error)
         outcome = conclude(attempt, ended) if isinstance(ended, Raised) else ended
         del ended  # as above
@@ -230,10 +230,14 @@ class Loop:
                 arguments, named = _arguments(attempt, self._make_context)
                 value = await attempt.task.fn(*arguments, **named)
             return _success(attempt, value)
-        except GeneratorExit:  # the loop has died, and what is left of it is cleared away
-            raise
         except BaseException as error:  # cancellation and sys.exit end the attempt, not the loop
+            if self._is_cleared_away(error):
+                raise
             return _raised(attempt, error)
+
+    def _is_cleared_away(self, error: BaseException) -> bool:
+        """Say whether Python closes a coroutine that a dead loop left. A handler may raise the same exception."""
+        return self._is_dead and isinstance(error, GeneratorExit)
 
     async def _commit_aside(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
         """Commit in a thread. A cancellation that comes only now finds the handler gone: there is nothing to stop."""
