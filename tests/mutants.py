@@ -3152,7 +3152,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "postgres: a session has no limits",
         "stores/postgres/connection.py",
-        "if connection.limits != limits:",
+        "if not self.pooled and connection.limits != limits:",
         "if False:",
         LOCKED_ROWS,
     ),
