@@ -191,9 +191,7 @@ class Reaper:
         where = Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE)
         while jobs := self._store.find(where):
             wall = self._store.now().wall
-            batch = [
-                settlement(job, judge(Released(job.started, cause), job, wall, chance=self._lots())) for job in jobs
-            ]
+            batch = [settlement(job, judge(Released(job.begun, cause), job, wall, chance=self._lots())) for job in jobs]
             answers = self._answers(batch)
             for job, each, answer in zip(jobs, batch, answers, strict=True):
                 if answer is Answer.ACCEPTED:
@@ -244,7 +242,7 @@ class Reaper:
         """Return over how many seconds the jobs of these workers come back. Only those that had begun make a storm."""
         if sum(worker.running for worker in workers) <= STORM:
             return 0.0
-        begun = (job for worker in workers for job in self._jobs_of(worker) if job.started)
+        begun = (job for worker in workers for job in self._jobs_of(worker) if job.begun)
         return _spread(sum(1 for _ in islice(begun, STORM + 1)))
 
     def _epitaph(self, vanished: Vanished) -> Epitaph:
@@ -286,7 +284,7 @@ class Reaper:
                 seen[key] = now.lease if key[0] in locked else self._overdue.get(key, now.lease)
             self._overdue |= seen
             ripe = [job for job in page if job.id not in done and self._is_ripe(job, now.lease, job.id in kept)]
-            death = Death("expired", "its lease ran out", None, _spread(sum(job.started for job in ripe)))
+            death = Death("expired", "its lease ran out", None, _spread(sum(job.begun for job in ripe)))
             judged = [each for jobs in _by_worker(ripe) for each in self._judge_all(jobs, death, suspects=len(jobs))]
             if fix:
                 judged = self._settle(judged, seen_lease=True)
@@ -358,7 +356,7 @@ class Reaper:
             suspects=suspects if suspects > 1 else int(ended_itself(death.facts)),
             excused=death.excused or in_gap,
             spread_s=death.spread_s,
-            started=job.started,
+            started=job.begun,
         )
         verdict = judge(outcome, job, now.wall, chance=self._lots())
         return Zombie(job=job, worker=holder, detector=death.detector, verdict=verdict)

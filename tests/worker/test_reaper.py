@@ -230,6 +230,26 @@ def test_a_step_that_begins_while_a_dead_workers_jobs_are_settled_is_held_at_onc
     assert (row(store, job.id).state, row(store, job.id).suspects) == (State.HELD, 0)
 
 
+@pytest.mark.parametrize("released", [False, True], ids=["dead", "told to stop"])
+def test_a_workflow_that_was_claimed_ahead_and_has_an_open_step_had_begun(
+    store: Store, reaper: Reaper, released: bool
+) -> None:
+    """P13: the record of the step arrived, and no beat told of the start any more."""
+    store.add([make_job(workflow=True)])
+    [job] = claim(store, worker := enrol(store), limit=0, ahead=1)
+    begins(store, job)()
+    assert not row(store, job.id).started
+    [known] = [each for each in store.workers() if each.id == worker]
+    if released:
+        reaper.release_worker(known, "it was told to stop")
+    else:
+        reaper.recover_worker(known, "exit", "it was killed")
+    after = row(store, job.id)
+    assert (after.state, after.open_step, after.crashes) == (State.HELD, "charge", 0 if released else 1)
+    [event] = store.journal(job.id, ["released" if released else "zombie"])
+    assert event.detail["started"] is True
+
+
 def test_the_crash_of_a_job_that_was_asked_to_stop_is_its_cancellation(
     store: Store, clock: FakeClock, reaper: Reaper
 ) -> None:

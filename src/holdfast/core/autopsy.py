@@ -53,7 +53,7 @@ def autopsy(job: Job, victim: Victim, now: Moment, facts: dict[str, Any]) -> dic
         "seconds_overdue": round(max(0.0, now.lease - end), 3),
         "claimed_at": iso(job.claimed_at),
         "attempt": job.attempt,
-        "started": job.started,
+        "started": job.begun,
         "step": job.open_step or ", ".join(told.partition(" ")[2] for told in job.in_steps or ()) or None,
         "in_steps": job.in_steps or None,
         "rolling_back": job.rolling_back or None,

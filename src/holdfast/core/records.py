@@ -133,6 +133,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return Lease(self.id, self.fence, self.claim_id or "")
 
     @property
+    def begun(self) -> bool:
+        """Return whether the handler is known to have begun: a beat said so, or it has begun a step on record."""
+        return self.started or self.open_step is not None
+
+    @property
     def retry(self) -> Retry:
         jitter: Jitter = "none" if not self.backoff_jitter else "full" if self.backoff_full else "equal"
         return Retry(self.attempts_max, self.backoff_base_s, self.backoff_cap_s, jitter)

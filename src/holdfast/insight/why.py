@@ -199,7 +199,7 @@ def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool, known: bool
 def _why_running(job: Job, now: Moment, worker: str | None, state: Health) -> Why:
     began = f" for {duration(now.wall - job.claimed_at)}" if job.claimed_at is not None else ""
     text = f"Worker {worker} has held it{began}, attempt {job.attempt}"
-    text += ". " if job.started else ", and has not begun it yet. "
+    text += ". " if job.begun else ", and has not begun it yet. "
     if job.rolling_back:
         text += "It undoes what it did. "
     if job.cancel_requested:
