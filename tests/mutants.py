@@ -3507,6 +3507,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/worker/test_reaper.py",),
     ),
     (
+        "a loss that costs nothing waits for the backoff of the crashes before it",
+        "core/verdict.py",
+        "isinstance(outcome, Lost) and (not crashes or total_crashes <= 1):",
+        "isinstance(outcome, Lost) and total_crashes <= 1:",
+        ("tests/core/test_verdict.py",),
+    ),
+    (
         "a long pass is a gap",
         "reaper.py",
         "        self._keep_in_touch()\n        return answers",

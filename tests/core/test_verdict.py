@@ -319,6 +319,11 @@ def test_a_job_that_was_claimed_ahead_and_had_not_begun_comes_back_in_its_place_
     assert in_a_row(STOPPED, LOST_AHEAD, STOPPED) == [KEPT, KEPT, 0], "nor does it end the row of releases"
 
 
+@pytest.mark.parametrize("outcome", [LOST_AHEAD, EXCUSED])
+def test_a_loss_that_costs_nothing_waits_for_no_backoff_whatever_it_cost_before(outcome: Outcome) -> None:
+    assert again_after(outcome, crashes=2, failures=5) is KEPT
+
+
 def test_a_place_after_the_clock_was_put_back_is_now() -> None:
     for outcome in (OUTCOMES["lost"], STOPPED, LOST_AHEAD, EXCUSED):
         assert again_after(outcome, run_at=NOW + 3600) == 0

@@ -314,7 +314,7 @@ def _run_again(
         if job.undoable and job.on_crash != "fail":
             return _undo(outcome, job, now, reason)
         return _bury(outcome, job, reason, failures=failures, crashes=crashes)
-    if isinstance(outcome, Lost) and total_crashes <= 1:
+    if isinstance(outcome, Lost) and (not crashes or total_crashes <= 1):
         return _come_back(outcome, job, now, chance, crashes)
     run_at = now + job.retry.delay_s(total, chance)
     return _verdict(Move.RETRY, outcome, job, run_at=run_at, failures=failures, crashes=crashes)
