@@ -123,7 +123,7 @@ def check(ctx: click.Context, as_json: bool) -> None:
     if damage:
         complain("the store is damaged; stop the workers and restore it from a backup")
     if doubts:
-        complain("workers claim nothing until somebody has looked and says: holdfast db accept --by NAME --note TEXT")
+        complain("workers claim no jobs until you run: holdfast db accept --by NAME --note TEXT")
     if damage or doubts:
         ctx.exit(Exit.UNHEALTHY)
 
@@ -141,7 +141,7 @@ def accept(by: str | None, note: str, as_json: bool) -> None:
     with opened_store() as store:
         seen = store.standing("", None, None).incarnation
         if not store.doubts():
-            raise Refused("nothing is to be accepted: nobody has found this store replaced, rewound or emptied")
+            raise Refused("there is nothing to accept: no worker has reported this store as changed")
         number = store.accept(seen, person(by), note)
     if as_json:
         show_json({"incarnation": number})

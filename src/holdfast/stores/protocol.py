@@ -107,8 +107,10 @@ def in_words(doubt: Doubt) -> str:
             what = f"the table {doubt.seen} was truncated by {doubt.found}"
         case "wal":
             what = "its -wal file was deleted or replaced while in use"
+        case "incarnation":
+            what = f"its incarnation went back from {doubt.seen} to {doubt.found}"
         case name:
-            what = f"its count of {name} has fallen from {doubt.seen} to {doubt.found}"
+            what = f"its count of {name} went back from {doubt.seen} to {doubt.found}"
     return f"the store was {doubt.kind}: {what}"
 
 
