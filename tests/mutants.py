@@ -980,6 +980,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/core/test_continuity.py",),
     ),
     (
+        "another store of a higher incarnation is taken for an accepted one",
+        "core/continuity.py",
+        "now.identity == seen.identity and now.incarnation",
+        "now.incarnation",
+        ("tests/core/test_continuity.py",),
+    ),
+    (
+        "a restored store of an earlier incarnation stays in doubt when it was accepted",
+        "worker/continuity.py",
+        "for seen in (self._before, self._last) if",
+        "for seen in (self._before,) if",
+        ("tests/worker/test_continuity.py",),
+    ),
+    (
         "a worker claims from a store that is in doubt",
         "worker/runner.py",
         "if self._continuity.in_doubt:\n                    if",

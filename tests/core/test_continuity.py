@@ -69,4 +69,8 @@ def test_an_empty_store_that_stays_empty_is_what_it_was() -> None:
 
 
 def test_what_a_person_has_accepted_is_not_doubted() -> None:
-    assert found(incarnation=4, identity="other", beats=0, known_is_there=False) is None
+    assert found(incarnation=4, beats=0, known_is_there=False) is None
+
+
+def test_another_store_is_not_taken_for_an_accepted_one() -> None:
+    assert found(incarnation=4, identity="other") == ("replaced", "identity")

@@ -40,7 +40,7 @@ WRITES = (
     "rouse",
     "fork",
 )
-VERBS = (*READS, *WRITES, "ping")
+VERBS = (*READS, *WRITES, "ping", "doubt")
 
 
 class Meddler:

@@ -17,6 +17,9 @@ import pytest
 from holdfast import App
 from holdfast.core.continuity import Doubt
 from holdfast.core.machine import State
+from holdfast.errors import StoreUnavailable
+from holdfast.testing import FakeClock
+from holdfast.worker.continuity import Continuity
 from tests.worker.house import House, until
 
 BEAT_S = 0.2
@@ -56,6 +59,17 @@ def add_task(house: House) -> Any:
     return task
 
 
+def watch(house: House) -> Continuity:
+    """Return what a worker's keeper looks with; here the test says when."""
+    continuity = Continuity(house.store, FakeClock(), "w", lambda: None, lambda: None)  # type: ignore[arg-type]
+    continuity.look("")
+    return continuity
+
+
+def unavailable(*_: object) -> None:
+    raise StoreUnavailable("on purpose")
+
+
 def kinds(house: House) -> list[tuple[str, str]]:
     return [(doubt.kind, doubt.evidence) for doubt in house.store.doubts()]
 
@@ -92,6 +106,48 @@ def test_a_file_that_was_restored_from_a_backup_is_noticed_and_not_worked_on_unt
     accept(house)
     house.until_state(waiting.id, "done")
     assert kinds(house) == []
+
+
+def test_a_backup_of_an_earlier_incarnation_is_worked_on_once_it_is_accepted(
+    house: House, file: Path, tmp_path: Path
+) -> None:
+    copy(file, tmp_path / "backup.db")
+    accept(house)
+    continuity = watch(house)
+    copy(tmp_path / "backup.db", file)
+    continuity.look("")
+    assert (continuity.in_doubt, kinds(house)) == (True, [("rewound", "incarnation")])
+    accept(house)
+    continuity.look("")
+    assert (continuity.in_doubt, kinds(house)) == (False, [])
+
+
+def test_another_store_of_a_higher_incarnation_is_worked_on_once_it_is_accepted(
+    house: House, file: Path, tmp_path: Path
+) -> None:
+    with closing(App(f"sqlite:///{tmp_path / 'other.db'}")) as other:
+        other.store.accept(1, "ann", "looked")
+    continuity = watch(house)
+    copy(tmp_path / "other.db", file)
+    continuity.look("")
+    assert (continuity.in_doubt, kinds(house)) == (True, [("replaced", "identity")])
+    continuity.look("")
+    assert continuity.in_doubt
+    accept(house)
+    continuity.look("")
+    assert (continuity.in_doubt, kinds(house)) == (False, [])
+
+
+def test_a_worker_that_may_not_write_its_doubt_down_is_in_doubt_all_the_same(
+    house: House, file: Path, tmp_path: Path
+) -> None:
+    copy(file, tmp_path / "backup.db")
+    accept(house)
+    continuity = watch(house)
+    copy(tmp_path / "backup.db", file)
+    with house.store.before("doubt", unavailable), pytest.raises(StoreUnavailable):
+        continuity.look("")
+    assert continuity.in_doubt
 
 
 def test_a_job_that_runs_while_the_doubt_arises_is_settled(house: House, file: Path, tmp_path: Path) -> None:

@@ -44,12 +44,20 @@ class Doubt(msgspec.Struct, frozen=True):
     at: float = 0.0
 
 
+def is_accepted(seen: Standing, now: Standing) -> bool:
+    """Say whether a person has accepted the store as it is since the worker has seen it.
+
+    Only the same store counts: another one may have a higher incarnation, and nobody has looked at it.
+    """
+    return now.identity == seen.identity and now.incarnation > seen.incarnation
+
+
 def compare(before: Standing, beats: int, now: Standing) -> Doubt | None:
     """Return what does not fit. `beats`: how many of the worker's beats the store has acknowledged.
 
-    A newer incarnation means that a person has looked and accepted what is there: nothing of before is compared.
+    Nothing of before is compared when a person has accepted what is there.
     """
-    if now.incarnation > before.incarnation:
+    if is_accepted(before, now):
         return None
     if now.identity != before.identity:
         return Doubt("replaced", "identity", before.identity, now.identity)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.clock import Clock
-from holdfast.core.continuity import Doubt, Standing, compare
+from holdfast.core.continuity import Doubt, Standing, compare, is_accepted
 from holdfast.core.records import Lease
 from holdfast.stores.protocol import Schema, Store, in_words, schema_too_new
 
@@ -42,7 +42,8 @@ class Continuity:
         self._wanted: int | None = None  # the schema that this program knows
         self._worker_id = ""
         self._beats = 0  # of this incarnation, that were acknowledged
-        self._before: Standing | None = None
+        self._before: Standing | None = None  # the last standing without a doubt
+        self._last: Standing | None = None  # the same, or the one that is doubted
         self._schema = 0  # that was last spoken of
         self._found: Doubt | None = None
         self._said_at = float("-inf")
@@ -66,17 +67,18 @@ class Continuity:
         beats = self._beats
         now = self._store.standing(worker_id, known, self._settled())
         self._look_at_schema(now)
-        if self._before is not None and now.incarnation > self._before.incarnation:
+        if any(is_accepted(seen, now) for seen in (self._before, self._last) if seen is not None):
             log.warning("the store was accepted as it is (incarnation %d); claiming again", now.incarnation)
             self._found, self._beats = None, now.beats or 0
         elif self._before is not None and (doubt := compare(self._before, beats, now)) is not None:
             self._found = msgspec.structs.replace(doubt, worker=self._name)
+        self._last = now  # a restored store may have an older incarnation: accepting it raises that one
         if self._found is None:
             self._before = now
-        else:
-            self._store.doubt(self._found)  # also when it was written before: a store may be rewound twice
         self.in_doubt = self._found is not None or now.doubts > 0
         self._say()
+        if self._found is not None:  # last: the store may refuse the row
+            self._store.doubt(self._found)  # also when it was written before: a store may be rewound twice
 
     def _look_at_schema(self, now: Standing) -> None:
         if self._wanted is None:
@@ -99,7 +101,7 @@ class Continuity:
             self._said_at = self._clock.lease()
             what = in_words(self._found) if self._found is not None else "another program has found this store changed"
             log.error(
-                "%s. No jobs are claimed; what runs is settled. Look what has become of the jobs, then say: "
+                "%s. This worker claims no jobs and will settle the ones it runs. Check the jobs, then run: "
                 "holdfast db accept --by NAME --note TEXT",
                 what,
             )
