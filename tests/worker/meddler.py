@@ -40,7 +40,7 @@ WRITES = (
     "rouse",
     "fork",
 )
-VERBS = (*READS, *WRITES, "ping", "doubt")
+VERBS = (*READS, *WRITES, "ping", "standing", "doubt")
 
 
 class Meddler:

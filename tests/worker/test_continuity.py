@@ -3,6 +3,7 @@ has accepted it."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 import threading
@@ -148,6 +149,30 @@ def test_a_worker_that_may_not_write_its_doubt_down_is_in_doubt_all_the_same(
     with house.store.before("doubt", unavailable), pytest.raises(StoreUnavailable):
         continuity.look("")
     assert continuity.in_doubt
+
+
+def test_a_store_that_says_nothing_about_itself_does_not_keep_a_job_from_being_cancelled(house: House) -> None:
+    begun = threading.Event()
+
+    @house.app.task(name="endless", lease_s=600)
+    async def endless() -> None:
+        begun.set()
+        await asyncio.sleep(600)
+
+    asked: list[object] = []
+
+    def later(*arguments: object) -> None:
+        asked.append(arguments)
+        if len(asked) > 1:  # the first one is the worker's own, when it starts
+            unavailable()
+
+    with house.store.before("standing", later):
+        house.start(reaper=False)
+        job = endless.enqueue()
+        assert begun.wait(60)
+        until(lambda: len(asked) > 1, "the keeper has looked")
+        house.app.cancel(job.id)
+        house.until_state(job.id, "cancelled")
 
 
 def test_a_job_that_runs_while_the_doubt_arises_is_settled(house: House, file: Path, tmp_path: Path) -> None:

@@ -109,8 +109,8 @@ class Keeper:
             pause_s = LOOK_S
             try:
                 self._beat()
-                self._look_at_store()
                 self._look_for_cancellations()
+                self._look_at_store()  # last: a store that cannot answer this still takes requests to stop
                 self._trouble.over()
             except HoldfastError as error:
                 pause_s = self._trouble.met(error)
