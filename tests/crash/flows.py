@@ -82,10 +82,17 @@ def do(scene: Scene, name: str) -> str:
     return result
 
 
-def undo(result: str | None, scene: Scene, name: str) -> None:
-    scene.write("undo", name, result)
-    scene.passes("undoing")
-    scene.write("undone", name, result)
+def act(name: str) -> str:
+    """Do it in the scene of this process: the arguments of a step that can be undone are recorded, and are plain."""
+    assert _scene is not None
+    return do(_scene, name)
+
+
+def undo(result: str | None, name: str) -> None:
+    assert _scene is not None
+    _scene.write("undo", name, result)
+    _scene.passes("undoing")
+    _scene.write("undone", name, result)
 
 
 def _order(flow: Flow, kill: str, fails: bool) -> list[str]:
@@ -94,7 +101,7 @@ def _order(flow: Flow, kill: str, fails: bool) -> list[str]:
     done = []
     for name in STEPS:
         undoes = undo if name in UNDONE else None
-        done.append(flow.step(do, scene, name, undo=undoes, repeatable=name not in ONCE, name=name))
+        done.append(flow.step(act, name, undo=undoes, repeatable=name not in ONCE, name=name))
         scene.passes("between")
     if fails:
         raise Rollback("the house does not exist")
