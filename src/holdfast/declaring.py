@@ -14,6 +14,7 @@ from holdfast.workflow.declared import DeclareWorkflow, Workflow
 
 if TYPE_CHECKING:
     from holdfast.app import App
+    from holdfast.tasks import AsyncContextTask, AsyncTask, ContextTask, SyncTask
     from holdfast.worker.context import Context
     from holdfast.workflow.flow import AsyncFlow, Flow
 
@@ -29,13 +30,17 @@ class Declares:
     _lock: threading.RLock
 
     @overload
-    def task(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def task(  # type: ignore[overload-overlap]  # an async function fits the next one too
+        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncContextTask[P, R]: ...
     @overload
-    def task(self, fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    def task(self, fn: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
     @overload
-    def task(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def task(  # type: ignore[overload-overlap]  # an async function fits the next one too
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
     @overload
-    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    def task(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
     @overload
     def task(
         self,

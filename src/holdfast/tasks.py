@@ -262,17 +262,37 @@ class Task(Sender[P, R]):
         return value
 
 
+if TYPE_CHECKING:
+    # What a declared task is to a type checker: a `Task` that is called as its function is. At run time all are `Task`.
+
+    class SyncTask(Task[P, R]):
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    class AsyncTask(Task[P, R]):
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+
+    class ContextTask(Task[P, R]):
+        def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    class AsyncContextTask(Task[P, R]):
+        def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+
+
 class Declare(Protocol):
     """What `app.task(…)` returns: turns a function into a task that has the function's own signature."""
 
     @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def __call__(  # type: ignore[overload-overlap]  # an async function fits the next one too
+        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncContextTask[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    def __call__(  # type: ignore[overload-overlap]  # an async function fits the next one too
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
 
 
 def default_name(fn: Callable[..., Any]) -> str:

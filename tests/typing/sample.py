@@ -1,9 +1,10 @@
 """Read by mypy --strict and pyright, never run. `# is: T` is what mypy reveals, `# error: code` what both refuse."""
 
 from datetime import timedelta
+from sqlite3 import Connection
 from typing import Any, reveal_type
 
-from holdfast import App, AsyncFlow, Context, Flow, Job, Retry
+from holdfast import App, AsyncFlow, Context, Flow, Job, Retry, Task
 
 app = App("memory://")
 
@@ -43,10 +44,10 @@ def wrong_option() -> None: ...
 
 # The signature is the task's own.
 
-reveal_type(bare)  # is: holdfast.tasks.Task[[x: int, y: str =], float]
-reveal_type(awaited)  # is: holdfast.tasks.Task[[x: int], list[str]]
-reveal_type(with_context)  # is: holdfast.tasks.Task[[path: str, *, width: int =], bytes | None]
-reveal_type(with_context_awaited)  # is: holdfast.tasks.Task[[n: int], dict[str, int]]
+reveal_type(bare)  # is: holdfast.tasks.SyncTask[[x: int, y: str =], float]
+reveal_type(awaited)  # is: holdfast.tasks.AsyncTask[[x: int], list[str]]
+reveal_type(with_context)  # is: holdfast.tasks.ContextTask[[path: str, *, width: int =], bytes | None]
+reveal_type(with_context_awaited)  # is: holdfast.tasks.AsyncContextTask[[n: int], dict[str, int]]
 
 reveal_type(bare.enqueue(1))  # is: holdfast.jobs.Job[float]
 reveal_type(with_context.enqueue("a", width=1))  # is: holdfast.jobs.Job[bytes | None]
@@ -60,6 +61,26 @@ bare.enqueue(1, "a", 3)  # error: call-arg
 awaited.enqueue(x="1")  # error: arg-type
 with_context.enqueue("a", 5)  # error: call-arg
 with_context.enqueue(path=5)  # error: arg-type
+
+# Called directly, it is its function: a task with a context takes one, and an async one is awaited.
+
+reveal_type(bare(1, y="b"))  # is: float
+reveal_type(nothing())  # is: None
+bare("1")  # error: arg-type
+bare()  # error: call-arg
+bare(1, z=2)  # error: call-arg
+every: list[Task[..., Any]] = [bare, awaited, with_context, with_context_awaited]
+
+
+async def call(ctx: Context) -> None:
+    reveal_type(await awaited(1))  # is: list[str]
+    reveal_type(with_context(ctx, "a", width=1))  # is: bytes | None
+    reveal_type(await with_context_awaited(ctx, 1))  # is: dict[str, int]
+    await awaited("1")  # error: arg-type
+    with_context("a")  # error: call-arg
+    with_context(ctx, 5)  # error: arg-type
+    await with_context_awaited(ctx, "1")  # error: arg-type
+
 
 # Options keep it, and do not mix with arguments.
 
@@ -109,6 +130,7 @@ def refund_a_name(result: str | None, name: str) -> None: ...
 def refund_what_is_known(result: str, order_id: int) -> None: ...
 async def ship(order_id: int) -> bytes: ...  # type: ignore[empty-body]  # pyright: ignore
 async def fetch_back(result: bytes | None, order_id: int) -> None: ...
+def book(db: Connection, order_id: int, cents: int = 999) -> str: ...  # type: ignore[empty-body]  # pyright: ignore
 
 
 @app.workflow
@@ -123,6 +145,11 @@ def sync_flow(flow: Flow, n: int) -> int:
     flow.step(charge, 1, undo=refund_what_is_known)  # error: arg-type
     flow.step(charge)  # error: call-arg
     flow.step(charge, order="1")  # error: call-overload
+    reveal_type(flow.transaction(book, 1, 2, name="book"))  # is: str
+    reveal_type(flow.transaction(book, order_id=1))  # is: str
+    flow.transaction(book, "1")  # error: arg-type
+    flow.transaction(book, order="1")  # error: call-overload
+    flow.transaction(book)  # error: call-arg
     reveal_type(flow.start(bare, 1))  # is: holdfast.jobs.Job[float]
     flow.start(bare, "1")  # error: arg-type
     return n
@@ -133,6 +160,8 @@ async def async_flow(flow: AsyncFlow, n: int) -> str:
     reveal_type(await flow.step(charge, 1, 2, undo=refund))  # is: str
     reveal_type(await flow.step(ship, 1, undo=fetch_back))  # is: bytes
     reveal_type(await flow.step(ship, order_id=1))  # is: bytes
+    reveal_type(await flow.transaction(book, 1, name="book"))  # is: str
+    await flow.transaction(book, "1")  # error: arg-type
     await flow.step(ship, "1", undo=fetch_back)  # error: arg-type
     await flow.step(ship, 1, undo=refund_a_name)  # error: arg-type
     return await flow.step(charge, n)

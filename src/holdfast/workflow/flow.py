@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, TypeVarTuple, overload
 
 from holdfast.core.flow import APPROVAL, Scope
 from holdfast.core.payload import encode_value
@@ -109,12 +109,17 @@ class Flow:
         options: dict[str, Any] = {"undo": undo, "retry": retry, "timeout_s": timeout_s, "repeatable": repeatable}
         return self._driver.drive(self._run.step(call, fn, args, kwargs, **options))
 
-    def transaction(self, fn: Callable[..., R], /, *args: Any, name: str | None = None, **kwargs: Any) -> R:
+    @overload
+    def transaction(self, fn: Callable[[Any, *Ts], R], /, *args: *Ts, name: str | None = None) -> R: ...
+    @overload
+    def transaction(self, fn: Callable[Concatenate[Any, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def transaction(  # type: ignore[misc]  # as above
+        self, fn: Callable[..., Any], /, *args: Any, name: str | None = None, **kwargs: Any
+    ) -> Any:
         """Run `fn(connection, *args, **kwargs)` inside a transaction of the store; its writes and the record of the
         step are one commit: exactly once. Only stores with SQL have it. Keep it short."""
         call = self._call("transaction", checked_name(name) if name is not None else name_of(fn))
-        result: R = self._driver.drive(self._run.transaction(call, fn, args, kwargs))
-        return result
+        return self._driver.drive(self._run.transaction(call, fn, args, kwargs))
 
     def gather(self, *branches: Callable[[], Any]) -> list[Any]:
         """Run functions without arguments side by side, and return what they return, in order, once all have ended.
@@ -246,8 +251,12 @@ class AsyncFlow(Flow):
         @overload
         def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
         def step(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any: ...  # type: ignore[misc]
-        def transaction(self, fn: Callable[..., R], /, *args: Any, name: str | None = None,  # type: ignore[override]
-                        **kwargs: Any) -> Awaitable[R]: ...
+        @overload  # type: ignore[override]
+        def transaction(self, fn: Callable[[Any, *Ts], R], /, *args: *Ts, name: str | None = None) -> Awaitable[R]: ...
+        @overload
+        def transaction(self, fn: Callable[Concatenate[Any, P], R], /, *args: P.args,
+                        **kwargs: P.kwargs) -> Awaitable[R]: ...
+        def transaction(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any: ...  # type: ignore[misc]
         def gather(self, *branches: Any) -> Awaitable[list[Any]]: ...  # type: ignore[override]
         def sleep(self, seconds: float = 0.0, *, minutes: float = 0.0,  # type: ignore[override]
                   hours: float = 0.0, days: float = 0.0) -> Awaitable[None]: ...
