@@ -3528,6 +3528,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/core/test_verdict.py",),
     ),
     (
+        "an outage inside a transaction passes through on_crash",
+        "core/verdict.py",
+        "return _release(Released(True, outcome.error, delay_s=OUTAGE_S), job, now)",
+        "return _by_on_crash(outcome, job, now, chance)",
+        ("tests/core/test_verdict.py",),
+    ),
+    (
+        "outages inside a transaction are free for ever",
+        "core/verdict.py",
+        "outcome.outage and job.releases < OUTAGES_MAX",
+        "outcome.outage",
+        ("tests/core/test_verdict.py",),
+    ),
+    (
         "a long pass is a gap",
         "reaper.py",
         "        self._keep_in_touch()\n        return answers",

@@ -19,6 +19,8 @@ from holdfast.core.rows import judged
 from holdfast.core.settlement import own_ending, settlement
 from holdfast.core.verdict import (
     FORGIVEN_MAX,
+    OUTAGE_S,
+    OUTAGES_MAX,
     Cancelled,
     Diverged,
     Failed,
@@ -43,6 +45,7 @@ RUNNING = a_job(backoff_base_s=1.0)
 OUTCOMES: dict[str, Outcome] = {
     "succeeded": Succeeded('"r"'),
     "failed": Failed("boom", {"trace": "x"}),
+    "failed in an outage": Failed("cut off", outage=True),
     "timed out": TimedOut("too long", {"stack": "y"}),
     "stalled": Stalled("stuck"),
     "finished, not stored": Failed("no JSON", finished=True),
@@ -61,6 +64,7 @@ OUTCOMES: dict[str, Outcome] = {
 WHILE_BUDGETS_LAST = {
     "succeeded": ("done", "done", "done", "done"),
     "failed": ("ready", "ready", "ready", "ready"),
+    "failed in an outage": ("ready", "ready", "ready", "ready"),
     "timed out": ("ready", "held", "dead", "ready"),
     "stalled": ("ready", "held", "dead", "ready"),
     "finished, not stored": ("ready", "held", "dead", "ready"),
@@ -137,7 +141,7 @@ def wanted_state(name: str, on_crash: str, rolling_back: bool, cancel: bool, spe
 
 Case = tuple[str, str, bool, bool, tuple[int, int, int, int]]
 CASES: list[Case] = list(
-    itertools.product(OUTCOMES, ON_CRASH, (False, True), (False, True), BUDGETS)  # 13 x 4 x 2 x 2 x 12
+    itertools.product(OUTCOMES, ON_CRASH, (False, True), (False, True), BUDGETS)  # 15 x 4 x 2 x 2 x 12
 )
 
 
@@ -167,7 +171,7 @@ def test_every_combination_leads_where_the_design_says() -> None:
         wanted = wanted_state(name, on_crash, rolling_back, cancel, is_spent(name, *budget))
         assert verdict.state == wanted, (name, on_crash, rolling_back, cancel, budget)
         seen += 1
-    assert seen == 14 * 4 * 2 * 2 * len(BUDGETS)
+    assert seen == 15 * 4 * 2 * 2 * len(BUDGETS)
 
 
 @pytest.mark.parametrize("name", sorted(OUTCOMES))
@@ -179,7 +183,7 @@ def test_with_an_open_step_every_ending_of_a_handler_holds_but_success_and_a_can
     assert verdict.state is ends.get(name, State.HELD)
     if name not in (*ends, "held back"):
         assert "step 'charge' was started and not recorded" in (verdict.error or "")
-    assert verdict.failures == (1 if isinstance(OUTCOMES[name], Failed | TimedOut | Stalled) else 0)
+    assert verdict.failures == (1 if name in COUNTS_AS_FAILURE else 0)
     assert verdict.crashes == (1 if name != "lost, excused" and isinstance(OUTCOMES[name], Lost) else 0)
 
 
@@ -319,6 +323,15 @@ def test_a_job_that_was_claimed_ahead_and_had_not_begun_comes_back_in_its_place_
     assert in_a_row(STOPPED, LOST_AHEAD, STOPPED) == [KEPT, KEPT, 0], "nor does it end the row of releases"
 
 
+def test_outages_are_free_until_there_were_many_in_a_row() -> None:
+    outage = OUTCOMES["failed in an outage"]
+    assert in_a_row(*[outage] * OUTAGES_MAX, attempts_max=1) == [OUTAGE_S] * OUTAGES_MAX
+    for on_crash in ON_CRASH:
+        often = msgspec.structs.replace(RUNNING, releases=OUTAGES_MAX, on_crash=on_crash)
+        verdict = judge(outage, often, NOW, chance=0.5)
+        assert (verdict.state, verdict.failures, verdict.releases) == (State.READY, 1, 0)
+
+
 @pytest.mark.parametrize("outcome", [LOST_AHEAD, EXCUSED])
 def test_a_loss_that_costs_nothing_waits_for_no_backoff_whatever_it_cost_before(outcome: Outcome) -> None:
     assert again_after(outcome, crashes=2, failures=5) is KEPT
@@ -452,6 +465,7 @@ def test_a_job_that_is_held_back_costs_nothing_and_says_why() -> None:
 
 EVENT = {
     "failed": "failed",
+    "failed in an outage": "released",
     "timed out": "timed_out",
     "stalled": "stalled",
     "finished, not stored": "failed",
@@ -469,6 +483,8 @@ EVENT_OF_STATE = {"held": "held", "dead": "dead", "cancelled": "cancelled", "rol
 def test_every_ending_writes_what_happened_and_then_what_became_of_it() -> None:
     for case, _, verdict in cases():
         wanted = [EVENT[case[0]]] if case[0] in EVENT else []
+        if case[0] == "failed in an outage" and verdict.state is State.CANCELLED:
+            wanted = ["failed"]  # it does not come back, so it is not released
         wanted += [EVENT_OF_STATE[verdict.state]] if verdict.state in EVENT_OF_STATE else []
         assert [note.kind for note in verdict.notes] == wanted, case
         assert {note.actor for note in verdict.notes} <= {None}, case
@@ -507,7 +523,16 @@ def test_the_reason_in_a_held_or_dead_event_is_the_error_of_the_row() -> None:
 # ---------------------------------------------------------------------------------------------- suspects
 
 SUSPECT = a_job(crashes=1, zombies=1, suspects=5, attempts_max=3, crashes_max=2)
-ACQUITS = {"succeeded", "failed", "timed out", "stalled", "finished, not stored", "snoozed", "parked"}
+ACQUITS = {
+    "succeeded",
+    "failed",
+    "failed in an outage",
+    "timed out",
+    "stalled",
+    "finished, not stored",
+    "snoozed",
+    "parked",
+}
 
 
 @pytest.mark.parametrize("name", OUTCOMES)

@@ -17,6 +17,7 @@ from psycopg.rows import dict_row
 
 from holdfast import Context, Flow, JobDead, Retry
 from holdfast.core.machine import State
+from holdfast.core.policy import OnCrash
 from holdfast.core.records import Job, Pulse
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError, StoreUnavailable, TransactionExpired, UsageError
@@ -719,19 +720,28 @@ def test_a_transaction_that_cannot_be_opened_in_an_outage_costs_no_budget(houses
     assert costs(house, job.id) == (0, 0)
 
 
-def test_a_careful_job_is_held_when_the_store_fails_inside_its_transaction(houses: Houses, proxy: Proxy) -> None:
+@pytest.mark.parametrize("on_crash", ["hold", "fail"])
+@pytest.mark.parametrize("meet", OUTAGES.values(), ids=OUTAGES.keys())
+def test_an_outage_inside_the_transaction_is_no_crash(
+    houses: Houses, proxy: Proxy, ledger: Ledger, on_crash: OnCrash, meet: Callable[[Any, Proxy], object]
+) -> None:
+    """The handler ended by itself, and its writes were rolled back."""
     house = houses(proxy.url)
 
-    @house.app.task(on_crash="hold")
-    def pay(ctx: Context) -> None:
+    @house.app.task(on_crash=on_crash, retry=ONCE)
+    def pay(ctx: Context) -> int:
         with ctx.transaction() as db:
-            proxy.cut()
-            db.execute("SELECT 1")
+            if ctx.attempt == 1:
+                meet(db, proxy)
+            else:
+                db.execute(PAID)
+        return ctx.attempt
 
     job = pay.enqueue()
     house.start()
-    house.until_state(job.id, "held", 60)
+    house.until_state(job.id, "done", 60)
     assert costs(house, job.id) == (0, 0)
+    assert ledger() == ["paid"]
 
 
 def test_an_outage_is_not_recorded_as_a_step_that_failed(houses: Houses, proxy: Proxy, ledger: Ledger) -> None:

@@ -29,6 +29,7 @@ class Failed(msgspec.Struct, frozen=True):
 
     A job that finished has done its work: whether that may be repeated is for its `on_crash` to say.
     `final`: it would fail the same way again. `rollback`: the workflow asks for its steps to be undone.
+    `outage`: the store failed in the middle of its transaction, so its writes were rolled back.
     `frames`: where it raised, for the log; the traceback is in the detail.
     """
 
@@ -37,6 +38,7 @@ class Failed(msgspec.Struct, frozen=True):
     finished: bool = False
     final: bool = False
     rollback: bool = False
+    outage: bool = False
     frames: tuple[str, ...] = ()
 
 
@@ -204,6 +206,8 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
     match outcome:
         case Diverged():
             return _hold(outcome, job, outcome.error, failures=0, crashes=0)
+        case Failed(outage=True) if _is_free(outcome, job):
+            return _release(Released(True, outcome.error, delay_s=OUTAGE_S), job, now)
         case Failed(rollback=True) if not job.rolling_back:
             return _undo(outcome, job, now, _reason(outcome))
         case Failed(finished=False):
@@ -239,7 +243,7 @@ def _hold_open(outcome: Outcome, job: Job) -> Verdict:
         f"{_reason(outcome)}; step {job.open_step!r} was started and not recorded, and must not be repeated: "
         "a person decides whether it happened"
     )
-    failures = 1 if isinstance(outcome, Failed | TimedOut | Stalled) else 0
+    failures = 1 if isinstance(outcome, Failed | TimedOut | Stalled) and not _is_free(outcome, job) else 0
     crashes = 1 if isinstance(outcome, Lost) and not _is_forgiven(outcome, job) else 0
     return _hold(outcome, job, reason, failures=failures, crashes=crashes)
 
@@ -253,7 +257,14 @@ def _is_forgiven(outcome: Lost, job: Job) -> bool:
     return outcome.excused or not outcome.started or (in_its_cell and job.zombies < FORGIVEN_MAX)
 
 
+def _is_free(outcome: Failed | TimedOut | Stalled, job: Job) -> bool:
+    """Say whether the store is to blame for this failure. After many in a row the job may be what brings it down."""
+    return isinstance(outcome, Failed) and outcome.outage and job.releases < OUTAGES_MAX
+
+
 FORGIVEN_MAX = 10
+OUTAGES_MAX = 10
+OUTAGE_S = 1.0  # when a job comes back whose transaction met an outage: the store may be in trouble for longer
 BECAUSE = "; it is rolled back because of: "
 STILL_AT_WORK = "may still be at work, so nothing is undone beside it"
 

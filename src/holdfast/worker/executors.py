@@ -43,7 +43,6 @@ from holdfast.worker.vital import Died, Vital
 
 log = logging.getLogger("holdfast.worker")
 
-OUTAGE_S = 1.0  # when a job comes back whose transaction met an outage: the store may be in trouble for longer
 TRACE_MAX = 32_000  # characters of a traceback in the journal
 
 MakeContext = Callable[[Attempt], Context]
@@ -317,15 +316,15 @@ def conclude(attempt: Attempt, raised: Raised) -> Outcome:
         return Failed("the task was cancelled from inside (asyncio.CancelledError)")
     said = raised.said or Failed(describe(error))
     if attempt.outage is not None and any(each is attempt.outage for each in _behind(error)):
-        return outage(said.error)
+        return outage(said)
     undo = isinstance(error, errors.Rollback) and attempt.task.is_workflow
     return msgspec.structs.replace(said, final=error is attempt.fatal, rollback=undo)
 
 
-def outage(text: str) -> Released:
-    """Give the attempt back: the store failed in the middle of its transaction, which is not the job's fault."""
-    cause = f"the store failed inside ctx.transaction(): {text}"
-    return Released(True, cause, delay_s=OUTAGE_S)
+def outage(said: Failed) -> Failed:
+    """Say of a failure that the store failed in the middle of the transaction, which is not the job's fault."""
+    error = f"the store failed inside ctx.transaction(): {said.error}"
+    return msgspec.structs.replace(said, error=error, outage=True)
 
 
 def _behind(error: BaseException | None) -> Iterator[BaseException]:
