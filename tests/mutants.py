@@ -3542,6 +3542,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/core/test_verdict.py",),
     ),
     (
+        "postgres: a statement that needs too much memory is an outage",
+        "stores/postgres/connection.py",
+        ' and state not in ("53200", "53400")',
+        "",
+        ("tests/stores/test_postgres_transaction.py",),
+    ),
+    (
         "a long pass is a gap",
         "reaper.py",
         "        self._keep_in_touch()\n        return answers",

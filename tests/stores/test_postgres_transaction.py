@@ -21,6 +21,7 @@ from holdfast.core.policy import OnCrash
 from holdfast.core.records import Job, Pulse
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError, StoreUnavailable, TransactionExpired, UsageError
+from holdfast.stores.postgres.connection import is_outage
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.postgres.transaction import FencedConnection
 from holdfast.stores.protocol import Answer
@@ -718,6 +719,20 @@ def test_a_transaction_that_cannot_be_opened_in_an_outage_costs_no_budget(houses
     house.start()
     assert job.result(60) == 2
     assert costs(house, job.id) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_one"),
+    [
+        (psycopg.errors.DiskFull, True),
+        (psycopg.errors.TooManyConnections, True),
+        (psycopg.errors.IoError, True),
+        (psycopg.errors.OutOfMemory, False),
+        (psycopg.errors.ConfigurationLimitExceeded, False),
+    ],
+)
+def test_a_statement_that_asks_for_too_much_is_not_an_outage(error: type[psycopg.Error], is_one: bool) -> None:
+    assert is_outage(error("refused")) is is_one
 
 
 @pytest.mark.parametrize("on_crash", ["hold", "fail"])

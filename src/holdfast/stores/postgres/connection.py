@@ -520,10 +520,12 @@ _GOING = ("57P01", "57P02", "57P03", "57P05", "25P03")  # shut down, crashed, st
 
 def is_outage(error: psycopg.Error) -> bool:
     """Say whether the server could not be reached, or cannot do anybody's work: out of room, out of connections,
-    read-only. A session that was ended for its own idleness is not among them."""
+    read-only. A session that was ended for its own idleness is not among them, nor is a statement that needed more
+    memory or more of a limit than there is: it would each time."""
     if not isinstance(error, psycopg.OperationalError | errors.ReadOnlySqlTransaction) or error.sqlstate == "25P03":
         return False
-    no_room = (error.sqlstate or "")[:2] in ("53", "58")
+    state = error.sqlstate or ""
+    no_room = state[:2] in ("53", "58") and state not in ("53200", "53400")
     return no_room or isinstance(error, NoAnswer | PoolTimeout | errors.ReadOnlySqlTransaction) or _is_cut(error)
 
 
