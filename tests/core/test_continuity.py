@@ -63,6 +63,12 @@ def test_a_row_that_is_missing_is_a_sign_unless_rows_were_removed() -> None:
         assert compare(BEFORE, 10, replace(BEFORE, **missing, removals=8)) is None
 
 
+def test_a_job_that_is_missing_is_no_sign_while_a_program_removes_jobs_uncounted() -> None:
+    missing = replace(BEFORE, known_is_there=False)
+    assert compare(replace(BEFORE, uncounted=True), 10, missing) is None
+    assert compare(BEFORE, 10, replace(missing, uncounted=True)) is None
+
+
 def test_an_empty_store_that_stays_empty_is_what_it_was() -> None:
     empty = replace(BEFORE, newest=None, known_is_there=False)
     assert compare(empty, 10, empty) is None

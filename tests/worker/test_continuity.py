@@ -21,6 +21,7 @@ from holdfast.core.machine import State
 from holdfast.errors import StoreUnavailable
 from holdfast.testing import FakeClock
 from holdfast.worker.continuity import Continuity
+from tests.factory import enrol
 from tests.worker.house import House, until
 
 BEAT_S = 0.2
@@ -213,6 +214,45 @@ def test_jobs_that_were_purged_are_not_missed(house: House) -> None:
     beats = house.store.standing(runner.worker_id, None, None).beats
     until(lambda: house.store.standing(runner.worker_id, None, None).beats > beats + 3, "it beats on")
     assert kinds(house) == []
+
+
+def test_jobs_that_a_worker_of_an_older_version_has_removed_are_not_missed(house: House, file: Path) -> None:
+    task = add_task(house)
+    task.enqueue()
+    older = enrol(house.store.real)
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        db.execute("UPDATE holdfast_worker SET schema = 10")
+        continuity = watch(house)
+        db.execute("DELETE FROM holdfast_job")  # as its retention does
+        house.store.retire(older, "left")  # it may be gone by the next look
+        continuity.look("")
+        assert kinds(house) == []
+        task.enqueue()
+        continuity.look("")
+        db.execute("DELETE FROM holdfast_job")
+    continuity.look("")
+    assert kinds(house) == [("emptied", "known job")]
+
+
+def test_jobs_that_a_worker_of_an_older_version_has_removed_on_the_server_are_not_missed(
+    postgres_house: House, postgres: str
+) -> None:
+    house = postgres_house
+    task = add_task(house)
+    task.enqueue()
+    older = enrol(house.store.real)
+    with psycopg.connect(postgres, autocommit=True) as db:
+        db.execute("UPDATE holdfast.worker SET schema = 12 WHERE id = %s", [older])
+        continuity = watch(house)
+        db.execute("DELETE FROM holdfast.job")
+        house.store.retire(older, "left")
+        continuity.look("")
+        assert kinds(house) == []
+        task.enqueue()
+        continuity.look("")
+        db.execute("DELETE FROM holdfast.job")
+    continuity.look("")
+    assert kinds(house) == [("emptied", "known job")]
 
 
 def test_a_store_without_the_workers_row_is_a_rewound_one(house: House, file: Path) -> None:

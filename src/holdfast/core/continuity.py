@@ -30,6 +30,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     known_is_there: bool  # the job that the worker has asked for
     runs_again: bool  # the job whose settled lease the worker has named runs under that very lease
     doubts: int  # that nobody has answered
+    uncounted: bool = False  # a worker lives whose older program does not count what it removes
     wals_lost: int = 0  # files beside a SQLite store that were deleted while this process used them
 
 
@@ -75,6 +76,8 @@ def compare(before: Standing, beats: int, now: Standing) -> Doubt | None:
         return None
     if now.beats is None and before.beats is not None:
         return Doubt("rewound", "worker", "enrolled", "missing")
+    if before.uncounted or now.uncounted:
+        return None
     if before.newest is not None and not now.known_is_there:
         return Doubt("emptied", "known job", before.newest, "missing")
     return None

@@ -1389,7 +1389,8 @@ SELECT
     ),
     (
         SELECT count(*) FROM {schema}.doubt WHERE incarnation = (SELECT max(number) FROM {schema}.incarnation)
-    );
+    ),
+    EXISTS (SELECT FROM {schema}.worker WHERE gone_at IS NULL AND schema < 13);  -- which began to count removals
 
 -- name: standing_removed
 -- Rows were removed on purpose: a worker that misses one does not take the store for an emptied one.

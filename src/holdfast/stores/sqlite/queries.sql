@@ -739,7 +739,8 @@ SELECT
     ),
     (
         SELECT count(*) FROM holdfast_doubt WHERE incarnation = (SELECT max(number) FROM holdfast_incarnation)
-    );
+    ),
+    EXISTS (SELECT 1 FROM holdfast_worker WHERE gone_at IS NULL AND schema < 11);  -- which began to count removals
 
 -- name: standing_removed
 -- Rows were removed on purpose: a worker that misses one does not take the store for an emptied one.
