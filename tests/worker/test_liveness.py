@@ -20,6 +20,7 @@ def test_a_worker_that_lost_its_lock_notices_and_takes_it_again(
     file_house.app.task(name="t", lease_s=0.9)(lambda: None)
     runner = file_house.start(reaper=False)
     [(path, lock)] = [(path, lock) for path, lock in liveness._mine.items() if path.stem == runner.worker_id]
+    until(lambda: lock.is_listed, "the kernel lists it")
     reused: list[int] = []
     if how == "another descriptor was closed":
         path.read_bytes()

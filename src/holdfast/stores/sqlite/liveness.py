@@ -29,7 +29,7 @@ class _Lock:
 
     descriptor: int
     inode: int
-    is_listed: bool  # the kernel's list had it when it was taken: if it is missing there later, it is lost
+    is_listed: bool  # the kernel's list has had it: if it is missing there later, it is lost
 
 
 _mine: dict[Path, _Lock] = {}
@@ -70,7 +70,9 @@ def renew(path: Path) -> bool:
     lock = _mine.get(path)
     if lock is None:
         return True
-    was_held = not lock.is_listed or locks.is_listed(lock.inode)
+    is_listed = locks.is_listed(lock.inode)
+    was_held = is_listed or not lock.is_listed
+    lock.is_listed = lock.is_listed or is_listed
     with contextlib.suppress(OSError):
         if _inode(lock.descriptor) != lock.inode:  # it was closed, and its number may mean another file by now
             was_held = False
