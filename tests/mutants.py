@@ -3556,6 +3556,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/stores/test_postgres_transaction.py",),
     ),
     (
+        "a handler that leaves its own transaction open every time is excused for ever",
+        "worker/supervisor.py",
+        "excused=code == EXIT_FENCED)",
+        "excused=code in (EXIT_FENCED, EXIT_LOCKED))",
+        ("tests/crash/test_own_lock.py",),
+    ),
+    (
         "a long pass is a gap",
         "reaper.py",
         "        self._keep_in_touch()\n        return answers",

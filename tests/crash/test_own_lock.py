@@ -21,7 +21,7 @@ from tests.stores.test_protected import worker
 from tests.worker.house import until
 
 FORGETFUL = """
-import sqlite3
+import sqlite3, time
 from holdfast import App
 
 app = App("sqlite:///jobs.db?busy_s=600")
@@ -44,6 +44,12 @@ def once(name):
 def plain() -> None:
     if once("plain"):
         leak("plain")
+
+@app.task(lease_s=3)
+def always(hangs: bool) -> None:
+    leak("always")
+    if hangs:
+        time.sleep(600)
 
 @app.task(lease_s=3, isolate=True)
 def isolated() -> None:
@@ -72,7 +78,26 @@ def test_a_handler_that_leaves_a_transaction_of_its_own_open_stops_the_store_for
             second = innocent.enqueue()  # waits for the lock
             second.result(60)
             first.result(60)
-        assert app.get(first.id).row.crashes == 0, "it had returned, or its end is excused"
+        assert app.get(first.id).row.crashes <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("hangs", "end"), [(False, "done"), (True, "dead")])
+def test_a_handler_that_leaves_a_transaction_open_every_time_comes_to_an_end(
+    tmp_path: Path, hangs: bool, end: str
+) -> None:
+    """P10: as a suspect it runs in a process of its own. Slow: the worker must first be sure, each time."""
+    (tmp_path / "forgetful.py").write_text(FORGETFUL)
+    with App(f"sqlite:///{tmp_path}/jobs.db?busy_s=50") as app:
+        leaky = app.task(name="forgetful.always", lease_s=3, crashes_max=2)(lambda hangs: None)
+        innocent = app.task(name="forgetful.innocent", lease_s=3)(lambda: None)
+        with worker(tmp_path, "forgetful:app"):
+            innocent.enqueue().result(60)
+            poison = leaky.enqueue(hangs)
+            until(lambda: app.get(poison.id).row.state == end, "it ends", 90)
+            innocent.enqueue().result(60)
+        first = next(event for event in app.store.journal(poison.id, ["zombie"]))
+        assert "a handler had left a transaction of its own open" in first.detail["cause"]
 
 
 def test_a_worker_is_sure_before_it_ends_a_process() -> None:

@@ -69,6 +69,7 @@ EXIT_FENCED = 76  # a handler would not stop before its lease ended
 EXIT_TOO_OLD = 77  # for the schema of the store; nothing was left behind
 EXIT_BROKEN = 78  # a thread has died that the worker cannot do without
 EXIT_UNSUPPORTED = 79  # no worker can use the store as it is set up; nothing was left behind
+EXIT_LOCKED = 80  # a handler left a transaction of its own open, and nobody could write
 BROKEN_S = 1.0  # how long a process that is broken may take to save what has ended
 UNSERVED_S = 60.0  # how often to say which tasks nobody here knows
 BREATHLESS_S = 1.0  # how long not to claim after a thread could not be started
@@ -535,9 +536,9 @@ class Runner:
             return
         self._pool.kill_process(error.holder)
         if error.holder == os.getpid() and self._may_exit:
-            threading.Timer(0.2, os._exit, (EXIT_FENCED,)).start()  # should the log be what cannot be written
+            threading.Timer(0.2, os._exit, (EXIT_LOCKED,)).start()  # should the log be what cannot be written
             log.critical("%s; a handler left its own transaction open; ending this process", error)
-            os._exit(EXIT_FENCED)
+            os._exit(EXIT_LOCKED)
 
     def _drain(self) -> int:
         """Give back what has not begun, let the rest finish within the grace period, then stop it."""

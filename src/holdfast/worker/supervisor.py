@@ -35,7 +35,7 @@ from holdfast.worker.cell import PYTHON, end_of
 from holdfast.worker.launch import Launch
 from holdfast.worker.lines import enable_our_loggers
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import EXIT_BROKEN, EXIT_FENCED, EXIT_STUCK, EXIT_TOO_OLD, EXIT_UNSUPPORTED
+from holdfast.worker.runner import EXIT_BROKEN, EXIT_FENCED, EXIT_LOCKED, EXIT_STUCK, EXIT_TOO_OLD, EXIT_UNSUPPORTED
 from holdfast.worker.signals import catch_signals, see_children_end
 from holdfast.worker.vital import refuse_patched_threads
 
@@ -340,6 +340,7 @@ def _how_it_ended(code: int | None, silent: bool = False) -> str:
         EXIT_TOO_OLD: "ended because it is too old for the schema of the store: it ",
         EXIT_FENCED: "ended itself because no beat had reached the store in time: it ",
         EXIT_BROKEN: "ended itself because a thread had died that it cannot do without: it ",
+        EXIT_LOCKED: "ended itself because a handler had left a transaction of its own open: it ",
         EXIT_UNSUPPORTED: "ended because no worker can use the store as it is set up: it ",
     }
     return words.get(code, "") + how_it_ended(code)  # the code stays at the end, where an epitaph is read
