@@ -299,9 +299,10 @@ class Silence:
     def hear(self, line: int) -> bool:
         """Read how often the child means to beat, which it says with every beat; False when it can say no more."""
         with contextlib.suppress(OSError):
-            if words := os.read(line, 4096).split():
+            if said := os.read(line, 4096):
                 self.seconds = 0.0
-                self.limit_s = max(SILENT_BEATS * float(words[-1]), SILENT_LEAST_S)
+                if words := said.split():
+                    self.limit_s = max(SILENT_BEATS * float(words[-1]), SILENT_LEAST_S)
                 return True
         return False
 
