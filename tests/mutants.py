@@ -398,6 +398,7 @@ ANSWERS = ("tests/workflow/test_answers.py",)
 UNDO_ARGUMENTS = ("tests/workflow/test_undo_arguments.py",)
 PARKING = ("tests/workflow/test_parking.py",)
 OPEN_STEPS = ("tests/workflow/test_open_steps.py",)
+RETRIES = ("tests/workflow/test_retries.py",)
 
 LOCKS = ("tests/stores/test_postgres_locks.py",)
 LOCKED_ROWS = ("tests/worker/test_locked_rows.py", "tests/stores/test_postgres_locked_rows.py")
@@ -2441,7 +2442,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "steps: a step that is to be run again is not marked",
         "insight/steps.py",
-        "for step in again if step.repeatable}",
+        "for step in again if step.repeatable or is_paused(step)}",
         "for step in again if False}",
         WORKFLOWS_CLI,
     ),
@@ -2865,21 +2866,91 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a step that must not be repeated is not written down before",
         "workflow/run.py",
-        "        if undo is not None or not repeatable:\n",
-        "        if undo is not None:\n",
+        "            if base.has_undo or not base.repeatable:\n",
+        "            if base.has_undo:\n",
         WORKFLOW,
+    ),
+    (
+        "a long pause between two tries keeps its slot",
+        "workflow/run.py",
+        "        if left > SHORT_S:\n            yield self._parked(call, Parking(instant))\n",
+        "",
+        RETRIES,
+    ),
+    (
+        "whoever wakes early does not wait for the rest of a pause",
+        "workflow/run.py",
+        "                yield from self._next_try(call, base.retry_at)\n",
+        "",
+        RETRIES,
+    ),
+    (
+        "a failed try is not written down",
+        "workflow/run.py",
+        "            yield from self._begin(call, base)\n\n    def _next_try",
+        "\n    def _next_try",
+        RETRIES,
+    ),
+    (
+        "a step has more tries than it says",
+        "workflow/run.py",
+        "base.tries >= retry.attempts_max",
+        "base.tries > retry.attempts_max",
+        RETRIES,
+    ),
+    (
+        "a workflow that is run again gives its step no new tries",
+        "workflow/run.py",
+        "if base.tries > 1 and base.repeatable:",
+        "if False:",
+        RETRIES,
+    ),
+    (
+        "a step whose result cannot be recorded is done again",
+        "workflow/run.py",
+        "                retry = None  # it has happened",
+        "                # it has happened",
+        RETRIES,
+    ),
+    (
+        "the error of a try that failed stands beside a result",
+        "workflow/run.py",
+        "replace(base, retry_at=None, error=None, error_kind=None, started_at=self._wall())",
+        "replace(base, retry_at=None, started_at=self._wall())",
+        RETRIES,
+    ),
+    (
+        "a person is asked about a step that pauses",
+        "core/flow.py",
+        "if not is_answered(step) and not is_paused(step))",
+        "if not is_answered(step))",
+        CORE,
+    ),
+    (
+        "a step that pauses counts as open",
+        "workflow/ledger.py",
+        'if step.state == "started" and not is_paused(step):',
+        'if step.state == "started":',
+        RETRIES,
+    ),
+    (
+        "who died between two tries died in the step",
+        "insight/deaths.py",
+        "        if not is_paused(step)\n",
+        "",
+        DEATHS,
     ),
     (
         "an error that leaves the workflow is recorded",
         "workflow/run.py",
-        "yield from self._failed(call, base, error, at_once=not repeatable)",
+        "yield from self._failed(call, base, error, at_once=not base.repeatable)",
         "yield from self._failed(call, base, error, at_once=True)",
         WORKFLOW,
     ),
     (
         "an error of a step that must not be repeated is not recorded",
         "workflow/run.py",
-        "yield from self._failed(call, base, error, at_once=not repeatable)",
+        "yield from self._failed(call, base, error, at_once=not base.repeatable)",
         "yield from self._failed(call, base, error, at_once=False)",
         WORKFLOW,
     ),
@@ -3299,7 +3370,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a step that must not be repeated is begun and nobody is told",
         "workflow/run.py",
-        "if undo is not None or not repeatable:",
+        "if base.has_undo or not base.repeatable:",
         "if False:",
         ("tests/crash/test_sweep.py",),
     ),
@@ -3328,8 +3399,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "an answered step is asked for again",
         "core/flow.py",
-        "(step for step in begun if not is_answered(step))",
-        "begun",
+        "if not is_answered(step) and not is_paused(step)",
+        "if not is_paused(step)",
         ANSWERS,
     ),
     (

@@ -16,6 +16,7 @@ from holdfast.cli import steps as laid_out
 from holdfast.core.flow import WAYS_OUT
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job, Pulse, Record, Signal, Step
+from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Lost, Parked, Succeeded
 from holdfast.errors import Refused, UsageError
 from holdfast.stores.protocol import Answer, Store
@@ -23,8 +24,8 @@ from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run
 from tests.factory import again, enrol, row, settle, start
 
-STEP = {"name", "state", "attempt", "started_at", "ended_at", "result", "error", "arguments_bytes"}
-MORE = {"path", "kind", "has_undo", "repeatable", "undone_at", "deaths", "ahead"}
+STEP = {"name", "state", "attempt", "tries", "started_at", "ended_at", "result", "error", "arguments_bytes"}
+MORE = {"path", "kind", "has_undo", "repeatable", "retry_at", "undone_at", "deaths", "ahead"}
 KILLED = Lost("exit", "worker box/1 was lost: its process was killed by SIGKILL")
 
 
@@ -309,6 +310,23 @@ def test_what_a_step_took_is_the_time_of_its_own_run(run: Run, store: Store, clo
     put(store, job, step(store, job, 1, "pay", state="undone", ended_at=began + 2.5, undone_at=store.now().wall))
     assert re.search(r"pay     undone     2\.5 s  ", shown_steps(run, job)[0])
     assert run.json("workflows", "show", job.id)["steps"][0]["undone_at"] is not None
+
+
+def test_the_tries_of_a_step_and_the_time_of_the_next_one_are_shown(run: Run, store: Store) -> None:
+    job = begin(store)
+    retry_at = store.now().wall + 3600
+    paused = {"state": "started", "error": "OSError: down", "error_kind": "OSError", "retry_at": retry_at}
+    put(store, job, step(store, job, 1, "fetch", tries=3), step(store, job, 2, "mail", tries=1, **paused))
+    settle(store, row(store, job.id), Parked(retry_at))
+    first, tries, second, waits, error, once = shown_steps(run, job)
+    assert "fetch" in first
+    assert tries.strip() == "tried 3 times"
+    assert re.search(r"mail   waiting  ", second)
+    assert re.search(rf"^ +tried again after a pause until {insight.moment(retry_at)}, \d+ min more$", waits)
+    assert error.strip() == "raised OSError: down"
+    assert once.strip() == "tried once"
+    shown = run.json("workflows", "show", job.id)["steps"]
+    assert [(each["tries"], each["retry_at"]) for each in shown] == [(3, None), (1, iso(retry_at))]
 
 
 def test_a_very_long_workflow_is_shown_by_its_ends(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -655,6 +673,18 @@ def test_of_several_open_steps_of_one_name_it_is_said_which_one_is_asked_about(r
     assert said() == ["to be run again", None, "asked about now"]
     run("held", "approve", job.id)
     assert said() == [None, None, None]  # it is held no more
+
+
+def test_a_step_that_pauses_beside_an_open_one_is_run_again_without_a_question(run: Run, store: Store) -> None:
+    job = begin(store)
+    pay = step(store, job, 1, "pay", path="1.1.1", state="started", repeatable=False)
+    fetch = step(store, job, 2, "fetch", path="1.2.1", state="started", repeatable=False, tries=1, retry_at=9.0)
+    put(store, job, pay, fetch, open_step="pay")
+    settle(store, row(store, job.id), KILLED)
+    shown = run.json("workflows", "show", job.id)["steps"]
+    assert [each["ahead"] for each in shown] == ["asked about now", "to be run again"]
+    run("held", "done", job.id, "--result", "1")
+    assert row(store, job.id).state is State.READY
 
 
 @pytest.mark.parametrize("words", ["approve ID", "done ID --result 1"])

@@ -23,7 +23,7 @@ def recorded(store: Store) -> Job:
         return Step(position=position, path=str(position), **known | given)  # type: ignore[arg-type]
 
     steps = (
-        step(1, has_undo=True, result='{"n":1}', arguments="[1]", started_at=1.0, ended_at=2.0),
+        step(1, has_undo=True, result='{"n":1}', arguments="[1]", started_at=1.0, ended_at=2.0, tries=4),
         step(2, error="ValueError: no", error_kind="ValueError", repeatable=False),
         step(3, state="started", has_undo=True),
         step(4, result='"last"'),
@@ -58,6 +58,7 @@ def test_what_is_recorded_before_the_position_is_copied(store: Store) -> None:
     assert (row(store, new.id).state, row(store, new.id).undoable) == (State.READY, False)
     first, second, last = store.steps(new.id)
     assert (first.position, first.path, first.result, first.arguments) == (1, "1", '{"n":1}', "[1]")
+    assert (first.tries, second.tries) == (4, 0)
     assert (first.started_at, first.ended_at, first.attempt, first.fence) == (1.0, 2.0, 0, 0)
     assert first.has_undo is False  # what it did belongs to the old one
     assert (second.error, second.error_kind, second.repeatable) == ("ValueError: no", "ValueError", False)

@@ -87,6 +87,20 @@ def test_an_undo_leaves_the_result_and_says_which_attempt_did_it(store: Store) -
         assert store.steps(job.id) == expected
 
 
+def test_the_tries_of_a_step_are_counted_until_it_is_recorded(store: Store) -> None:
+    job = start_flow(store)
+    for tries, retry_at in ((0, None), (1, 20.5), (1, None), (2, 30.5)):
+        begun = a_step(1, "started", repeatable=False, tries=tries, retry_at=retry_at)
+        record(store, job, begun)
+        assert store.steps(job.id) == [begun]
+    ended = a_step(1, repeatable=False, tries=3, has_undo=True)
+    record(store, job, ended)
+    record(store, job, a_step(1, "started", tries=9, retry_at=40.5))
+    assert store.steps(job.id) == [ended]
+    record(store, job, a_step(1, "undone", tries=9, retry_at=40.5, undone_at=50.0))
+    assert store.steps(job.id) == [replace(ended, state="undone", undone_at=50.0)]
+
+
 def test_a_step_that_was_begun_and_not_recorded_can_be_undone(store: Store) -> None:
     job = start_flow(store)
     record(store, job, a_step(1, "started", has_undo=True))

@@ -29,6 +29,7 @@ def test_everything_that_was_written_is_read(store: Store) -> None:
     full: dict[str, Any] = {"path": "4.1.2", "kind": "transaction", "name": "pay", "attempt": 3, "fence": 2**40}
     full |= {"has_undo": True, "repeatable": False, "arguments": "[[1], {}]", "result": "1.50", "error": "no"}
     full |= {"error_kind": "ValueError", "started_at": 1_700_000_000.25, "ended_at": 1_700_000_001.5}
+    full |= {"tries": 7, "retry_at": 1_700_000_002.75}
     steps = [a_step(1, **full), a_step(2, started_at=None, ended_at=None), a_step(3, result="", error="")]
     record(store, job, *steps)
     assert store.steps(job.id) == steps

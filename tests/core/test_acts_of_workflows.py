@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core import acts
+from holdfast.core.flow import open_steps
 from holdfast.core.machine import ENDED, Move, State
 from holdfast.core.records import Job, Step
 from holdfast.errors import IllegalMove
@@ -129,6 +130,13 @@ def test_to_name_the_open_step_is_to_say_so() -> None:
         acts.retry_from(job, steps[0], steps, NOW, actor="ann")
     verdict = acts.retry_from(job, steps[0], steps, NOW, actor="ann", repeat_step=True)
     assert (verdict.aside_from, verdict.notes[0].detail["repeat_step"]) == (steps[0].position, "charge")
+
+
+def test_nobody_is_asked_about_a_step_that_pauses_between_two_tries() -> None:
+    _, steps = held("charge", "ship")
+    assert [step.name for step in open_steps(steps)] == ["charge", "ship"]
+    paused = [replace(step, tries=1, retry_at=NOW + 9) if step.name == "charge" else step for step in steps]
+    assert [step.name for step in open_steps(paused)] == ["ship"]
 
 
 def test_that_one_may_run_again_is_not_said_of_the_next() -> None:

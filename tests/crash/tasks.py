@@ -271,6 +271,20 @@ def order(flow: Flow, number: str, wanted: bool = True) -> str:
     return done
 
 
+def fail_twice(order: str) -> str:
+    enter(order, "try")
+    if (FOLDER / f"order-{order}").read_text().count("try") <= 2:
+        raise OSError("nobody answers")
+    return "tried"
+
+
+@app.workflow(name="stubborn", retry=AGAIN)
+def stubborn(flow: Flow, number: str, careful: bool) -> str:
+    """A workflow whose only step has three tries, and needs them."""
+    three = Retry(attempts_max=3, base_s=0.05, jitter="none")
+    return flow.step(fail_twice, number, retry=three, repeatable=not careful, name="try")
+
+
 def die(order: str, what: str, deaths: int) -> str:
     """Do something, and end the process so many times."""
     enter(order, what)

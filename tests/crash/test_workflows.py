@@ -112,6 +112,23 @@ def test_with_on_crash_rollback_a_death_undoes(world: World, point: str, nth: in
     assert [line for line in lines if line.startswith("undo")] == [f"undo {step} {results[step]}" for step in wanted]
 
 
+@pytest.mark.slow  # each starts a worker and kills it
+@pytest.mark.parametrize("careful", [False, True], ids=["repeatable", "not repeatable"])
+@on_every_store([("record.after", 2)])
+def test_a_step_whose_worker_is_killed_between_two_tries_has_the_rest_of_them(
+    world: World, point: str, nth: int, careful: bool
+) -> None:
+    """Its function had raised, so nobody is asked, not even about a step that must not be repeated."""
+    job = world.tasks.stubborn.using(id="o1").enqueue("o1", careful)
+    assert world.lone_worker("victim", f"{point}=kill:{nth}").wait() == KILLED
+    assert len(entries(world, "o1")) == (1 if careful else 2)
+    until(lambda: world.app.tick(20) and world.row(job.id).ended_at is not None, "the workflow has ended")
+    assert job.result(0) == "tried"
+    [step] = world.app.steps(job.id)
+    assert (entries(world, "o1"), step.tries, world.row(job.id).crashes) == (["try"] * 3, 3, 1)
+    assert "held" not in world.kinds(job.id)
+
+
 @pytest.mark.slow  # starts a worker and its cells
 @pytest.mark.parametrize("db", ["sqlite", "postgres"], indirect=True)
 def test_a_workflow_in_a_process_of_its_own_costs_nobody_else_anything(world: World) -> None:

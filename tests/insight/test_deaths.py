@@ -53,6 +53,12 @@ DEATHS: dict[str, tuple[list[Step], Event, str | None, bool]] = {
         "2",
         False,
     ),
+    "between two tries of one": (
+        [seen("1", 1, 2), seen("2", 3, None, tries=1, retry_at=6.0)],
+        a_death(5),
+        "2",
+        False,
+    ),
     "before one that an earlier attempt had begun": (
         [seen("1", 1, 2), seen("2", 3, None), seen("3", 9, 10, fence=5)],
         a_death(5, fence=3),

@@ -21,7 +21,7 @@ from holdfast.cli.screen import (
     styled,
     width,
 )
-from holdfast.core.flow import APPROVAL
+from holdfast.core.flow import APPROVAL, is_paused
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Event, Job, Moment, Step
 
@@ -98,6 +98,8 @@ def _of_step(step: Step, depth: int, told: Told) -> _Line:
         below.append(f"called with {one_line(insight.parsed(step.arguments))}")
     if step.error is not None:
         below.append(f"raised {step.error}")
+    if step.tries > 1 or is_paused(step):
+        below.append("tried once" if step.tries == 1 else f"tried {step.tries} times")
     if not step.aside and step.path in told.ahead:
         below.append(told.ahead[step.path])
     cells = (clean(step.path), "  " * depth + clean(_called(step)), _state(step, told), _took(step, told), attempt)
@@ -118,14 +120,14 @@ def _state(step: Step, told: Told) -> str:
 def _waits(step: Step, told: Told) -> bool:
     if told.job.state is not State.WAITING or step.aside:
         return False
-    if step.kind == "sleep":
+    if step.kind == "sleep" or is_paused(step):
         return (_until(step) or 0.0) > told.now.wall
     return step.kind in insight.WAITS and step.state == "started"
 
 
 def _until(step: Step) -> float | None:
-    """Return the instant that stands where a result will, while a step waits."""
-    value = insight.parsed(step.result)
+    """Return the instant of the next try, or the one that stands where a result will while a step waits."""
+    value = step.retry_at if is_paused(step) else insight.parsed(step.result)
     return float(value) if isinstance(value, int | float) else None
 
 
@@ -171,6 +173,8 @@ def _awaits(step: Step, told: Told) -> str:
     at_most = "for as long as it takes"
     if until is not None:
         at_most = f"until {insight.moment(until)}, {insight.duration(until - told.now.wall)} more"
+    if is_paused(step):
+        return f"tried again after a pause {at_most}"
     if step.kind == "sleep":
         return f"waits {at_most}"
     things = {"approve": "a person's answer", "wait": "this signal", "result": f"the end of {_child(told)}"}

@@ -161,10 +161,17 @@ def is_answered(step: Step) -> bool:
     return step.state == "started" and not step.repeatable and step.result is not None
 
 
+def is_paused(step: Step) -> bool:
+    """Say whether a try of the step has failed and the beginning of the next one is not on record. It always is for a
+    step that must not be repeated: while that pauses, nothing of it is at work."""
+    return step.state == "started" and step.retry_at is not None
+
+
 def open_steps(steps: Iterable[Step]) -> list[Step]:
     """Return those that must not be repeated, and were begun and not recorded or answered for, in their order."""
     begun = (step for step in steps if step.state == "started" and not step.repeatable and not step.aside)
-    return sorted((step for step in begun if not is_answered(step)), key=lambda step: step.position)
+    opened = (step for step in begun if not is_answered(step) and not is_paused(step))
+    return sorted(opened, key=lambda step: step.position)
 
 
 def asked_about(job: Job, steps: Iterable[Step]) -> list[Step]:

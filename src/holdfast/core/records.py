@@ -196,6 +196,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     ended_at: float | None = None
     aside: int = 0  # the fence at which a person set it aside; 0: it counts
     undone_at: float | None = None
+    tries: int = 0  # how often its function has returned or raised; only a step counts that
+    retry_at: float | None = None  # a try has failed, and this is when the next one begins
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

@@ -134,7 +134,7 @@ def recorded(known: Step | None, new: Step) -> Step:
     return replace(known, state=new.state, attempt=new.attempt, fence=new.fence, **ends, **said)
 
 
-_SAID_ANEW = ("has_undo", "repeatable", "arguments", "result", "error", "error_kind", "started_at")
+_SAID_ANEW = ("has_undo", "repeatable", "arguments", "result", "error", "error_kind", "started_at", "tries", "retry_at")
 
 
 def matches(job: Job, where: Filter) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.core.flow import is_paused
 from holdfast.core.records import Event, Step
 from holdfast.core.times import iso
 
@@ -118,6 +119,7 @@ def _begun(event: Event, opened: Sequence[Step]) -> list[Step]:
         step
         for step in opened
         if step.fence == event.fence and step.kind not in WAITS and (step.started_at or _FOREVER) <= event.at
+        if not is_paused(step)
     ]
     told = ", ".join(each.partition(" ")[2] for each in event.detail.get("in_steps") or ())
     named = event.detail.get("step")

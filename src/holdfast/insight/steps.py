@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import APPROVAL, asked_about, is_answered, needs_undo, to_undo
+from holdfast.core.flow import APPROVAL, asked_about, is_answered, is_paused, needs_undo, to_undo
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Event, Filter, Job, Moment, Step, StepKind
 from holdfast.core.times import duration, iso
@@ -35,6 +35,7 @@ def step_view(step: Step, *, arguments: bool = False) -> dict[str, Any]:
         "name": step.name,
         "state": step.state,
         "attempt": step.attempt,
+        "tries": step.tries,
         "started_at": iso(step.started_at),
         "ended_at": iso(step.ended_at),
         "result": result_of(step),
@@ -160,7 +161,7 @@ def ahead(job: Job, steps: Sequence[Step]) -> dict[str, str]:
             words[next(iter(words))] = "its undo is next"
     elif job.state is State.HELD and job.open_step is not None:
         again = [step for step in steps if step.kind == "step" and step.state == "started" and not step.aside]
-        words = {step.path: "to be run again" for step in again if step.repeatable}
+        words = {step.path: "to be run again" for step in again if step.repeatable or is_paused(step)}
         for place, step in enumerate(asked_about(job, steps)):
             words[step.path] = "asked about later" if place else "asked about now"
     return words
@@ -252,6 +253,7 @@ def workflow_view(
     shown, coming = [], ahead(job, steps)
     for step in steps:
         more = {"path": step.path, "kind": step.kind, "has_undo": step.has_undo, "repeatable": step.repeatable}
+        more |= {"retry_at": iso(step.retry_at) if is_paused(step) else None}
         more |= {"undone_at": iso(step.undone_at), "deaths": [view for place, view in lost if place is step]}
         more["ahead"] = None if step.aside else coming.get(step.path)
         shown.append((step, {**step_view(step, arguments=arguments), **more}))

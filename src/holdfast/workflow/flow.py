@@ -99,9 +99,9 @@ class Flow:
         """Run `fn(*args, **kwargs)` once, and return its result, now and in every replay.
 
         undo: called as `undo(result, *args, **kwargs)` if the workflow rolls back; with None if it is not known whether
-        the step happened. retry: how often it is tried here and now; without it, what it raises goes to your code.
-        repeatable: False for what is dangerous to do twice: if the worker dies in it, a person decides. name: what it
-        is recorded by, the function's name by default.
+        the step happened. retry: how often it is tried; a pause of more than a second between two tries needs no slot.
+        Without it, what it raises goes to your code. repeatable: False for what is dangerous to do twice: if the worker
+        dies in it, a person decides. name: what it is recorded by, the function's name by default.
         """
         call = self._call("step", checked_name(name) if name is not None else name_of(fn))
         if timeout_s is not None and not timeout_s > 0:

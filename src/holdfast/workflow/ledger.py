@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import WAYS_OUT, Replay, Scope
+from holdfast.core.flow import WAYS_OUT, Replay, Scope, is_paused
 from holdfast.core.payload import decode_value, encode_value
 from holdfast.core.records import Record, Step, StepKind
 from holdfast.core.shape import Shape
@@ -121,7 +121,7 @@ class Ledger:
         return value
 
     def _begin(self, call: Call, base: Step) -> Operation[None]:
-        """Write down that a step begins."""
+        """Write down that a step, or another try of it, begins, or that a try has failed."""
         self.attempt.learn(undoable=base.has_undo or None)  # before: it may have arrived
         started = self._written([*call.caught, base], undoable=base.has_undo)
         call.caught = []
@@ -170,7 +170,7 @@ class Ledger:
     def _opens_or_closes(self, step: Step) -> bool:
         if step.repeatable:
             return False
-        if step.state == "started":
+        if step.state == "started" and not is_paused(step):
             self._open[step.path] = step
             return True
         return self._open.pop(step.path, None) is not None

@@ -23,10 +23,11 @@ from holdfast.errors import Diverged, KeyTaken, NotFound, Parking, PayloadError,
 from holdfast.identity import chance
 from holdfast.points import point
 from holdfast.stores.protocol import Answer, Store
+from holdfast.worker.frames import describe
 from holdfast.workflow.caught import Place, tell_once
 from holdfast.workflow.effects import Do, Operation, Pause, Read, Wait
-from holdfast.workflow.ledger import STUCK, Call, Ledger, is_recorded, where_of
-from holdfast.workflow.values import NOTHING, nothing_to_do, shape_of, signature_of
+from holdfast.workflow.ledger import ERROR_MAX, STUCK, Call, Ledger, is_recorded, where_of
+from holdfast.workflow.values import NOTHING, kind_of, nothing_to_do, shape_of, signature_of
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -124,14 +125,8 @@ class Run(Ledger):
         base = self._base(call, has_undo=undo is not None, repeatable=repeatable)
         if undo is not None:  # before anything happens: the undo gets these, and not what the code passes by then
             base = replace(base, arguments=signature_of(fn, self.app.codec).encode(args, kwargs))
-        if undo is not None or not repeatable:
-            yield from self._begin(call, base)
-        try:
-            value = yield from self._tries(Do((call.path, call.name), fn, args, kwargs, timeout_s), retry)
-            text = self._encode(call, value)
-        except Exception as error:
-            yield from self._failed(call, base, error, at_once=not repeatable)
-            raise
+        run_it = Do((call.path, call.name), fn, args, kwargs, timeout_s)
+        base, value, text = yield from self._tries(call, base, run_it, retry)
         yield from self._record(call, base=base, result=text)
         return value if isinstance(value, _PLAIN) else decode_value(text, shape, where_of(call), codec=self.app.codec)
 
@@ -341,20 +336,40 @@ class Run(Ledger):
         if self.rewinds and not self.replay.has_undos_ahead:
             raise Rewinding("nothing is left to be undone")
 
-    def _tries(self, run_it: Do, retry: Retry | None) -> Operation[Any]:
-        tries = retry.attempts_max if retry is not None else 1
-        for nth in range(1, tries + 1):
+    def _tries(self, call: Call, base: Step, run_it: Do, retry: Retry | None) -> Operation[tuple[Step, Any, str]]:
+        """Run a step until it succeeds or has used up its tries; return the step, its value, and that as text. A try
+        that failed is on record before the pause, so whoever runs the next one goes on counting."""
+        while True:
+            if base.retry_at is not None:
+                yield from self._next_try(call, base.retry_at)
+                base = replace(base, retry_at=None, error=None, error_kind=None, started_at=self._wall())
+            if base.has_undo or not base.repeatable:
+                yield from self._begin(call, base)
+            base = replace(base, tries=base.tries + 1)
             try:
                 point("step.before")
                 value = yield run_it
                 point("step.after")
-                return value
-            except Exception:
-                if retry is None or nth == tries:
+                retry = None  # it has happened: a result that cannot be recorded is no reason to do it again
+                return base, value, self._encode(call, value)
+            except Exception as error:
+                if retry is None or base.tries >= retry.attempts_max:
+                    if base.tries > 1 and base.repeatable:  # if the workflow is run again, it counts from one
+                        yield from self._begin(call, replace(base, tries=0))
+                    yield from self._failed(call, base, error, at_once=not base.repeatable)
                     raise
-                yield Pause(retry.delay_s(nth, chance()))
-                self._forward()
-        raise AssertionError("unreachable")  # pragma: no cover
+                why = {"error": describe(error)[:ERROR_MAX], "error_kind": kind_of(error)}
+                base = replace(base, retry_at=self._wall() + retry.delay_s(base.tries, chance()), **why)
+            yield from self._begin(call, base)
+
+    def _next_try(self, call: Call, instant: float) -> Operation[None]:
+        """Wait until a step is tried again: a short pause stays in its slot, a long one parks the workflow."""
+        left = instant - self._wall()
+        if left > SHORT_S:
+            yield self._parked(call, Parking(instant))
+        if left > 0:
+            yield Pause(left)
+        self._forward()
 
     def _too_late(self, call: Call, default: Any) -> Any:
         if default is not NOTHING:

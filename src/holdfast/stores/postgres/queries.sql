@@ -522,15 +522,15 @@ mine AS MATERIALIZED (
 written AS (
     INSERT INTO {schema}.step AS step (
         job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-        arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
+        arguments, result, error, error_kind, started_at, ended_at, aside, undone_at, tries, retry_at
     )
     SELECT
         value ->> 0, (value ->> 1)::bigint, value ->> 2, value ->> 3, value ->> 4, value ->> 5, (value ->> 6)::integer,
         (value ->> 7)::bigint, (value ->> 8)::boolean, (value ->> 9)::boolean, value ->> 10, value ->> 11, value ->> 12,
         value ->> 13, (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::bigint,
-        (value ->> 17)::float8
+        (value ->> 17)::float8, (value ->> 18)::integer, (value ->> 19)::float8
     FROM json_array_elements(%(steps)s::json) AS value
-    WHERE (value ->> 18)::bigint IN (SELECT place FROM mine)
+    WHERE (value ->> 20)::bigint IN (SELECT place FROM mine)
     ON CONFLICT (job_id, aside, position) DO UPDATE SET
         state = excluded.state,
         attempt = excluded.attempt,
@@ -543,7 +543,9 @@ written AS (
         error_kind = CASE WHEN step.state = 'started' THEN excluded.error_kind ELSE step.error_kind END,
         started_at = CASE WHEN step.state = 'started' THEN excluded.started_at ELSE step.started_at END,
         ended_at = excluded.ended_at,
-        undone_at = excluded.undone_at
+        undone_at = excluded.undone_at,
+        tries = CASE WHEN step.state = 'started' THEN excluded.tries ELSE step.tries END,
+        retry_at = CASE WHEN step.state = 'started' THEN excluded.retry_at ELSE step.retry_at END
     WHERE step.state = 'started' OR (step.state = 'recorded' AND excluded.state = 'undone')
 ),
 told AS (
@@ -587,7 +589,7 @@ LEFT JOIN {schema}.job AS job ON job.id = value ->> 0;
 -- name: steps
 SELECT coalesce(json_agg(json_build_array(
     position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
+    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at, tries, retry_at
 ) ORDER BY position, aside), '[]')::text FROM (
     SELECT * FROM {schema}.step
     WHERE job_id = %(id)s AND position > %(after)s AND (aside = 0 OR %(aside)s)
@@ -714,10 +716,10 @@ FOR SHARE;
 -- What the copied steps did belongs to the workflow that did it: they have no undo here.
 INSERT INTO {schema}.step (
     job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
+    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at, tries, retry_at
 )
 SELECT %(id)s, position, path, kind, name, state, 0, 0, false, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, 0, NULL
+    arguments, result, error, error_kind, started_at, ended_at, 0, NULL, tries, retry_at
 FROM {schema}.step
 WHERE job_id = %(source)s AND aside = 0 AND position < %(before)s AND state = 'recorded';
 
@@ -914,13 +916,13 @@ SELECT count(*) FROM (
 -- let who has no lease pass the guards there.
 INSERT INTO {schema}.step AS step (
     job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
+    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at, tries, retry_at
 )
 SELECT
     value ->> 0, (value ->> 1)::bigint, value ->> 2, value ->> 3, value ->> 4, value ->> 5, (value ->> 6)::integer,
     (value ->> 7)::bigint, (value ->> 8)::boolean, (value ->> 9)::boolean, value ->> 10, value ->> 11, value ->> 12,
     value ->> 13, (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::bigint,
-    (value ->> 17)::float8
+    (value ->> 17)::float8, (value ->> 18)::integer, (value ->> 19)::float8
 FROM json_array_elements(%(steps)s::json) AS value
 ON CONFLICT (job_id, aside, position) DO UPDATE SET
     state = excluded.state,
@@ -934,7 +936,9 @@ ON CONFLICT (job_id, aside, position) DO UPDATE SET
     error_kind = CASE WHEN step.state = 'started' THEN excluded.error_kind ELSE step.error_kind END,
     started_at = CASE WHEN step.state = 'started' THEN excluded.started_at ELSE step.started_at END,
     ended_at = excluded.ended_at,
-    undone_at = excluded.undone_at
+    undone_at = excluded.undone_at,
+    tries = CASE WHEN step.state = 'started' THEN excluded.tries ELSE step.tries END,
+    retry_at = CASE WHEN step.state = 'started' THEN excluded.retry_at ELSE step.retry_at END
 WHERE step.state = 'started' OR (step.state = 'recorded' AND excluded.state = 'undone');
 
 -- name: move_aside

@@ -253,12 +253,12 @@ JOIN holdfast_job AS job
 -- A step that is recorded does not change any more, unless it is undone.
 INSERT INTO holdfast_step AS step (
     job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
+    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at, tries, retry_at
 )
 SELECT
     value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
     value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13, value ->> 14, value ->> 15,
-    value ->> 16, value ->> 17
+    value ->> 16, value ->> 17, value ->> 18, value ->> 19
 FROM json_each(:steps)
 WHERE true
 ON CONFLICT (job_id, aside, position) DO UPDATE SET
@@ -273,7 +273,9 @@ ON CONFLICT (job_id, aside, position) DO UPDATE SET
     error_kind = iif(step.state = 'started', excluded.error_kind, step.error_kind),
     started_at = iif(step.state = 'started', excluded.started_at, step.started_at),
     ended_at = excluded.ended_at,
-    undone_at = excluded.undone_at
+    undone_at = excluded.undone_at,
+    tries = iif(step.state = 'started', excluded.tries, step.tries),
+    retry_at = iif(step.state = 'started', excluded.retry_at, step.retry_at)
 WHERE step.state = 'started' OR (step.state = 'recorded' AND excluded.state = 'undone');
 
 -- name: record_facts
@@ -298,7 +300,7 @@ SELECT fence = :fence AND claim_id IS :claim_id, state, fence FROM holdfast_job 
 -- name: steps
 SELECT json_group_array(json_array(
     position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
+    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at, tries, retry_at
 )) FROM (
     SELECT * FROM holdfast_step
     WHERE job_id = :id AND aside = 0 AND position > :after
@@ -309,7 +311,7 @@ SELECT json_group_array(json_array(
 -- name: steps_aside
 SELECT json_group_array(json_array(
     position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
+    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at, tries, retry_at
 )) FROM (
     SELECT * FROM holdfast_step
     WHERE job_id = :id AND position > :after
@@ -371,10 +373,10 @@ WHERE id = :source AND fence = :seen_fence AND state IN ('done', 'dead', 'cancel
 -- What the copied steps did belongs to the workflow that did it: they have no undo here.
 INSERT INTO holdfast_step (
     job_id, position, path, kind, name, state, attempt, fence, has_undo, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at
+    arguments, result, error, error_kind, started_at, ended_at, aside, undone_at, tries, retry_at
 )
 SELECT :id, position, path, kind, name, state, 0, 0, 0, repeatable,
-    arguments, result, error, error_kind, started_at, ended_at, 0, NULL
+    arguments, result, error, error_kind, started_at, ended_at, 0, NULL, tries, retry_at
 FROM holdfast_step
 WHERE job_id = :source AND aside = 0 AND position < :before AND state = 'recorded';
 
