@@ -73,7 +73,7 @@ FLOWS_ON_SQLITE = [
 FLOWS_ON_POSTGRES = [  # those that are found soon
     "record.mine: job.fence = token.fence",
     "record.mine: job.state || '' = 'running'",
-    "record.written: (value ->> 18)::bigint IN (SELECT place FROM mine)",
+    "record.written: (value ->> 20)::bigint IN (SELECT place FROM mine)",
     "record.told: job.id IN (SELECT id FROM mine)",
 ]
 

@@ -495,10 +495,11 @@ def test_a_program_that_uses_up_all_connections_does_not_hold_up_its_worker(
 def test_a_server_without_room_for_another_session_says_so(server: PostgresServer, schema: str, role: Any) -> None:
     url, name = role
     server.execute(f"ALTER ROLE {name} CONNECTION LIMIT 3")
-    store = opened(url, schema, "&wait_s=3")  # which needed one
-    pool = store._often._open_pool()
-    with pool.connection(), pool.connection(), pytest.raises(StoreUnavailable, match="too many connections"):
-        store.ping()
+    store = opened(url, schema, "&wait_s=3")
+    other, pool = store._db._open_pool(), store._often._open_pool()
+    with other.connection(), pool.connection(), pool.connection():
+        with pytest.raises(StoreUnavailable, match="too many connections"):
+            store.ping()
     store.ping()
     store.close()
 
