@@ -497,9 +497,9 @@ def test_a_server_without_room_for_another_session_says_so(server: PostgresServe
     server.execute(f"ALTER ROLE {name} CONNECTION LIMIT 3")
     store = opened(url, schema, "&wait_s=3")
     other, pool = store._db._open_pool(), store._often._open_pool()
-    with other.connection(), pool.connection(), pool.connection():
-        with pytest.raises(StoreUnavailable, match="too many connections"):
-            store.ping()
+    too_many = pytest.raises(StoreUnavailable, match="too many connections")
+    with other.connection(), pool.connection(), pool.connection(), too_many:
+        store.ping()
     store.ping()
     store.close()
 
