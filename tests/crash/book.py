@@ -140,9 +140,9 @@ def _troubles(row: Row | None, entries: list[Entry], events: list[Event], book: 
 def _false_deaths(starts: list[Entry], events: list[Event], book: Book) -> Iterator[str]:
     """P9: an attempt has a successor only if its process was killed, or its transaction with the server."""
     wall_minus_boot = time.time() - now()
-    failed = {event.fence: event for event in events if event.kind == "failed"}
+    cut_off = {event.fence for event in events if event.kind == "failed" or _is_outage(event, book)}
     for sooner, later in itertools.pairwise(starts):
-        if sooner.fence in failed:
+        if sooner.fence in cut_off:
             continue
         killed_at = book.killed.get(sooner.pid, book.killed.get(sooner.parent))
         if killed_at is None:
@@ -156,6 +156,11 @@ def _false_deaths(starts: list[Entry], events: list[Event], book: Book) -> Itera
             yield f"it failed, and the server was there: {event.detail}"
         elif event.kind not in ("zombie", "succeeded", "claimed", "released", "failed"):
             yield f"unexpected: {event.kind} {event.detail}"
+
+
+def _is_outage(event: Event, book: Book) -> bool:
+    """Say whether a transaction was cut off with the server: its job was given back at no cost."""
+    return event.kind == "released" and event.job_id in book.paying
 
 
 def _check_effects(world: World, book: Book, rows: dict[str, Row], figures: Figures) -> None:

@@ -331,6 +331,9 @@ store.close()
 
 def test_a_forked_child_opens_connections_of_its_own(server: PostgresServer, schema: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FORK, f"{server.url}?schema={schema}"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK, f"{server.url}?schema={schema}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
