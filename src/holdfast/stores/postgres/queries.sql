@@ -1396,10 +1396,6 @@ SELECT
     ),
     EXISTS (SELECT FROM {schema}.worker WHERE gone_at IS NULL AND schema < 13);  -- which began to count removals
 
--- name: standing_removed
--- Rows were removed on purpose: a worker that misses one does not take the store for an emptied one.
-UPDATE {schema}.meta SET value = (value::bigint + 1)::text WHERE name = 'removals';
-
 -- name: doubt
 INSERT INTO {schema}.doubt (incarnation, kind, evidence, worker, seen, found, at)
 SELECT max(number), %(kind)s, %(evidence)s, %(worker)s, %(seen)s, %(found)s,
