@@ -3249,6 +3249,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         LOCKED_ROWS,
     ),
     (
+        "postgres: the limit of a statement comes before that of a lock",
+        "stores/postgres/connection.py",
+        "return cls(0.8 * wait_s, wait_s)",
+        "return cls(wait_s, wait_s)",
+        LOCKED_ROWS,
+    ),
+    (
+        "postgres: a migration gives up when another one runs",
+        "stores/sql.py",
+        "except (Waiting, StoreLocked):",
+        "except Waiting:",
+        ("tests/stores/test_postgres_schema.py",),
+    ),
+    (
         "postgres: limits do not follow a shorter beat",
         "stores/postgres/store.py",
         "self._often.limits = Limits.hot(shortest)",

@@ -190,13 +190,13 @@ def limits_of(store: PostgresStore, pool: str) -> tuple[Any, ...]:
 
 def test_the_server_limits_what_a_verb_may_wait_for_by_the_shortest_beat(store: PostgresStore) -> None:
     assert limits_of(store, "_often") == ("1s", "10s")
-    assert limits_of(store, "_db") == ("10s", "10s")
+    assert limits_of(store, "_db") == ("8s", "10s")
     worker = enrol(store, beat_s=1.2)
     assert limits_of(store, "_often") == ("400ms", "1200ms")
     start(store, worker, lease_s=0.9)
     assert limits_of(store, "_often") == ("100ms", "1s"), "a job with a short lease was claimed"
     store.purge([State.DONE], 0.0)
-    assert limits_of(store, "_db") == ("10s", "10s"), "a bulk act has limits of its own"
+    assert limits_of(store, "_db") == ("8s", "10s"), "a bulk act has limits of its own"
 
 
 def test_a_beat_renews_leases_while_the_row_of_the_worker_is_locked(
@@ -309,14 +309,13 @@ class Limited:
 def test_an_enqueue_that_waits_too_long_for_a_key_is_never_stored_later(
     server: PostgresServer, schema: str, clock: FakeClock
 ) -> None:
-    store = PostgresStore(f"{server.url}?schema={schema}&wait_s=0.5", clock=clock)
+    store = PostgresStore(f"{server.url}?schema={schema}&wait_s=2", clock=clock)
     store.migrate()
     job = make_job(key="K")
     with psycopg.connect(server.url) as db:
         store.add([make_job(key="K")], connection=db)
-        with pytest.raises(StoreUnavailable, match="another transaction holds a lock") as caught:
+        with pytest.raises(StoreLocked, match=r"another transaction .* nothing will be\. Repeat the call when"):
             store.add([job])
-        assert not isinstance(caught.value, OutcomeUnknown)
         assert waiting_backends(server) == 0
         db.rollback()
     assert store.get(job.id) is None

@@ -5,7 +5,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 
 from holdfast import Context
@@ -27,7 +29,7 @@ from holdfast.stores.protocol import Answer
 from holdfast.stores.sql import load_migrations, load_queries, parse_migration
 from tests.factory import OLD_JOB, OLD_STEP, a_worker, add, claim, enrol, make_job, settle, start
 from tests.servers import PostgresServer
-from tests.worker.house import House
+from tests.worker.house import House, until
 
 Houses = Callable[..., House]
 MIGRATIONS = load_migrations("holdfast.stores.postgres")
@@ -345,6 +347,30 @@ def test_what_a_person_says_of_a_step_is_written_as_an_attempt_writes_it() -> No
     said = " ".join(queries["move_steps"].split())
     assert guards == 1
     assert said[said.index("INSERT") :].rstrip(";") == " ".join(free.split())
+
+
+def test_a_migration_waits_for_another_one_longer_than_a_call_may(server: PostgresServer, schema: str) -> None:
+    """Its wait is cut by the limit of a call, and begins again."""
+    store = PostgresStore(f"{server.url}?schema={schema}&wait_s=1")
+    tries = "SELECT query_start FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+    with ThreadPoolExecutor() as threads, psycopg.connect(server.url) as other:
+        other.execute("SELECT pg_advisory_lock(hashtextextended(%s, 2))", (schema,))
+        seen: set[object] = set()
+        migrates = threads.submit(store.migrate)
+
+        def tried_twice() -> bool:
+            with psycopg.connect(server.url) as db:
+                seen.update(db.execute(tries, (other.info.backend_pid,)).fetchall())
+            return len(seen) > 1 or migrates.done()
+
+        try:
+            until(tried_twice, "it tries again", 60.0)
+        finally:
+            other.close()
+        migrates.result(60.0)
+    assert len(seen) > 1
+    assert not store.schema().is_stale
+    store.close()
 
 
 def test_a_table_that_is_missing_is_named(server: PostgresServer, schema: str) -> None:

@@ -27,8 +27,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import NamedTuple
 
-from holdfast.clock import pause
-from holdfast.errors import StoreUnavailable
+from holdfast.clock import SystemClock, pause
+from holdfast.errors import StoreLocked, StoreUnavailable
 
 PAGE = 5_000  # so many rows of a table are changed in one transaction of a migration
 WAIT_S = 60.0  # how long a piece is tried while others hold locks on its tables, or run jobs
@@ -122,20 +122,20 @@ def still_running(migration: Migration, running: Mapping[str, int]) -> Waiting:
     )
 
 
-def migrate_by(step: Callable[[], float | None], is_locked: Callable[[Exception], bool] = lambda error: False) -> None:
+def migrate_by(step: Callable[[], float | None]) -> None:
     """Take one step after the other, resting as long as it says, until there is none left (None).
 
     Wait, but not for ever, while others are in the way.
     """
-    waited_s = 0.0
+    clock = SystemClock()
+    moved_at = clock.lease()
     while True:
         try:
             if (rest_s := step()) is None:
                 return
             pause(rest_s)
-            waited_s = 0.0
-        except StoreUnavailable as error:
-            if not (isinstance(error, Waiting) or is_locked(error)) or waited_s >= WAIT_S:
+            moved_at = clock.lease()
+        except (Waiting, StoreLocked):
+            if clock.lease() - moved_at >= WAIT_S:
                 raise
             pause(RETRY_S)
-            waited_s += RETRY_S

@@ -145,6 +145,12 @@ class Limits:
         """Return those of the verbs that a worker lives by: no lock may keep it from its next beat."""
         return cls(min(1.0, beat_s / 3), max(1.0, beat_s))
 
+    @classmethod
+    def patient(cls, wait_s: float) -> Limits:
+        """Return those of calls that somebody waits for. The limit on locks comes first, so that the error names the
+        cause."""
+        return cls(0.8 * wait_s, wait_s)
+
     @property
     def values(self) -> dict[str, str]:
         """Return them as the server takes them; 0 would mean no limit."""
@@ -207,7 +213,7 @@ class Connections:
     def __init__(self, options: Options, *, often: bool = False) -> None:
         self.options = options
         self._often = often  # the same few statements all the time: they are prepared, and planned once
-        self.limits = Limits.hot(BEAT_S) if often else Limits(options.wait_s, options.wait_s)
+        self.limits = Limits.hot(BEAT_S) if often else Limits.patient(options.wait_s)
         self.twin: Connections | None = None  # another pool to the same server: what is cut here may be cut there
         self.channel = options.schema  # what NOTIFY is sent to
         names = {"schema": sql.Identifier(options.schema), "channel": sql.Identifier(self.channel)}
@@ -436,11 +442,15 @@ class Connections:
                     f"{self.options.pool_max} connections of this process are in use (pool_max)"
                 )
             case errors.LockNotAvailable():
-                return StoreLocked(f"{where}: another transaction holds a lock that this needs; nothing was changed")
+                return StoreLocked(
+                    f"{where}: another transaction holds a lock that this needs; nothing was changed, and nothing will "
+                    "be. Repeat the call when that transaction has ended; pg_stat_activity lists it"
+                )
             case errors.QueryCanceled():
                 return StoreTimeout(
                     f"{where}: the server stopped a statement at its time limit, because it took too long or because "
-                    "another transaction holds a lock that it needs; what the statement did was undone"
+                    "another transaction holds a lock that it needs; what the statement did was undone. Repeat the "
+                    "call, in smaller pieces if it was a large one"
                 )
             case PoolClosed():
                 return StoreUnavailable(f"the store {where} is closed")

@@ -414,10 +414,7 @@ class PostgresStore(Schedules, Workflows):
         if found.found == 0 and not self._create:
             raise StoreMissing(f"there is no store at {self.url} (schema {self._db.options.schema})")
         if found.is_stale:
-            migrate_by(
-                lambda: self._db.run(self._migrates),
-                lambda error: isinstance(error.__cause__, errors.LockNotAvailable),
-            )
+            migrate_by(lambda: self._db.run(self._migrates))
         if found.is_too_new:
             raise schema_too_new(self.url, found)
         return found
