@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.app import App
     from holdfast.tasks import AsyncContextTask, AsyncTask, ContextTask, SyncTask
     from holdfast.worker.context import Context
+    from holdfast.workflow.declared import AsyncWorkflow, SyncWorkflow
     from holdfast.workflow.flow import AsyncFlow, Flow
 
 P = ParamSpec("P")
@@ -133,9 +134,11 @@ class Declares:
         self.schedules = {**self.schedules, made.key: made}
 
     @overload
-    def workflow(self, fn: Callable[Concatenate[AsyncFlow, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    def workflow(  # type: ignore[overload-overlap]  # an async function fits the next one too
+        self, fn: Callable[Concatenate[AsyncFlow, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncWorkflow[P, R]: ...
     @overload
-    def workflow(self, fn: Callable[Concatenate[Flow, P], R], /) -> Workflow[P, R]: ...
+    def workflow(self, fn: Callable[Concatenate[Flow, P], R], /) -> SyncWorkflow[P, R]: ...
     @overload
     def workflow(
         self,

@@ -172,5 +172,13 @@ reveal_type(async_flow.enqueue(1))  # is: holdfast.jobs.Job[str]
 async_flow.enqueue("1")  # error: arg-type
 
 
+async def call_the_functions_themselves(flow: Flow, on_the_loop: AsyncFlow) -> None:
+    reveal_type(sync_flow(flow, 1))  # is: int
+    reveal_type(await async_flow(on_the_loop, 1))  # is: str
+    sync_flow(flow, "1")  # error: arg-type
+    sync_flow(1)  # error: call-arg
+    await async_flow(flow, 1)  # error: arg-type
+
+
 @app.workflow
 async def bare_async_flow(flow: AsyncFlow) -> None: ...

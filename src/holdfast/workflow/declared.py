@@ -54,10 +54,22 @@ class Workflow(Task[P, R]):
         return policy
 
 
+if TYPE_CHECKING:
+    # What a declared workflow is to a type checker: a `Workflow` that is called as its function is, flow first.
+
+    class SyncWorkflow(Workflow[P, R]):
+        def __call__(self, flow: Flow, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    class AsyncWorkflow(Workflow[P, R]):
+        def __call__(self, flow: AsyncFlow, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+
+
 class DeclareWorkflow(Protocol):
     """What `app.workflow(…)` returns: turns a function into a workflow that has the function's own signature."""
 
     @overload
-    def __call__(self, fn: Callable[Concatenate[AsyncFlow, P], Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+    def __call__(  # type: ignore[overload-overlap]  # an async function fits the next one too
+        self, fn: Callable[Concatenate[AsyncFlow, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncWorkflow[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[Flow, P], R], /) -> Workflow[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[Flow, P], R], /) -> SyncWorkflow[P, R]: ...
