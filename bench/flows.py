@@ -34,3 +34,10 @@ async def resumed(flow: AsyncFlow, steps: int) -> None:
     for _ in range(steps):
         await flow.step(nothing)
     await flow.wait("go")
+
+
+@app.workflow
+async def listening(flow: AsyncFlow, signals: int) -> None:
+    """Take so many signals, one after the other."""
+    for _ in range(signals):
+        await flow.wait("go")

@@ -2,6 +2,7 @@
 
 steps    recorded steps a second that do nothing, 100 workflows in flight, one worker; beside DBOS on the same database
 replay   from the signal that a workflow of N recorded steps waits for to its end: what a replay costs, and how it grows
+signals  how long one workflow takes for 10,000 signals that were sent before it started
 waiting  CPU time of an idle worker, with 100,000 workflows that wait and without
 
 Rates count steps that the store says are recorded. Rounds are interleaved; a figure is the median of its rounds.
@@ -31,7 +32,7 @@ from stores import STORES, Bed, PostgresBed, SqliteBed, database
 from watch import counter, watch
 
 from holdfast import App
-from holdfast.core.records import Job, NewJob, Record, Step, Worker
+from holdfast.core.records import Job, NewJob, Record, Signal, Step, Worker
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Parked, judge
 from holdfast.identity import new_id
@@ -43,6 +44,7 @@ PEER_GOAL = 5.0  # times DBOS
 REPLAY_GOAL_S = 2.0  # of 10,000 steps
 GROWTH_GOAL = 2.0  # a step of the longest may cost so many times what one of the middle costs
 SIZES = (1_000, 10_000, 30_000)
+SIGNALS, SIGNALS_GOAL_S = 10_000, 10.0
 WAITING, BATCH = 100_000, 1_000
 IDLE_GOAL = 1.0  # percent of a core more than without
 
@@ -177,6 +179,25 @@ def park(store: Store, jobs: list[Job], outcome: Parked) -> None:
         store.retire(jobs[0].worker, "it is done")
 
 
+# ---------------------------------------------------------------------------------------------- signals
+
+
+def signals(ground: Ground) -> Figures:
+    """Let one workflow take what has been sent to it."""
+    with ground.fresh() as bed, App(bed.url) as client:
+        new = new_flow("listening", signals=SIGNALS)
+        client.store.add([new])
+        for number in range(SIGNALS):
+            client.store.signal(Signal(id=f"s{number}", job_id=new.id, name="go", value="1"))
+        with worker(bed, app="flows:app", ready=True):
+            client.get(new.id).result(timeout=300)
+        row = client.store.get(new.id)
+        assert row is not None
+        assert row.claimed_at is not None
+        assert row.ended_at is not None
+        return {f"{SIGNALS:,} signals, s": row.ended_at - row.claimed_at}
+
+
 # ---------------------------------------------------------------------------------------------- waiting
 
 
@@ -221,6 +242,9 @@ def goals(store: str, medians: Figures, values: dict[str, list[float]]) -> list[
         growth = costs[1] / costs[0]
         what = f"times the cost of a step, {SIZES[2]:,} to {SIZES[1]:,}"
         found.append((what, growth, GROWTH_GOAL, growth <= GROWTH_GOAL))
+    if f"{SIGNALS:,} signals, s" in medians:
+        took = medians[f"{SIGNALS:,} signals, s"]
+        found.append((f"seconds for {SIGNALS:,} signals", took, SIGNALS_GOAL_S, took <= SIGNALS_GOAL_S))
     idle = [value for name, value in medians.items() if name.startswith("idle")]
     if idle:
         more = idle[1] - idle[0]
@@ -233,6 +257,7 @@ def main(given: argparse.Namespace) -> int:
     measured: dict[str, Callable[[Ground], Figures]] = {
         "steps": lambda ground: steps(ground, 60 if given.quick else 300),
         "replay": replay,
+        "signals": signals,
         "waiting": lambda ground: waiting(ground, WAITING // 10 if given.quick else WAITING),
     }
     only = given.only.split(",") if given.only else list(measured)
@@ -260,6 +285,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="what workflows cost")
     parser.add_argument("--store", choices=STORES, default="sqlite")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", help="steps, replay, waiting; separated by commas")
+    parser.add_argument("--only", help="steps, replay, signals, waiting; separated by commas")
     parser.add_argument("--quick", action="store_true")
     sys.exit(main(parser.parse_args()))
