@@ -32,5 +32,5 @@ def test_a_child_that_lives_and_does_not_beat_is_replaced(world: World) -> None:
     row = world.until_state(job, "done")
     assert row.zombies == 1
     until(lambda: frozen not in worker.children(), "the frozen child is ended")
-    assert worker.said("child w/1 lives, but no beat of it has reached the store") == 1
+    assert worker.said("child w/1 is alive but has sent no heartbeat") == 1
     worker.until_ready(2)

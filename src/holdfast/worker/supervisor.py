@@ -172,7 +172,7 @@ class Supervisor:
                 looked_at, before = self._clock.lease(), looked_at
                 silence.add(looked_at - before)
                 if not ended_by_us and not self._stopping.is_set() and self._is_too_long(silence):
-                    what = "child %s/%d lives, but no beat of it has reached the store for %.0f s; it is replaced"
+                    what = "child %s/%d is alive but has sent no heartbeat for %.0f s: replacing it"
                     log.critical(what, self._name, number, silence.seconds)
                     ended_by_us = True
                     os.kill(child.pid, signal.SIGKILL)
