@@ -167,7 +167,11 @@ class Settler:
             except Exception as error:
                 if is_passing(error) and not _is_too_much(error, batch):
                     if self._closing:
-                        log.error("stopping with %d results not stored; their jobs are recovered when their leases end: %s", len(batch), error)
+                        log.error(
+                            "stopping with %d results not stored; their jobs are recovered when their leases end: %s",
+                            len(batch),
+                            error,
+                        )
                         return
                     self._clock.wait(threading.Event(), self._trouble.met(error))
                     continue
