@@ -1327,6 +1327,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "= []",
         BROKEN,
     ),
+    (
+        "broken: jobs are given back before it is known why",
+        "worker/runner.py",
+        'self._hold_breath(float("inf"))',
+        "self._stopping.set()",
+        BROKEN,
+    ),
     ("broken: what is in hand is lost", "worker/settler.py", "in_hand := self._in_hand or", "in_hand :=", BROKEN),
     ("broken: run says nothing", "worker/runner.py", "raise self._broken", "pass", BROKEN),
     (

@@ -82,6 +82,7 @@ DEADLY = {
 LOOP_ENDS = {
     bad.exit_in_a_subtask: "SystemExit: 5",
     bad.exit_in_a_callback: "SystemExit: 5",
+    bad.exit_slowly_in_a_callback: "SlowExit: 5",
     bad.stop_the_loop: "it was stopped",
 }
 

@@ -229,6 +229,22 @@ async def exit_in_a_callback() -> None:
     await asyncio.sleep(60)
 
 
+class SlowExit(SystemExit):
+    """One whose text takes longer than a worker needs to give back its jobs."""
+
+    def __str__(self) -> str:
+        time.sleep(0.5)
+        return super().__str__()
+
+
+async def exit_slowly_in_a_callback() -> None:
+    def leave() -> None:
+        raise SlowExit(5)
+
+    asyncio.get_running_loop().call_soon(leave)
+    await asyncio.sleep(60)
+
+
 async def stop_the_loop() -> None:
     asyncio.get_running_loop().stop()
     await asyncio.sleep(60)

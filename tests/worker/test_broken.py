@@ -15,7 +15,7 @@ from holdfast.worker.runner import Runner
 from tests.worker import bad
 from tests.worker.house import House, on_every_store, until
 
-LOOP_ENDS = (bad.exit_in_a_subtask, bad.exit_in_a_callback, bad.stop_the_loop)
+LOOP_ENDS = (bad.exit_in_a_subtask, bad.exit_in_a_callback, bad.exit_slowly_in_a_callback, bad.stop_the_loop)
 
 
 class Embedded:

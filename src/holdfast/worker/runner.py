@@ -445,8 +445,8 @@ class Runner:
         return isolates(attempt.job, declared=declared, neighbours=neighbours) and self._homes.knows(attempt.task)
 
     def _hold_breath(self, pause_s: float) -> None:
-        """Claim nothing for a while: the system gives no more threads or processes."""
-        self._breathless_until = self._clock.lease() + pause_s
+        """Claim nothing for a while: the system gives no more threads or processes, or this worker is broken."""
+        self._breathless_until = max(self._breathless_until, self._clock.lease() + pause_s)
 
     def _context(self, attempt: Attempt) -> Context:
         return Context(attempt, self._store, self._clock, self._keeper.beat_soon, self._app.logger.getChild("job"))
@@ -492,7 +492,7 @@ class Runner:
         A process that is ours alone ends at once: its supervisor settles its jobs and starts another. Any other process
         goes on; the worker gives back what it can, signs off, and `run` raises.
         """
-        self._stopping.set()
+        self._hold_breath(float("inf"))
         if self._may_exit:
             threading.Timer(BROKEN_S, os._exit, (EXIT_BROKEN,)).start()  # should what follows be held up
         died_of = describe(error) if error is not None else "it was stopped"
@@ -548,10 +548,6 @@ class Runner:
             self._idle.clear()
         for attempt in buffered:
             self._settler.put(attempt, Released(started=False, cause="the worker stopped"))
-        stranded_ones = self._loop.stranded() + self._pool.stranded()
-        for attempt in stranded_ones:
-            now = Moment(self._clock.wall(), self._clock.lease())
-            self._ended(attempt, stranded(attempt, str(self._broken), self.name, len(stranded_ones), now))
         with self._lock:
             running = self._running
             if running == 0:
@@ -561,6 +557,8 @@ class Runner:
         give_up_at = self._clock.lease() + self._options.grace_period_s
         while not self._idle.is_set() and not self._stop_now.is_set() and self._clock.lease() < give_up_at:
             self._clock.wait(self._idle, 0.05)
+        if self._broken is not None:
+            self._end_stranded(str(self._broken))
         if not self._idle.is_set():
             for attempt in self._keeper.all():
                 if not attempt.ended:
@@ -578,6 +576,13 @@ class Runner:
         if self._abandoned.must_end:
             return EXIT_STUCK
         return EXIT_TOO_OLD if self._too_old else 0
+
+    def _end_stranded(self, cause: str) -> None:
+        """Settle what would never end, because the event loop or the pool that ran it has died."""
+        attempts = self._loop.stranded() + self._pool.stranded()
+        for attempt in attempts:
+            now = Moment(self._clock.wall(), self._clock.lease())
+            self._ended(attempt, stranded(attempt, cause, self.name, len(attempts), now))
 
     def _linger(self) -> None:
         """Stay behind a caller who goes on: whatever would not stop has its lease renewed until it ends, and its ending
