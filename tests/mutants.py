@@ -3263,6 +3263,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         LOCKED_ROWS,
     ),
     (
+        "postgres: an export has no more time than a call",
+        "stores/postgres/store.py",
+        "        if bulk:\n",
+        "        if False:\n",
+        LOCKED_ROWS,
+    ),
+    (
+        "an export ends at a page that takes too long",
+        "insight/views.py",
+        "        if where.limit < 2:\n            raise\n",
+        "        raise\n",
+        LOCKED_ROWS,
+    ),
+    (
         "postgres: a migration gives up when another one runs",
         "stores/sql.py",
         "except (Waiting, StoreLocked):",

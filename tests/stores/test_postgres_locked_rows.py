@@ -1,5 +1,6 @@
 """A row that somebody else has locked delays nothing but itself (P15, DESIGN 15.18)."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -286,6 +287,38 @@ def test_a_page_that_takes_too_long_is_repeated_in_smaller_pieces(
     monkeypatch.undo()
 
 
+def test_an_export_reads_in_smaller_pages_what_takes_too_long(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [add(store).id for _ in range(5)]
+    asked = Limited(monkeypatch, most=2)
+    done = CliRunner().invoke(cli, ["--db", store.url, "jobs", "export", "--queue", "default"])
+    monkeypatch.undo()
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ids[::-1]
+    assert len(asked.limits) > 3
+
+
+@pytest.mark.parametrize("act", ["export", "revive"])
+def test_a_program_that_reads_all_jobs_may_take_longer_than_a_call(
+    server: PostgresServer, schema: str, store: PostgresStore, act: str
+) -> None:
+    job = job_in(store, State.DEAD)
+    db = f"{server.url}?schema={schema}&wait_s=1"
+    server.execute(f"ALTER FUNCTION {schema}.as_json({schema}.job) RENAME TO quick_json")
+    server.execute(
+        f"CREATE FUNCTION {schema}.as_json(job {schema}.job) RETURNS json LANGUAGE plpgsql AS "
+        f"$$ BEGIN PERFORM pg_sleep(CASE WHEN job.state = 'dead' THEN 1.5 ELSE 0 END); RETURN {schema}.quick_json(job);"
+        " END $$"
+    )
+    if act == "export":
+        done = CliRunner().invoke(cli, ["--db", db, "jobs", "export"])
+        assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [job.id]
+    else:
+        done = CliRunner().invoke(cli, ["--db", db, "dead", "revive", "--all", "--yes", "--by", "ann"])
+        assert "the server stopped a statement" in done.output, "an act on one job may not"
+        assert "0 revived" in done.output
+
+
 class Limited:
     """A server that stops every page of more than so many jobs at its time limit."""
 
@@ -294,7 +327,7 @@ class Limited:
         real = psycopg.Cursor.execute
 
         def execute(cursor: Any, query: Any, params: Any = None, **more: Any) -> Any:
-            if isinstance(params, dict) and "limit" in params:
+            if isinstance(params, dict) and "limit" in params and "job_id" not in params:
                 self.limits.append(params["limit"])
                 if params["limit"] > most:
                     raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")

@@ -192,7 +192,7 @@ def backup(target: Path, as_json: bool) -> None:
 @json_option
 def prune(older_than: float, states: tuple[str, ...], as_json: bool) -> None:
     """Delete jobs that ended long ago, with their history. In small steps, so that workers are not held up."""
-    with opened_store() as store:
+    with opened_store(bulk=True) as store:
         number = purge(store, [State(state) for state in states], older_than)
     if as_json:
         show_json({"deleted": number})

@@ -26,7 +26,7 @@ from holdfast.cli.types import (
 )
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
-from holdfast.errors import Refused, StoreLocked, UsageError
+from holdfast.errors import Refused, StoreLocked, StoreTimeout, UsageError
 
 _PAGE = 500
 
@@ -101,14 +101,15 @@ def revive(
 
 def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bool) -> None:
     """Revive page by page, starting from those that were dead when we began; what moved on meanwhile is left alone."""
-    with opened_app() as app:
-        found = list(insight.all_jobs(app.store, where))
-        ids = [job.id for job in found if job.open_step is None]
-        opened = [job for job in found if job.open_step is not None]
+    with opened_store(bulk=True) as store:
+        found = list(insight.all_jobs(store, where))
         if not found:
-            suggest_task(app.store, where.task, [State.DEAD])
-        elif ids:
-            confirm(f"Revive {insight.counted(len(ids), 'dead job')}?", yes)
+            suggest_task(store, where.task, [State.DEAD])
+    ids = [job.id for job in found if job.open_step is None]
+    opened = [job for job in found if job.open_step is not None]
+    if ids:
+        confirm(f"Revive {insight.counted(len(ids), 'dead job')}?", yes)
+    with opened_app() as app:
         revived = 0
         refused: list[str] = []
         with Progress("reviving", len(ids)) as progress:
@@ -116,7 +117,7 @@ def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bo
                 try:
                     app.revive(job_id, by=by, note=note)
                     revived += 1
-                except (Refused, StoreLocked) as error:
+                except (Refused, StoreLocked, StoreTimeout) as error:
                     refused.append(str(error))
                 progress.advance(1)
     if as_json:
@@ -146,7 +147,7 @@ def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bo
 def purge(older_than: float, yes: bool, as_json: bool) -> None:
     """Delete dead jobs that gave up long ago, with their history."""
     confirm(f"Delete every job that has been dead for {insight.duration(older_than)} for good?", yes)
-    with opened_store() as store:
+    with opened_store(bulk=True) as store:
         number = purge_ended(store, [State.DEAD], older_than)
     if as_json:
         show_json({"deleted": number})

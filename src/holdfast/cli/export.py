@@ -70,7 +70,7 @@ def export(
     it is complete.
     """
     where = Filter(queue=queue, task=task, limit=_PAGE)
-    with opened_store() as store, _opened(output) as stream:
+    with opened_store(bulk=True) as store, _opened(output) as stream:
         write = _csv(stream) if form == "csv" else _json_lines(stream)
         number = 0
         with Progress("exporting", _guess(store, states, queue) if output or not is_terminal() else 0) as progress:

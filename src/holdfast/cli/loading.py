@@ -31,10 +31,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @contextmanager
-def opened_store() -> Iterator[Store]:
-    """Open the store that the command line names, if it is there and fits this program; create nothing."""
+def opened_store(*, bulk: bool = False) -> Iterator[Store]:
+    """Open the store that the command line names, if it is there and fits this program; create nothing.
+
+    `bulk`: as for `open_store`.
+    """
     show_log()
-    store = open_existing()
+    store = open_existing(bulk=bulk)
     try:
         require_schema(store)
         yield store
@@ -42,10 +45,10 @@ def opened_store() -> Iterator[Store]:
         store.close()
 
 
-def open_existing() -> Store:
+def open_existing(*, bulk: bool = False) -> Store:
     """Open what is there, whatever its schema."""
     try:
-        return open_store(settings().db, create=False)
+        return open_store(settings().db, create=False, bulk=bulk)
     except StoreMissing as error:
         raise StoreMissing(f"{error} (is --db right? `holdfast db init` makes a store)") from error
 

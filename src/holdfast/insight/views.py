@@ -17,7 +17,7 @@ from holdfast.core.autopsy import lines_of
 from holdfast.core.machine import Move, State
 from holdfast.core.records import Event, Filter, Job, Moment, Worker
 from holdfast.core.times import iso
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, StoreTimeout
 from holdfast.insight.health import Health, ending_view, endings, health, usual, worker_state
 from holdfast.insight.steps import step_view, steps_of
 from holdfast.insight.words import near, parsed
@@ -135,19 +135,29 @@ def all_jobs(store: Store, where: Filter) -> Iterator[Job]:
     Jobs may be deleted meanwhile, also the one at which a page ended: then the walk goes on from one before it. Raises
     `StoreError` when none of that page is left, rather than to end as if there were no more.
     """
-    page = store.find(where)
+    page, limit = _page(store, where)
     while page:
         yield from page
-        if len(page) < where.limit:
+        if len(page) < limit:
             return
-        page = _page_after(store, where, page)
+        page, limit = _page_after(store, replace(where, limit=limit), page)
 
 
-def _page_after(store: Store, where: Filter, page: list[Job]) -> list[Job]:
+def _page(store: Store, where: Filter) -> tuple[list[Job], int]:
+    """Return a page, and how many jobs it was asked for: fewer if the store could not read so many in time."""
+    try:
+        return store.find(where), where.limit
+    except StoreTimeout:
+        if where.limit < 2:
+            raise
+        return _page(store, replace(where, limit=where.limit // 2))
+
+
+def _page_after(store: Store, where: Filter, page: list[Job]) -> tuple[list[Job], int]:
     for job in reversed(page):  # what stood behind the first that is still there was deleted
-        found = store.find(replace(where, before=job.id))
+        found, limit = _page(store, replace(where, before=job.id))
         if found or store.get(job.id) is not None:
-            return found
+            return found, limit
     raise StoreError("the jobs were deleted faster than they could be read; try again when that is over")
 
 

@@ -8,8 +8,11 @@ from holdfast.stores.protocol import Store, schema_too_new
 from holdfast.stores.urls import check_url
 
 
-def open_store(url: str, *, clock: Clock | None = None, create: bool = True) -> Store:
-    """Open the store at `url`. Without `create`, raise `StoreMissing` where there is none, and create nothing."""
+def open_store(url: str, *, clock: Clock | None = None, create: bool = True, bulk: bool = False) -> Store:
+    """Open the store at `url`. Without `create`, raise `StoreMissing` where there is none, and create nothing.
+
+    `bulk` is for a program that reads all there is: a server gives each of its statements a minute.
+    """
     scheme = check_url(url)
     if scheme == "sqlite":
         from holdfast.stores.sqlite.store import SqliteStore
@@ -23,7 +26,7 @@ def open_store(url: str, *, clock: Clock | None = None, create: bool = True) -> 
         from holdfast.stores.postgres.store import PostgresStore
     except ModuleNotFoundError as error:
         raise StoreUnsupported(f"{error}: PostgreSQL needs pip install 'holdfast[postgres]'") from None
-    return PostgresStore(url, clock=clock, create=create)
+    return PostgresStore(url, clock=clock, create=create, bulk=bulk)
 
 
 def fit(store: Store, *, migrate: bool) -> None:

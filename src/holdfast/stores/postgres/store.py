@@ -67,13 +67,15 @@ class PostgresStore(Schedules, Workflows):
     believe_s = BELIEVE_S
     hints_of_work = True
 
-    def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True) -> None:
+    def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True, bulk: bool = False) -> None:
         options = Options.parse(url)
         self.url = options.shown
         self._create = create
         self._fake = clock if clock is not None and not isinstance(clock, SystemClock) else None
         self._clock: Clock = clock or SystemClock()
         self._db = Connections(options)
+        if bulk:
+            self._db.limits = BULK
         self._often = Connections(options, often=True)  # what a worker asks for all the time never waits for the rest
         self._db.twin, self._often.twin = self._often, self._db
         self._callers = Callers(self._db)
