@@ -1347,8 +1347,15 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "silence: the store's outage counts",
         "worker/supervisor.py",
-        "silence.seconds = silence.limit_s / 2\n",
-        "pass\n",
+        "        except HoldfastError:\n            silence.seconds = silence.limit_s / 2\n",
+        "        except HoldfastError:\n            pass\n",
+        SUPERVISOR,
+    ),
+    (
+        "silence: any writer's lock counts",
+        "worker/supervisor.py",
+        "if error.holder == pid:",
+        "if True:",
         SUPERVISOR,
     ),
     (

@@ -1,5 +1,7 @@
 """A worker process that lives and is of no use: a thread of it has died, or it does not beat. It is replaced."""
 
+import contextlib
+
 import pytest
 
 from tests.crash.world import World, on_every_store, until
@@ -34,3 +36,18 @@ def test_a_child_that_lives_and_does_not_beat_is_replaced(world: World) -> None:
     until(lambda: frozen not in worker.children(), "the frozen child is ended")
     assert worker.said("child w/1 is alive but has sent no heartbeat") == 1
     worker.until_ready(2)
+
+
+@pytest.mark.slow  # a child has half a minute to show that it lives
+def test_a_child_that_stopped_inside_its_transaction_is_replaced(world: World) -> None:
+    """It keeps the only write lock of the file: no worker of the host can write until it is gone."""
+    assert world.store.schema().found
+    with contextlib.closing(world.connect()) as db:
+        db.execute("CREATE TABLE effect (job TEXT, fence INTEGER)")
+    worker = world.worker("w").until_ready()
+    job = world.tasks.stops_inside.enqueue().id
+    stopped = world.until_started(job).pid
+    row = world.until_state(job, "done")
+    assert (row.attempt, row.zombies) == (2, 1)
+    assert stopped not in worker.children()
+    assert worker.said("child w/1 is alive but has sent no heartbeat") == 1

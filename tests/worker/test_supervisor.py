@@ -15,7 +15,7 @@ import pytest
 from holdfast import App
 from holdfast.core.machine import State
 from holdfast.core.records import Job
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import FileLocked, StoreUnavailable
 from holdfast.reaper import Reaper
 from holdfast.testing import FakeClock
 from holdfast.worker import supervisor as module
@@ -276,16 +276,16 @@ def test_a_child_that_has_never_beaten_may_take_its_time(parent: Parent) -> None
     silence = Silence()
     for _ in range(100_000):
         silence.add(1.0)
-    assert not parent.supervisor._is_too_long(silence)
+    assert not parent.supervisor._is_too_long(silence, PID)
 
 
 def test_a_child_is_silent_for_too_long_after_three_intervals(parent: Parent) -> None:
     silence = silent(10.0)
     for _ in range(29):
         silence.add(1.0)
-    assert not parent.supervisor._is_too_long(silence)
+    assert not parent.supervisor._is_too_long(silence, PID)
     silence.add(1.0)
-    assert parent.supervisor._is_too_long(silence)
+    assert parent.supervisor._is_too_long(silence, PID)
     assert silent(0.1).limit_s == SILENT_LEAST_S
 
 
@@ -293,14 +293,14 @@ def test_the_store_is_asked_only_about_a_child_that_is_late(parent: Parent) -> N
     silence = silent(10.0)
     for _ in range(14):
         silence.add(1.0)
-        parent.supervisor._is_too_long(silence)
+        parent.supervisor._is_too_long(silence, PID)
     assert parent.store.calls["ping"] == 0
 
 
 def test_time_in_which_the_parent_was_asleep_does_not_count(parent: Parent) -> None:
     silence = silent(10.0)
     silence.add(86_400.0)
-    assert not parent.supervisor._is_too_long(silence)
+    assert not parent.supervisor._is_too_long(silence, PID)
 
 
 def test_a_child_is_not_blamed_for_a_store_that_is_away(parent: Parent) -> None:
@@ -308,9 +308,32 @@ def test_a_child_is_not_blamed_for_a_store_that_is_away(parent: Parent) -> None:
     with parent.store.down():
         for _ in range(1000):
             silence.add(1.0)
-            assert not parent.supervisor._is_too_long(silence)
+            assert not parent.supervisor._is_too_long(silence, PID)
     silence.add(1.0)
-    assert not parent.supervisor._is_too_long(silence), "it has another chance when the store is back"
+    assert not parent.supervisor._is_too_long(silence, PID), "it has another chance when the store is back"
+
+
+@pytest.mark.parametrize(("holder", "is_replaced"), [(PID, True), (PID + 1, False), (None, False)])
+def test_a_child_that_stopped_inside_its_transaction_is_silent_too(
+    parent: Parent, holder: int | None, is_replaced: bool
+) -> None:
+    """It keeps the only write lock of the file, so that no worker can write until it is gone."""
+    clock = FakeClock()
+    parent.supervisor._clock = clock
+
+    def locked(*_: Any) -> None:
+        clock.advance(10.0)
+        raise FileLocked("the file stayed locked", holder)
+
+    silence = silent(10.0)
+    with parent.store.before("ping", locked):
+        for _ in range(14):
+            silence.add(1.0)
+        assert not parent.supervisor._is_too_long(silence, PID), "it is not late yet"
+        silence.add(1.0)
+        assert not parent.supervisor._is_too_long(silence, PID), "15 s and 10 s are not a lease yet"
+        silence.add(1.0)
+        assert parent.supervisor._is_too_long(silence, PID) is is_replaced
 
 
 # ------------------------------------------------------------------------------------- how a child ended

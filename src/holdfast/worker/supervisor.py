@@ -25,7 +25,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.core.epitaph import how_it_ended
 from holdfast.core.records import Worker
-from holdfast.errors import HoldfastError
+from holdfast.errors import FileLocked, HoldfastError
 from holdfast.identity import new_id
 from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
@@ -171,18 +171,24 @@ class Supervisor:
                     return ended_by_us
                 looked_at, before = self._clock.lease(), looked_at
                 silence.add(looked_at - before)
-                if not ended_by_us and not self._stopping.is_set() and self._is_too_long(silence):
+                if not ended_by_us and not self._stopping.is_set() and self._is_too_long(silence, child.pid):
                     what = "child %s/%d is alive but has sent no heartbeat for %.0f s: replacing it"
                     log.critical(what, self._name, number, silence.seconds)
                     ended_by_us = True
                     os.kill(child.pid, signal.SIGKILL)
 
-    def _is_too_long(self, silence: Silence) -> bool:
-        """Say whether a child has stopped beating. While nobody can write to the store, nobody can say."""
+    def _is_too_long(self, silence: Silence, pid: int) -> bool:
+        """Say whether a child has stopped beating. While the store fails for another reason, nobody can say."""
         if silence.seconds < silence.limit_s / 2:
             return False
+        asked_at = self._clock.lease()
         try:
             self._store.ping()
+        except FileLocked as error:
+            if error.holder == pid:  # it was stopped inside a transaction: nobody can write until it goes
+                silence.seconds += self._clock.lease() - asked_at
+            else:
+                silence.seconds = silence.limit_s / 2
         except HoldfastError:
             silence.seconds = silence.limit_s / 2
         return silence.seconds >= silence.limit_s
