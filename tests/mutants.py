@@ -1343,6 +1343,21 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "return False",
         SUPERVISOR,
     ),
+    (
+        "silence: a child may take for ever to start",
+        "worker/supervisor.py",
+        "self.limit_s = START_S",
+        'self.limit_s = float("inf")',
+        SUPERVISOR,
+    ),
+    (
+        "silence: a worker does not beat while it recovers orphans",
+        "worker/runner.py",
+        "self._keeper.start(self._broke)  # first: to settle what very many dead workers left takes its time\n"
+        "        self._until_it_works(self._sweep)\n",
+        "self._until_it_works(self._sweep)\n        self._keeper.start(self._broke)\n",
+        ("tests/worker/test_keeper.py",),
+    ),
     ("silence: sleep counts", "worker/supervisor.py", "min(seconds, 2 * LOOK_S)", "seconds", SUPERVISOR),
     (
         "silence: the store's outage counts",

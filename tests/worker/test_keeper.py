@@ -1,5 +1,6 @@
 """The keeper: one call for all leases, only for those that need it; it hears of cancellations and of its own death."""
 
+import threading
 import time
 from typing import Any
 
@@ -266,6 +267,18 @@ def test_a_job_with_a_shorter_lease_than_its_task_declares_is_renewed_in_time(ho
     assert job.result(60) == "alive"
     row = house.row(job.id)
     assert (row.attempt, row.zombies) == (1, 0)
+
+
+def test_a_worker_beats_while_it_recovers_what_others_left(house: House) -> None:
+    """Before its first claim. With very many orphans that takes longer than a worker may be silent."""
+    over = threading.Event()
+    with house.store.before("vanished", lambda *_: over.wait(60)):
+        house.start()
+        try:
+            until(lambda: house.store.calls["vanished"], "it looks for orphans")
+            until(lambda: house.store.calls["beat"], "it beats", 20)
+        finally:
+            over.set()
 
 
 def test_short_jobs_cost_no_beat_at_all(house: House) -> None:

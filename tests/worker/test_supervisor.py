@@ -274,9 +274,38 @@ def silent(beat_s: float) -> Silence:
 
 def test_a_child_that_has_never_beaten_may_take_its_time(parent: Parent) -> None:
     silence = Silence()
-    for _ in range(100_000):
+    for _ in range(299):
         silence.add(1.0)
     assert not parent.supervisor._is_too_long(silence, PID)
+    silence.add(1.0)
+    assert parent.supervisor._is_too_long(silence, PID)
+
+
+HANGS = "import time; time.sleep(600)"  # as an import that never returns
+
+
+def test_a_child_that_hangs_before_its_first_beat_is_replaced(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, started = subprocess.Popen, []
+
+    def popen(_: Any, **options: Any) -> Any:
+        started.append(real([sys.executable, "-c", HANGS], **options))
+        return started[-1]
+
+    monkeypatch.setattr(module, "START_S", 0.5)
+    monkeypatch.setattr(module.subprocess, "Popen", popen)
+    watch = parent.watch()
+    try:
+        until(lambda: len(started) >= 2, "another is started in its place")
+    finally:
+        parent.supervisor._stopping.set()
+        for child in started:
+            child.kill()
+        watch.join(60)
+    assert not watch.is_alive()
+    assert "child w/1 is alive but is not ready after " in caplog.text
+    assert "lived and did not beat, so its supervisor ended it: it was killed by SIGKILL" in caplog.text
 
 
 def test_a_child_is_silent_for_too_long_after_three_intervals(parent: Parent) -> None:

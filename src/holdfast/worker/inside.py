@@ -34,10 +34,9 @@ from holdfast.worker.executors import Loop, Threads
 from holdfast.worker.frames import ERROR_MAX, describe
 from holdfast.worker.lines import whose
 from holdfast.worker.settler import Settler
-from holdfast.worker.vital import Died
+from holdfast.worker.vital import EXIT_BROKEN, Died
 from holdfast.workflow.flows import Flows
 
-EXIT_BROKEN = 78  # as of a worker; see runner.py
 MOVED_S = 0.1  # progress is passed on so often at most
 _PLAIN = (str, int, float, bool, type(None))
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36

@@ -54,7 +54,7 @@ from holdfast.worker.pace import Pace
 from holdfast.worker.patrol import Patrol
 from holdfast.worker.pool import Hands, Pool
 from holdfast.worker.settler import Settler
-from holdfast.worker.vital import refuse_patched_threads
+from holdfast.worker.vital import EXIT_BROKEN, refuse_patched_threads
 from holdfast.worker.watch import Watch
 from holdfast.workflow.alarm import Alarm
 from holdfast.workflow.flows import Flows
@@ -67,7 +67,6 @@ log = logging.getLogger("holdfast.worker")
 EXIT_STUCK = 75  # a handler would not stop at the end; it was given back
 EXIT_FENCED = 76  # a handler would not stop before its lease ended
 EXIT_TOO_OLD = 77  # for the schema of the store; nothing was left behind
-EXIT_BROKEN = 78  # a thread has died that the worker cannot do without
 EXIT_UNSUPPORTED = 79  # no worker can use the store as it is set up; nothing was left behind
 EXIT_LOCKED = 80  # a handler left a transaction of its own open, and nobody could write
 BROKEN_S = 1.0  # how long a process that is broken may take to save what has ended
@@ -168,8 +167,8 @@ class Runner:
         enable_our_loggers()
         self._until_it_works(self._enroll)
         self._until_it_works(lambda: self._continuity.look(self.worker_id))
+        self._keeper.start(self._broke)  # first: to settle what very many dead workers left takes its time
         self._until_it_works(self._sweep)
-        self._keeper.start(self._broke)
         self._settler.start(self._broke)
         self._watch.start(self._broke)
         if not self._until_idle:

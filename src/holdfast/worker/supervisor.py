@@ -2,7 +2,8 @@
 
 A child that ends takes its leases with it; the parent settles them at once, with the cause in words, and starts the
 child again, more slowly each time it dies young. Orders go down a line (`stop`, `now`), and the child tells on it of
-every beat that reached the store: one that lives and does not beat is ended. When the parent dies the line closes, and
+every beat that reached the store: one that lives and does not beat is ended, and so is one that does not get as far as
+its first beat. When the parent dies the line closes, and
 the children give back what they run and leave.
 """
 
@@ -24,7 +25,7 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.core.epitaph import how_it_ended
-from holdfast.core.records import Worker
+from holdfast.core.records import SILENT_BEATS, Worker
 from holdfast.errors import FileLocked, HoldfastError
 from holdfast.identity import new_id
 from holdfast.reaper import Reaper
@@ -35,9 +36,9 @@ from holdfast.worker.cell import PYTHON, end_of
 from holdfast.worker.launch import Launch
 from holdfast.worker.lines import enable_our_loggers
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import EXIT_BROKEN, EXIT_FENCED, EXIT_LOCKED, EXIT_STUCK, EXIT_TOO_OLD, EXIT_UNSUPPORTED
+from holdfast.worker.runner import EXIT_FENCED, EXIT_LOCKED, EXIT_STUCK, EXIT_TOO_OLD, EXIT_UNSUPPORTED
 from holdfast.worker.signals import catch_signals, see_children_end
-from holdfast.worker.vital import refuse_patched_threads
+from holdfast.worker.vital import EXIT_BROKEN, refuse_patched_threads
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -51,8 +52,8 @@ RESTART_MAX_S = 30.0
 LOOP_LEAST = 3  # young deaths in a row that are called a crash loop
 LOOK_S = 1.0  # how often to look whether a child beats
 POLL_S = 0.05  # and whether it has ended, where the system does not tell
-SILENT_BEATS = 3  # a child that has not beaten for so many intervals, which make a lease,
-SILENT_LEAST_S = 15.0  # and at least so long, is replaced
+SILENT_LEAST_S = 15.0  # a child that has not beaten for a few intervals, and at least so long, is replaced
+START_S = 300.0  # and so is one that has not beaten so long after its start; a large app takes a minute to import
 STOP_MARGIN_S = 15.0  # beyond the grace period; then a child is killed, and a store that fails is given up
 EXIT_STORE = 3  # of the supervisor itself: no worker can use the store as it is set up
 EXIT_SCHEMA = 4  # this program is too old for the schema of the store
@@ -172,8 +173,10 @@ class Supervisor:
                 looked_at, before = self._clock.lease(), looked_at
                 silence.add(looked_at - before)
                 if not ended_by_us and not self._stopping.is_set() and self._is_too_long(silence, child.pid):
-                    what = "child %s/%d is alive but has sent no heartbeat for %.0f s: replacing it"
-                    log.critical(what, self._name, number, silence.seconds)
+                    what = "has sent no heartbeat for" if silence.has_beaten else "is not ready after"
+                    log.critical(
+                        "child %s/%d is alive but %s %.0f s: replacing it", self._name, number, what, silence.seconds
+                    )
                     ended_by_us = True
                     os.kill(child.pid, signal.SIGKILL)
 
@@ -295,12 +298,13 @@ class Supervisor:
 class Silence:
     """How long a child has not beaten, counted only while its parent was awake to see it.
 
-    It starts with the first beat: before it a child may take its time to load its app and to find its store.
+    Before its first beat a child may take its time to load its app and to open its store.
     """
 
     def __init__(self) -> None:
-        self.limit_s = float("inf")
+        self.limit_s = START_S
         self.seconds = 0.0
+        self.has_beaten = False
 
     def hear(self, line: int) -> bool:
         """Read how often the child means to beat, which it says with every beat; False when it can say no more."""
@@ -308,6 +312,7 @@ class Silence:
             if said := os.read(line, 4096):
                 self.seconds = 0.0
                 if words := said.split():
+                    self.has_beaten = True
                     self.limit_s = max(SILENT_BEATS * float(words[-1]), SILENT_LEAST_S)
                 return True
         return False

@@ -10,6 +10,8 @@ from types import BuiltinFunctionType
 
 from holdfast.errors import UsageError
 
+EXIT_BROKEN = 78  # of a process, a worker's or a cell's, that has lost such a thread
+
 Died = Callable[[str, BaseException | None], None]  # the thread's name; what it died of, None: it just ended
 
 
