@@ -983,15 +983,29 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "another store of a higher incarnation is taken for an accepted one",
         "core/continuity.py",
-        "now.identity == seen.identity and now.incarnation",
-        "now.incarnation",
+        "same = now.identity == seen.identity",
+        "same = True",
+        ("tests/core/test_continuity.py",),
+    ),
+    (
+        "a doubt that a person has answered is written down again",
+        "stores/memory/store.py",
+        "if seen == self._incarnation:\n                self._doubts.setdefault",
+        "if True:\n                self._doubts.setdefault",
+        ("tests/conformance/test_standing.py",),
+    ),
+    (
+        "an older copy of a higher incarnation is taken for an accepted store",
+        "core/continuity.py",
+        " and now.accepted_at >= seen.at",
+        "",
         ("tests/core/test_continuity.py",),
     ),
     (
         "a restored store of an earlier incarnation stays in doubt when it was accepted",
         "worker/continuity.py",
-        "for seen in (self._before, self._last) if",
-        "for seen in (self._before,) if",
+        "self._last is not None and is_accepted(self._last, now)",
+        "self._before is not None and is_accepted(self._before, now)",
         ("tests/worker/test_continuity.py",),
     ),
     (

@@ -53,8 +53,8 @@ def test_a_job_runs_under_a_lease_until_it_is_settled(store: Store) -> None:
 
 
 def test_a_doubt_is_kept_once_until_a_person_accepts_the_store(store: Store, clock: FakeClock) -> None:
-    store.doubt(REWOUND)
-    store.doubt(REWOUND)
+    store.doubt(1, REWOUND)
+    store.doubt(1, REWOUND)
     [doubt] = store.doubts()
     assert (doubt.kind, doubt.evidence, doubt.seen, doubt.found, doubt.worker) == ("rewound", "beats", "12", "11", "w")
     assert doubt.at == clock.wall()
@@ -62,15 +62,24 @@ def test_a_doubt_is_kept_once_until_a_person_accepts_the_store(store: Store, clo
     assert store.accept(1, "ann", "looked") == 2
     assert store.doubts() == []
     now = store.standing("", None, None)
-    assert (now.incarnation, now.doubts) == (2, 0)
+    assert (now.incarnation, now.accepted_at, now.at, now.doubts) == (2, clock.wall(), clock.wall(), 0)
+    clock.advance(1)
+    later = store.standing("", None, None)
+    assert (later.accepted_at, later.at) == (now.accepted_at, now.at + 1)
 
 
 def test_accepting_twice_by_mistake_begins_one_incarnation(store: Store) -> None:
     assert store.accept(1, "ann", "looked") == 2
     assert store.accept(1, "ann", "looked") == 2
-    store.doubt(REWOUND)
+    store.doubt(2, REWOUND)
     assert store.accept(1, "ann", "too late") == 2
     assert len(store.doubts()) == 1
+
+
+def test_a_doubt_that_was_answered_meanwhile_is_not_written_down(store: Store) -> None:
+    store.accept(1, "ann", "looked")
+    store.doubt(1, REWOUND)
+    assert store.doubts() == []
 
 
 def test_no_table_is_missing(store: Store) -> None:

@@ -11,7 +11,9 @@ BEFORE = Standing(
     schema=1,
     works_with=1,
     identity="store",
+    at=100.0,
     incarnation=3,
+    accepted_at=50.0,
     removals=7,
     beats=10,
     newest="job",
@@ -75,8 +77,12 @@ def test_an_empty_store_that_stays_empty_is_what_it_was() -> None:
 
 
 def test_what_a_person_has_accepted_is_not_doubted() -> None:
-    assert found(incarnation=4, beats=0, known_is_there=False) is None
+    assert found(incarnation=4, accepted_at=100.0, beats=0, known_is_there=False) is None
 
 
 def test_another_store_is_not_taken_for_an_accepted_one() -> None:
-    assert found(incarnation=4, identity="other") == ("replaced", "identity")
+    assert found(incarnation=4, accepted_at=101.0, identity="other") == ("replaced", "identity")
+
+
+def test_a_copy_that_was_accepted_before_it_was_put_there_is_not_an_accepted_store() -> None:
+    assert found(incarnation=4, accepted_at=99.0) == ("rewound", "incarnation")

@@ -105,7 +105,7 @@ WRITES: dict[str, Callable[[Scene], Call]] = {
     "fire": lambda scene: lambda store: store.fire([Firing("s", scene.clock.wall(), make_job(id="fired"))], scene.duty),
     "pause_schedule": lambda scene: lambda store: store.pause_schedule("s", True),
     "migrate": lambda scene: lambda store: store.migrate(),
-    "doubt": lambda scene: lambda store: store.doubt(Doubt("rewound", "beats", "2", "1", "w")),
+    "doubt": lambda scene: lambda store: store.doubt(1, Doubt("rewound", "beats", "2", "1", "w")),
     "accept": lambda scene: lambda store: store.accept(1, "ann", "looked"),
     "ping": lambda scene: lambda store: store.ping(),
     "wake": lambda scene: lambda store: store.wake(),

@@ -124,6 +124,36 @@ def test_a_backup_of_an_earlier_incarnation_is_worked_on_once_it_is_accepted(
     assert (continuity.in_doubt, kinds(house)) == (False, [])
 
 
+def test_a_second_restore_is_not_taken_for_an_acceptance(house: House, file: Path, tmp_path: Path) -> None:
+    copy(file, tmp_path / "first.db")
+    accept(house)
+    copy(file, tmp_path / "second.db")
+    accept(house)
+    continuity = watch(house)
+    copy(tmp_path / "first.db", file)
+    continuity.look("")
+    assert continuity.in_doubt
+    copy(tmp_path / "second.db", file)  # of a higher incarnation than the first
+    continuity.look("")
+    assert (continuity.in_doubt, kinds(house)) == (True, [("rewound", "incarnation")])
+    accept(house)
+    continuity.look("")
+    assert (continuity.in_doubt, kinds(house)) == (False, [])
+
+
+def test_a_newer_copy_is_noticed_by_those_who_have_only_seen_the_older_one(
+    house: House, file: Path, tmp_path: Path
+) -> None:
+    copy(file, tmp_path / "first.db")
+    accept(house)
+    copy(file, tmp_path / "second.db")
+    copy(tmp_path / "first.db", file)  # while nobody was connected
+    continuity = watch(house)
+    copy(tmp_path / "second.db", file)
+    continuity.look("")
+    assert (continuity.in_doubt, kinds(house)) == (True, [("rewound", "incarnation")])
+
+
 def test_another_store_of_a_higher_incarnation_is_worked_on_once_it_is_accepted(
     house: House, file: Path, tmp_path: Path
 ) -> None:
@@ -268,7 +298,7 @@ def test_a_store_without_the_workers_row_is_a_rewound_one(house: House, file: Pa
 
 def test_a_worker_that_starts_in_doubt_claims_nothing(house: House) -> None:
     task = add_task(house)
-    house.store.doubt(Doubt("emptied", "truncate", "job", "ann"))
+    house.store.doubt(1, Doubt("emptied", "truncate", "job", "ann"))
     job = task.enqueue()
     house.start(reaper=False)
     beats = house.store.calls["beat"]

@@ -23,7 +23,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     schema: int
     works_with: int  # the schema that a program must know at least
     identity: str
+    at: float  # when it was asked, by the clock of the store
     incarnation: int
+    accepted_at: float  # when this incarnation began
     removals: int  # how often jobs or workers were removed
     beats: int | None  # of the worker that asks; None: it has no row
     newest: str | None  # a job that is there
@@ -46,11 +48,12 @@ class Doubt(msgspec.Struct, frozen=True):
 
 
 def is_accepted(seen: Standing, now: Standing) -> bool:
-    """Say whether a person has accepted the store as it is since the worker has seen it.
+    """Say whether a person has accepted the store since it was last seen.
 
-    Only the same store counts: another one may have a higher incarnation, and nobody has looked at it.
+    Another store may have a higher incarnation, and so may an older copy of this one. Nobody has accepted them now.
     """
-    return now.identity == seen.identity and now.incarnation > seen.incarnation
+    same = now.identity == seen.identity
+    return same and now.incarnation > seen.incarnation and now.accepted_at >= seen.at
 
 
 def compare(before: Standing, beats: int, now: Standing) -> Doubt | None:
@@ -62,7 +65,7 @@ def compare(before: Standing, beats: int, now: Standing) -> Doubt | None:
         return None
     if now.identity != before.identity:
         return Doubt("replaced", "identity", before.identity, now.identity)
-    if now.incarnation < before.incarnation:
+    if now.incarnation != before.incarnation:
         return Doubt("rewound", "incarnation", str(before.incarnation), str(now.incarnation))
     if now.removals < before.removals:
         return Doubt("rewound", "removals", str(before.removals), str(now.removals))

@@ -108,7 +108,7 @@ def in_words(doubt: Doubt) -> str:
         case "wal":
             what = "its -wal file was deleted or replaced while in use"
         case "incarnation":
-            what = f"its incarnation went back from {doubt.seen} to {doubt.found}"
+            what = f"its incarnation was {doubt.seen} and is {doubt.found}, and nobody has accepted it since"
         case name:
             what = f"its count of {name} went back from {doubt.seen} to {doubt.found}"
     return f"the store was {doubt.kind}: {what}"
@@ -452,8 +452,11 @@ class Store(Protocol):
         """
         ...
 
-    def doubt(self, doubt: Doubt) -> None:
-        """Write down, once for each incarnation, that the store is not what the worker knew."""
+    def doubt(self, seen: int, doubt: Doubt) -> None:
+        """Write down, once for each incarnation, that the store is not what the worker knew.
+
+        Nothing is written when a person has begun another incarnation after `seen`: the doubt is answered.
+        """
         ...
 
     def doubts(self) -> list[Doubt]:

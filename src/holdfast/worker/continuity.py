@@ -67,7 +67,7 @@ class Continuity:
         beats = self._beats
         now = self._store.standing(worker_id, known, self._settled())
         self._look_at_schema(now)
-        if any(is_accepted(seen, now) for seen in (self._before, self._last) if seen is not None):
+        if self._last is not None and is_accepted(self._last, now):
             log.warning("the store was accepted as it is (incarnation %d); claiming again", now.incarnation)
             self._found, self._beats = None, now.beats or 0
         elif self._before is not None and (doubt := compare(self._before, beats, now)) is not None:
@@ -78,7 +78,9 @@ class Continuity:
         self.in_doubt = self._found is not None or now.doubts > 0
         self._say()
         if self._found is not None:  # last: the store may refuse the row
-            self._store.doubt(self._found)  # also when it was written before: a store may be rewound twice
+            self._store.doubt(
+                now.incarnation, self._found
+            )  # also when it was written before: a store may be rewound twice
 
     def _look_at_schema(self, now: Standing) -> None:
         if self._wanted is None:

@@ -63,6 +63,7 @@ class MemoryStore(Workflows):
         self._seqs = itertools.count(1)
         self._paused: set[str] = set()
         self._incarnation = 1
+        self._accepted_at = 0.0
         self._removals = 0
         self._doubts: dict[tuple[str, str], Doubt] = {}
         self._duties: dict[str, Duty] = {}
@@ -381,7 +382,9 @@ class MemoryStore(Workflows):
                 schema=1,
                 works_with=1,
                 identity=self.url,
+                at=self._clock.wall(),
                 incarnation=self._incarnation,
+                accepted_at=self._accepted_at,
                 removals=self._removals,
                 beats=worker.beats if worker is not None else None,
                 newest=max(self._jobs, default=None),
@@ -390,10 +393,11 @@ class MemoryStore(Workflows):
                 doubts=len(self._doubts),
             )
 
-    def doubt(self, doubt: Doubt) -> None:
+    def doubt(self, seen: int, doubt: Doubt) -> None:
         with self._lock:
             noted = replace(doubt, at=self._clock.wall())
-            self._doubts.setdefault((doubt.evidence, doubt.worker), noted)
+            if seen == self._incarnation:
+                self._doubts.setdefault((doubt.evidence, doubt.worker), noted)
 
     def doubts(self) -> list[Doubt]:
         with self._lock:
@@ -404,6 +408,7 @@ class MemoryStore(Workflows):
             if seen == self._incarnation:
                 self._doubts.clear()
                 self._incarnation += 1
+                self._accepted_at = self._clock.wall()
             return self._incarnation
 
     def schema(self) -> Schema:

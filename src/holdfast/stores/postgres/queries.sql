@@ -1382,7 +1382,9 @@ SELECT
     (SELECT value::integer FROM {schema}.meta WHERE name = 'schema'),
     (SELECT value::integer FROM {schema}.meta WHERE name = 'works_with'),
     (SELECT value FROM {schema}.meta WHERE name = 'identity'),
+    coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8),
     (SELECT max(number) FROM {schema}.incarnation),
+    (SELECT at FROM {schema}.incarnation ORDER BY number DESC LIMIT 1),
     (SELECT value::bigint FROM {schema}.meta WHERE name = 'removals'),
     (SELECT beats FROM {schema}.worker WHERE id = %(worker)s),
     (SELECT max(id) FROM {schema}.job),
@@ -1401,6 +1403,7 @@ INSERT INTO {schema}.doubt (incarnation, kind, evidence, worker, seen, found, at
 SELECT max(number), %(kind)s, %(evidence)s, %(worker)s, %(seen)s, %(found)s,
     coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8)
 FROM {schema}.incarnation
+HAVING max(number) = %(incarnation)s
 ON CONFLICT DO NOTHING;
 
 -- name: doubts

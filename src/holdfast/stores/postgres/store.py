@@ -394,12 +394,11 @@ class PostgresStore(Schedules, Workflows):
         self._often.run(lambda db: db.execute(self._often["ping"]))
 
     def standing(self, worker_id: str, known: str | None, settled: Lease | None) -> Standing:
-        return codec.standing_from(
-            self._often.one("standing", {"worker": worker_id, "known": known, **codec.lease_token(settled)})
-        )
+        values = {"worker": worker_id, "known": known, "wall": self._wall()}
+        return codec.standing_from(self._often.one("standing", values | codec.lease_token(settled)))
 
-    def doubt(self, doubt: Doubt) -> None:
-        values = msgspec.structs.asdict(doubt) | {"wall": self._wall()}
+    def doubt(self, seen: int, doubt: Doubt) -> None:
+        values = msgspec.structs.asdict(doubt) | {"incarnation": seen, "wall": self._wall()}
         self._db.run(lambda db: db.execute(self._db["doubt"], values, prepare=False))
 
     def doubts(self) -> list[Doubt]:

@@ -731,7 +731,9 @@ SELECT
     (SELECT CAST(value AS INTEGER) FROM holdfast_meta WHERE name = 'schema'),
     (SELECT CAST(value AS INTEGER) FROM holdfast_meta WHERE name = 'works_with'),
     (SELECT value FROM holdfast_meta WHERE name = 'identity'),
+    :wall,
     (SELECT max(number) FROM holdfast_incarnation),
+    (SELECT at FROM holdfast_incarnation ORDER BY number DESC LIMIT 1),
     (SELECT CAST(value AS INTEGER) FROM holdfast_meta WHERE name = 'removals'),
     (SELECT beats FROM holdfast_worker WHERE id = :worker),
     (SELECT max(id) FROM holdfast_job),
@@ -751,7 +753,7 @@ UPDATE holdfast_meta SET value = CAST(value AS INTEGER) + 1 WHERE name = 'remova
 -- name: doubt
 INSERT INTO holdfast_doubt (incarnation, kind, evidence, worker, seen, found, at)
 SELECT max(number), :kind, :evidence, :worker, :seen, :found, :wall FROM holdfast_incarnation
-WHERE true
+HAVING max(number) = :incarnation
 ON CONFLICT DO NOTHING;
 
 -- name: doubts

@@ -348,14 +348,15 @@ class SqliteStore(Schedules, Workflows):
             pass  # the lock is all that is asked for; nothing is written, so nothing is synced
 
     def standing(self, worker_id: str, known: str | None, settled: Lease | None) -> Standing:
-        values = {"worker": worker_id, "known": known, **codec.lease_token(settled)}
+        values = {"worker": worker_id, "known": known, "wall": self._clock.wall(), **codec.lease_token(settled)}
         with self._db.reading() as db:
             said = codec.standing_from(db.execute(Q["standing"], values).fetchone())
         return msgspec.structs.replace(said, wals_lost=self._db.wals_lost)
 
-    def doubt(self, doubt: Doubt) -> None:
+    def doubt(self, seen: int, doubt: Doubt) -> None:
+        values = msgspec.structs.asdict(doubt) | {"incarnation": seen, "wall": self._clock.wall()}
         with self._db.writing() as db:
-            db.execute(Q["doubt"], msgspec.structs.asdict(doubt) | {"wall": self._clock.wall()})
+            db.execute(Q["doubt"], values)
 
     def doubts(self) -> list[Doubt]:
         return [Doubt(*row) for row in codec.rows_from(self._one("doubts"))]
