@@ -178,6 +178,8 @@ def sql_mutants() -> Iterator[Mutant]:
             tests = (tests[0], "tests/stores/test_postgres_guards.py", *tests[1:]) if store == "postgres" else tests
             if "claim_try" in guard.name:
                 tests = OUTAGES
+            if "besides" in guard.name:
+                tests = LOCKED_ROWS
             if "coalesce(value ->> 0, '')" in guard.name:
                 tests = PLANS
             if guard.query == "transaction":
@@ -892,8 +894,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "an old term may prune on postgres and is told nothing",
         "stores/postgres/store.py",
-        "        if not allowed:\n            raise duty_lost(under)\n        return int(deleted)",
-        "        return int(deleted)",
+        "            if not allowed:\n                raise duty_lost(under)\n            return int(deleted)",
+        "            return int(deleted)",
         POSTGRES,
     ),
     (
@@ -3297,6 +3299,23 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "return cls(0.8 * wait_s, wait_s)",
         "return cls(wait_s, wait_s)",
         LOCKED_ROWS,
+    ),
+    (
+        "postgres: a purge stops at a job whose history is locked",
+        "stores/postgres/store.py",
+        "if not busy:",
+        "if True:",
+        LOCKED_ROWS,
+    ),
+    *(
+        (
+            f"postgres: a purge does not see that a {table} is locked",
+            "stores/postgres/queries.sql",
+            f"AND ctid NOT IN (SELECT ctid FROM {part})",
+            "AND false",
+            LOCKED_ROWS,
+        )
+        for table, part in (("journal line", "lines"), ("step", "steps"), ("signal", "signals"))
     ),
     (
         "postgres: an export has no more time than a call",

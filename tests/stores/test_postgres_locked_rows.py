@@ -1,6 +1,8 @@
 """A row that somebody else has locked delays nothing but itself (P15, DESIGN 15.18)."""
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,14 +16,26 @@ from holdfast import App
 from holdfast.cli.main import cli
 from holdfast.core import acts
 from holdfast.core.machine import State
-from holdfast.core.records import Job, Pulse
-from holdfast.core.verdict import Succeeded
+from holdfast.core.records import Filter, Job, Pulse
+from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import OutcomeUnknown, StoreLocked, StoreUnavailable
 from holdfast.reaper import Reaper
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Answer
 from holdfast.testing import FakeClock
-from tests.factory import add, enrol, job_in, make_job, row, settle, start
+from tests.factory import (
+    a_signal,
+    a_step,
+    add,
+    enrol,
+    job_in,
+    make_job,
+    record,
+    row,
+    settle,
+    start,
+    start_flow,
+)
 from tests.proxy import Proxy
 from tests.servers import PostgresServer
 from tests.worker.house import House, until
@@ -36,6 +50,16 @@ def locked(server: PostgresServer, schema: str, job_id: str, table: str = "job")
     with psycopg.connect(server.url) as db:
         db.execute(f"SELECT FROM {schema}.{table} WHERE id = %s FOR UPDATE", (job_id,))  # type: ignore[call-overload]
         yield db
+
+
+def slow(server: PostgresServer, schema: str, job_id: str, seconds: float) -> None:
+    """Let the server take this long to read one job."""
+    server.execute(f"ALTER FUNCTION {schema}.as_json({schema}.job) RENAME TO quick_json")
+    server.execute(
+        f"CREATE FUNCTION {schema}.as_json(job {schema}.job) RETURNS json LANGUAGE plpgsql AS "
+        f"$$ BEGIN IF job.id = '{job_id}' THEN PERFORM pg_sleep({seconds}); END IF; "
+        f"RETURN {schema}.quick_json(job); END $$"
+    )
 
 
 def waiting_backends(server: PostgresServer) -> int:
@@ -240,6 +264,65 @@ def test_an_old_worker_whose_row_is_locked_keeps_nobody_from_leaving(
     assert {worker.id for worker in store.workers(gone=True)} == {old, other}
 
 
+def test_a_duty_whose_row_is_locked_is_renewed_when_the_lock_is_gone_and_other_duties_go_on(
+    server: PostgresServer, schema: str, store: PostgresStore
+) -> None:
+    enrol(store, beat_s=0.3)
+    duty = store.acquire("chore", "me", 5.0)
+    with psycopg.connect(server.url) as db:
+        db.execute(f"SELECT FROM {schema}.duty WHERE name = 'chore' FOR UPDATE")  # type: ignore[call-overload]
+        with pytest.raises(StoreLocked):
+            store.acquire("chore", "me", 5.0)
+        assert store.acquire("other", "me", 5.0) is not None
+        assert waiting_backends(server) == 0
+    assert store.acquire("chore", "me", 5.0) == duty
+
+
+CLIENT = """
+import sys
+from holdfast.core import acts
+from holdfast.core.machine import State
+from holdfast.stores.postgres.store import PostgresStore
+from tests.factory import make_job
+
+store = PostgresStore(sys.argv[1])
+job = store.get("locked")
+match sys.argv[2]:
+    case "enqueue": store.add([make_job(key="K")])
+    case "act": store.move(job.id, job.state, job.fence, acts.cancel(job, actor="ann"))
+    case "purge": store.purge([State.DEAD], 1e12)
+    case "read": store.get("slow")
+"""
+
+
+@pytest.mark.parametrize("call", ["enqueue", "act", "purge", "read"])
+def test_a_server_process_ends_at_its_limit_when_its_client_was_killed(
+    server: PostgresServer, schema: str, store: PostgresStore, call: str
+) -> None:
+    """The client dies while the server waits for a lock, or works, on its behalf. The lock stays."""
+    add(store, id="locked")
+    dead = job_in(store, State.DEAD)
+    add(store, id="slow")
+    slow(server, schema, "slow", 600)
+    command = [sys.executable, "-c", CLIENT, f"{server.url}?schema={schema}&wait_s=2", call]
+    with psycopg.connect(server.url) as db:
+        store.add([make_job(key="K")], connection=db)
+        db.execute(f"SELECT FROM {schema}.job WHERE id = 'locked' FOR UPDATE")  # type: ignore[call-overload]
+        db.execute(f"SELECT FROM {schema}.journal WHERE job_id = %s FOR UPDATE", (dead.id,))  # type: ignore[call-overload]
+        busy = (
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast' AND state = 'active' "
+            "AND (wait_event_type = 'Lock' OR wait_event = 'PgSleep')"
+        )
+        with subprocess.Popen(command) as client:
+            try:
+                until(lambda: server.execute(busy) or client.poll() is not None, "the server works for it", PATIENCE_S)
+                [(pid,)] = server.execute(busy)
+            finally:
+                client.kill()
+        left = f"SELECT pid FROM pg_stat_activity WHERE pid = {pid}"
+        until(lambda: not server.execute(left), "the server's process has ended", 30.0)
+
+
 @pytest.mark.parametrize("verb", ["move", "delete"])
 def test_a_person_is_told_that_a_row_is_locked(
     server: PostgresServer, schema: str, store: PostgresStore, verb: str
@@ -261,6 +344,26 @@ def test_an_act_on_many_jobs_skips_the_locked_one_and_acts_on_the_others(
         assert store.purge([State.DEAD], 1e12) == 2
         done = CliRunner().invoke(cli, ["--db", store.url, "dead", "revive", "--all", "--yes", "--by", "ann"])
     assert "another transaction holds a lock" in done.output
+
+
+@pytest.mark.parametrize("table", ["journal", "step", "signal"])
+def test_a_purge_skips_a_job_whose_history_is_locked_and_removes_the_others(
+    server: PostgresServer, schema: str, store: PostgresStore, table: str
+) -> None:
+    flows = [start_flow(store) for _ in range(4)]
+    for flow in flows:
+        assert record(store, flow, a_step(1)) is Answer.ACCEPTED
+        assert store.signal(a_signal(flow)) is Answer.ACCEPTED
+        assert settle(store, flow, Failed("no luck", final=True)) is Answer.ACCEPTED
+    with psycopg.connect(server.url) as first, psycopg.connect(server.url) as second:
+        lock = f"SELECT FROM {schema}.{table} WHERE job_id = %s FOR UPDATE"
+        first.execute(lock, (flows[0].id,))  # type: ignore[call-overload]
+        second.execute(lock, (flows[1].id,))  # type: ignore[call-overload]
+        assert store.purge([State.DEAD], 1e12, limit=1) == 1, "the oldest one that is free"
+        assert store.purge([State.DEAD], 1e12) == 1
+        assert {job.id for job in store.find(Filter())} == {flows[0].id, flows[1].id}
+        assert [len(store.journal(flow.id)) > 0 for flow in flows] == [True, True, False, False]
+    assert store.purge([State.DEAD], 1e12) == 2
 
 
 @pytest.mark.parametrize("verb", ["claim", "overdue", "purge"])
@@ -304,12 +407,7 @@ def test_a_program_that_reads_all_jobs_may_take_longer_than_a_call(
 ) -> None:
     job = job_in(store, State.DEAD)
     db = f"{server.url}?schema={schema}&wait_s=1"
-    server.execute(f"ALTER FUNCTION {schema}.as_json({schema}.job) RENAME TO quick_json")
-    server.execute(
-        f"CREATE FUNCTION {schema}.as_json(job {schema}.job) RETURNS json LANGUAGE plpgsql AS "
-        f"$$ BEGIN PERFORM pg_sleep(CASE WHEN job.state = 'dead' THEN 1.5 ELSE 0 END); RETURN {schema}.quick_json(job);"
-        " END $$"
-    )
+    slow(server, schema, job.id, 1.5)
     if act == "export":
         done = CliRunner().invoke(cli, ["--db", db, "jobs", "export"])
         assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [job.id]

@@ -973,7 +973,7 @@ old AS MATERIALIZED (
     FROM allowed, unnest(%(states)s::text[]) WITH ORDINALITY AS wanted (state, place)
     CROSS JOIN LATERAL (
         SELECT job.ctid AS spot, job.id, job.ended_at FROM {schema}.job AS job
-        WHERE job.state = wanted.state AND job.ended_at < %(before)s
+        WHERE job.state = wanted.state AND job.ended_at < %(before)s AND job.id <> ALL (%(besides)s::text[])
         ORDER BY job.ended_at
         LIMIT %(limit)s::bigint
         FOR UPDATE SKIP LOCKED
@@ -1001,6 +1001,41 @@ removed AS (
     UPDATE {schema}.meta SET value = (value::bigint + 1)::text WHERE name = 'removals' AND EXISTS (SELECT FROM gone)
 )
 SELECT (SELECT yes FROM allowed), (SELECT count(*) FROM gone);
+
+-- name: purge_busy
+-- Which of the jobs that are next somebody else is at: a line, a step or a signal of it is locked. The statement is its
+-- own transaction: what it locks itself is free again at its end.
+WITH old AS MATERIALIZED (
+    SELECT found.id
+    FROM unnest(%(states)s::text[]) WITH ORDINALITY AS wanted (state, place)
+    CROSS JOIN LATERAL (
+        SELECT job.id, job.ended_at FROM {schema}.job AS job
+        WHERE job.state = wanted.state AND job.ended_at < %(before)s AND job.id <> ALL (%(besides)s::text[])
+        ORDER BY job.ended_at
+        LIMIT %(limit)s::bigint
+    ) AS found
+    ORDER BY wanted.place, found.ended_at
+    LIMIT %(limit)s::bigint
+),
+lines AS MATERIALIZED (
+    SELECT ctid FROM {schema}.journal WHERE job_id IN (SELECT id FROM old) FOR UPDATE SKIP LOCKED
+),
+steps AS MATERIALIZED (
+    SELECT ctid FROM {schema}.step WHERE job_id IN (SELECT id FROM old) FOR UPDATE SKIP LOCKED
+),
+signals AS MATERIALIZED (
+    SELECT ctid FROM {schema}.signal WHERE job_id IN (SELECT id FROM old) FOR UPDATE SKIP LOCKED
+)
+SELECT coalesce(json_agg(id), '[]')::text FROM (
+    SELECT job_id AS id FROM {schema}.journal
+    WHERE job_id IN (SELECT id FROM old) AND ctid NOT IN (SELECT ctid FROM lines)
+    UNION
+    SELECT job_id FROM {schema}.step
+    WHERE job_id IN (SELECT id FROM old) AND ctid NOT IN (SELECT ctid FROM steps)
+    UNION
+    SELECT job_id FROM {schema}.signal
+    WHERE job_id IN (SELECT id FROM old) AND ctid NOT IN (SELECT ctid FROM signals)
+) AS busy;
 
 -- name: delete_lock
 SELECT FROM {schema}.job WHERE id = %(id)s FOR UPDATE;

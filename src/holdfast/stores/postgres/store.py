@@ -296,18 +296,25 @@ class PostgresStore(Schedules, Workflows):
         self.wake()
 
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
-        values = {"states": [state.value for state in states], "before": before, "limit": limit}
-        values |= batch.duty_token(under)
-        try:
-            allowed, deleted = self._db.one("purge", values, BULK)
-        except StoreTimeout:
-            if limit < 2:
-                raise
-            half = limit // 2
-            return self.purge(states, before, half, under) + self.purge(states, before, limit - half, under)
-        if not allowed:
-            raise duty_lost(under)
-        return int(deleted)
+        values: dict[str, Any] = {"states": [state.value for state in states], "before": before, "limit": limit}
+        values |= {"besides": [], **batch.duty_token(under)}
+        while True:
+            try:
+                allowed, deleted = self._db.one("purge", values, BULK)
+            except StoreLocked:
+                busy = codec.names_from(self._db.one("purge_busy", values, BULK)[0])
+                if not busy:  # somebody has the duty's row, or the lock is gone by now
+                    raise
+                values["besides"] += busy
+                continue
+            except StoreTimeout:
+                if limit < 2:
+                    raise
+                half = limit // 2
+                return self.purge(states, before, half, under) + self.purge(states, before, limit - half, under)
+            if not allowed:
+                raise duty_lost(under)
+            return int(deleted)
 
     def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
         values = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence}
