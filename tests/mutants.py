@@ -399,6 +399,7 @@ WORKFLOW = tuple(f"tests/workflow/test_{part}.py" for part in ("steps", "undo", 
 ANSWERS = ("tests/workflow/test_answers.py",)
 UNDO_ARGUMENTS = ("tests/workflow/test_undo_arguments.py",)
 PARKING = ("tests/workflow/test_parking.py",)
+GATHER = ("tests/workflow/test_gather.py",)
 OPEN_STEPS = ("tests/workflow/test_open_steps.py",)
 RETRIES = ("tests/workflow/test_retries.py",)
 
@@ -3135,9 +3136,16 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "branches go on that have lost their others",
         "workflow/threads.py",
-        "                line.interrupt(error)\n",
+        "                line.stop(type(error) if isinstance(error, Interrupted) else Interrupted)\n",
         "                pass\n",
         ("tests/workflow/test_leftovers.py",),
+    ),
+    (
+        "nobody waits for a branch that was interrupted",
+        "workflow/threads.py",
+        "                line.wait()  # however long",
+        "                pass  # however long",
+        GATHER,
     ),
     (
         "another step at the same place is taken for it",

@@ -129,19 +129,19 @@ class Threaded:
         """Run the branches side by side, each on its own line, and return what they return once all have ended."""
         scope = self.scope()
         path = scope.next()
-        lines = [_Branch(fn, scope.branch(path, number)) for number, fn in enumerate(branches, 1)]
+        lines = [_Branch(fn, scope.branch(path, number), self.run) for number, fn in enumerate(branches, 1)]
         try:
             for line in lines:
-                line.start()
+                with shielded():  # or it may run, and not be known to
+                    line.start()
             for line in lines:
-                while line.is_alive():
-                    line.join(LOOK_S)
+                line.wait()
         except BaseException as error:  # we were interrupted, or have no thread for one: nobody goes on without us
             begun = [line for line in lines if line.ident is not None]
             for line in begun:
-                line.interrupt(error)
+                line.stop(type(error) if isinstance(error, Interrupted) else Interrupted)
             for line in begun:
-                line.join(self.run.attempt.job.lease_s)
+                line.wait()  # however long: whoever gives this handler up knows by that that something is at work
             raise
         errors = [each for line in lines if (each := self._error_of(line)) is not None]
         waits = [error for error in errors if isinstance(error, Parking)]
@@ -166,27 +166,32 @@ class Threaded:
 class _Branch(threading.Thread):
     """One branch of a `flow.gather`."""
 
-    def __init__(self, fn: Callable[[], Any], scope: Scope) -> None:
+    def __init__(self, fn: Callable[[], Any], scope: Scope, run: Run) -> None:
         super().__init__(name="holdfast-branch", daemon=True)
-        self._fn = fn
         self.scope = scope
         self._context = contextvars.copy_context()
         self._context.run(here.set, scope)
+        self._call = Stoppable(fn, (), {}, run.check_goes_on)
+        self.stop = self._call.stop
+        self._ended = False
+        self._running = threading.Lock()
+        self._running.acquire()
         self.value: Any = None
         self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
-            try:
-                self.value = self._context.run(self._fn)
-            finally:
-                calm()  # an interrupt must not outlive the thread that it was for
+            self.value = self._context.run(self._call)
         except BaseException as error:
             self.error = error
+        finally:
+            self._ended = True
+            self._running.release()
 
-    def interrupt(self, why: BaseException) -> None:
-        if self.is_alive() and self.ident is not None:
-            interrupt(self.ident, type(why) if isinstance(why, Interrupted) else Interrupted)
+    def wait(self) -> None:
+        """Wait for its end. `join` does not serve: interrupted, Python 3.11 takes a thread for ended that goes on."""
+        while not self._ended:
+            self._running.acquire(timeout=LOOK_S)  # between two of these an interrupt gets through
 
 
 @contextmanager
