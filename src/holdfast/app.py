@@ -6,9 +6,11 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from socket import gethostname
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, get_args, overload
 
 from holdfast.clock import Clock, SystemClock
+from holdfast.continuity import PRODUCER, Continuity
 from holdfast.core import acts
 from holdfast.core.machine import State, States, states_named
 from holdfast.core.payload import JSON, Codec, encode_value
@@ -86,6 +88,7 @@ class App(Declares, Verbs):
         self._url = absolute_url(url if url is not None else os.environ.get("HOLDFAST_DB") or DEFAULT_URL)
         self._migrate = migrate
         self._store: Store | None = None
+        self._continuity: Continuity | None = None
         self._closed = False
         self._aio: AsyncApp | None = None
         self._lock = threading.RLock()
@@ -162,8 +165,16 @@ class App(Declares, Verbs):
                 except BaseException:
                     store.close()
                     raise
+                self._continuity = Continuity(store, self.clock, f"{gethostname()}:{os.getpid()}", PRODUCER)
                 self._store = store
             return self._store
+
+    def _watched(self) -> Store:
+        """Return the store, after a look whether it still is what it was."""
+        store = self.store
+        if self._continuity is not None:
+            self._continuity.try_to_look()
+        return store
 
     def close(self) -> None:
         """Close the store. Safe to call twice; the app is of no use afterwards."""
@@ -212,6 +223,8 @@ class App(Declares, Verbs):
             added = store.add([draft.new for draft in wanted[start : start + ADD_AT_ONCE]])
             jobs += [Job(self, each.id, existed=each.existed) for each in added]
             store.wake()
+            if self._continuity is not None:
+                self._continuity.added(added[0].id)
         return jobs
 
     def get(self, id: str) -> Job[Any]:
@@ -316,7 +329,7 @@ class App(Declares, Verbs):
         from holdfast.alerts.teller import tell_once
         from holdfast.reaper import reap
 
-        store = self.store
+        store = self._watched()
         since = store.now().wall
         report = reap(store, self.clock, hooks=self.hooks, grace_s=grace_s)
         tell_once(store, self.clock, self.alerts, name="reap", since=since)
@@ -332,6 +345,7 @@ class App(Declares, Verbs):
         from holdfast.worker.options import WorkerOptions
         from holdfast.worker.tick import tick
 
+        self._watched()
         return tick(self, budget_s, WorkerOptions(queues=tuple(queues), slots=slots, reaper=False))
 
     # ---------------------------------------------------------------------------------------- inside

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.clock import SystemClock, pause
+from holdfast.core.continuity import Doubt
 from holdfast.core.machine import State
 from holdfast.core.records import Worker
 from holdfast.stores.sqlite.store import SqliteStore
@@ -77,6 +78,15 @@ def test_replicas_hand_over_when_one_stops_and_when_one_is_killed(
     third.send_signal(signal.SIGTERM)
     assert third.wait(60) == 0
     assert "settled 1 lost attempts" in (tmp_path / "third").read_text()
+
+
+@pytest.mark.slow  # a real process
+def test_it_says_that_the_store_is_not_what_it_was(store: SqliteStore, start: Start, tmp_path: Path) -> None:
+    store.doubt(1, Doubt("emptied", "truncate", "job", "ann"))
+    reaper = start("first")
+    until(says(tmp_path, "first", "Workers claim no jobs; this reaper goes on. Check the jobs"), "it says so")
+    reaper.send_signal(signal.SIGTERM)
+    assert reaper.wait(60) == 0
 
 
 def _state(store: SqliteStore) -> State | None:

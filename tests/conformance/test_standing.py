@@ -12,44 +12,48 @@ REWOUND = Doubt("rewound", "beats", "12", "11", "w")
 
 def test_a_store_says_who_it_is_and_how_often_a_worker_has_beaten(store: Store) -> None:
     worker = enrol(store)
-    before = store.standing(worker, None, None)
+    before = store.standing(worker, (), None)
     assert before.identity
     assert (before.incarnation, before.beats, before.newest, before.doubts) == (1, 0, None, 0)
     assert before.schema == store.schema().found
     store.beat(worker, [])
-    now = store.standing(worker, None, None)
+    now = store.standing(worker, (), None)
     assert (now.identity, now.beats) == (before.identity, 1)
-    assert store.standing("nobody", None, None).beats is None
+    store.beat(enrol(store), [])
+    assert store.standing(worker, (), None).beats_of_all == 2
+    assert store.standing("nobody", (), None).beats is None
 
 
 def test_a_job_that_is_known_is_there_until_it_is_removed(store: Store) -> None:
     job = job_in(store, State.DONE)
-    before = store.standing("", job.id, None)
-    assert (before.newest, before.known_is_there) == (job.id, True)
+    before = store.standing("", [job.id], None)
+    assert (before.newest, before.missing) == (job.id, None)
     store.purge([State.DONE], 2e9)
-    now = store.standing("", job.id, None)
-    assert (now.newest, now.known_is_there) == (None, False)
+    now = store.standing("", [job.id], None)
+    assert (now.newest, now.missing) == (None, job.id)
     assert now.removals > before.removals
+    other = add(store)
+    assert store.standing("", [other.id, job.id], None).missing == job.id
 
 
 def test_a_job_that_is_deleted_counts_as_removed(store: Store) -> None:
     job = add(store)
-    before = store.standing("", None, None).removals
+    before = store.standing("", (), None).removals
     assert store.delete(job.id, job.state, job.fence)
-    assert store.standing("", None, None).removals > before
+    assert store.standing("", (), None).removals > before
 
 
 def test_a_purge_that_finds_nothing_removes_nothing(store: Store) -> None:
-    before = store.standing("", None, None).removals
+    before = store.standing("", (), None).removals
     store.purge([State.DONE], 2e9)
-    assert store.standing("", None, None).removals == before
+    assert store.standing("", (), None).removals == before
 
 
 def test_a_job_runs_under_a_lease_until_it_is_settled(store: Store) -> None:
     job = start(store)
-    assert store.standing("", None, job.lease).runs_again
+    assert store.standing("", (), job.lease).runs_again
     settle(store, job, Succeeded())
-    assert not store.standing("", None, job.lease).runs_again
+    assert not store.standing("", (), job.lease).runs_again
 
 
 def test_a_doubt_is_kept_once_until_a_person_accepts_the_store(store: Store, clock: FakeClock) -> None:
@@ -58,13 +62,13 @@ def test_a_doubt_is_kept_once_until_a_person_accepts_the_store(store: Store, clo
     [doubt] = store.doubts()
     assert (doubt.kind, doubt.evidence, doubt.seen, doubt.found, doubt.worker) == ("rewound", "beats", "12", "11", "w")
     assert doubt.at == clock.wall()
-    assert store.standing("", None, None).doubts == 1
+    assert store.standing("", (), None).doubts == 1
     assert store.accept(1, "ann", "looked") == 2
     assert store.doubts() == []
-    now = store.standing("", None, None)
+    now = store.standing("", (), None)
     assert (now.incarnation, now.accepted_at, now.at, now.doubts) == (2, clock.wall(), clock.wall(), 0)
     clock.advance(1)
-    later = store.standing("", None, None)
+    later = store.standing("", (), None)
     assert (later.accepted_at, later.at) == (now.accepted_at, now.at + 1)
 
 

@@ -16,8 +16,9 @@ BEFORE = Standing(
     accepted_at=50.0,
     removals=7,
     beats=10,
+    beats_of_all=40,
     newest="job",
-    known_is_there=True,
+    missing=None,
     runs_again=False,
     doubts=0,
 )
@@ -42,7 +43,8 @@ def test_a_store_that_went_on_is_what_it_was() -> None:
         ({"removals": 6}, ("rewound", "removals")),
         ({"runs_again": True}, ("rewound", "settled job")),
         ({"wals_lost": 1}, ("rewound", "wal")),
-        ({"known_is_there": False}, ("emptied", "known job")),
+        ({"beats_of_all": 39}, ("rewound", "beats")),
+        ({"missing": "job"}, ("emptied", "known job")),
     ],
 )
 def test_each_sign_is_noticed(changed: dict[str, Any], doubt: tuple[str, str]) -> None:
@@ -60,24 +62,24 @@ def test_a_beat_whose_answer_was_lost_is_no_sign() -> None:
 
 
 def test_a_row_that_is_missing_is_a_sign_unless_rows_were_removed() -> None:
-    for missing in ({"beats": None}, {"known_is_there": False}):
+    for missing in ({"beats": None}, {"beats_of_all": 39}, {"missing": "job"}):
         assert compare(BEFORE, 10, replace(BEFORE, **missing)) is not None
         assert compare(BEFORE, 10, replace(BEFORE, **missing, removals=8)) is None
 
 
 def test_a_job_that_is_missing_is_no_sign_while_a_program_removes_jobs_uncounted() -> None:
-    missing = replace(BEFORE, known_is_there=False)
+    missing = replace(BEFORE, missing="job")
     assert compare(replace(BEFORE, uncounted=True), 10, missing) is None
     assert compare(BEFORE, 10, replace(missing, uncounted=True)) is None
 
 
 def test_an_empty_store_that_stays_empty_is_what_it_was() -> None:
-    empty = replace(BEFORE, newest=None, known_is_there=False)
+    empty = replace(BEFORE, newest=None)
     assert compare(empty, 10, empty) is None
 
 
 def test_what_a_person_has_accepted_is_not_doubted() -> None:
-    assert found(incarnation=4, accepted_at=100.0, beats=0, known_is_there=False) is None
+    assert found(incarnation=4, accepted_at=100.0, beats=0, missing="job") is None
 
 
 def test_another_store_is_not_taken_for_an_accepted_one() -> None:

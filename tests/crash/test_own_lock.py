@@ -12,10 +12,10 @@ import pytest
 
 from holdfast import App
 from holdfast.clock import SystemClock
+from holdfast.continuity import Continuity
 from holdfast.errors import FileLocked
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import locks
-from holdfast.worker.continuity import Continuity
 from holdfast.worker.keeper import LOCKED_BEATS, Keeper
 from tests.stores.test_protected import worker
 from tests.worker.house import until

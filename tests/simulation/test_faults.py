@@ -128,7 +128,7 @@ READS: dict[str, Callable[[Scene], Call]] = {
     "inbox": lambda scene: lambda store: store.inbox("flow"),
     "schedules": lambda scene: lambda store: store.schedules(),
     "schema": lambda scene: lambda store: store.schema(),
-    "standing": lambda scene: lambda store: store.standing("w", "job-0", None).incarnation,
+    "standing": lambda scene: lambda store: store.standing("w", ["job-0"], None).incarnation,
     "doubts": lambda scene: lambda store: store.doubts(),
     "missing": lambda scene: lambda store: store.missing(),
     "check": lambda scene: lambda store: store.check(),

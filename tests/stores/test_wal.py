@@ -59,7 +59,7 @@ def test_what_was_committed_into_a_deleted_wal_is_saved_and_found_by_others(
     with caplog.at_level(logging.ERROR, "holdfast.stores"):
         late = add(store)
     assert "jobs.db-wal was deleted or replaced while in use; all that was committed into it was saved" in caplog.text
-    assert store.standing("", None, None).wals_lost == 1
+    assert store.standing("", (), None).wals_lost == 1
     assert jobs_seen_by_another_process(file) == 11
     assert [row(store, job.id).id for job in [*jobs, late]] == [job.id for job in [*jobs, late]]
     assert store.check() == []
@@ -99,11 +99,11 @@ def test_a_worker_notices_within_two_beats_and_claims_nothing(file: Path, monkey
         def task() -> None: ...
 
         runner = house.start()
-        until(lambda: house.store.standing(runner.worker_id, None, None).beats, "it beats")
-        beats = house.store.standing(runner.worker_id, None, None).beats
+        until(lambda: house.store.standing(runner.worker_id, (), None).beats, "it beats")
+        beats = house.store.standing(runner.worker_id, (), None).beats
         wal_of(file).unlink()
         until(lambda: evidence(house.store) == ["wal"], "the worker notices")
-        assert house.store.standing(runner.worker_id, None, None).beats <= beats + 3
+        assert house.store.standing(runner.worker_id, (), None).beats <= beats + 3
         with closing(sqlite3.connect(file)) as db:  # and so does whoever opens the file now
             assert db.execute("SELECT evidence FROM holdfast_doubt").fetchall() == [("wal",)]
     finally:

@@ -16,11 +16,11 @@ import psycopg
 import pytest
 
 from holdfast import App
+from holdfast.continuity import WORKER, Continuity
 from holdfast.core.continuity import Doubt
 from holdfast.core.machine import State
 from holdfast.errors import StoreUnavailable
 from holdfast.testing import FakeClock
-from holdfast.worker.continuity import Continuity
 from tests.factory import enrol
 from tests.worker.house import House, until
 
@@ -63,7 +63,7 @@ def add_task(house: House) -> Any:
 
 def watch(house: House) -> Continuity:
     """Return what a worker's keeper looks with; here the test says when."""
-    continuity = Continuity(house.store, FakeClock(), "w", lambda: None, lambda: None)  # type: ignore[arg-type]
+    continuity = Continuity(house.store, FakeClock(), "w", WORKER)  # type: ignore[arg-type]
     continuity.look("")
     return continuity
 
@@ -77,7 +77,7 @@ def kinds(house: House) -> list[tuple[str, str]]:
 
 
 def accept(house: House) -> None:
-    house.store.accept(house.store.standing("", None, None).incarnation, "ann", "looked")
+    house.store.accept(house.store.standing("", (), None).incarnation, "ann", "looked")
 
 
 def test_a_file_that_was_restored_from_a_backup_is_noticed_and_not_worked_on_until_accepted(
@@ -85,14 +85,14 @@ def test_a_file_that_was_restored_from_a_backup_is_noticed_and_not_worked_on_unt
 ) -> None:
     task = add_task(house)
     runner = house.start(reaper=False)
-    until(lambda: house.store.standing(runner.worker_id, None, None).beats, "it beats")
+    until(lambda: house.store.standing(runner.worker_id, (), None).beats, "it beats")
     old = task.enqueue()
     house.until_state(old.id, "done")
     copy(file, tmp_path / "backup.db")
     lost = task.enqueue()
     house.until_state(lost.id, "done")
-    beats = house.store.standing(runner.worker_id, None, None).beats
-    until(lambda: house.store.standing(runner.worker_id, None, None).beats >= beats + 2, "it beats on")
+    beats = house.store.standing(runner.worker_id, (), None).beats
+    until(lambda: house.store.standing(runner.worker_id, (), None).beats >= beats + 2, "it beats on")
     with caplog.at_level(logging.ERROR, "holdfast.worker"):
         copy(tmp_path / "backup.db", file)
         until(lambda: kinds(house), "the worker notices")
@@ -229,7 +229,7 @@ def test_jobs_that_were_deleted_by_hand_are_missed(house: House, file: Path) -> 
     task = add_task(house)
     task.using(run_after=3600).enqueue()
     runner = house.start(reaper=False)
-    until(lambda: house.store.standing(runner.worker_id, None, None).beats > 2, "it beats")
+    until(lambda: house.store.standing(runner.worker_id, (), None).beats > 2, "it beats")
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         db.execute("DELETE FROM holdfast_job")
     until(lambda: kinds(house) == [("emptied", "known job")], "the worker notices")
@@ -239,10 +239,10 @@ def test_jobs_that_were_purged_are_not_missed(house: House) -> None:
     task = add_task(house)
     runner = house.start(reaper=False)
     house.until_state(task.enqueue().id, "done")
-    until(lambda: house.store.standing(runner.worker_id, None, None).beats > 2, "it beats")
+    until(lambda: house.store.standing(runner.worker_id, (), None).beats > 2, "it beats")
     assert house.store.purge([State.DONE], 2e9) == 1
-    beats = house.store.standing(runner.worker_id, None, None).beats
-    until(lambda: house.store.standing(runner.worker_id, None, None).beats > beats + 3, "it beats on")
+    beats = house.store.standing(runner.worker_id, (), None).beats
+    until(lambda: house.store.standing(runner.worker_id, (), None).beats > beats + 3, "it beats on")
     assert kinds(house) == []
 
 
@@ -289,7 +289,7 @@ def test_a_store_without_the_workers_row_is_a_rewound_one(house: House, file: Pa
     add_task(house)
     runner = house.start(reaper=False)
     first = runner.worker_id
-    until(lambda: house.store.standing(first, None, None).beats, "it beats")
+    until(lambda: house.store.standing(first, (), None).beats, "it beats")
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         db.execute("DELETE FROM holdfast_worker")
     until(lambda: runner.worker_id != first, "it enrols again")
@@ -316,7 +316,7 @@ def test_a_table_that_was_truncated_is_noticed_by_the_server_itself(postgres_hou
     with psycopg.connect(postgres, autocommit=True) as db:
         db.execute("TRUNCATE holdfast.job")
     assert ("emptied", "truncate") in kinds(house)
-    until(lambda: house.store.standing("", None, None).doubts, "it is known")
+    until(lambda: house.store.standing("", (), None).doubts, "it is known")
     beats = house.store.calls["beat"]
     until(lambda: house.store.calls["beat"] > beats + 2, "it beats")
     job = task.enqueue()
@@ -331,7 +331,7 @@ def test_rows_that_were_set_back_on_the_server_are_noticed(postgres_house: House
     house = postgres_house
     add_task(house)
     runner = house.start(reaper=False)
-    until(lambda: house.store.standing(runner.worker_id, None, None).beats > 2, "it beats")
+    until(lambda: house.store.standing(runner.worker_id, (), None).beats > 2, "it beats")
     with psycopg.connect(postgres, autocommit=True) as db:
         db.execute("UPDATE holdfast.worker SET beats = 1")
     until(lambda: kinds(house) == [("rewound", "beats")], "the worker notices")

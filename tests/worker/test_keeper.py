@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
+from holdfast.continuity import WORKER, Continuity
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Job, Pulse
@@ -15,7 +16,6 @@ from holdfast.errors import Cancelled, LeaseLost, StoreUnavailable
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from holdfast.worker.attempt import TOLD_MAX, Attempt
-from holdfast.worker.continuity import Continuity
 from holdfast.worker.keeper import Keeper
 from tests.factory import EXPIRED, add, claim, enrol, row, settle, start
 from tests.worker.house import House, until
@@ -30,7 +30,7 @@ class Desk:
         self.clock = clock
         self.gone: list[str] = []
         self.begun: list[Attempt] = []
-        continuity = Continuity(store, clock, "w", lambda: None, lambda: None)
+        continuity = Continuity(store, clock, "w", WORKER)
         self.keeper = Keeper(self.store, clock, 10.0, self.gone.append, continuity, self.begun.extend)  # type: ignore[arg-type]
         self.keeper.worker_id = enrol(store)
 

@@ -139,7 +139,7 @@ def accept(by: str | None, note: str, as_json: bool) -> None:
     again. Exits with 6 when nobody has noticed anything.
     """
     with opened_store() as store:
-        seen = store.standing("", None, None).incarnation
+        seen = store.standing("", (), None).incarnation
         if not store.doubts():
             raise Refused("there is nothing to accept: no worker has reported this store as changed")
         number = store.accept(seen, person(by), note)

@@ -105,6 +105,7 @@ def worker(
     running ones may finish within the grace period, the rest is given back. A second one gives everything back at once.
     """
     from holdfast.alerts.teller import Teller
+    from holdfast.continuity import SUPERVISOR, Watcher
     from holdfast.pruner import Pruner
     from holdfast.scheduler import Scheduler
     from holdfast.worker.launch import Launch
@@ -140,6 +141,7 @@ def worker(
         if found.keep:
             pruner = Pruner(found.store, found.clock, found.keep, hooks=found.hooks, name=name or socket.gethostname())
             stack.enter_context(pruner)
+        stack.enter_context(Watcher(found.store, found.clock, name or socket.gethostname(), SUPERVISOR))
         stack.enter_context(Scheduler(found, name=name or socket.gethostname()))
         code = supervise(app, found, options, launch)
     ctx.exit(code)

@@ -1,6 +1,6 @@
-"""Is this still the store that we knew? What it says about itself, compared with what a worker has seen of it.
+"""Is this still the store that we knew? What it says about itself, compared with what a process has seen of it.
 
-A store has an identity, and counters that only rise: its incarnation, a worker's own beats, how often rows were
+A store has an identity, and counters that only rise: its incarnation, the beats of its workers, how often rows were
 removed. A job that is there stays until it is removed, and one whose ending was acknowledged does not run under the
 same claim again. A store that says otherwise was replaced, rewound or emptied.
 """
@@ -18,7 +18,7 @@ Evidence = Literal[
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store says about itself, to one worker."""
+    """What a store says about itself, to one process."""
 
     schema: int
     works_with: int  # the schema that a program must know at least
@@ -28,8 +28,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     accepted_at: float  # when this incarnation began
     removals: int  # how often jobs or workers were removed
     beats: int | None  # of the worker that asks; None: it has no row
+    beats_of_all: int  # of all workers that have a row
     newest: str | None  # a job that is there
-    known_is_there: bool  # the job that the worker has asked for
+    missing: str | None  # one of the jobs that were asked for
     runs_again: bool  # the job whose settled lease the worker has named runs under that very lease
     doubts: int  # that nobody has answered
     uncounted: bool = False  # a worker lives whose older program does not count what it removes
@@ -43,7 +44,7 @@ class Doubt(msgspec.Struct, frozen=True):
     evidence: Evidence
     seen: str
     found: str
-    worker: str = ""  # the name of the worker that noticed; empty: the store itself
+    worker: str = ""  # the name of the process that noticed; empty: the store itself
     at: float = 0.0
 
 
@@ -81,6 +82,8 @@ def compare(before: Standing, beats: int, now: Standing) -> Doubt | None:
         return Doubt("rewound", "worker", "enrolled", "missing")
     if before.uncounted or now.uncounted:
         return None
-    if before.newest is not None and not now.known_is_there:
-        return Doubt("emptied", "known job", before.newest, "missing")
+    if now.beats_of_all < before.beats_of_all:
+        return Doubt("rewound", "beats", str(before.beats_of_all), str(now.beats_of_all))
+    if now.missing is not None:
+        return Doubt("emptied", "known job", now.missing, "missing")
     return None

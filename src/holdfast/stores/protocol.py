@@ -445,10 +445,10 @@ class Store(Protocol):
         """Return once the store takes writes; raise `StoreUnavailable` when it does not in time."""
         ...
 
-    def standing(self, worker_id: str, known: str | None, settled: Lease | None) -> Standing:
+    def standing(self, worker_id: str, known: Sequence[str], settled: Lease | None) -> Standing:
         """Return what the store says about itself. Only reads.
 
-        `known`: the id of a job that was there; `settled`: a lease whose ending was acknowledged.
+        `known`: the ids of jobs that were there; `settled`: a lease whose ending was acknowledged.
         """
         ...
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.clock import Clock
+from holdfast.continuity import Continuity
 from holdfast.core.lease import trust
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
@@ -20,7 +21,6 @@ from holdfast.errors import Cancelled, FileLocked, HoldfastError, LeaseLost, Sto
 from holdfast.stores.protocol import Store
 from holdfast.trouble import Trouble
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.continuity import Continuity
 from holdfast.worker.vital import Died, Vital
 
 log = logging.getLogger("holdfast.worker")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from holdfast.clock import Clock, pause
+from holdfast.continuity import WORKER, Continuity
 from holdfast.core.isolation import isolates
 from holdfast.core.records import Job, Moment, Published, Worker
 from holdfast.core.text import escaped
@@ -40,7 +41,6 @@ from holdfast.trouble import Trouble
 from holdfast.worker.abandoned import ABANDONED, Abandoned
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
-from holdfast.worker.continuity import Continuity
 from holdfast.worker.endings import stranded
 from holdfast.worker.entrance import Entrance
 from holdfast.worker.executors import Loop, Threads, interrupted
@@ -53,6 +53,7 @@ from holdfast.worker.options import WorkerOptions
 from holdfast.worker.pace import Pace
 from holdfast.worker.patrol import Patrol
 from holdfast.worker.pool import Hands, Pool
+from holdfast.worker.schema import SchemaChange
 from holdfast.worker.settler import Settler
 from holdfast.worker.vital import EXIT_BROKEN, refuse_patched_threads
 from holdfast.worker.watch import Watch
@@ -123,9 +124,8 @@ class Runner:
         self._trouble = Trouble(log, self._clock, "no jobs are claimed meanwhile")
         self._too_old = False  # for the schema of the store
         self._unsupported: StoreUnsupported | None = None  # why no worker can use the store
-        self._continuity = Continuity(
-            self._store, self._clock, self.name, lambda: self._settler.last, self._became_too_old
-        )
+        heard, last = SchemaChange(self._store, self._became_too_old).hear, lambda: self._settler.last
+        self._continuity = Continuity(self._store, self._clock, self.name, WORKER, settled=last, heard=heard)
         self._keeper = Keeper(
             *(self._store, self._clock, self._beat_s, self._was_declared_dead, self._continuity, self._start, on_beat),
             locked=self._is_locked_out,

@@ -374,7 +374,7 @@ class MemoryStore(Workflows):
     def ping(self) -> None:
         """Memory always takes writes."""
 
-    def standing(self, worker_id: str, known: str | None, settled: Lease | None) -> Standing:
+    def standing(self, worker_id: str, known: Sequence[str], settled: Lease | None) -> Standing:
         with self._lock:
             worker = self._workers.get(worker_id)
             job = self._jobs.get(settled.job_id) if settled is not None else None
@@ -387,8 +387,9 @@ class MemoryStore(Workflows):
                 accepted_at=self._accepted_at,
                 removals=self._removals,
                 beats=worker.beats if worker is not None else None,
+                beats_of_all=sum(each.beats for each in self._workers.values()),
                 newest=max(self._jobs, default=None),
-                known_is_there=known in self._jobs,
+                missing=min((job_id for job_id in known if job_id not in self._jobs), default=None),
                 runs_again=job is not None and job.state is State.RUNNING and job.lease == settled,
                 doubts=len(self._doubts),
             )

@@ -1422,8 +1422,12 @@ SELECT
     (SELECT at FROM {schema}.incarnation ORDER BY number DESC LIMIT 1),
     (SELECT value::bigint FROM {schema}.meta WHERE name = 'removals'),
     (SELECT beats FROM {schema}.worker WHERE id = %(worker)s),
+    (SELECT coalesce(sum(beats), 0)::bigint FROM {schema}.worker),
     (SELECT max(id) FROM {schema}.job),
-    EXISTS (SELECT FROM {schema}.job WHERE id = %(known)s),
+    (
+        SELECT min(known.id) FROM unnest(%(known)s::text[]) AS known (id)
+        WHERE NOT EXISTS (SELECT FROM {schema}.job WHERE job.id = known.id)
+    ),
     EXISTS (
         SELECT FROM {schema}.job
         WHERE id = %(settled)s AND fence = %(fence)s AND claim_id = %(claim_id)s AND state || '' = 'running'

@@ -400,8 +400,8 @@ class PostgresStore(Schedules, Workflows):
     def ping(self) -> None:
         self._often.run(lambda db: db.execute(self._often["ping"]))
 
-    def standing(self, worker_id: str, known: str | None, settled: Lease | None) -> Standing:
-        values = {"worker": worker_id, "known": known, "wall": self._wall()}
+    def standing(self, worker_id: str, known: Sequence[str], settled: Lease | None) -> Standing:
+        values = {"worker": worker_id, "known": list(known), "wall": self._wall()}
         return codec.standing_from(self._often.one("standing", values | codec.lease_token(settled)))
 
     def doubt(self, seen: int, doubt: Doubt) -> None:

@@ -736,8 +736,12 @@ SELECT
     (SELECT at FROM holdfast_incarnation ORDER BY number DESC LIMIT 1),
     (SELECT CAST(value AS INTEGER) FROM holdfast_meta WHERE name = 'removals'),
     (SELECT beats FROM holdfast_worker WHERE id = :worker),
+    (SELECT coalesce(sum(beats), 0) FROM holdfast_worker),
     (SELECT max(id) FROM holdfast_job),
-    EXISTS (SELECT 1 FROM holdfast_job WHERE id = :known),
+    (
+        SELECT min(value) FROM json_each(:known)
+        WHERE NOT EXISTS (SELECT 1 FROM holdfast_job WHERE id = value)
+    ),
     EXISTS (
         SELECT 1 FROM holdfast_job WHERE id = :settled AND fence = :fence AND claim_id = :claim_id AND state = 'running'
     ),

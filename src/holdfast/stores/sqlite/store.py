@@ -347,8 +347,9 @@ class SqliteStore(Schedules, Workflows):
         with self._db.writing():
             pass  # the lock is all that is asked for; nothing is written, so nothing is synced
 
-    def standing(self, worker_id: str, known: str | None, settled: Lease | None) -> Standing:
-        values = {"worker": worker_id, "known": known, "wall": self._clock.wall(), **codec.lease_token(settled)}
+    def standing(self, worker_id: str, known: Sequence[str], settled: Lease | None) -> Standing:
+        asked = {"worker": worker_id, "known": codec.encode(known).decode(), "wall": self._clock.wall()}
+        values = asked | codec.lease_token(settled)
         with self._db.reading() as db:
             said = codec.standing_from(db.execute(Q["standing"], values).fetchone())
         return msgspec.structs.replace(said, wals_lost=self._db.wals_lost)

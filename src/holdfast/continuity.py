@@ -1,0 +1,157 @@
+"""Notices that the store was replaced, rewound or emptied, in every process that stays connected to it.
+
+A process compares what the store says about itself with what it has seen of it before: a worker with every beat, a
+supervisor and `holdfast reaper` on a thread of their own, a producer every few seconds while it enqueues. It writes
+a finding into the store, so that all others learn of it, and logs it every minute, until a person accepts the store as
+it is (`holdfast db accept`). A worker in doubt claims nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.clock import Clock
+from holdfast.core.continuity import Doubt, Standing, compare, is_accepted
+from holdfast.core.records import Lease
+from holdfast.errors import HoldfastError
+from holdfast.stores.protocol import Store, in_words
+
+log = logging.getLogger("holdfast.continuity")
+
+LOOK_S = 5.0  # how often a process looks that does not beat
+SAY_EVERY_S = 60.0
+
+WORKER = "This worker claims no jobs and will settle the ones it runs."
+SUPERVISOR = "Workers claim no jobs."
+REAPER = "Workers claim no jobs; this reaper goes on."
+PRODUCER = "This process goes on storing jobs, and no worker claims them."
+
+
+class Continuity:
+    """What one process has seen of its store. `then` says what the process does about a finding, `settled` which lease
+    it has settled last; `heard` gets what the store says about itself."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        name: str,
+        then: str,
+        *,
+        settled: Callable[[], Lease | None] = lambda: None,
+        heard: Callable[[Standing], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._name = name
+        self._then = then
+        self._settled = settled
+        self._heard = heard
+        self._lock = threading.Lock()
+        self._looked_at = clock.lease()
+        self._worker_id = ""
+        self._beats = 0  # of this incarnation of the worker, that were acknowledged
+        self._added: str | None = None  # the first job that this process has stored since its last look
+        self._before: Standing | None = None  # the last standing without a doubt
+        self._last: Standing | None = None  # the same, or the one that is doubted
+        self._found: Doubt | None = None
+        self._said_at = float("-inf")
+        self.in_doubt = False
+
+    def beaten(self, worker_id: str) -> None:
+        """Count a beat that the store has acknowledged."""
+        if worker_id != self._worker_id:
+            self._worker_id, self._beats = worker_id, 0
+        self._beats += 1
+
+    def added(self, job_id: str) -> None:
+        """Note that the store has acknowledged a job, and look when the last look was long ago."""
+        is_due = self._clock.lease() - self._looked_at >= LOOK_S
+        if is_due and self.try_to_look():
+            return
+        if self._added is None:  # the first one: a later one may have been stored after the store was rewound
+            self._added = job_id
+
+    def try_to_look(self) -> bool:
+        """Look, unless another thread is at it, and return whether the store has answered. If not, it is asked again
+        the next time."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self._look("")
+            return True
+        except HoldfastError as error:
+            log.debug("could not ask the store about itself (%s)", error)
+            return False
+        finally:
+            self._lock.release()
+
+    def look(self, worker_id: str) -> None:
+        """Ask the store what it says about itself, and compare."""
+        with self._lock:
+            self._look(worker_id)
+
+    def _look(self, worker_id: str) -> None:
+        if worker_id != self._worker_id:
+            self._worker_id, self._beats = worker_id, 0
+        self._looked_at = self._clock.lease()
+        added, self._added = self._added, None
+        newest = self._before.newest if self._before is not None else None
+        beats = self._beats
+        try:
+            known = [job_id for job_id in (newest, added) if job_id is not None]
+            now = self._store.standing(worker_id, known, self._settled())
+        except BaseException:
+            self._added = added or self._added
+            raise
+        self._heard(now)
+        if self._last is not None and is_accepted(self._last, now):
+            log.warning("the store was accepted as it is (incarnation %d)", now.incarnation)
+            self._found, self._beats = None, now.beats or 0
+        elif self._before is not None and (doubt := compare(self._before, beats, now)) is not None:
+            self._found = msgspec.structs.replace(doubt, worker=self._name)
+        self._last = now  # a restored store may have an older incarnation: accepting it raises that one
+        if self._found is None:
+            self._before = now
+        self.in_doubt = self._found is not None or now.doubts > 0
+        self._say()
+        if self._found is not None:  # last: the store may refuse the row
+            self._store.doubt(now.incarnation, self._found)  # again: a store may be rewound twice
+
+    def _say(self) -> None:
+        if not self.in_doubt:
+            self._said_at = float("-inf")
+        elif self._clock.lease() - self._said_at >= SAY_EVERY_S:
+            self._said_at = self._clock.lease()
+            what = in_words(self._found) if self._found is not None else "another program has found this store changed"
+            log.error("%s. %s Check the jobs, then run: holdfast db accept --by NAME --note TEXT", *(what, self._then))
+
+
+class Watcher:
+    """Looks every few seconds on a thread of its own, while the block runs: for programs that do not beat."""
+
+    def __init__(self, store: Store, clock: Clock, name: str, then: str) -> None:
+        self._continuity = Continuity(store, clock, name, then)
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="holdfast-continuity", daemon=True)
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stopping.set()
+        self._thread.join(LOOK_S)
+
+    def _serve(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._continuity.try_to_look()
+            except Exception:
+                log.exception("the look at the store stumbled; it goes on")
+            self._clock.wait(self._stopping, LOOK_S)
