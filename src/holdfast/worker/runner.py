@@ -124,8 +124,9 @@ class Runner:
         self._trouble = Trouble(log, self._clock, "no jobs are claimed meanwhile")
         self._too_old = False  # for the schema of the store
         self._unsupported: StoreUnsupported | None = None  # why no worker can use the store
-        heard, last = SchemaChange(self._store, self._became_too_old).hear, lambda: self._settler.last
-        self._continuity = Continuity(self._store, self._clock, self.name, WORKER, settled=last, heard=heard)
+        watched = (self._store, self._clock, self.name, WORKER)
+        heard = SchemaChange(self._store, self._became_too_old).hear
+        self._continuity = Continuity(*watched, settled=lambda: self._settler.last, heard=heard)
         self._keeper = Keeper(
             *(self._store, self._clock, self._beat_s, self._was_declared_dead, self._continuity, self._start, on_beat),
             locked=self._is_locked_out,
