@@ -399,6 +399,7 @@ WORKFLOW = tuple(f"tests/workflow/test_{part}.py" for part in ("steps", "undo", 
 ANSWERS = ("tests/workflow/test_answers.py",)
 UNDO_ARGUMENTS = ("tests/workflow/test_undo_arguments.py",)
 PARKING = ("tests/workflow/test_parking.py",)
+WAITING = ("tests/workflow/test_waiting.py",)
 GATHER = ("tests/workflow/test_gather.py",)
 OPEN_STEPS = ("tests/workflow/test_open_steps.py",)
 RETRIES = ("tests/workflow/test_retries.py",)
@@ -3237,6 +3238,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "error=row.error if row and undo else None",
         "error=None",
         WORKFLOW,
+    ),
+    (
+        "a sleep on the event loop is over once a call beside it is recorded",
+        "workflow/run.py",
+        "is_over = self.in_order and call.was_passed",
+        "is_over = call.was_passed",
+        WAITING,
+    ),
+    (
+        "a clock that was set back begins a sleep anew",
+        "workflow/run.py",
+        "is_over = self.in_order and call.was_passed",
+        "is_over = False",
+        PARKING,
     ),
     (
         "two branches take the same signal",

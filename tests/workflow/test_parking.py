@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -339,6 +340,20 @@ def test_a_cleanup_that_was_recorded_too_early_holds_the_workflow_before_it_wait
     house.app.signal(job.id, "go")
     job.result(60)
     assert world.lines == ["cleanup"]
+
+
+def test_a_clock_that_was_set_back_does_not_begin_a_sleep_again(one_house: House, world: World) -> None:
+    @one_house.app.workflow(name="sync")
+    def sync(flow: Flow) -> str:
+        flow.sleep(1)
+        return flow.step(world.do, "ship", name="ship")
+
+    job = sync.enqueue()
+    slept = a_step(position=1, path="1", kind="sleep", name="sleep", state="recorded", result=str(time.time() + 3600))
+    shipped = a_step(position=2, path="2", name="ship", state="recorded", result='"shipped"')
+    with_early_record(one_house, job.id, slept, shipped)
+    one_house.start()
+    assert job.result(60) == "shipped"
 
 
 def with_early_record(house: House, job_id: str, *steps: Any) -> None:

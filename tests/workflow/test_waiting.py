@@ -128,6 +128,23 @@ def test_a_signal_does_not_wake_who_only_sleeps(house: House, side_by_side: bool
     assert [signal.value for signal in house.store.inbox(job.id).signals] == ["7"]
 
 
+def test_on_the_loop_a_sleep_goes_on_although_a_call_beside_it_is_recorded(house: House) -> None:
+    ran: list[str] = []
+
+    @house.app.workflow(name="w")
+    async def work(flow: AsyncFlow) -> None:
+        await flow.gather(flow.sleep(minutes=30), flow.sleep(hours=1), flow.wait("go"))
+        await flow.step(ran.append, "too early")
+
+    house.start()
+    job = work.enqueue()
+    first = waits(house, job.id)
+    house.app.signal(job.id, "go")
+    until(lambda: house.row(job.id).state == "waiting" and house.row(job.id).attempt == 2, "it sleeps on")
+    assert house.row(job.id).wake_at == first.wake_at
+    assert ran == []
+
+
 def test_branches_wait_for_several_things_and_go_on_one_by_one(house: House) -> None:
     @house.app.workflow(name="w")
     def work(flow: Flow) -> list[Any]:
