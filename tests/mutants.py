@@ -1183,7 +1183,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a liveness lock whose descriptor means another file is trusted",
         "stores/sqlite/liveness.py",
-        "if _inode(lock.descriptor) != lock.inode:",
+        "if _file(lock.descriptor) != lock.file:",
         "if False:",
         LIVENESS,
     ),
@@ -1256,6 +1256,27 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "if lock.is_exclusive and lock.first <= _WRITER",
         "if lock.first <= _WRITER + 8",
         OWN_LOCK,
+    ),
+    (
+        "a lock on another device is taken for one on this file",
+        "stores/sqlite/locks.py",
+        "file = os.makedev(int(major, 16), int(minor, 16)), int(inode)",
+        "file = os.stat('.').st_dev, int(inode)",
+        ("tests/worker/test_liveness.py",),
+    ),
+    (
+        "a message of the right shape may have anything in it",
+        "stores/postgres/frontier.py",
+        "in _places.decode(places):",
+        "in codec.rows_from(places):",
+        ("tests/stores/test_postgres_guards.py",),
+    ),
+    (
+        "a record of an odd name stops what its cell says",
+        "worker/lines.py",
+        "except Exception as error:  # code of the user's",
+        "except ZeroDivisionError as error:  # code of the user's",
+        LINES,
     ),
     (
         "the journal mode is whatever another program made it",

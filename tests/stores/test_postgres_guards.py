@@ -180,7 +180,16 @@ def test_a_job_that_comes_back_in_its_place_is_claimed_next_from_behind_the_fron
 
 def test_a_retry_with_a_pause_and_other_news_leave_the_frontier_where_it_is(slow: PostgresStore) -> None:
     before = slow._frontier.lanes(0.0)
-    for news in ("", "hello", "[1]", '{"a": 1}'):
+    for news in (
+        "",
+        "hello",
+        "[1]",
+        '{"a": 1}',
+        "7",
+        '[["a", 0, 1.5]]',
+        '[["a", 0, "soon", "first"]]',
+        "[[[], 0, 1, 1]]",
+    ):
         slow._hear(news)
     assert slow._frontier.lanes(0.0) == before
 

@@ -236,6 +236,16 @@ def test_a_cell_sends_what_the_workers_levels_leave_out_in_vain() -> None:
     assert attempt.lines is None
 
 
+@pytest.mark.parametrize("odd", [{"name": 5}, {"levelno": None}, {"levelno": "high"}])
+def test_a_record_that_a_handler_made_badly_stops_nothing(
+    odd: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What its process says next, perhaps that the attempt has ended, is heard all the same."""
+    fields = {"name": "tests.lines", "levelno": logging.INFO, "levelname": "INFO", "msg": "odd"}
+    lines.pass_on(wire.Logged(fields | odd, None), None)
+    assert "a record that an isolated job logged cannot be shown: TypeError" in caplog.text
+
+
 def test_where_nobody_set_up_logging_warnings_are_still_shown(capfd: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before, root.handlers = root.handlers, []

@@ -30,8 +30,8 @@ def test_a_worker_that_lost_its_lock_notices_and_takes_it_again(
         reused.append(os.open(os.devnull, os.O_RDONLY))
         assert reused == [lock.descriptor]
     until(lambda: "had lost its liveness lock" in caplog.text, "it notices")
-    until(lambda: locks.is_listed(lock.inode), "the lock is taken again")
-    assert liveness.look(path, lock.inode) is liveness.Life.ALIVE
+    until(lambda: locks.is_listed(lock.file), "the lock is taken again")
+    assert liveness.look(path, lock.file[1]) is liveness.Life.ALIVE
     for descriptor in reused:
         os.close(descriptor)
 
@@ -47,8 +47,29 @@ def test_a_worker_that_kept_its_lock_says_nothing_of_it(tmp_path: Path) -> None:
 
 def test_a_line_that_the_kernel_left_out_once_is_no_lost_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel hands out its list page by page, and others take and drop locks meanwhile."""
-    lists = iter([[], [], [locks.RecordLock(os.getpid(), True, 7, 0, None)]])
+    lists = iter([[], [], [locks.RecordLock(os.getpid(), True, (1, 7), 0, None)]])
     monkeypatch.setattr(locks, "record_locks", lambda: next(lists))
-    assert locks.is_listed(7)
+    assert locks.is_listed((1, 7))
     monkeypatch.setattr(locks, "record_locks", list)
-    assert not locks.is_listed(7)
+    assert not locks.is_listed((1, 7))
+
+
+def test_a_lock_on_a_file_of_the_same_number_on_another_device_is_another_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file has its number on its own device only. The kernel writes the device before it, in hexadecimal."""
+    shm = tmp_path / "jobs.db-shm"
+    shm.touch()
+    device, inode = locks.file_of(str(shm))
+    here = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
+    elsewhere = f"{os.major(device) + 1:02x}:{os.minor(device):02x}:{inode}"
+    kernel = tmp_path / "locks"
+    monkeypatch.setattr(locks, "_LIST", kernel)
+    ours = os.readlink("/proc/self")
+    kernel.write_text(f"1: POSIX  ADVISORY  WRITE {ours} {elsewhere} 120 120\n")
+    assert not locks.is_listed((device, inode))
+    kernel.write_text(
+        f"1: POSIX  ADVISORY  READ {ours} {here} 123 123\n2: POSIX  ADVISORY  WRITE {ours} {elsewhere} 120 120\n"
+    )
+    assert locks.is_listed((device, inode))
+    assert locks.writer_of(tmp_path / "jobs.db") is None

@@ -19,6 +19,8 @@ from holdfast.core.text import one_line
 from holdfast.core.times import iso
 from holdfast.worker import wire
 
+log = logging.getLogger("holdfast.worker")
+
 LINES_MAX = 20
 LINE_MAX = 300  # characters
 LOG_MAX = 4096  # bytes of all of them
@@ -164,10 +166,13 @@ def _top(logger: logging.Logger) -> logging.Logger:
 
 def pass_on(word: wire.Logged, attempt: Hears | None) -> None:
     """Do with a record from a cell, which runs `attempt` now, what would be done with one of our own."""
-    record = logging.makeLogRecord(word.record)
-    logger = logging.getLogger(record.name)
-    if not logger.isEnabledFor(record.levelno):
-        return
-    if attempt is not None and word.attempt == attempt.key:
-        attempt.hear(record)
-    logger.handle(record)
+    try:
+        record = logging.makeLogRecord(word.record)
+        logger = logging.getLogger(record.name)
+        if not logger.isEnabledFor(record.levelno):
+            return
+        if attempt is not None and word.attempt == attempt.key:
+            attempt.hear(record)
+        logger.handle(record)
+    except Exception as error:  # code of the user's made the record, and may have given it any name and level
+        log.warning("a record that an isolated job logged cannot be shown: %s", type(error).__name__)

@@ -14,6 +14,8 @@ fast, as it nearly always is, every look is at everything, and the order of jobs
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast.stores import codec
 
 SLOW_S = 0.005  # a look at everything that takes longer, beside what its jobs take, read through dead entries
@@ -23,6 +25,8 @@ LONGEST_S = 10.0  # the longest that one may be put off
 SURE = 3  # so many slow ones in a row: one alone may be the machine's
 Lane = tuple[str, int]  # queue and priority
 Place = tuple[float, int]  # run_at and seq
+
+_places = msgspec.json.Decoder(list[tuple[str, int, float, int]])
 
 
 class Frontier:
@@ -44,12 +48,15 @@ class Frontier:
         return codec.encode([[*lane, *end] for lane, end in self._ends.items()]).decode()
 
     def come_back(self, places: str | None) -> None:
-        """Note where jobs have come back, as a settlement told it; "" is other news, None: it may have been missed."""
+        """Note where jobs have come back, as a settlement told it; "" is other news, None: it may have been missed.
+
+        Raises `msgspec.DecodeError` for what no settlement tells.
+        """
         if places is None:
             self._full_again_at = 0.0
         if not places or self._slow < SURE:
             return
-        for queue, priority, run_at, seq in codec.rows_from(places):
+        for queue, priority, run_at, seq in _places.decode(places):
             place = (run_at, seq - 1)  # a claim begins behind it
             self._returned[queue, priority] = min(place, self._returned.get((queue, priority), place))
 

@@ -393,7 +393,7 @@ class PostgresStore(Schedules, Workflows):
 
     def _hear(self, news: str | None) -> None:
         """Take what was told to all who listen: where jobs have come back; "" is any other change."""
-        with contextlib.suppress(msgspec.DecodeError, ValueError):  # anybody may tell anything
+        with contextlib.suppress(msgspec.DecodeError):  # anybody may tell anything
             self._frontier.come_back(news)
         self.wake()
 

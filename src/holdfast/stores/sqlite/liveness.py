@@ -28,7 +28,7 @@ class _Lock:
     """A lock of this process."""
 
     descriptor: int
-    inode: int
+    file: locks.File
     is_listed: bool  # the kernel's list has had it: if it is missing there later, it is lost
 
 
@@ -55,10 +55,10 @@ def take(path: Path) -> int:
         )
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    inode = os.fstat(descriptor).st_ino
-    _mine[path] = _Lock(descriptor, inode, locks.is_listed(inode))
+    file = locks.file_of(descriptor)
+    _mine[path] = _Lock(descriptor, file, locks.is_listed(file))
     protected.protect(str(path))
-    return inode
+    return file[1]
 
 
 def renew(path: Path) -> bool:
@@ -70,14 +70,14 @@ def renew(path: Path) -> bool:
     lock = _mine.get(path)
     if lock is None:
         return True
-    is_listed = locks.is_listed(lock.inode)
+    is_listed = locks.is_listed(lock.file)
     was_held = is_listed or not lock.is_listed
     lock.is_listed = lock.is_listed or is_listed
     with contextlib.suppress(OSError):
-        if _inode(lock.descriptor) != lock.inode:  # it was closed, and its number may mean another file by now
+        if _file(lock.descriptor) != lock.file:  # it was closed, and its number may mean another file by now
             was_held = False
             lock.descriptor = os.open(protected.OwnPath(path), os.O_RDWR | os.O_CLOEXEC)
-            lock.inode = os.fstat(lock.descriptor).st_ino
+            lock.file = locks.file_of(lock.descriptor)
         fcntl.lockf(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return was_held
 
@@ -88,7 +88,7 @@ def drop(path: Path) -> None:
     lock = _mine.pop(path, None)
     if lock is not None:
         protected.release(str(path))
-        if _inode(lock.descriptor) == lock.inode:
+        if _file(lock.descriptor) == lock.file:
             os.close(lock.descriptor)
 
 
@@ -110,7 +110,7 @@ def look(path: Path, inode: int | None) -> Life:
         os.close(descriptor)
 
 
-def _inode(descriptor: int) -> int | None:
+def _file(descriptor: int) -> locks.File | None:
     with contextlib.suppress(OSError):
-        return os.fstat(descriptor).st_ino
+        return locks.file_of(descriptor)
     return None

@@ -25,12 +25,15 @@ _DARWIN = sys.platform == "darwin"
 _FLOCK = "qqihh" if _DARWIN else "hhqqi4x"  # struct flock of macOS and of 64-bit Linux
 
 
+File = tuple[int, int]  # device and inode
+
+
 class RecordLock(NamedTuple):
     """One line of the kernel's list."""
 
     pid: int
     is_exclusive: bool
-    inode: int
+    file: File
     first: int
     last: int | None  # None: to the end of the file
 
@@ -39,10 +42,10 @@ def writer_of(database: Path) -> int | None:
     """Return the process that holds the write lock of a database in WAL mode; None: nobody, or it cannot be told."""
     shm = f"{database}-shm"
     try:
-        inode = os.stat(shm).st_ino
+        file = file_of(shm)
     except OSError:
         return None
-    locks = [lock for lock in record_locks() if lock.inode == inode]
+    locks = [lock for lock in record_locks() if lock.file == file]
     if not any(lock.pid == os.getpid() for lock in locks):  # every open connection has a lock of some kind
         return _ask_in_a_child(shm)
     for lock in locks:
@@ -51,14 +54,20 @@ def writer_of(database: Path) -> int | None:
     return None
 
 
-def is_listed(inode: int) -> bool:
+def file_of(place: str | int) -> File:
+    """Return which file a path or a descriptor means. Raises `OSError`."""
+    found = os.stat(place)
+    return found.st_dev, found.st_ino
+
+
+def is_listed(file: File) -> bool:
     """Say whether the kernel's list has a lock of this process on the file.
 
     The kernel hands its list out page by page: when another program drops a lock meanwhile, a line between two pages is
     missing. So a lock counts as missing only when several looks in a row do not find it.
     """
-    wanted = (inode, os.getpid())
-    return any(wanted in [(lock.inode, lock.pid) for lock in record_locks()] for _ in range(_LOOKS))
+    wanted = (file, os.getpid())
+    return any(wanted in [(lock.file, lock.pid) for lock in record_locks()] for _ in range(_LOOKS))
 
 
 def record_locks() -> list[RecordLock]:
@@ -76,8 +85,9 @@ def _parsed(text: str) -> Iterator[RecordLock]:
         with contextlib.suppress(ValueError):
             _, kind, _, mode, pid, place, first, last = line.split()
             if kind == "POSIX":
-                inode = int(place.rpartition(":")[2])
-                yield RecordLock(int(pid), mode == "WRITE", inode, int(first), None if last == "EOF" else int(last))
+                major, minor, inode = place.split(":")
+                file = os.makedev(int(major, 16), int(minor, 16)), int(inode)
+                yield RecordLock(int(pid), mode == "WRITE", file, int(first), None if last == "EOF" else int(last))
 
 
 def _ask_in_a_child(shm: str) -> int | None:
