@@ -999,6 +999,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/conformance/test_standing.py",),
     ),
     (
+        "a job that was claimed while the store came into doubt is started",
+        "worker/runner.py",
+        " and not self._continuity.in_doubt:\n                attempt",
+        ":\n                attempt",
+        ("tests/worker/test_continuity.py",),
+    ),
+    (
+        "a worker in doubt keeps the jobs that it has claimed ahead",
+        "worker/runner.py",
+        '                    self._give_back_buffer(0.0, "the store may not be what it was")\n',
+        "",
+        ("tests/worker/test_continuity.py",),
+    ),
+    (
         "a producer asks for the last job that it has stored",
         "continuity.py",
         "if self._added is None:  #",

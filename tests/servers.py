@@ -84,6 +84,19 @@ class PostgresServer:
                 server.send_signal(how)
             server.wait(PATIENCE_S)
 
+    def back_up(self) -> None:
+        """Copy the data as they are now; the server is stopped meanwhile."""
+        self.stop()
+        subprocess.run(["cp", "-a", self.folder / "data", self.folder / "backup"], check=True)
+        self.start()
+
+    def restore(self) -> None:
+        """Put the copy in the place of the data: what was written since is gone."""
+        self.stop()
+        (self.folder / "data").rename(self.folder / "lost")
+        (self.folder / "backup").rename(self.folder / "data")
+        self.start()
+
     def close(self) -> None:
         """End the server and remove its data."""
         try:

@@ -308,6 +308,28 @@ def test_a_worker_that_starts_in_doubt_claims_nothing(house: House) -> None:
     house.until_state(job.id, "done")
 
 
+def test_a_job_that_was_claimed_while_the_doubt_arose_is_given_back(house: House) -> None:
+    started: list[str] = []
+
+    @house.app.task(name="t", lease_s=30, beat_s=BEAT_S)
+    def task() -> None:
+        started.append("t")
+
+    runner = house.start(reaper=False)
+
+    def doubt(*_: object) -> None:
+        if not runner._continuity.in_doubt:
+            house.store.real.doubt(1, Doubt("emptied", "truncate", "job", "ann"))
+            until(lambda: runner._continuity.in_doubt, "the keeper notices")
+
+    with house.store.before("claim", doubt):
+        job = task.enqueue()
+        until(lambda: house.events(job.id, "released"), "it is given back")
+    assert (house.row(job.id).state, started) == (State.READY, [])
+    accept(house)
+    house.until_state(job.id, "done")
+
+
 def test_a_table_that_was_truncated_is_noticed_by_the_server_itself(postgres_house: House, postgres: str) -> None:
     house = postgres_house
     task = add_task(house)

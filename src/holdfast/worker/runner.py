@@ -274,6 +274,7 @@ class Runner:
             asked_as = self.worker_id  # the keeper may be told that this one is gone, and enrol anew, while we ask
             try:
                 if self._continuity.in_doubt:
+                    self._give_back_buffer(0.0, "the store may not be what it was")
                     if self._until_idle:
                         return
                     self._clock.wait(self._stopping, DOUBT_S)
@@ -283,7 +284,7 @@ class Runner:
                     self._room.clear()
                     if self._room_now() == (0, 0):
                         self._clock.wait(self._room, 0.25)
-                    self._give_back_stale_buffer()
+                    self._give_back_buffer(BUFFERED_MAX_S, "claimed ahead, but no slot became free")
                     continue
                 self._alarm.ring()
                 was_idle = self._is_idle()  # before looking what is due: the last ending may have made a job due again
@@ -349,16 +350,16 @@ class Runner:
         with self._lock:
             return self._running == 0 and not self._buffer and self._settler.is_idle
 
-    def _give_back_stale_buffer(self) -> None:
+    def _give_back_buffer(self, older_s: float, cause: str) -> None:
         now = self._clock.lease()
         with self._lock:
-            stale = [each for each in self._buffer if now - each.claimed_at > BUFFERED_MAX_S]
+            stale = [each for each in self._buffer if now - each.claimed_at >= older_s]
             for attempt in stale:
                 self._buffer.remove(attempt)
         if stale:
             self._pace.reset()
         for attempt in stale:
-            self._settler.put(attempt, Released(started=False, cause="claimed ahead, but no slot became free"))
+            self._settler.put(attempt, Released(started=False, cause=cause))
 
     def _say_what_nobody_serves(self) -> None:
         """Name the tasks of due jobs that no living worker has; those of another worker are left for it, silently."""
@@ -378,7 +379,7 @@ class Runner:
         too_late: list[Attempt] = []
         now = self._clock.lease()
         with self._lock:
-            while self._buffer and self._running < self._options.slots:
+            while self._buffer and self._running < self._options.slots and not self._continuity.in_doubt:
                 attempt = self._buffer.popleft()
                 if attempt.window.must_stop(now):
                     too_late.append(attempt)
