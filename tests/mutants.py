@@ -401,6 +401,7 @@ UNDO_ARGUMENTS = ("tests/workflow/test_undo_arguments.py",)
 PARKING = ("tests/workflow/test_parking.py",)
 WAITING = ("tests/workflow/test_waiting.py",)
 GATHER = ("tests/workflow/test_gather.py",)
+MISUSE = ("tests/workflow/test_misuse.py",)
 OPEN_STEPS = ("tests/workflow/test_open_steps.py",)
 RETRIES = ("tests/workflow/test_retries.py",)
 
@@ -3182,6 +3183,27 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "        self._again = self._loop.call_later(CLEANUP_S, self._cancel_lines)\n",
         "",
         PARKING,
+    ),
+    (
+        "a step or an undo may use the flow",
+        "workflow/run.py",
+        "        if isinstance(scope, Do):\n            self.check_goes_on()",
+        "        if isinstance(scope, Do):\n            return self.main\n            self.check_goes_on()",
+        MISUSE,
+    ),
+    (
+        "a workflow may use the flow of another one",
+        "workflow/run.py",
+        "        if scope is not None and scope.main is not self.main:",
+        "        if False:",
+        MISUSE,
+    ),
+    (
+        "an interrupt that a handler raises by itself is a release",
+        "worker/executors.py",
+        "    asked = attempt.interrupt is not None or isinstance(error, errors.Parking | errors.Diverged)",
+        "    asked = True",
+        ("tests/worker/test_runner.py",),
     ),
     (
         "a cleanup is taken for code that caught the signal to park",

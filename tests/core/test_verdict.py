@@ -21,6 +21,8 @@ from holdfast.core.verdict import (
     FORGIVEN_MAX,
     OUTAGE_S,
     OUTAGES_MAX,
+    PROMPT_RELEASES_MAX,
+    RELEASE_DELAY_MAX_S,
     Cancelled,
     Diverged,
     Failed,
@@ -289,6 +291,14 @@ EXCUSED = Lost("expired", "the store was away", excused=True)
 
 def test_every_second_release_in_a_row_puts_a_job_behind_the_others() -> None:
     assert in_a_row(*[STOPPED] * 5) == [KEPT, 0, KEPT, 0, KEPT]
+
+
+def test_after_many_releases_in_a_row_a_job_comes_back_later_and_later_but_it_does() -> None:
+    many = in_a_row(*[STOPPED] * PROMPT_RELEASES_MAX, *[STOPPED] * 2_000)
+    assert many[:PROMPT_RELEASES_MAX] == [KEPT, 0] * (PROMPT_RELEASES_MAX // 2)
+    assert many[PROMPT_RELEASES_MAX:][:7] == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    assert many[-1] == RELEASE_DELAY_MAX_S
+    assert in_a_row(*[STOPPED] * PROMPT_RELEASES_MAX, NOT_BEGUN, STOPPED)[-2:] == [KEPT, 2.0]
 
 
 def test_a_job_that_had_not_begun_is_given_back_in_its_place_however_often() -> None:

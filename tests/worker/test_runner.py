@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from holdfast import Context, JobDead, Retry, Snooze
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, LeaseLost, Stopping
 from tests.worker.house import House, on_every_store, until
 
 AT_ONCE = Retry(attempts_max=2, base_s=0.0, cap_s=0.0)
@@ -197,6 +197,8 @@ ENDS_BADLY = {
     "no Exception at all": (Mute("psst"), "Mute: psst"),
     "cancelled from inside": (asyncio.CancelledError(), None),
     "our own error": (HoldfastError("who said that"), "HoldfastError: who said that"),
+    "a signal that nobody sent": (Stopping("I am tired"), "Stopping: I am tired"),
+    "a loss of the lease that is not one": (LeaseLost("not mine"), "LeaseLost: not mine"),
 }
 
 

@@ -52,23 +52,6 @@ def test_what_the_row_says_is_open_comes_in_the_order_in_which_it_was_so(
     second.open.set()
 
 
-def test_a_workflow_that_waits_in_the_middle_of_an_open_step_is_held(house: House) -> None:
-    runs: list[int] = []
-
-    @house.app.workflow(name="w")
-    def work(flow: Flow) -> None:
-        def charge() -> None:
-            runs.append(1)
-            flow.sleep(hours=1)  # who calls the flow in a step leaves the step
-
-        flow.step(charge, repeatable=False)
-
-    house.start()
-    job = work.enqueue()
-    row = until(lambda: (row := house.row(job.id)).state in ("held", "waiting") and row, "it stands still")
-    assert (row.state, row.open_step, runs) == ("held", "charge", [1])
-
-
 def test_a_person_is_asked_about_the_step_that_stands_first(one_house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever branch is faster: what is shown on the row is what an answer is taken for."""
     house, put = one_house, Recorder.put

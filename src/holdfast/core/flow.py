@@ -27,11 +27,13 @@ APPROVAL = "approve:"  # the signal that answers `flow.approve` at a path is cal
 
 class Scope:
     """One line of calls. `failed` holds what went wrong in it and is not written yet; `owner` is who walks it; `parked`
-    is set once the line waits without a slot: no further call of it is carried out."""
+    is set once the line waits without a slot: no further call of it is carried out. `main` is the main line of the
+    workflow that it belongs to."""
 
-    __slots__ = ("_branches", "_count", "_prefix", "_scopes", "failed", "owner", "parked")
+    __slots__ = ("_branches", "_count", "_prefix", "_scopes", "failed", "main", "owner", "parked")
 
-    def __init__(self, prefix: str = "") -> None:
+    def __init__(self, prefix: str = "", main: Scope | None = None) -> None:
+        self.main = main or self
         self._prefix = prefix
         self._count = 0
         self._branches = 0
@@ -63,7 +65,7 @@ class Scope:
         return self._below(f"{self._prefix}~{self._branches}.")
 
     def _below(self, prefix: str) -> Scope:
-        scope = Scope(prefix)
+        scope = Scope(prefix, self.main)
         self._scopes.append(scope)
         return scope
 

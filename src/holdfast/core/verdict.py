@@ -232,7 +232,7 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
 
 def _cut_short(outcome: Outcome) -> bool:
     """Say whether the handler was in the middle of something. One that was never started was not; one that wants to
-    come back later was, if it left a step open beside itself or by a call of the flow inside it."""
+    come back later was, if it left a step open beside itself."""
     ended_in_it = Failed | Diverged | TimedOut | Stalled | Lost | Snoozed | Parked
     return isinstance(outcome, ended_in_it) or getattr(outcome, "started", False)
 
@@ -264,6 +264,8 @@ def _is_free(outcome: Failed | TimedOut | Stalled, job: Job) -> bool:
 
 FORGIVEN_MAX = 10
 OUTAGES_MAX = 10
+PROMPT_RELEASES_MAX = 10  # so often in a row a job that was given back may run again at once
+RELEASE_DELAY_MAX_S = 60.0
 OUTAGE_S = 1.0  # when a job comes back whose transaction met an outage: the store may be in trouble for longer
 BECAUSE = "; it is rolled back because of: "
 STILL_AT_WORK = "may still be at work, so nothing is undone beside it"
@@ -348,10 +350,14 @@ def _come_back(outcome: Lost, job: Job, now: float, chance: float, crashes: int)
 
 def _release(outcome: Released, job: Job, now: float) -> Verdict:
     """Give the job back at no cost. It keeps its place, but every second time in a row that its handler had begun, the
-    others come first: a job that is longer than its workers live must not stand before them for ever."""
+    others come first: a job that is longer than its workers live must not stand before them for ever. After many in a
+    row it comes back later and later: whatever releases it again and again must not do so in a hot loop."""
     releases = job.releases + outcome.started
     behind = outcome.budget_spent or (outcome.started and releases % 2 == 0)
-    run_at = now + outcome.delay_s if outcome.delay_s else _place(job, now, behind=behind)
+    delay_s = outcome.delay_s
+    if outcome.started and releases > PROMPT_RELEASES_MAX:
+        delay_s = max(delay_s, min(2.0 ** min(releases - PROMPT_RELEASES_MAX, 10), RELEASE_DELAY_MAX_S))
+    run_at = now + delay_s if delay_s else _place(job, now, behind=behind)
     return _verdict(Move.RELEASE, outcome, job, run_at=run_at, releases=releases)
 
 

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import msgspec
 
@@ -292,7 +292,8 @@ _NOT_YET = Raised(errors.Stopping("it was stopped before it began"))
 def _raised(attempt: Attempt, error: BaseException) -> Raised:
     """Read an error while the handler can still be stopped: its text is its author's code, and may never end."""
     attempt.unlimit()
-    if isinstance(error, errors.Interrupted | errors.Snooze | asyncio.CancelledError) and error is not attempt.fatal:
+    signals = errors.Snooze | asyncio.CancelledError
+    if (isinstance(error, signals) or _is_asked_for(error, attempt)) and error is not attempt.fatal:
         return Raised(error)
     text = describe(error)  # first: to write a traceback swallows an interrupt
     return Raised(error, Failed(text, {"traceback": _trace(error)}, frames=user_frames(error, FRAMES_MAX)))
@@ -308,7 +309,7 @@ def conclude(attempt: Attempt, raised: Raised) -> Outcome:
         attempt.transaction = None
     if isinstance(error, errors.Interrupted | asyncio.CancelledError) and attempt.interrupt is not None:
         return interrupted(attempt, attempt.interrupt)
-    if isinstance(error, errors.Interrupted):
+    if _is_asked_for(error, attempt):
         return interrupted(attempt, error)
     if isinstance(error, errors.Snooze) and error is not attempt.fatal:  # a step that is on record comes no other way
         return Snoozed(error.delay_s)
@@ -319,6 +320,13 @@ def conclude(attempt: Attempt, raised: Raised) -> Outcome:
         return outage(said)
     undo = isinstance(error, errors.Rollback) and attempt.task.is_workflow
     return msgspec.structs.replace(said, final=error is attempt.fatal, rollback=undo)
+
+
+def _is_asked_for(error: BaseException, attempt: Attempt) -> TypeGuard[errors.Interrupted]:
+    """Say whether this is a signal of the worker or of the flow. One that the handler raises by itself is a failure: as
+    a release it would cost nothing, and the job would run again at once, for ever."""
+    asked = attempt.interrupt is not None or isinstance(error, errors.Parking | errors.Diverged)
+    return asked and isinstance(error, errors.Interrupted)
 
 
 def outage(said: Failed) -> Failed:

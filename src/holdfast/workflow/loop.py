@@ -19,7 +19,7 @@ from holdfast.stores.protocol import Answer
 from holdfast.worker.recorder import Recorder
 from holdfast.workflow.caught import Place, calling_place, is_on_its_way, place_of
 from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, merged
-from holdfast.workflow.run import Run, here
+from holdfast.workflow.run import Run, here, inside
 from holdfast.workflow.threads import StepTimeout, Stoppable, too_long
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class Looped:
 
     def scope(self) -> Scope:
         """Return the line that the calling code is on. A task that comes for the first time gets one of its own."""
-        scope, task = here.get(), asyncio.current_task()
+        scope, task = self.run.line(), asyncio.current_task()
         if scope is None or task is None:
             raise UsageError("the flow is used where it does not run: in a thread, or on another event loop")
         self._check_goes_on()
@@ -136,7 +136,7 @@ class Looped:
     async def _carry_out(self, wish: Effect) -> Any:
         match wish:
             case Do():
-                with self.run.attempt.inside(*wish.at):
+                with self.run.attempt.inside(*wish.at), inside(wish):
                     return await self._do(wish)
             case Write():
                 return await self._write(wish.record)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,17 @@ from holdfast.core.payload import decode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Inbox, NewJob, Record, Signal, Step, StepKind
 from holdfast.core.shape import Shape
-from holdfast.errors import Diverged, KeyTaken, NotFound, Parking, PayloadError, Rewinding, StoreError, is_outage
+from holdfast.errors import (
+    Diverged,
+    KeyTaken,
+    NotFound,
+    Parking,
+    PayloadError,
+    Rewinding,
+    StoreError,
+    UsageError,
+    is_outage,
+)
 from holdfast.identity import chance
 from holdfast.points import point
 from holdfast.stores.protocol import Answer, Store
@@ -39,7 +50,18 @@ SIGNALS_READ = 500  # signals of one name that are read at once
 _PLAIN = (str, int, float, bool, type(None))
 
 log = logging.getLogger("holdfast.worker")
-here: ContextVar[Scope | None] = ContextVar("holdfast_scope", default=None)
+here: ContextVar[Scope | Do | None] = ContextVar("holdfast_scope", default=None)
+
+
+@contextmanager
+def inside(wish: Do) -> Iterator[None]:
+    """Say that the user's function of a step, a transaction or an undo runs during the block."""
+    token = here.set(wish)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # a dead event loop left the block, and it is cleared away somewhere else
+            here.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +90,23 @@ class Run(Ledger):
         self.children: dict[str, str] = {}  # id -> task, of those that were started
 
     # ----------------------------------------------------------------------------------------- calls
+
+    def line(self) -> Scope | None:
+        """Return the line of this workflow that the calling code is on; None: it is on none. Raises `UsageError` in the
+        function of a step, and in another workflow: what they called would be recorded out of its order."""
+        scope = here.get()
+        if isinstance(scope, Do):
+            self.check_goes_on()  # an interrupt may hit just before the function, or just behind it
+            raise UsageError(
+                f"the flow was used inside the {scope.what} {scope.at[1]!r}, which is one call of it: the functions of "
+                "steps, transactions and undos cannot use the flow; make the call in the workflow itself"
+            )
+        if scope is not None and scope.main is not self.main:
+            raise UsageError(
+                f"the flow of workflow {self.attempt.job.id} was used in another workflow; each run must use the flow "
+                "that it was called with"
+            )
+        return scope
 
     def call(self, kind: StepKind, name: str, scope: Scope) -> Call:
         """Take the number of a call, now: whatever is faster later, this is what it is known by."""
@@ -155,7 +194,7 @@ class Run(Ledger):
                 return value, text, open_one.record(record), record
 
         try:
-            value, text, answer, record = yield Do((call.path, call.name), commit)
+            value, text, answer, record = yield Do((call.path, call.name), commit, what="transaction")
         except StoreError as error:
             self.attempt.outage = error if is_outage(error) else None
             raise

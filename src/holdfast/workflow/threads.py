@@ -19,7 +19,7 @@ from holdfast.stores.protocol import Answer
 from holdfast.worker.recorder import Recorder
 from holdfast.workflow.caught import calling_place, is_on_its_way, place_of
 from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, merged
-from holdfast.workflow.run import Run, here
+from holdfast.workflow.run import Run, here, inside
 
 T = TypeVar("T")
 LOOK_S = 0.1  # how soon a thread that waits notices that it was interrupted
@@ -39,7 +39,7 @@ class Threaded:
 
     def scope(self) -> Scope:
         """Return the line that the calling code is on."""
-        scope = here.get()
+        scope = self.run.line()
         if scope is None:
             raise UsageError("the flow is used in a thread that it does not know; run branches with flow.gather(…)")
         if self.run.stopped is not None:
@@ -98,7 +98,7 @@ class Threaded:
         if inspect.iscoroutinefunction(fn):
             raise UsageError(f"{wish.what} {fn!r} is async; use it in an async workflow")
         self.run.check_goes_on()
-        with self.run.attempt.inside(*wish.at), _time_limit(wish.timeout_s, self.run):
+        with self.run.attempt.inside(*wish.at), inside(wish), _time_limit(wish.timeout_s, self.run):
             return wish.fn(*wish.args, **wish.kwargs)
 
     def _write(self, record: Record) -> Answer:
