@@ -1086,8 +1086,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a worker claims from a store that is in doubt",
         "worker/runner.py",
-        "if self._continuity.in_doubt:\n                    if",
-        "if False:\n                    if",
+        "if self._continuity.in_doubt:\n                    self",
+        "if False:\n                    self",
         ("tests/worker/test_continuity.py",),
     ),
     (
