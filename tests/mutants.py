@@ -1499,6 +1499,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     ("SIGCHLD stays ignored", "worker/signals.py", "signal.signal(signal.SIGCHLD, signal.SIG_DFL)", "pass", MODULES),
     ("dictConfig silences the worker", "worker/lines.py", "logger.disabled = False", "pass", MODULES),
+    (
+        "a later dictConfig silences the worker",
+        "worker/lines.py",
+        "logger.__class__ = _Enabled",
+        "pass",
+        MODULES,
+    ),
     ("green threads are taken for real ones", "worker/vital.py", "    if replaced:", "    if False:", BROKEN),
     (
         "isolation: every kill is for want of memory",

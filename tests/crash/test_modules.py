@@ -33,6 +33,11 @@ def die() -> None:
 @app.task(name="fail", isolate=ISOLATE)
 def fail() -> None:
     raise ValueError("no luck")
+
+@app.task(name="silence", isolate=ISOLATE)
+def silence() -> None:
+    logging.config.dictConfig({"version": 1})
+    raise ValueError("no luck")
 """
 
 
@@ -54,6 +59,9 @@ class Shop:
         @self.app.task(name="fail")
         def fail() -> None: ...
 
+        @self.app.task(name="silence")
+        def silence() -> None: ...
+
     @contextmanager
     def worker(self, module: str, *, isolate: bool) -> Iterator[None]:
         (self.folder / "shop.py").write_text(HEAD.replace("ISOLATE", str(isolate)) + module)
@@ -69,6 +77,10 @@ class Shop:
             finally:
                 process.kill()
                 process.wait()
+
+    def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False)
 
     def enqueue(self, name: str, *arguments: int) -> Job[Any]:
         job: Job[Any] = self.app.tasks[name].enqueue(*arguments)
@@ -117,3 +129,45 @@ def test_a_module_that_disables_the_loggers_that_are_there_does_not_silence_the_
     assert log.count("worker w/1 is ready: ") == 1
     assert "worker w/1 has stopped" in log
     assert f"{os.sep}shop.py:" in log
+
+
+@ALONE
+def test_a_handler_that_disables_the_loggers_that_are_there_does_not_silence_the_worker(
+    shop: Shop, isolate: bool
+) -> None:
+    with shop.worker("", isolate=isolate):
+        for name in ("silence", "fail"):
+            job = shop.enqueue(name)
+            until(lambda job=job: f"job {job.id} " in shop.log.read_text(), "the failure is in the log")  # type: ignore[misc]
+    assert "worker w/1 has stopped" in shop.log.read_text()
+
+
+GREEN = """
+from gevent import monkey
+monkey.patch_all()
+import sys
+import shop
+if sys.argv[1] == "enqueue":
+    print(shop.add.enqueue(1, 2).id)
+else:
+    shop.app.tick(5)
+"""
+
+
+def test_a_program_that_gevent_has_patched_may_enqueue_but_not_work(shop: Shop) -> None:
+    """Its threads are not real: a handler could not be interrupted, and one that waits would hold up the heartbeat."""
+    pytest.importorskip("gevent")
+    (shop.folder / "green.py").write_text(GREEN)
+    with shop.worker("", isolate=False):
+        job = shop.app.get(shop.python("green.py", "enqueue").stdout.strip())
+        shop.until_state(job, "done")
+    waiting = shop.enqueue("add", 1, 2)
+    refused = shop.python("green.py", "tick")
+    assert "UsageError: gevent or eventlet has replaced Python's threads in this process" in refused.stderr
+    (shop.folder / "shop.py").write_text(
+        "from gevent import monkey\nmonkey.patch_all()\n" + HEAD.replace("ISOLATE", "False")
+    )
+    refused = shop.python("-m", "holdfast", "worker", "shop:app")
+    assert refused.returncode == 2
+    assert "gevent or eventlet has replaced Python's threads in this process" in refused.stderr
+    assert shop.app.get(waiting.id).row.state == "ready"

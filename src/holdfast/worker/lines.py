@@ -151,11 +151,25 @@ def listening(logger: logging.Logger) -> Iterator[None]:
                     place.removeHandler(_listener)
 
 
+class _Enabled(logging.Logger):
+    """A logger that nobody can disable. Its level can still be set."""
+
+    @property
+    def disabled(self) -> bool:
+        return False
+
+    @disabled.setter
+    def disabled(self, _: bool) -> None: ...
+
+
 def enable_our_loggers() -> None:
-    """Enable what `logging.config` has disabled: by default it silences every logger that was there before."""
+    """Keep `logging.config` from disabling our loggers, now and later: by default it silences every logger that was
+    there before, and a handler may call it at any time."""
     for name, logger in tuple(logging.root.manager.loggerDict.items()):
         if isinstance(logger, logging.Logger) and name.partition(".")[0] == "holdfast":
             logger.disabled = False
+            if type(logger) is logging.Logger:  # not one of a class of the user's
+                logger.__class__ = _Enabled
 
 
 def _top(logger: logging.Logger) -> logging.Logger:
