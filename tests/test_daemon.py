@@ -152,9 +152,9 @@ def test_the_daemon_recovers_what_is_overdue_and_gives_its_duty_back(store: Stor
 
 def test_what_was_seen_once_is_looked_at_again_before_the_interval_is_over(store: Store, clock: FakeClock) -> None:
     reaper = Reaper(store, clock)
-    assert daemon._until_next_look(reaper, store, clock, 0.0, 5.0) == 5.0
-    reaper._free_locks = {"w": clock.lease()}
-    assert daemon._until_next_look(reaper, store, clock, 0.0, 5.0) == store.believe_s
+    assert daemon._until_next_look(reaper, store, 0.0, 5.0) == 5.0
+    reaper._doubts = [store.believe_s]
+    assert daemon._until_next_look(reaper, store, 0.0, 5.0) == store.believe_s
 
 
 def until(condition: Callable[[], bool]) -> None:

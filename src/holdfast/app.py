@@ -323,8 +323,8 @@ class App(Declares, Verbs):
     def reap(self, *, grace_s: float = 0.0) -> Report:
         """Find attempts whose worker is lost, decide what becomes of their jobs, and report. Safe to run anywhere.
 
-        It looks twice, a moment apart, so that a worker that was only held up comes first. Hooks and alerts are told
-        what it found.
+        It looks twice, a moment apart, so that a worker that was only held up comes first. On PostgreSQL it waits one
+        beat for a worker that beats and has not renewed a lease. Hooks and alerts are told what it found.
         """
         from holdfast.alerts.teller import tell_once
         from holdfast.reaper import reap

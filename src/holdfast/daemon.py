@@ -53,7 +53,7 @@ def serve(
                 reaper.stand_by()
             else:
                 settled += reaper.once(under=duty).recovered
-                pause_s = _until_next_look(reaper, store, clock, grace_s, interval_s)
+                pause_s = _until_next_look(reaper, store, grace_s, interval_s)
             if failing:
                 log.warning("the store is back")
             failing = False
@@ -70,11 +70,11 @@ def serve(
     return settled
 
 
-def _until_next_look(reaper: Reaper, store: Store, clock: Clock, grace_s: float, interval_s: float) -> float:
+def _until_next_look(reaper: Reaper, store: Store, grace_s: float, interval_s: float) -> float:
     """Until the earliest deadline, or until what was seen once may be looked at again; an interval at most."""
     interval_s = min(interval_s, reaper.doubt_s or interval_s)
     deadline = store.deadline()
     if deadline is None:
         return interval_s
-    left_s = deadline + grace_s - clock.lease()
+    left_s = deadline + grace_s - store.now().lease
     return min(interval_s, left_s if left_s > 0 else SECOND_LOOK_S)

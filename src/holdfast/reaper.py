@@ -10,6 +10,7 @@ Three things make it patient. A free lock and an overdue lease are believed at t
 first, so that a worker that was only held up comes first. After a gap, in which the store took no writes for longer
 than a beat, the living get one more beat to renew; what is lost in the gap is excused: nobody was at fault. And an
 overdue job whose worker still beats had its row locked by somebody: it gets one beat from when its row is seen free.
+A store without locks on rows knows no such case.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ PAGE = 500
 SILENT_MAX_S = 86_400.0  # a worker that holds nothing and has not beaten for so long is marked gone
 SILENT_LOOK_S = 3600.0  # how often to look for such
 SECOND_LOOK_S = 0.1
+LOOK_S = 1.0  # how often to look while a worker that beats is given its time
 COMPLAIN_S = 60.0  # how often to say that a row is damaged
 SILENCE_S = 2.0  # when the store does not answer for longer than this, it was a gap
 STORM = 100  # when one pass recovers more than this many jobs,
@@ -118,6 +120,9 @@ class Reaper:
         self._under: Duty | None = None
         self._free_locks: dict[str, float] = {}  # worker -> since when its lock is seen free
         self._overdue: dict[OverdueKey, float] = {}  # -> since when it is seen so, with its row not locked
+        self._doubts: list[
+            float
+        ] = []  # in how many seconds each thing that the last pass was not sure of can be settled
         self._holders: dict[str, Worker] = {}
         self._contact: float | None = None
         self._complained: dict[str, float] = {}
@@ -131,6 +136,7 @@ class Reaper:
         With `under`, every act carries that duty's term; raises `DutyLost` when it is an old one.
         """
         self._under = under
+        self._doubts = []
         zombies: list[Zombie] = []
         done: set[str] = set()
         if fix:
@@ -147,6 +153,21 @@ class Reaper:
             self._retire_the_silent(under)
         return Report(zombies)
 
+    def complete(self, *, fix: bool = True, within_s: float = float("inf")) -> Report:
+        """Make a pass, and look again until nothing is in doubt, for at most `within_s` seconds.
+
+        A free lock and an overdue lease take a moment; an overdue job whose worker still beats takes one beat.
+        """
+        report = self.once(fix=fix)
+        waited_s, within_s = 0.0, min(within_s, self.patience_s + SECOND_LOOK_S)
+        while self._doubts and waited_s < within_s:
+            pause_s = min(self.doubt_s, within_s - waited_s, LOOK_S)
+            pause(pause_s)
+            waited_s += pause_s
+            later = self.once(fix=fix)
+            report = Report(report.zombies + later.zombies) if fix else later
+        return report
+
     def _retire_the_silent(self, under: Duty | None) -> None:
         """Mark workers gone that nobody can prove dead, as behind a pooler: those that hold nothing and have not beaten
         for a day. One that lives after all is told so, and enrols again."""
@@ -158,15 +179,21 @@ class Reaper:
 
     @property
     def doubt_s(self) -> float:
-        """Return how long to wait before a second look can settle what the last pass was not sure of; 0 if nothing."""
-        return max(self._store.believe_s if self._free_locks else 0.0, SECOND_LOOK_S if self._overdue else 0.0)
+        """Return how long to wait before another look can settle something that the last pass was not sure of; 0 if it
+        was sure of everything."""
+        return max(min(self._doubts), SECOND_LOOK_S) if self._doubts else 0.0
+
+    @property
+    def patience_s(self) -> float:
+        """Return how long it takes until everything can be settled that the last pass was not sure of."""
+        return max(self._doubts, default=0.0)
 
     def stand_by(self) -> None:
         """Keep in touch with the store instead of a pass: a pause without a duty is no gap, and a gap in it is one.
 
         Raises `StoreError` when the store does.
         """
-        self._free_locks, self._overdue = {}, {}
+        self._free_locks, self._overdue, self._doubts = {}, {}, []
         self._feel_for_a_gap()
 
     def recover_worker(self, worker: Worker, detector: Detector, cause: str, *, excused: bool = False) -> Report:
@@ -208,10 +235,9 @@ class Reaper:
         now = self._store.now().lease
         free = [each.worker.id for each in vanished if each.evidence == "lock"]
         self._free_locks = {worker: self._free_locks.get(worker, now) for worker in free}
-        return [each for each in vanished if each.evidence != "lock" or self._is_free_for_long(each.worker, now)]
-
-    def _is_free_for_long(self, worker: Worker, now: float) -> bool:
-        return now - self._free_locks[worker.id] >= self._store.believe_s
+        left_s = {worker: self._store.believe_s - (now - since) for worker, since in self._free_locks.items()}
+        self._doubts += [left for left in left_s.values() if left > 0]
+        return [each for each in vanished if left_s.get(each.worker.id, 0.0) <= 0]
 
     def _recover_worker(self, vanished: Vanished, spread_s: float) -> list[Zombie]:
         worker, epitaph = vanished.worker, self._epitaph(vanished)
@@ -277,13 +303,16 @@ class Reaper:
         living: dict[str, Worker] | None = None
         while page := self._store.overdue(self._grace_s, PAGE, skip=skip):
             now = self._store.now()
-            living = {each.id: each for each in self._store.workers()} if living is None else living
+            if living is None:
+                living = {each.id: each for each in self._store.workers()} if self._store.row_locks else {}
             kept = {job.id for job in page if _beats(living.get(job.worker or ""), job, now.wall)}
             locked = self._store.locked(sorted(kept)) if kept else []
             for key in map(_key, page):
                 seen[key] = now.lease if key[0] in locked else self._overdue.get(key, now.lease)
             self._overdue |= seen
-            ripe = [job for job in page if job.id not in done and self._is_ripe(job, now.lease, job.id in kept)]
+            left_s = {job.id: self._left_s(job, now.lease, job.id in kept) for job in page if job.id not in done}
+            self._doubts += [left for job_id, left in left_s.items() if left > 0 and job_id not in locked]
+            ripe = [job for job in page if left_s.get(job.id, 1.0) <= 0]
             death = Death("expired", "its lease ran out", None, _spread(sum(job.begun for job in ripe)))
             judged = [each for jobs in _by_worker(ripe) for each in self._judge_all(jobs, death, suspects=len(jobs))]
             if fix:
@@ -297,14 +326,16 @@ class Reaper:
         self._overdue = {key: since for key, since in seen.items() if key not in recovered}
         return zombies
 
-    def _is_ripe(self, job: Job, now: float, worker_beats: bool) -> bool:
-        if now < self._gap_ended + job.beat_s and self._gap_s >= job.beat_s:
-            return False
-        first_seen = self._overdue[_key(job)]
-        if worker_beats:  # its row was locked, and the worker may have a result in hand
-            return now - first_seen >= job.beat_s
+    def _left_s(self, job: Job, now: float, worker_beats: bool) -> float:
+        """Return for how many seconds more an overdue job is left alone."""
         many = len(self._overdue) > PAGE  # a second look at each of very many would only delay them all
-        return many or now - first_seen >= SECOND_LOOK_S
+        patience_s = 0.0 if many else SECOND_LOOK_S
+        if worker_beats:  # its row was locked, and the worker may have a result in hand
+            patience_s = job.beat_s
+        left_s = patience_s - (now - self._overdue[_key(job)])
+        if self._gap_s >= job.beat_s:
+            left_s = max(left_s, self._gap_ended + job.beat_s - now)
+        return left_s
 
     # ----------------------------------------------------------------------------------------- gaps
 
@@ -325,7 +356,7 @@ class Reaper:
         silent_s = now - since - self._pace_s  # our own pause between two passes is no gap
         gap_s = max(now - asked_at, silent_s)
         if gap_s > SILENCE_S:
-            self._gap_s, self._gap_ended = gap_s, now
+            self._gap_s, self._gap_ended = gap_s, self._store.now().lease
 
     def _keep_in_touch(self) -> None:
         """Note that a write was answered: a pass over very many is long, and no gap. A silence is left to be found."""
@@ -437,19 +468,15 @@ def reap(
     fix: bool = True,
     on_settled: Callable[[int], object] | None = None,
 ) -> Report:
-    """Make one complete pass: two looks, a moment apart. Without `fix` nothing is changed.
+    """Make one complete pass (`Reaper.complete`). Without `fix` nothing is changed.
 
     `on_settled` is called after each page with the number of jobs that were settled or given back.
     """
     reaper = Reaper(store, clock, hooks=hooks, grace_s=grace_s, on_settled=on_settled)
-    first = reaper.once(fix=fix)
-    pause(reaper.doubt_s)
-    second = reaper.once(fix=fix)
+    report = reaper.complete(fix=fix)
     if hooks is not None:
         hooks.flush()
-    if not fix:
-        return second
-    return Report(first.zombies + second.zombies)
+    return report
 
 
 def suspected(store: Store, grace_s: float = 0.0) -> int:

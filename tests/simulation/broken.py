@@ -198,7 +198,7 @@ BROKEN = [
     ),
     Broken(
         "a free lock is believed at the first look",
-        ((reaper, "Reaper._seen_twice", "or self._is_free_for_long(each.worker, now)", "or True"),),
+        ((reaper, "Reaper._seen_twice", "left_s.get(each.worker.id, 0.0) <= 0", "True"),),
         world=None, why="the walk has no locks",
     ),
     Broken(

@@ -19,7 +19,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job, Pulse
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import OutcomeUnknown, StoreLocked, StoreUnavailable
-from holdfast.reaper import Reaper
+from holdfast.reaper import Reaper, reap
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Answer
 from holdfast.testing import FakeClock
@@ -177,6 +177,55 @@ def test_a_reaper_that_never_saw_the_lock_waits_one_beat_for_a_worker_that_beats
         assert look(reaper) == []
         clock.advance(1)
     assert look(reaper) == [mine.id], "the worker has forgotten it"
+
+
+def test_a_single_pass_waits_one_beat_for_a_worker_that_beats_and_none_for_a_locked_row(
+    server: PostgresServer, schema: str, store: PostgresStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other = overdue_twice(store, clock)
+    began = clock.lease()
+
+    def pause(seconds: float) -> None:
+        clock.advance(seconds)
+        store.beat(mine.worker or "", [])
+
+    monkeypatch.setattr("holdfast.reaper.pause", pause)
+    with locked(server, schema, mine.id):
+        assert [zombie.job.id for zombie in reap(store, clock).zombies] == [other.id]
+        assert clock.lease() - began < 1
+    assert [zombie.job.id for zombie in reap(store, clock, fix=False).zombies] == [mine.id]
+    began = clock.lease()
+    assert reap(store, clock).recovered == 1
+    assert 10 <= clock.lease() - began < 11
+    assert row(store, mine.id).state is State.READY
+
+
+def test_a_tick_recovers_what_a_worker_that_beats_has_forgotten(
+    server: PostgresServer, schema: str, houses: Houses
+) -> None:
+    house, other = houses(server.url), threading.Event()
+
+    @house.app.task(name="t", lease_s=6.0)
+    def work() -> str:
+        return "fine"
+
+    worker = enrol(house.store)
+    job = work.enqueue()
+    [claimed] = house.store.claim(worker, "c", ["default"], ["t"], 1)
+    house.store.real._db.run(
+        lambda db: db.execute(f"UPDATE {schema}.job SET lease_until = lease_until - 7 WHERE id = %s", (claimed.id,))
+    )
+    beating = threading.Thread(
+        target=lambda: [house.store.beat(worker, []) for _ in iter(lambda: other.wait(0.2), True)]
+    )
+    beating.start()
+    try:
+        report = house.app.tick(budget_s=60.0)
+    finally:
+        other.set()
+        beating.join()
+    assert (report.recovered, report.settled, report.finished) == (1, 1, True)
+    assert house.row(job.id).state == "done"
 
 
 def test_a_reaper_leaves_a_locked_row_of_a_dead_worker_and_recovers_the_others(

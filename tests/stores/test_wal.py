@@ -91,7 +91,7 @@ def test_a_wal_that_sqlite_itself_has_emptied_or_made_again_is_not_lost(file: Pa
 
 
 def test_a_worker_notices_within_two_beats_and_claims_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.worker.runner.pause", lambda _: None)
+    monkeypatch.setattr("holdfast.reaper.pause", lambda _: None)
     house = House(App(f"sqlite:///{file}"))
     try:
 

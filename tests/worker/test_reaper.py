@@ -629,6 +629,16 @@ def test_one_call_makes_a_complete_pass(store: Store, clock: FakeClock) -> None:
     assert reap(store, Ticking(clock)).recovered == 0
 
 
+@pytest.mark.parametrize("store", ["memory", "sqlite"], indirect=True)
+def test_where_no_row_can_be_locked_a_worker_that_beats_gets_no_further_beat(store: Store, clock: FakeClock) -> None:
+    """It has forgotten the job: nothing can have kept it from renewing the lease."""
+    worker = enrol(store)
+    start(store, worker)
+    clock.advance(LEASE_S)
+    store.beat(worker, [])
+    assert twice(Reaper(store, clock), clock) == 1
+
+
 def test_who_waits_hears_of_every_page(store: Store, clock: FakeClock) -> None:
     gone = enrol(store)
     start(store, gone)
@@ -795,6 +805,32 @@ def test_after_an_outage_the_dead_are_found_one_beat_later_and_it_costs_no_crash
     after = row(store, retried.id)
     assert (after.state, after.crashes, after.zombies) == (State.READY, 0, 1)
     assert row(store, careful.id).state is State.HELD
+
+
+def test_an_outage_is_told_from_leases_by_the_clock_of_the_store(store: Store, clock: FakeClock) -> None:
+    """A server has a clock of its own, which began elsewhere."""
+    meddler, mine = Meddler(store), Behind(clock)
+    reaper = Reaper(meddler, mine)  # type: ignore[arg-type]
+    job = start(store)
+    wait_idle(reaper, clock, 5)
+    with meddler.down():
+        clock.advance(40)
+    assert wait_idle(reaper, clock, BEAT_S - 0.5) == 0
+    assert wait_idle(reaper, clock, 1.5) == 1
+    assert row(store, job.id).crashes == 0
+
+
+class Behind:
+    """The clock of a machine that was started long after the server."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+    def lease(self) -> float:
+        return self._clock.lease() - 1e6
 
 
 def many_overdue(store: Store, clock: FakeClock, number: int) -> str:

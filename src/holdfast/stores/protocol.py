@@ -158,6 +158,7 @@ class Store(Protocol):
 
     url: str
     believe_s: float  # how long a liveness lock must be seen free before that is a death
+    row_locks: bool  # somebody's transaction may lock the row of one job
     hints_of_work: bool  # a hint says that a job became ready, and not only that something changed: claim at once
 
     def now(self) -> Moment:

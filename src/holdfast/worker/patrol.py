@@ -44,7 +44,7 @@ class Patrol:
                 self._reaper.once()
                 deadline = self._store.deadline()
                 if deadline is not None:  # wake up for the earliest deadline instead of ticking past it
-                    left_s = deadline + self._grace_s - self._clock.lease()
+                    left_s = deadline + self._grace_s - self._store.now().lease
                     pause_s = min(pause_s, left_s if left_s > 0 else SECOND_LOOK_S)
                 trouble.over()
             except HoldfastError as error:

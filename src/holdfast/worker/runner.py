@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from holdfast.clock import Clock, pause
+from holdfast.clock import Clock
 from holdfast.continuity import WORKER, Continuity
 from holdfast.core.isolation import isolates
 from holdfast.core.records import Job, Moment, Published, Worker
@@ -35,7 +35,7 @@ from holdfast.errors import (
 )
 from holdfast.forks import Door
 from holdfast.identity import new_id
-from holdfast.reaper import Reaper
+from holdfast.reaper import LOOK_S, SECOND_LOOK_S, Reaper
 from holdfast.stores.protocol import Store
 from holdfast.trouble import Trouble
 from holdfast.worker.abandoned import ABANDONED, Abandoned
@@ -80,6 +80,9 @@ BUFFERED_MAX_S = 1.0  # a job claimed ahead that has not begun by then is given 
 
 class Runner:
     """One incarnation after the other of one named worker, in this process."""
+
+    _look_at: float | None = None  # when the sweep of a tick looks again at what it was not sure of,
+    _sure_at = 0.0  # and when everything is settled that can be
 
     def __init__(
         self,
@@ -241,12 +244,18 @@ class Runner:
 
     def _sweep(self) -> None:
         """Before the first claim: settle what dead workers left, an earlier process of this name first of all."""
-        self.recovered = self._reaper.once().recovered
-        if self._reaper.doubt_s:
-            pause(self._reaper.doubt_s)
-            self.recovered += self._reaper.once().recovered
+        self.recovered = self._reaper.complete(within_s=max(self._store.believe_s, SECOND_LOOK_S)).recovered
+        if self._until_idle and self._reaper.doubt_s:  # no other pass comes after this one
+            self._sure_at = self._clock.lease() + self._reaper.patience_s + SECOND_LOOK_S
+            self._look_at = self._clock.lease() + min(self._reaper.doubt_s, LOOK_S)
         level = logging.WARNING if self.recovered else logging.INFO
         log.log(level, "recovered %d orphaned jobs at start", self.recovered)
+
+    def _look_again(self) -> None:
+        """Go on with the pass that the sweep began, until nothing is in doubt, or the time is up."""
+        self.recovered += self._reaper.once().recovered
+        now, doubt_s = self._clock.lease(), self._reaper.doubt_s
+        self._look_at = now + min(doubt_s, LOOK_S) if doubt_s and now < self._sure_at else None
 
     def _until_it_works(self, step: Callable[[], None]) -> None:
         while not self._stopping.is_set():
@@ -279,6 +288,8 @@ class Runner:
                         return
                     self._clock.wait(self._stopping, DOUBT_S)
                     continue
+                if self._look_at is not None and self._clock.lease() >= self._look_at:
+                    self._look_again()
                 limit, ahead = self._room_now()
                 if limit + ahead == 0:
                     self._room.clear()
@@ -301,7 +312,7 @@ class Runner:
                     said_at = self._clock.lease()
                     self._say_what_nobody_serves()
                 self._trouble.over()
-                if self._until_idle and was_idle:
+                if self._until_idle and was_idle and self._look_at is None:
                     return
                 likely = self._wait_for_work() and self._store.hints_of_work
             except WorkerGone:
@@ -344,7 +355,8 @@ class Runner:
     def _wait_for_work(self) -> bool:
         timeout_s = 1.0 if self._due_in_s is None else min(1.0, max(0.001, self._due_in_s))
         timeout_s = min(timeout_s, self._alarm.in_s())
-        return self._store.wait(min(timeout_s, 0.02) if self._until_idle else timeout_s)
+        most_s = 1.0 if not self._until_idle else 0.02 if self._look_at is None else SECOND_LOOK_S
+        return self._store.wait(min(timeout_s, most_s))
 
     def _is_idle(self) -> bool:
         with self._lock:

@@ -50,6 +50,7 @@ class MemoryStore(Workflows):
     """See `stores/protocol.py: Store` for every promise."""
 
     believe_s = 0.1
+    row_locks = False
     hints_of_work = False
 
     def __init__(self, url: str = "memory://", *, clock: Clock | None = None) -> None:

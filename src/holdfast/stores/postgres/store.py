@@ -65,6 +65,7 @@ class PostgresStore(Schedules, Workflows):
     """One schema of a database, many machines. See `stores/protocol.py: Store` for every promise."""
 
     believe_s = BELIEVE_S
+    row_locks = True
     hints_of_work = True
 
     def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True, bulk: bool = False) -> None:

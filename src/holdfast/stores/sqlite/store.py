@@ -60,6 +60,7 @@ class SqliteStore(Schedules, Workflows):
     """One file, many processes of one host. See `stores/protocol.py: Store` for every promise."""
 
     believe_s = 0.1
+    row_locks = False
     hints_of_work = False
 
     def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True) -> None:
