@@ -1014,6 +1014,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/worker/test_continuity.py",),
     ),
     (
+        "a migration by pages ends after the first page",
+        "stores/sql.py",
+        "Progress(self.pieces, upto) if rows == PAGE else",
+        "Progress(self.pieces, upto) if False else",
+        ("tests/stores/test_migrations.py",),
+    ),
+    (
         "a producer asks for the last job that it has stored",
         "continuity.py",
         "if self._added is None:  #",

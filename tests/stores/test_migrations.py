@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,12 +20,14 @@ from holdfast.clock import Clock
 from holdfast.core.machine import State
 from holdfast.core.verdict import Succeeded
 from holdfast.errors import SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.stores import open_store
 from holdfast.stores.protocol import Answer, Store
 from holdfast.stores.sql import PAGE, Migration, Piece, Progress, load_migrations, parse_migration
 from holdfast.stores.sqlite import store as sqlite
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
 from tests.factory import add, claim, enrol, row, settle, start
+from tests.servers import PostgresServer
 
 # The migrations of the first store that people had, and their text in one number: what is landed never changes.
 LANDED = {
@@ -62,10 +70,10 @@ def test_a_migration_that_names_nobody_works_with_nobody_older() -> None:
 
 
 def test_pages_end_with_the_last_row() -> None:
-    assert Progress(1).page(None) == (0, Progress(2))
-    assert Progress(1).page(PAGE) == (PAGE, Progress(2))
-    assert Progress(1).page(PAGE + 1) == (PAGE, Progress(1, PAGE))
-    assert Progress(1, PAGE).page(PAGE + 1) == (PAGE + 1, Progress(2))
+    assert Progress(1).page(None, 0) == (0, Progress(2))
+    assert Progress(1).page(7_000_000, PAGE) == (7_000_000, Progress(1, 7_000_000))
+    assert Progress(1, 7_000_000).page(7_000_001, 1) == (7_000_001, Progress(2))
+    assert Progress(1, 7_000_000).page(None, 0) == (7_000_000, Progress(2))
 
 
 # ------------------------------------------------------------------------------- which programs may go on
@@ -203,3 +211,66 @@ def test_a_migration_that_stops_anywhere_goes_on_where_it_stood(
         assert all(seq * 2 == twice for seq, twice in db.execute("SELECT seq, twice FROM holdfast_job"))
         assert db.execute("SELECT count(*) FROM holdfast_migration").fetchone() == (0,)
     assert store.schema().found == store.schema().wanted + 1
+
+
+# ------------------------------------------------------------------------------------- killed, on every store
+
+BY_PAGES = {
+    "sqlite": PIECES,
+    "postgres": """-- works with: 9
+ALTER TABLE {schema}.job ADD COLUMN twice bigint NOT NULL DEFAULT 0;
+-- pages of job
+UPDATE {schema}.job SET twice = twice + 2 * seq
+WHERE state IN ('ready', 'running', 'waiting', 'held', 'done', 'dead', 'cancelled', 'rolled_back')
+    AND seq > %(after)s AND seq <= %(upto)s;
+-- piece
+CREATE TABLE {schema}.new (x integer);
+""",
+}
+MIGRATE = """
+import sys
+from importlib import import_module
+from holdfast.stores import open_store, sql
+kind, url, text = sys.argv[1:]
+sql.PAGE = 3
+migrations = import_module(f"holdfast.stores.{kind}.store")._MIGRATIONS
+migrations.append(sql.parse_migration(len(migrations) + 1, text))
+store = open_store(url)
+store.migrate()
+store.close()
+"""
+
+
+@pytest.mark.parametrize("kind", BY_PAGES)
+def test_a_migration_by_pages_of_rows_that_is_killed_goes_on_where_it_stood(
+    kind: str, url: str, schema: str, request: pytest.FixtureRequest
+) -> None:
+    server: PostgresServer | None = request.getfixturevalue("server") if kind == "postgres" else None
+    url = url if server is None else f"{server.url}?schema={schema}"
+
+    def execute(statement: str) -> list[tuple[Any, ...]]:
+        if server is not None:
+            return server.execute(statement.replace("holdfast_", f"{schema}."))
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as db:
+            return db.execute(statement).fetchall()
+
+    with closing(open_store(url)) as store:
+        store.migrate()
+        for number in range(1, 11):  # far apart, as after a purge
+            job = add(store)
+            if server is None:
+                execute(f"UPDATE holdfast_job SET seq = {100 * number} WHERE id = '{job.id}'")
+            else:
+                execute(f"SELECT setval(pg_get_serial_sequence('{schema}.job', 'seq'), {100 * number})")
+    kills, env = 0, {**os.environ, "HOLDFAST_POINT": "migrate.middle=kill:2"}  # one step further each time
+    command = [sys.executable, "-c", MIGRATE, kind, url, BY_PAGES[kind]]
+    while (done := subprocess.run(command, env=env, capture_output=True, text=True, check=False)).returncode:
+        assert done.returncode == -9, done.stderr
+        kills += 1
+        assert kills < 6, "the column, four pages, the table"
+    assert kills == 5
+    rows = execute("SELECT seq, twice FROM holdfast_job ORDER BY seq")
+    assert len(rows) == 10
+    assert rows[-1][0] > 900
+    assert all(twice == 2 * seq for seq, twice in rows), "each row once"
+    assert execute("SELECT count(*) FROM holdfast_migration") == [(0,)]

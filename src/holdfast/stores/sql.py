@@ -14,10 +14,10 @@ number: then the store refuses the claims of older workers, waits until nothing 
 
 A migration is one transaction, unless it is cut into pieces, each a transaction of its own. A line `-- piece` begins
 another one. A line `-- pages of job` (or `journal`) begins a piece that changes the rows of that table page by page:
-one statement, with the parameters `after` and `upto`, for the rows with `after < seq <= upto`. On PostgreSQL jobs have
-an index on (state, seq) only, so name every state there. The store remembers which pieces and pages are done, so a
-migration that was killed goes on where it stood. No piece may hold a lock on a table with a million rows for longer
-than a beat.
+one statement, with the parameters `after` and `upto`, for the rows with `after < seq <= upto`. A page has a number of
+rows, however far apart they are. On PostgreSQL jobs have an index on (state, seq) only, so name every state there. The
+store remembers which pieces and pages are done, so a migration that was killed goes on where it stood. No piece may
+hold a lock on a table with a million rows for longer than a beat.
 """
 
 from __future__ import annotations
@@ -66,10 +66,14 @@ class Progress(NamedTuple):
     pieces: int = 0
     after: int = 0
 
-    def page(self, end: int | None) -> tuple[int, Progress]:
-        """Return the last row of the next page, and the progress after it. `end`: the last row of the table."""
-        upto = min(self.after + PAGE, end or 0)
-        return upto, Progress(self.pieces, upto) if upto < (end or 0) else Progress(self.pieces + 1)
+    def next_page(self) -> dict[str, int]:
+        """Return what to ask the table for: the last row and the number of rows of the next page."""
+        return {"after": self.after, "page": PAGE}
+
+    def page(self, last: int | None, rows: int) -> tuple[int, Progress]:
+        """Return the last row of this page, and the progress after it; a page that is not full is the last one."""
+        upto = self.after if last is None else last
+        return upto, Progress(self.pieces, upto) if rows == PAGE else Progress(self.pieces + 1)
 
 
 def load_queries(package: str, file: str = "queries.sql") -> dict[str, str]:

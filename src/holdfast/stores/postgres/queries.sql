@@ -1545,14 +1545,24 @@ ON CONFLICT (number) DO UPDATE SET pieces = excluded.pieces, after = excluded.af
 -- name: migrate_done
 DELETE FROM {schema}.migration;
 
--- name: migrate_end_job
+-- name: migrate_page_job
 -- By the index on (state, seq): there is none on seq alone.
-SELECT max(newest.seq)
-FROM unnest(ARRAY['ready', 'running', 'waiting', 'held', 'done', 'dead', 'cancelled', 'rolled_back']) AS each (state)
-CROSS JOIN LATERAL (SELECT max(seq) AS seq FROM {schema}.job WHERE job.state = each.state) AS newest;
+SELECT max(seq), count(*) FROM (
+    SELECT nearest.seq
+    FROM unnest(ARRAY['ready', 'running', 'waiting', 'held', 'done', 'dead', 'cancelled', 'rolled_back']) AS each (state)
+    CROSS JOIN LATERAL (
+        SELECT seq FROM {schema}.job
+        WHERE job.state = each.state AND job.seq > %(after)s
+        ORDER BY seq
+        LIMIT %(page)s
+    ) AS nearest
+    ORDER BY seq
+    LIMIT %(page)s
+) AS page;
 
--- name: migrate_end_journal
-SELECT max(seq) FROM {schema}.journal;
+-- name: migrate_page_journal
+SELECT max(seq), count(*)
+FROM (SELECT seq FROM {schema}.journal WHERE seq > %(after)s ORDER BY seq LIMIT %(page)s) AS page;
 
 -- name: missing
 SELECT coalesce(json_agg(wanted.name ORDER BY wanted.name), '[]')::text FROM unnest(%(tables)s::text[]) AS wanted (name)

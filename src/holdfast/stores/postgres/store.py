@@ -525,7 +525,8 @@ class PostgresStore(Schedules, Workflows):
                     db.execute(self._db.script(piece.script))
                 progress = Progress(progress.pieces + 1)
             else:
-                upto, after = progress.page(self._db.row(db.execute(self._db[f"migrate_end_{piece.table}"]))[0])
+                page = db.execute(self._db[f"migrate_page_{piece.table}"], progress.next_page())
+                upto, after = progress.page(*self._db.row(page))
                 db.execute(self._db.script(piece.script), {"after": progress.after, "upto": upto})
                 progress = after
             point("migrate.middle")

@@ -822,11 +822,11 @@ ON CONFLICT (number) DO UPDATE SET pieces = excluded.pieces, after = excluded.af
 -- name: migrate_done
 DELETE FROM holdfast_migration;
 
--- name: migrate_end_job
-SELECT max(seq) FROM holdfast_job;
+-- name: migrate_page_job
+SELECT max(seq), count(*) FROM (SELECT seq FROM holdfast_job WHERE seq > :after ORDER BY seq LIMIT :page);
 
--- name: migrate_end_journal
-SELECT max(seq) FROM holdfast_journal;
+-- name: migrate_page_journal
+SELECT max(seq), count(*) FROM (SELECT seq FROM holdfast_journal WHERE seq > :after ORDER BY seq LIMIT :page);
 
 -- name: missing
 SELECT json_group_array(name) FROM sqlite_schema WHERE type = 'table';

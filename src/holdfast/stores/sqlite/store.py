@@ -500,7 +500,8 @@ class SqliteStore(Schedules, Workflows):
                     db.execute(statement)
                 progress = Progress(progress.pieces + 1)
             else:
-                upto, after = progress.page(db.execute(Q[f"migrate_end_{piece.table}"]).fetchone()[0])
+                page = db.execute(Q[f"migrate_page_{piece.table}"], progress.next_page()).fetchone()
+                upto, after = progress.page(*page)
                 db.execute(piece.script, {"after": progress.after, "upto": upto})
                 progress = after
             point("migrate.middle")
