@@ -39,6 +39,7 @@ from holdfast.stores.protocol import Answer, Store
 log = logging.getLogger("holdfast.reaper")
 
 PAGE = 500
+FREE = ("lock", "session")  # evidence that must be seen for a while
 SILENT_MAX_S = 86_400.0  # a worker that holds nothing and has not beaten for so long is marked gone
 SILENT_LOOK_S = 3600.0  # how often to look for such
 SECOND_LOOK_S = 0.1
@@ -233,7 +234,7 @@ class Reaper:
 
     def _seen_twice(self, vanished: Sequence[Vanished]) -> list[Vanished]:
         now = self._store.now().lease
-        free = [each.worker.id for each in vanished if each.evidence == "lock"]
+        free = [each.worker.id for each in vanished if each.evidence in FREE]
         self._free_locks = {worker: self._free_locks.get(worker, now) for worker in free}
         left_s = {worker: self._store.believe_s - (now - since) for worker, since in self._free_locks.items()}
         self._doubts += [left for left in left_s.values() if left > 0]
@@ -280,6 +281,8 @@ class Reaper:
         if vanished.evidence == "boot":
             return Epitaph("the machine was started anew under it", detector)
         words = "an earlier process of this worker died" if ours else "its process died"
+        if vanished.evidence == "session":
+            words += " or was cut off from the server"
         return Epitaph(f"{words} (pid {worker.pid} on {worker.host})", detector)
 
     def _settle_all_of(self, worker: Worker, death: Death) -> list[Zombie]:

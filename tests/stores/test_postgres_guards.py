@@ -53,7 +53,7 @@ def test_a_free_lock_means_something_only_on_the_run_of_the_server_that_it_was_t
     give_up_at = CLOCK.lease() + 10
     while not (found := looking.vanished()) and CLOCK.lease() < give_up_at:
         pause(0.01)  # until the server has seen that the session is over
-    assert [(each.worker.id, each.evidence) for each in found] == [(worker, "lock")]
+    assert [(each.worker.id, each.evidence) for each in found] == [(worker, "session")]
     with psycopg.connect(postgres, autocommit=True) as db:
         db.execute("UPDATE holdfast.worker SET server = 'another run'")
     assert looking.vanished() == []

@@ -86,7 +86,7 @@ def fleet(houses: Houses, proxy: Proxy, server: PostgresServer, monkeypatch: pyt
 def look_until(fleet: Fleet, condition: Callable[[], object], what: str) -> None:
     """Wait, and then for as long as a free lock is doubted, and somewhat longer."""
     until(condition, what)
-    settled_at = time.monotonic() + lifeline.SETTLE_S + lifeline.BELIEVE_S + 0.5
+    settled_at = time.monotonic() + lifeline.SETTLE_S + lifeline.SESSION_GRACE_S + 0.5
     until(lambda: time.monotonic() > settled_at)
 
 
@@ -217,6 +217,20 @@ def test_a_whole_fleet_that_was_cut_off_comes_back_without_a_death(
     assert fleet.consumes()
     fleet.is_whole()
     second.close()
+
+
+@pytest.mark.slow  # one is away for longer than a death is doubted by default
+def test_a_worker_is_given_as_long_to_come_back_as_the_address_says(
+    houses: Houses, proxy: Proxy, server: PostgresServer
+) -> None:
+    """Its proxy is restarted, the others are not concerned: only the address can say that this is no death."""
+    fleet = Fleet(houses(proxy.url, "&session_grace_s=30"), houses(server.url, "&session_grace_s=30"))
+    with proxy.down():
+        until(lambda: len(server.execute(LOCKS)) < 3, "its lock is free")
+        free_at = time.monotonic()
+        until(lambda: time.monotonic() > free_at + 2 * lifeline.SESSION_GRACE_S)
+    look_until(fleet, lambda: len(server.execute(LOCKS)) == 3, "both have their locks")
+    fleet.is_whole()
 
 
 # ------------------------------------------------------------------------------------------ deaths

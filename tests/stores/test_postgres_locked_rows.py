@@ -27,6 +27,7 @@ from tests.factory import (
     a_signal,
     a_step,
     add,
+    claim,
     enrol,
     job_in,
     make_job,
@@ -117,6 +118,23 @@ def test_a_lock_that_outlives_the_lease_costs_nothing_when_the_result_is_in_hand
         assert waiting_backends(server) == 0
     assert job.result(PATIENCE_S) == "fine"
     assert (runs, mine.kinds(job.id)) == ([1], ["succeeded"])
+
+
+def test_a_row_that_refers_to_a_job_delays_nothing(
+    store: PostgresStore, clock: FakeClock, server: PostgresServer, schema: str
+) -> None:
+    """A table of the user's has a foreign key to jobs. A row that is inserted there locks the key of its job."""
+    worker = enrol(store)
+    running, ready = start(store, worker, lease_s=30), add(store)
+    server.execute(f"CREATE TABLE {schema}.upload (job text REFERENCES {schema}.job (id))")
+    with psycopg.connect(server.url) as db:
+        for job in (ready, running):
+            db.execute(f"INSERT INTO {schema}.upload VALUES (%s)", (job.id,))  # type: ignore[call-overload]
+        clock.advance(1)
+        store.beat(worker, [Pulse(running.lease)])
+        assert row(store, running.id).lease_until == (running.lease_until or 0) + 1
+        assert [job.id for job in claim(store, worker)] == [ready.id]
+        assert settle(store, running, Succeeded()) is Answer.ACCEPTED
 
 
 # --------------------------------------------------------------------------------------------- the reaper

@@ -239,3 +239,17 @@ def test_instants_can_be_compared_with_now_in_psql(server: PostgresServer, schem
             server.execute(f"SELECT * FROM {schema}.{view}")
         for worker in store.workers():
             store.retire(worker.id, "the test is over")
+
+
+def test_the_tables_may_be_published_for_logical_replication(server: PostgresServer, schema: str) -> None:
+    """The server refuses to change a published table whose rows have no identity."""
+    with closing(PostgresStore(f"{server.url}?schema={schema}")) as store:
+        store.migrate()
+        tables = [name for (name,) in server.execute(f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}'")]
+        assert "tally" in tables
+        server.execute(f"CREATE PUBLICATION {schema} FOR TABLE " + ", ".join(f"{schema}.{name}" for name in tables))
+        try:
+            for name in tables:
+                server.execute(f"DELETE FROM {schema}.{name} WHERE false")
+        finally:
+            server.execute(f"DROP PUBLICATION {schema}")

@@ -307,10 +307,14 @@ class BeatAnswer(msgspec.Struct, frozen=True):
 
 
 class Vanished(msgspec.Struct, frozen=True):
-    """A worker that the host can prove dead, or that was marked gone and still holds leases."""
+    """A worker that is dead by the evidence, or that was marked gone and still holds leases.
+
+    lock: the host has freed its lock, so its process has ended. session: the server has freed it, because the process
+    has ended or its connection was cut. boot: the machine was started anew.
+    """
 
     worker: Worker
-    evidence: Literal["lock", "boot", "gone"]
+    evidence: Literal["lock", "session", "boot", "gone"]
 
 
 class Duty(msgspec.Struct, frozen=True):

@@ -63,7 +63,8 @@ C = TypeVar("C", bound=psycopg.Connection[Any])
 Connection = psycopg.Connection[Any]
 Cursor = psycopg.Cursor[Any]
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
-_OWN = ("schema", "pool_max", "wait_s")
+SESSION_GRACE_S = 1.5  # longer than a session takes to come back after it was cut
+_OWN = ("schema", "pool_max", "wait_s", "session_grace_s")
 # A refused connection comes without a code.
 _DENIED = re.compile(r'password authentication failed|no password supplied|role ".*" does not exist|no pg_hba\.conf')
 _NO_DATABASE = re.compile(r'database ".*" does not exist')
@@ -77,13 +78,14 @@ _inherited: list[Any] = []
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the URL says: a PostgreSQL address as libpq knows it, and three options of our own."""
+    """What the URL says: a PostgreSQL address as libpq knows it, and four options of our own."""
 
     conninfo: str = field(repr=False)
     shown: str  # without the password
     schema: str = "holdfast"
     pool_max: int = 10  # connections that one process may use at once, beside those of `ctx.transaction()`
     wait_s: float = 10.0  # how long a call waits for a connection
+    session_grace_s: float = SESSION_GRACE_S  # how long the session of a worker may be away before that is a death
 
     @classmethod
     def parse(cls, url: str) -> Options:
@@ -118,7 +120,11 @@ class Options:
             raise BadURL(f"{shown!r}: pool_max is a whole number of at least 2")
         if wait_s is None or not 0 < wait_s < 3600:
             raise BadURL(f"{shown!r}: wait_s is a number of seconds, more than 0 and less than 3600")
-        return cls(conninfo, shown, schema, pool_max, wait_s)
+        session_grace_s = _number(own, "session_grace_s", float, SESSION_GRACE_S)
+        if session_grace_s is None or not SESSION_GRACE_S <= session_grace_s <= 86_400:
+            words = f"session_grace_s is a number of seconds, at least {SESSION_GRACE_S:g} and at most a day"
+            raise BadURL(f"{shown!r}: {words}")
+        return cls(conninfo, shown, schema, pool_max, wait_s, session_grace_s)
 
 
 def _number(own: dict[str, str], name: str, kind: Callable[[str], N], usual: N) -> N | None:

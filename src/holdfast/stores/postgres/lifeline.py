@@ -2,7 +2,7 @@
 
 It holds the liveness locks of the process's workers: advisory locks, which the server drops when the session ends,
 and listens for the hint that there may be work. Its own thread looks after it twice a second, so that a session that
-was cut is noticed and made anew, locks first, before anybody believes in a death (see `BELIEVE_S`).
+was cut is noticed and made anew, locks first, before anybody believes in a death (see `SESSION_GRACE_S`).
 
 What cut one session may have cut all of them, and some come back sooner than others. So a process whose session was cut
 does not look for free locks before the others had the time to take theirs again (`SETTLE_S`).
@@ -26,15 +26,14 @@ from psycopg import errors
 
 from holdfast.clock import SystemClock
 from holdfast.errors import Refused, StoreError, StoreUnavailable
-from holdfast.stores.postgres.connection import Connection, Connections
+from holdfast.stores.postgres.connection import SESSION_GRACE_S, Connection, Connections
 
 log = logging.getLogger("holdfast.stores")
 
 LOOK_S = 0.5
-BELIEVE_S = 1.5  # how long a lock must be seen free before that is a death; longer than a session takes to come back
 SETTLE_S = 2.5  # after a cut: so long others may need to come back
 TURN_S = 10.0  # who looks for free locks may be frozen, and keep the others from it: so they look too, once in so long,
-LOOKS_S = 2 * BELIEVE_S  # for long enough to believe what they see
+LOOKS_S = 2 * SESSION_GRACE_S  # for long enough to believe what they see
 SAY_AFTER_S = 5.0  # how long there may be no session before somebody should know
 _AGAIN_S = 0.3  # the longest pause between two tries to connect
 _LOOK_ANSWER_S = 5.0  # a session that does not answer for so long is given up

@@ -151,7 +151,7 @@ picked AS MATERIALIZED (
                     AND (%(limit)s::bigint > 0 OR job.on_crash = 'retry')
                 ORDER BY job.run_at, job.seq
                 LIMIT %(limit)s::bigint + %(ahead)s::bigint
-                FOR UPDATE SKIP LOCKED
+                FOR NO KEY UPDATE SKIP LOCKED
             ) AS ready
             LIMIT wanted.share
         ) AS lot
@@ -247,7 +247,7 @@ mine AS MATERIALIZED (
         AND job.claim_id = pulse.claim_id
         AND job.state || '' = 'running'
     ORDER BY job.id
-    FOR UPDATE OF job SKIP LOCKED
+    FOR NO KEY UPDATE OF job SKIP LOCKED
 ),
 renewed AS (
     UPDATE {schema}.job AS job SET
@@ -687,7 +687,7 @@ due AS MATERIALIZED (
     WHERE job.state = 'waiting' AND job.wake_at IS NOT NULL AND job.wake_at <= (SELECT wall FROM clock)
     ORDER BY job.wake_at
     LIMIT %(limit)s::bigint
-    FOR UPDATE SKIP LOCKED
+    FOR NO KEY UPDATE SKIP LOCKED
 ),
 roused AS (
     UPDATE {schema}.job AS job SET state = 'ready', run_at = clock.wall, wake_at = NULL, awaits = NULL, question = NULL

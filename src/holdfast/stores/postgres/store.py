@@ -39,6 +39,7 @@ from holdfast.errors import (
     StoreMissing,
     StoreReadOnly,
     StoreTimeout,
+    StoreUnavailable,
     WorkerGone,
 )
 from holdfast.points import point
@@ -49,7 +50,7 @@ from holdfast.stores.postgres.condition import Condition
 from holdfast.stores.postgres.connection import BEAT_S, BULK, Connections, Cursor, Limits, Options, in_its_own_time
 from holdfast.stores.postgres.frontier import Frontier
 from holdfast.stores.postgres.joining import Callers
-from holdfast.stores.postgres.lifeline import BELIEVE_S, Lifeline
+from holdfast.stores.postgres.lifeline import Lifeline
 from holdfast.stores.postgres.schedules import Schedules
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
 from holdfast.stores.postgres.workflows import Workflows
@@ -64,13 +65,13 @@ _CLOCK_S = 5.0  # how long the difference to the server's clock is believed
 class PostgresStore(Schedules, Workflows):
     """One schema of a database, many machines. See `stores/protocol.py: Store` for every promise."""
 
-    believe_s = BELIEVE_S
     row_locks = True
     hints_of_work = True
 
     def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True, bulk: bool = False) -> None:
         options = Options.parse(url)
         self.url = options.shown
+        self.believe_s = options.session_grace_s
         self._create = create
         self._fake = clock if clock is not None and not isinstance(clock, SystemClock) else None
         self._clock: Clock = clock or SystemClock()
@@ -97,7 +98,12 @@ class PostgresStore(Schedules, Workflows):
             return Moment(self._fake.wall(), self._fake.lease())
         local = self._clock.lease()
         if self._ahead is None or local - self._ahead[1] > _CLOCK_S:
-            self._ahead = self._often.one("now")[0] / 1e6 - self._clock.lease(), local
+            try:
+                self._ahead = self._often.one("now")[0] / 1e6 - self._clock.lease(), local
+            except StoreUnavailable:  # the difference that was known is good enough until the server is back
+                if self._ahead is None:
+                    raise
+                self._ahead = self._ahead[0], self._clock.lease()
         server = self._clock.lease() + self._ahead[0]
         return Moment(server, server)
 
@@ -228,7 +234,7 @@ class PostgresStore(Schedules, Workflows):
     def vanished(self) -> list[Vanished]:
         found = self._often.one("vanished", {"watch": self._lifeline.watches()})[0]
         return [
-            Vanished(worker, "lock" if worker.gone_at is None else "gone") for worker, _ in codec.workers_from(found)
+            Vanished(worker, "session" if worker.gone_at is None else "gone") for worker, _ in codec.workers_from(found)
         ]
 
     def enroll(self, worker: Worker) -> None:
