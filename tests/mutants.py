@@ -1168,6 +1168,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         PROTECTED,
     ),
     (
+        "protected: every open of a file costs a look at it",
+        "stores/sqlite/protected.py",
+        "        harmless.add(path)\n",
+        "",
+        PROTECTED,
+    ),
+    (
         "protected: a new -wal file is not noticed",
         "stores/sqlite/connection.py",
         "        protected.refresh()  # the first connection makes a new `-wal` file\n",

@@ -9,8 +9,9 @@ processes then write at once and damage the database, and peers take the living 
 `holdfast worker` and the processes that it starts install it. SQLite opens its files in C, where no hook looks, so
 `sqlite3.connect` is still allowed: one library knows all its own descriptors and takes care.
 
-A file is compared by device and inode. A call of `stat` costs more than the rest of the hook, so the hook remembers
-paths that were harmless; it never remembers one with the name of a protected file.
+A file is compared by device and inode, because a link may have any name. That takes one `stat`, which costs more than
+the rest of the hook: without a system call nobody can know that a new path is not a link. So the hook remembers
+harmless paths, and their next open costs no system call. It never remembers one with the name of a protected file.
 """
 
 from __future__ import annotations
