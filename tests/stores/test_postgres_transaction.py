@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from holdfast import Context, Flow, JobDead, Retry
+from holdfast import AsyncFlow, Context, Flow, JobDead, Retry
 from holdfast.core.machine import State
 from holdfast.core.policy import OnCrash
 from holdfast.core.records import Job, Pulse
@@ -781,6 +781,48 @@ def test_an_outage_is_not_recorded_as_a_step_that_failed(houses: Houses, proxy: 
     assert ledger() == ["paid"]
     [step] = house.store.steps(job.id)
     assert (step.state, step.error) == ("recorded", None)
+
+
+@both_kinds
+@pytest.mark.parametrize("meet", OUTAGES.values(), ids=OUTAGES.keys())
+def test_an_outage_in_a_transaction_step_rolls_no_workflow_back(
+    houses: Houses, proxy: Proxy, ledger: Ledger, is_async: bool, meet: Callable[[Any, Proxy], object]
+) -> None:
+    """`on_crash="rollback"` is for lost workers. What was done before stays done, and the step is run again."""
+    house = houses(proxy.url)
+    done: list[str] = []
+
+    def reserve() -> str:
+        done.append("reserve")
+        return "reserved"
+
+    def give_back(result: str | None) -> None:
+        done.append("give back")
+
+    def charge(db: Any) -> str:
+        done.append("charge")
+        if done.count("charge") == 1:
+            meet(db, proxy)
+        else:
+            db.execute(PAID)
+        return "charged"
+
+    def order(flow: Flow) -> str:
+        flow.step(reserve, undo=give_back)
+        return flow.transaction(charge)
+
+    async def aorder(flow: AsyncFlow) -> str:
+        await flow.step(reserve, undo=give_back)
+        return await flow.transaction(charge)
+
+    declare = house.app.workflow(name="order", retry=ONCE, on_crash="rollback")
+    job = (declare(aorder) if is_async else declare(order)).enqueue()
+    house.start()
+    assert job.result(60) == "charged"
+    assert done == ["reserve", "charge", "charge"]
+    assert ledger() == ["paid"]
+    assert costs(house, job.id) == (0, 0)
+    assert house.kinds(job.id) == ["released", "succeeded"]
 
 
 def test_an_error_of_the_task_in_its_transaction_counts_as_before(houses: Houses, server: PostgresServer) -> None:
