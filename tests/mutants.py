@@ -1454,6 +1454,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ("broken: what is in hand is lost", "worker/settler.py", "in_hand := self._in_hand or", "in_hand :=", BROKEN),
     ("broken: run says nothing", "worker/runner.py", "raise self._broken", "pass", BROKEN),
     (
+        "a store that fails is a failure of the workflow that reads",
+        "workflow/ledger.py",
+        "if not is_passing(error):",
+        "if True:",
+        ("tests/workflow/test_waiting.py",),
+    ),
+    (
         "silence: nobody minds",
         "worker/supervisor.py",
         "return silence.seconds >= silence.limit_s",

@@ -22,6 +22,7 @@ READS = (
     "deadline",
     "vanished",
     "inbox",
+    "steps",
 )
 WRITES = (
     "add",

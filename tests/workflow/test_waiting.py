@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import AsyncFlow, Flow, JobDead, NotFound, Refused, Retry
 from holdfast.core.records import Filter, Inbox, Signal
-from holdfast.errors import Parking
+from holdfast.errors import Parking, StoreUnavailable
 from holdfast.workflow.effects import merged
 from holdfast.workflow.run import SIGNALS_READ
 from tests.worker.house import House, until
@@ -396,3 +396,37 @@ def test_answers_to_questions_are_no_signals_of_ones_own(one_house: House, call:
     one_house.start()
     with pytest.raises(JobDead, match=r"flow\.approve"):
         work.enqueue().result(60)
+
+
+@pytest.mark.parametrize("form", ["sync", "async"])
+@pytest.mark.parametrize("verb", ["steps", "inbox", "get"])
+def test_a_store_that_fails_while_a_workflow_reads_costs_it_nothing(house: House, form: str, verb: str) -> None:
+    """The workflow waits until the store is back, and goes on. It had no second try left."""
+
+    @house.app.task(name="child")
+    def child() -> int:
+        return 7
+
+    @house.app.workflow(name="sync", retry=Retry(attempts_max=1))
+    def sync(flow: Flow) -> Any:
+        return flow.result(flow.start(child)) + flow.wait("go")
+
+    @house.app.workflow(name="async", retry=Retry(attempts_max=1))
+    async def loop(flow: AsyncFlow) -> Any:
+        return await flow.result(await flow.start(child)) + await flow.wait("go")
+
+    failures = iter(range(3))
+
+    def fail(*_: Any) -> None:
+        if next(failures, None) is not None:
+            raise StoreUnavailable("the test took it away")
+
+    with house.store.before(verb, fail):
+        job = (sync if form == "sync" else loop).enqueue()
+        house.app.signal(job.id, "go", 1)
+        house.start()
+        real = house.store.real
+        until(lambda: (real.get(job.id) or job.row).state in ("done", "dead"), "it ends")
+    assert next(failures, None) is None, "the store has failed three times"
+    row = house.row(job.id)
+    assert (row.failures, row.releases, house.app.get(job.id).result(1)) == (0, 0, 8)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -16,10 +16,10 @@ from holdfast.core.flow import WAYS_OUT, Replay, Scope, is_paused
 from holdfast.core.payload import decode_value, encode_value
 from holdfast.core.records import Record, Step, StepKind
 from holdfast.core.shape import Shape
-from holdfast.errors import Diverged, Interrupted, LeaseLost, PayloadError
+from holdfast.errors import Diverged, Interrupted, LeaseLost, PayloadError, StoreError, is_passing
 from holdfast.stores.protocol import Answer, Store
 from holdfast.worker.frames import describe
-from holdfast.workflow.effects import Operation, Write
+from holdfast.workflow.effects import Operation, Read, Write
 from holdfast.workflow.values import kind_of, raised_again, shown
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from holdfast.worker.attempt import Attempt
 
 PAGE = 1_000
+ASK_AGAIN_S = 1.0  # the longest pause between two tries to read
+T = TypeVar("T")
 ERROR_MAX = 2_000
 STUCK = (
     "mend the code and go on (`holdfast held approve ID`), or undo by hand the last step that is not undone, and say "
@@ -64,11 +66,32 @@ class Ledger:
     def load(self) -> None:
         """Read what is recorded, in pages."""
         steps: list[Step] = []
-        while page := self.store.steps(self.attempt.job.id, steps[-1].position if steps else 0, PAGE):
+        while page := self.ask(self._page_after(steps[-1].position if steps else 0)):
             steps += page
             if len(page) < PAGE:
                 break
         self.replay = Replay(steps)
+
+    def _page_after(self, position: int) -> Callable[[], list[Step]]:
+        return lambda: self.store.steps(self.attempt.job.id, position, PAGE)
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """Ask the store, and again while it is in trouble: that is no failure of the workflow. The watch stops the
+        attempt before its lease ends."""
+        pause_s = 0.05
+        while True:
+            try:
+                return question()
+            except StoreError as error:
+                if not is_passing(error):
+                    raise
+            self.check_goes_on()
+            self.app.clock.wait(threading.Event(), pause_s)
+            pause_s = min(2 * pause_s, ASK_AGAIN_S)
+
+    def read(self, question: Callable[[], T]) -> Read:
+        """Return the wish to ask the store this."""
+        return Read(lambda: self.ask(question))
 
     def is_recorded(self, error: BaseException) -> bool:
         """Say whether this very exception is on record: then it would leave the workflow in every replay."""

@@ -36,7 +36,7 @@ from holdfast.points import point
 from holdfast.stores.protocol import Answer, Store
 from holdfast.worker.frames import describe
 from holdfast.workflow.caught import Place, tell_once
-from holdfast.workflow.effects import Do, Operation, Pause, Read, Wait
+from holdfast.workflow.effects import Do, Operation, Pause, Wait
 from holdfast.workflow.ledger import ERROR_MAX, STUCK, Call, Ledger, is_recorded, where_of
 from holdfast.workflow.values import NOTHING, kind_of, nothing_to_do, shape_of, signature_of
 
@@ -237,7 +237,7 @@ class Run(Ledger):
         found, count = self._take(signal, ()), 0
         if found is None:  # many are read at once: one by one, each look would cost as much as all that wait
             limit = SIGNALS_READ + self._taking
-            inbox: Inbox = yield Read(lambda: self.store.inbox(self.attempt.job.id, signal, limit))
+            inbox: Inbox = yield self.read(lambda: self.store.inbox(self.attempt.job.id, signal, limit))
             found, count = self._take(signal, inbox.signals), inbox.count
         base = self._base(call)
         if found is not None:
@@ -265,8 +265,8 @@ class Run(Ledger):
         if is_recorded(call.known):
             return self._child_value(call)
         self._forward()
-        count: int = (yield Read(lambda: self.store.inbox(self.attempt.job.id, limit=0))).count  # before the look
-        row = yield Read(lambda: self.store.get(job_id))
+        count: int = (yield self.read(lambda: self.store.inbox(self.attempt.job.id, limit=0))).count  # before the look
+        row = yield self.read(lambda: self.store.get(job_id))
         from holdfast.jobs import Job, ended_error
 
         base = self._base(call)
