@@ -1400,7 +1400,14 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     # --- isolation
     ("isolation: nobody is", "core/isolation.py", "if declared or ", "if ", ISOLATION),
-    ("isolation: who died alone is not", "core/isolation.py", "or job.crashes > 1 or neighbours", "", ISOLATION),
+    ("isolation: who died alone is not", "core/isolation.py", "or job.crashes > 1 or shared", "", ISOLATION),
+    (
+        "isolation: who died alone is not, while its worker has no other job",
+        "worker/runner.py",
+        " or (self._may_exit and self._options.slots > 1)",
+        "",
+        ("tests/crash/test_poison.py",),
+    ),
     ("isolation: who was revived is not", "core/isolation.py", "declared or job.suspects == 1", "declared", ISOLATION),
     ("isolation: nobody ends itself", "core/isolation.py", 'return "exit_code" in facts or', "return", ISOLATION),
     (

@@ -1,7 +1,8 @@
 """How long it takes from a kill -9 until the job runs again; for the tests, and for `bench/recovery.py`.
 
 Each function yields one figure a round, in seconds, from the ledger of the handlers: the clock is the host's own, and
-the store that is being measured is not asked.
+the store that is being measured is not asked. The killed jobs were alone in their process. Where a worker has one slot,
+they run again in its own process; where it has more, in a process of their own, which must be started first.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tests.crash.world import Process, World, now, until
 
 def after_the_death_of_a_group(world: World, rounds: int, *flags: str) -> Iterator[float]:
     """A whole worker, supervisor and all, is killed; another one lives. lease_s=30."""
+    flags = ("--slots", "1", *flags)
     groups = {name: world.worker(name, *flags).until_ready() for name in ("ann", "bob")}
     for _ in range(rounds):
         job = world.tasks.first_hangs.using(lease_s=30).enqueue().id
@@ -40,9 +42,9 @@ def found_by_a_daemon(world: World, rounds: int) -> Iterator[float]:
     yield from after_the_death_of_a_group(world, rounds, "--no-reaper")
 
 
-def after_the_death_of_a_child(world: World, rounds: int) -> Iterator[float]:
+def after_the_death_of_a_child(world: World, rounds: int, slots: int = 1) -> Iterator[float]:
     """One of two children is killed; the supervisor sees it end, and the other one takes over. lease_s=30."""
-    worker = world.worker("w", processes=2).until_ready(2)
+    worker = world.worker("w", "--slots", str(slots), processes=2).until_ready(2)
     for number in range(1, rounds + 1):
         job = world.tasks.first_hangs.using(lease_s=30).enqueue().id
         pid = world.until_started(job).pid
@@ -54,14 +56,19 @@ def after_the_death_of_a_child(world: World, rounds: int) -> Iterator[float]:
         worker.until_ready(2 + number)  # the child that was started in its place
 
 
+def in_a_process_of_its_own(world: World, rounds: int) -> Iterator[float]:
+    """The same with workers of many slots. When no isolated process is warm, one is started. lease_s=30."""
+    yield from after_the_death_of_a_child(world, rounds, slots=20)
+
+
 def after_a_restart(world: World, rounds: int) -> Iterator[float]:
     """Nobody is left alive; later the same name is started again. From its readiness. lease_s=600."""
-    worker = world.worker("w").until_ready()
+    worker = world.worker("w", "--slots", "1").until_ready()
     for _ in range(rounds):
         job = world.tasks.first_hangs.using(lease_s=600).enqueue().id
         world.until_started(job)
         worker.kill()
-        worker = world.worker("w")
+        worker = world.worker("w", "--slots", "1")
         again = world.until_started(job, 2)
         world.until_state(job, "done")
         yield max(0.0, again.wall - ready_at(worker))
@@ -141,6 +148,10 @@ SCENES = {  # and how long each may take on each store
     "nobody left, same name started again, lease 600 s": (after_a_restart, {"sqlite": 1.0, "postgres": 1.0}),
 }
 BUSY_SCENES = {
+    "one child of many slots killed: in a process of its own": (
+        in_a_process_of_its_own,
+        {"sqlite": 3.0, "postgres": 3.0},
+    ),
     "40 jobs of a killed group, 10,000 others wait": (behind_a_backlog, {"sqlite": 1.5, "postgres": 3.5}),
     "the same under a pinned transaction": (behind_a_backlog_under_a_pin, {"postgres": 3.5}),
 }

@@ -31,8 +31,12 @@ def test_one_poison_job_among_many_is_dead_and_no_innocent_has_a_crash_on_its_re
 
 
 @on_every_store
+@pytest.mark.parametrize("neighbours_come", ["before", "after"])
 @pytest.mark.parametrize("task", ["poison", "leaver"])
-def test_a_poison_job_that_died_alone_is_not_run_among_neighbours_again(world: World, task: str) -> None:
+def test_a_poison_job_that_died_alone_is_not_run_among_neighbours_again(
+    world: World, task: str, neighbours_come: str
+) -> None:
+    """Neither when they run already, nor when the worker has nothing else to do and they come later."""
     world.worker("w", "--slots", "4").until_ready()
     poison = getattr(world.tasks, task).enqueue().id
     world.until_started(poison)
@@ -41,13 +45,16 @@ def test_a_poison_job_that_died_alone_is_not_run_among_neighbours_again(world: W
     strike.touch()
     until(lambda: world.row(poison).zombies, "it dies alone in the worker's process")
     strike.unlink()
-    neighbours = [world.tasks.wait.enqueue().id for _ in range(3)]
+    waiting = [world.tasks.wait.job() for _ in range(3)]
+    neighbours = world.app.enqueue_many(waiting) if neighbours_come == "before" else []
     world.store.pause("default", False)
-    for job in (*neighbours, poison):
-        world.until_started(job, 2 if job == poison else 1)
+    world.until_started(poison, 2)
+    neighbours = neighbours or world.app.enqueue_many(waiting)
+    for job in neighbours:
+        world.until_started(job.id)
     strike.touch()
     world.until_state(poison, "dead")
     world.go()
     for job in neighbours:
-        row = world.until_state(job, "done")
+        row = world.until_state(job.id, "done")
         assert (row.attempt, row.zombies) == (1, 0)

@@ -273,7 +273,7 @@ def test_cells_that_cannot_start_give_back_and_try_again(
     [
         (False, 0, 0, False),
         (True, 0, 0, True),
-        (False, 1, 0, False),  # it has died alone, and nothing says by whose doing: not if it is alone again
+        (False, 1, 0, False),  # it has died alone, and nothing says by whose doing: not if no other can be there
         (False, 2, 0, True),
         (False, 1, 1, True),  # it has died alone, by its own doing
         (False, 0, 1, True),  # a person has revived it since
@@ -283,8 +283,8 @@ def test_cells_that_cannot_start_give_back_and_try_again(
 )
 def test_one_function_decides(declared: bool, crashes: int, suspects: int, isolated: bool) -> None:
     job = a_job(crashes=crashes, suspects=suspects)
-    assert isolates(job, declared=declared, neighbours=False) is isolated
-    assert isolates(job, declared=declared, neighbours=True) is (isolated or crashes > 0)
+    assert isolates(job, declared=declared, shared=False) is isolated
+    assert isolates(job, declared=declared, shared=True) is (isolated or crashes > 0)
 
 
 @pytest.mark.parametrize(

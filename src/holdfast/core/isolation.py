@@ -10,17 +10,18 @@ from holdfast.core.records import Job
 _FAULTS = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGSYS", "SIGTRAP")
 
 
-def isolates(job: Job, *, declared: bool, neighbours: bool) -> bool:
+def isolates(job: Job, *, declared: bool, shared: bool) -> bool:
     """Say whether this attempt runs apart from the other jobs of the worker's process.
 
     `declared`: its task, or its worker for all tasks, says so. Otherwise a job does whose process has died: it may be
-    the one that killed it, and must not do that to `neighbours`, the other jobs that the process has now. It does even
-    without any if there were several suspects (if it was not the one, that shows now, and its crash is taken back), or
-    if it has died alone: by its own doing (one suspect), or twice. One suspect stays alone even after a revive.
+    the one that killed it, and must not do that to others. Only a process that is not `shared`, where no other job is
+    or can come, runs it there, and starts it sooner; but not if there were several suspects (if it was not the one,
+    that shows now, and its crash is taken back), nor if it has died alone by its own doing (one suspect), or twice. One
+    suspect stays alone even after a revive.
     """
     if declared or job.suspects == 1:
         return True
-    return job.crashes > 0 and (job.suspects > 1 or job.crashes > 1 or neighbours)
+    return job.crashes > 0 and (job.suspects > 1 or job.crashes > 1 or shared)
 
 
 def ended_itself(facts: Mapping[str, Any]) -> bool:

@@ -409,9 +409,9 @@ class Runner:
         in_threads: list[Attempt] = []
         in_cells: list[Attempt] = []
         with self._lock:
-            neighbours = self._running > 1 or bool(self._buffer)
+            shared = self._running > 1 or bool(self._buffer) or (self._may_exit and self._options.slots > 1)
         for attempt in attempts:
-            if self._isolates(attempt, neighbours):
+            if self._isolates(attempt, shared):
                 in_cells.append(attempt)
             else:
                 (in_loop if attempt.task.is_async else in_threads).append(attempt)
@@ -453,9 +453,9 @@ class Runner:
         if len(self._buffer) <= max(self._ahead_target / 2, self._ahead_target - GULP / 2) and not self._room.is_set():
             self._room.set()
 
-    def _isolates(self, attempt: Attempt, neighbours: bool) -> bool:
+    def _isolates(self, attempt: Attempt, shared: bool) -> bool:
         declared = self._options.isolate or attempt.task.isolate
-        return isolates(attempt.job, declared=declared, neighbours=neighbours) and self._homes.knows(attempt.task)
+        return isolates(attempt.job, declared=declared, shared=shared) and self._homes.knows(attempt.task)
 
     def _hold_breath(self, pause_s: float) -> None:
         """Claim nothing for a while: the system gives no more threads or processes, or this worker is broken."""
