@@ -1098,6 +1098,27 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/worker/test_continuity.py",),
     ),
     (
+        "a silent worker whose row is locked keeps the others from being marked gone",
+        "reaper.py",
+        'except StoreLocked as error:\n                    log.warning("worker %s, silent',
+        'except ZeroDivisionError as error:\n                    log.warning("worker %s, silent',
+        REAPER,
+    ),
+    (
+        "a silent worker that cannot be marked gone hides what was recovered",
+        "reaper.py",
+        "except StoreError as error:  # what was recovered",
+        "except ZeroDivisionError as error:  # what was recovered",
+        REAPER,
+    ),
+    (
+        "a child whose row is locked delays the next one",
+        "worker/supervisor.py",
+        "if only is None and not self._stopping.is_set():",
+        "if False:",
+        ("tests/worker/test_supervisor.py",),
+    ),
+    (
         "a worker that is silent for a day and holds jobs is marked gone",
         "reaper.py",
         "wall - worker.beat_at > SILENT_MAX_S and not worker.running",

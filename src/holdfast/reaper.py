@@ -151,7 +151,10 @@ class Reaper:
                 log.warning("worker %s cannot be recovered yet: %s", each.worker.name, error)
         zombies += self._recover_overdue(fix, done | {zombie.job.id for zombie in zombies})
         if fix and self._clock.lease() - self._swept_at >= SILENT_LOOK_S:
-            self._retire_the_silent(under)
+            try:
+                self._retire_the_silent(under)
+            except StoreError as error:  # what was recovered is reported all the same
+                log.warning("workers that are silent for long are looked for later: %s", error)
         return Report(zombies)
 
     def complete(self, *, fix: bool = True, within_s: float = float("inf")) -> Report:
@@ -176,7 +179,10 @@ class Reaper:
         wall = self._store.now().wall
         for worker in self._store.workers():
             if wall - worker.beat_at > SILENT_MAX_S and not worker.running:
-                self._store.retire(worker.id, str(Epitaph("it was silent for a day", "vanished")), under)
+                try:
+                    self._store.retire(worker.id, str(Epitaph("it was silent for a day", "vanished")), under)
+                except StoreLocked as error:
+                    log.warning("worker %s, silent for a day, is marked gone later: %s", worker.name, error)
 
     @property
     def doubt_s(self) -> float:

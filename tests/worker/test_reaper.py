@@ -15,7 +15,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Job, Pulse
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Succeeded
-from holdfast.errors import StoreUnavailable, WorkerGone
+from holdfast.errors import StoreLocked, StoreUnavailable, WorkerGone
 from holdfast.hooks import Hooks
 from holdfast.reaper import PAGE, SECOND_LOOK_S, STORM, STORM_SPREAD_S, Reaper, reap, suspected
 from holdfast.stores.protocol import Answer, Store
@@ -934,6 +934,27 @@ def test_sqlite_damage_is_what_it_claims_to_be(file_store: Store, clock: FakeClo
     with sqlite3.connect(tmp_path / "jobs.db") as connection, pytest.raises(sqlite3.IntegrityError):
         connection.execute("UPDATE holdfast_job SET fence = fence + 1 WHERE id = ?", (job.id,))
     connection.close()
+
+
+@pytest.mark.parametrize("error", [StoreLocked("its row is locked"), StoreUnavailable("the server is gone")])
+def test_a_silent_worker_that_cannot_be_marked_gone_does_not_hide_what_was_recovered(
+    store: Store, clock: FakeClock, error: StoreUnavailable
+) -> None:
+    silent, other = enrol(store, name="silent"), enrol(store, name="other")
+    clock.advance(2 * 86_400)
+    job = start(store, worker := enrol(store))
+    store.retire(worker, "its process died")
+    meddler = Meddler(store)
+
+    def refuse(worker_id: str, *_: Any) -> None:
+        if worker_id == silent:
+            raise error
+
+    reaper = Reaper(meddler, clock)  # type: ignore[arg-type]
+    with meddler.before("retire", refuse):
+        assert [zombie.job.id for zombie in reaper.once().zombies] == [job.id]
+    left = {silent} if isinstance(error, StoreLocked) else {silent, other}
+    assert {each.id for each in store.workers()} == left
 
 
 def test_a_worker_that_was_silent_for_a_day_and_holds_nothing_is_marked_gone(store: Store, clock: FakeClock) -> None:

@@ -15,7 +15,7 @@ import pytest
 from holdfast import App
 from holdfast.core.machine import State
 from holdfast.core.records import Job
-from holdfast.errors import FileLocked, StoreUnavailable
+from holdfast.errors import FileLocked, StoreLocked, StoreUnavailable
 from holdfast.reaper import Reaper
 from holdfast.testing import FakeClock
 from holdfast.worker import supervisor as module
@@ -89,6 +89,25 @@ def test_a_store_that_fails_between_the_mark_and_the_settling(
     [event] = parent.store.journal(job.id)
     assert event.kind == kind
     assert {name: event.detail[name] for name in ("exit_code", "signal") if name in event.detail} == facts
+
+
+@pytest.mark.parametrize(("code", "kind"), [(-9, "zombie"), (EXIT_STUCK, "released")])
+def test_a_child_whose_row_is_locked_does_not_delay_the_next_one(parent: Parent, code: int, kind: str) -> None:
+    job, store = parent.runs(), parent.store.real
+    second = enrol(store, pid=PID, supervisor=parent.supervisor._id, boot_id=parent.supervisor._clock.boot_id)
+    other = start(store, second, lease_s=600.0)
+
+    def lock(worker_id: str, *_: Any) -> None:
+        if worker_id == parent.child:
+            raise StoreLocked("another transaction holds a lock")
+
+    with parent.store.before("retire", lock):
+        assert parent.supervisor._bury(1, PID, code) is True
+        assert row(store, other.id).state is State.READY, "an earlier incarnation is settled at once"
+        until(lambda: parent.store.calls["retire"] > 3, "it is tried again")
+        assert row(store, job.id).state is State.RUNNING
+    until(lambda: row(store, job.id).state is State.READY, "it is settled when the lock is gone")
+    assert [event.kind for event in store.journal(job.id)] == [kind]
 
 
 def test_codes_of_our_own_have_words(parent: Parent, caplog: pytest.LogCaptureFixture) -> None:

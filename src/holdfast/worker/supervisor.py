@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import threading
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.core.epitaph import how_it_ended
 from holdfast.core.records import SILENT_BEATS, Worker
-from holdfast.errors import FileLocked, HoldfastError
+from holdfast.errors import FileLocked, HoldfastError, StoreLocked
 from holdfast.identity import new_id
 from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
@@ -245,22 +246,45 @@ class Supervisor:
         """Settle what a child left behind; keep trying while the store fails. Return whether it had enrolled.
 
         Once the row is marked gone it says in what manner its jobs are to be settled, so whoever comes next, be it our
-        own next try, goes on in the same manner.
+        own next try, goes on in the same manner. While somebody has that row locked, a thread of its own keeps trying,
+        and the next child does not wait for it.
         """
-        trouble = Trouble(log, self._clock, "the jobs of a dead child are settled when it is back")
-        reaper = Reaper(self._store, self._clock, hooks=self._hooks, name=f"{self._name}/{number}")
         released = code in (EXIT_STUCK, EXIT_TOO_OLD) or (self._stopping.is_set() and code == 0)
+        reaper = Reaper(self._store, self._clock, hooks=self._hooks, name=f"{self._name}/{number}")
+
+        def settle(worker: Worker) -> None:
+            self._settle_leases(reaper, worker, code, released, silent)
+
+        return self._settle_child(number, pid, settle)
+
+    def _settle_child(
+        self, number: int, pid: int, settle: Callable[[Worker], None], only: Collection[str] | None = None
+    ) -> bool:
+        """See `_bury`. `only`: the workers whose rows were locked; another child may have the pid by now."""
+        trouble = Trouble(log, self._clock, "the jobs of a dead child are settled when it is back")
         give_up_at = float("inf")
         while self._clock.lease() < give_up_at:
             try:
                 ours = [
-                    each for each in self._store.workers(gone=True) if (each.supervisor, each.pid) == (self._id, pid)
+                    each
+                    for each in self._store.workers(gone=True)
+                    if (each.supervisor, each.pid) == (self._id, pid) and (only is None or each.id in only)
                 ]
+                locked: dict[str, StoreLocked] = {}
                 for worker in ours:
                     if worker.gone_at is None or worker.running:
-                        self._settle_leases(reaper, worker, code, released, silent)
-                trouble.over()
-                return bool(ours)
+                        try:
+                            settle(worker)
+                        except StoreLocked as error:
+                            locked[worker.id] = error
+                if not locked:
+                    trouble.over()
+                    return bool(ours)
+                if only is None and not self._stopping.is_set():
+                    given = (number, pid, settle, tuple(locked))
+                    threading.Thread(target=self._settle_child, args=given, name="holdfast-locked", daemon=True).start()
+                    return True
+                raise next(iter(locked.values()))
             except HoldfastError as error:
                 pause_s = trouble.met(error)
             if self._stopping.is_set():
