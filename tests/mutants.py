@@ -3061,7 +3061,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a long pause between two tries keeps its slot",
         "workflow/run.py",
-        "        if left > SHORT_S:\n            yield self._parked(call, Parking(instant))\n",
+        "        if left > SHORT_S:\n            yield from self._park(call, Parking(instant))\n",
         "",
         RETRIES,
     ),
@@ -3278,8 +3278,9 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "code that diverged goes on with its cleanup",
         "workflow/run.py",
-        "                raise self.stop(error) from None\n",
-        "                raise\n",
+        "            return self.replay.meet(path, kind, name)\n        except Diverged as error:\n"
+        "            raise self.stop(error) from None\n",
+        "            return self.replay.meet(path, kind, name)\n        except Diverged as error:\n            raise\n",
         PARKING,
     ),
     (
@@ -3308,6 +3309,69 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "workflow/threads.py",
         "                line.wait()  # however long",
         "                pass  # however long",
+        GATHER,
+    ),
+    (
+        "a branch that was dropped goes on in a replay",
+        "workflow/run.py",
+        "        if call.path in self.dropped:\n",
+        "        if False:\n",
+        GATHER,
+    ),
+    (
+        "a gather that failed is not recorded",
+        "workflow/run.py",
+        "        if waits_at and isinstance(error, Exception) and self.replay.at(path) is None:\n",
+        "        if False:\n",
+        GATHER,
+    ),
+    (
+        "a gather that failed once may succeed",
+        "core/flow.py",
+        "        step = self._steps.get(path)\n        if step is not None:\n            raise Diverged(\n",
+        "        step = self._steps.get(path)\n        if False:\n            raise Diverged(\n",
+        GATHER,
+    ),
+    (
+        "a failed branch on the event loop is not told while another one waits",
+        "workflow/loop.py",
+        "        if failed:\n            self._drop(",
+        "        if False:\n            self._drop(",
+        GATHER,
+    ),
+    (
+        "a dropped branch on the event loop goes on",
+        "workflow/loop.py",
+        "        if scope.dropped:\n",
+        "        if False:\n",
+        GATHER,
+    ),
+    (
+        "a dropped branch that catches its cancellation hangs for ever",
+        "workflow/loop.py",
+        "        self._loop.call_later(CLEANUP_S, self._drop, path, lines)\n",
+        "",
+        GATHER,
+    ),
+    (
+        "what was caught is not recorded before a workflow waits",
+        "workflow/run.py",
+        "        yield from self.write_caught(caught)\n        yield Wait",
+        "        yield Wait",
+        GATHER,
+    ),
+    (
+        "what a branch in a thread has caught is not recorded when it ends",
+        "workflow/threads.py",
+        "            self._driver.drive(self._driver.run.write_caught(self.scope.take_failed()))\n",
+        "            pass\n",
+        GATHER,
+    ),
+    (
+        "what a branch on the event loop has caught is not recorded when it ends",
+        "workflow/loop.py",
+        "            await self.drive(self.run.write_caught(line.take_failed()))\n",
+        "            pass\n",
         GATHER,
     ),
     (
@@ -3397,8 +3461,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a sleep is ended by any signal",
         "workflow/run.py",
-        "yield Wait(Parking(wake_at), call.scope)",
-        "yield Wait(Parking(wake_at, inbox=self.attempt.job.inbox), call.scope)",
+        "yield from self._park(call, Parking(wake_at))",
+        "yield from self._park(call, Parking(wake_at, inbox=self.attempt.job.inbox))",
         ("tests/workflow/test_waiting.py",),
     ),
     (

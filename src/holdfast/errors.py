@@ -47,6 +47,7 @@ does not swallow them.
     ├── Stopping                   the worker is going away; the attempt is given back
     │   └── BudgetSpent            the budget of its tick is spent
     ├── Parking                    the workflow waits without a slot
+    │   └── Dropped                this branch waited when another one failed, and does nothing more
     ├── Rewinding                  a replay that only looks for undos has seen all there is
     └── Diverged                   the code does not fit what is recorded
 """
@@ -272,6 +273,14 @@ class Parking(Interrupted):
         self.question = question
         self.inbox = inbox
         super().__init__(f"waits for {', '.join(awaits) or 'a timer'}")
+
+
+class Dropped(Parking):
+    """This branch of the `flow.gather` at path `gather` waited when another one failed: it does nothing more."""
+
+    def __init__(self, gather: str) -> None:
+        super().__init__()
+        self.gather = gather
 
 
 class Rewinding(Interrupted):

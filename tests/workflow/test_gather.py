@@ -1,5 +1,7 @@
 """What becomes of the branches of `flow.gather` when one of them fails, or the workflow is stopped."""
 
+import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncFlow, Flow, Retry
+from holdfast import AsyncFlow, Flow, Retry, Rollback
 from holdfast.tasks import Task
 from tests.worker.house import House, until
 
@@ -103,3 +105,284 @@ def test_nothing_is_undone_while_a_branch_that_cannot_be_stopped_goes_on(one_hou
     one_house.app.rollback(job.id)
     one_house.until_state(job.id, "rolled_back")
     assert work.undone == [0]
+
+
+class Shop:
+    """What the steps of an order did."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.has_stock = False
+
+    def do(self, what: str) -> str:
+        self.lines.append(what)
+        return what
+
+    def check(self) -> str:
+        self.lines.append("check")
+        if not self.has_stock:
+            raise ValueError("no stock")
+        return "in stock"
+
+
+def waits(house: House, job_id: str, *awaits: str) -> None:
+    def does() -> bool:
+        row = house.row(job_id)
+        return row.state == "waiting" and sorted(row.awaits or ()) == [f"signal:{name}" for name in awaits]
+
+    until(does, f"it waits for {awaits}")
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["a step comes next", "a wait comes next"])
+@pytest.mark.parametrize("form", [*FORMS, "async, awaitables"])
+def test_a_branch_that_waited_when_another_one_failed_does_nothing_more(house: House, form: str, tells: bool) -> None:
+    shop = Shop()
+
+    @house.app.workflow(name="sync")
+    def sync(flow: Flow) -> str:
+        def pay() -> None:
+            flow.wait("approval")
+            flow.step(shop.do, "charge", name="charge")
+
+        try:
+            flow.gather(pay, lambda: flow.step(shop.check))
+        except ValueError:
+            if tells:
+                flow.step(shop.do, "withdrawn", name="tell")
+            flow.wait("later")
+            return "withdrawn"
+        return "paid"
+
+    @house.app.workflow(name="async")
+    async def loop(flow: AsyncFlow) -> str:
+        async def pay() -> None:
+            await flow.wait("approval")
+            await flow.step(shop.do, "charge", name="charge")
+
+        try:
+            if form == "async":
+                await flow.gather(pay, lambda: flow.step(shop.check))
+            else:
+                await flow.gather(flow.wait("approval"), flow.step(shop.check))
+                await flow.step(shop.do, "charge", name="charge")
+        except ValueError:
+            if tells:
+                await flow.step(shop.do, "withdrawn", name="tell")
+            await flow.wait("later")
+            return "withdrawn"
+        return "paid"
+
+    house.start()
+    job = (sync if form == "sync" else loop).enqueue()
+    waits(house, job.id, "later")
+    house.app.signal(job.id, "approval", True)
+    house.app.signal(job.id, "later")
+    assert job.result(60) == "withdrawn"
+    assert shop.lines == ["check", "withdrawn"] if tells else ["check"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_branch_that_slept_when_another_one_failed_does_nothing_more(one_house: House, form: str) -> None:
+    shop = Shop()
+
+    @one_house.app.workflow(name="sync")
+    def sync(flow: Flow) -> str:
+        def remind() -> None:
+            flow.sleep(1.2)
+            flow.step(shop.do, "remind", name="remind")
+
+        try:
+            flow.gather(lambda: flow.gather(remind), lambda: flow.step(shop.check))
+        except ValueError:
+            flow.sleep(1.5)
+        return "withdrawn"
+
+    @one_house.app.workflow(name="async")
+    async def loop(flow: AsyncFlow) -> str:
+        async def remind() -> None:
+            await flow.sleep(1.2)
+            await flow.step(shop.do, "remind", name="remind")
+
+        try:
+            await flow.gather(lambda: flow.gather(remind), lambda: flow.step(shop.check))
+        except ValueError:
+            await flow.sleep(1.5)
+        return "withdrawn"
+
+    one_house.start()
+    assert (sync if form == "sync" else loop).enqueue().result(60) == "withdrawn"
+    assert shop.lines == ["check"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_failure_inside_a_branch_that_goes_on_is_recorded_before_the_workflow_waits(
+    one_house: House, form: str
+) -> None:
+    shop = Shop()
+
+    @one_house.app.workflow(name="sync")
+    def sync(flow: Flow) -> list[Any]:
+        def pay() -> None:
+            flow.wait("approval")
+            flow.step(shop.do, "charge", name="charge")
+
+        def order() -> str:
+            try:
+                flow.gather(pay, lambda: flow.step(shop.check))
+            except ValueError:
+                return "withdrawn"
+            return "paid"
+
+        return flow.gather(order, lambda: flow.wait("later"))
+
+    @one_house.app.workflow(name="async")
+    async def loop(flow: AsyncFlow) -> list[Any]:
+        async def pay() -> None:
+            await flow.wait("approval")
+            await flow.step(shop.do, "charge", name="charge")
+
+        async def order() -> str:
+            try:
+                await flow.gather(pay, lambda: flow.step(shop.check))
+            except ValueError:
+                return "withdrawn"
+            return "paid"
+
+        return await flow.gather(order, lambda: flow.wait("later"))
+
+    one_house.start()
+    job = (sync if form == "sync" else loop).enqueue()
+    waits(one_house, job.id, "later")
+    one_house.app.signal(job.id, "approval", True)
+    one_house.app.signal(job.id, "later", 1)
+    assert job.result(60) == ["withdrawn", 1]
+    assert shop.lines == ["check"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_failed_branch_is_told_while_another_one_waits(house: House, form: str) -> None:
+    """It counts against the budget of the workflow, and a `Rollback` rolls back at once."""
+    shop, twice = Shop(), Retry(attempts_max=2, base_s=0.0)
+
+    def undo(result: str | None, what: str) -> None:
+        shop.do(f"undo {what}")
+
+    @house.app.workflow(name="sync", retry=twice)
+    def sync(flow: Flow, rolls_back: bool) -> None:
+        def fails() -> None:
+            if rolls_back:
+                flow.step(shop.do, "book", undo=undo)
+                raise Rollback("enough")
+            flow.step(shop.check)
+
+        flow.gather(fails, lambda: flow.wait("never"))
+
+    @house.app.workflow(name="async", retry=twice)
+    async def loop(flow: AsyncFlow, rolls_back: bool) -> None:
+        async def fails() -> None:
+            if rolls_back:
+                await flow.step(shop.do, "book", undo=undo)
+                raise Rollback("enough")
+            await flow.step(shop.check)
+
+        await flow.gather(fails, lambda: flow.wait("never"))
+
+    house.start()
+    task = sync if form == "sync" else loop
+    house.until_state(task.enqueue(False).id, "dead")
+    assert shop.lines == ["check", "check"]
+    house.until_state(task.enqueue(True).id, "rolled_back")
+    assert shop.lines == ["check", "check", "book", "undo book"]
+
+
+def test_on_the_loop_a_dropped_branch_that_catches_its_cancellation_does_nothing_more(one_house: House) -> None:
+    shop = Shop()
+
+    @one_house.app.workflow(name="w")
+    async def work(flow: AsyncFlow) -> str:
+        async def stubborn() -> None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.create_task(asyncio.wait([asyncio.create_task(nested())]))
+            with contextlib.suppress(asyncio.CancelledError):
+                await flow.step(shop.do, "cleanup", name="cleanup")
+            await asyncio.sleep(3600)
+
+        async def nested() -> None:
+            await flow.wait("approval")
+
+        try:
+            await flow.gather(stubborn, lambda: flow.step(shop.check))
+        except ValueError:
+            await flow.wait("later")
+        return "withdrawn"
+
+    one_house.start()
+    job = work.enqueue()
+    waits(one_house, job.id, "later")
+    one_house.app.signal(job.id, "approval")
+    one_house.app.signal(job.id, "later")
+    assert job.result(60) == "withdrawn"
+    assert shop.lines == ["check"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_gather_that_failed_and_does_not_fail_again_is_held_until_a_person_goes_back(
+    one_house: House, form: str
+) -> None:
+    fails = [True]
+
+    def strict() -> None:
+        if fails[0]:
+            raise ValueError("no stock")
+
+    @one_house.app.workflow(name="sync")
+    def sync(flow: Flow) -> str:
+        try:
+            flow.gather(lambda: flow.wait("approval"), strict)
+        except ValueError:
+            flow.wait("later")
+            return "withdrawn"
+        return "paid"
+
+    @one_house.app.workflow(name="async")
+    async def loop(flow: AsyncFlow) -> str:
+        try:
+            await flow.gather(lambda: flow.wait("approval"), strict)
+        except ValueError:
+            await flow.wait("later")
+            return "withdrawn"
+        return "paid"
+
+    one_house.start()
+    job = (sync if form == "sync" else loop).enqueue()
+    waits(one_house, job.id, "later")
+    fails[0] = False
+    one_house.app.signal(job.id, "later")
+    assert "now no branch of it fails" in str(one_house.until_state(job.id, "held").error)
+    one_house.app.signal(job.id, "approval")
+    one_house.app.retry_from(job.id, "gather")
+    assert job.result(60) == "paid"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_caught_failure_is_recorded_before_the_workflow_waits(house: House, form: str) -> None:
+    shop = Shop()
+
+    @house.app.workflow(name="sync")
+    def sync(flow: Flow) -> str:
+        with contextlib.suppress(ValueError):
+            flow.step(shop.check)
+        return str(flow.wait("go"))
+
+    @house.app.workflow(name="async")
+    async def loop(flow: AsyncFlow) -> str:
+        with contextlib.suppress(ValueError):
+            await flow.step(shop.check)
+        return str(await flow.wait("go"))
+
+    house.start()
+    job = (sync if form == "sync" else loop).enqueue()
+    waits(house, job.id, "go")
+    house.app.signal(job.id, "go", 1)
+    assert job.result(60) == "1"
+    assert shop.lines == ["check"]

@@ -30,7 +30,7 @@ _NAME_MAX = 40
 _NAME_LEAST = 16
 _RESULT_MAX = 400  # characters; all of it is in the JSON
 _RESULT_LEAST = 16
-_AT_ONCE = ("sleep", "now", "random", "uuid", "patch")  # what it takes to record these says nothing
+_AT_ONCE = ("sleep", "now", "random", "uuid", "patch", "gather")  # what it takes to record these says nothing
 _COLOURS = {"recorded": "done", "answered": "done", "started": "running", "undone": "rolled_back"}
 
 

@@ -11,7 +11,7 @@ scope; each branch is one of its own, so that no path depends on which branch is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.core.records import Job, Step, StepKind
 from holdfast.errors import Diverged, Parking
@@ -27,10 +27,22 @@ APPROVAL = "approve:"  # the signal that answers `flow.approve` at a path is cal
 
 class Scope:
     """One line of calls. `failed` holds what went wrong in it and is not written yet; `owner` is who walks it; `parked`
-    is set once the line waits without a slot: no further call of it is carried out. `main` is the main line of the
-    workflow that it belongs to."""
+    is set once the line waits without a slot: no further call of it is carried out. `waits_at` has the paths of the
+    calls that it waits in; `dropped` is set once the `gather` that it belongs to has failed without it. `main` is the
+    main line of the workflow that it belongs to."""
 
-    __slots__ = ("_branches", "_count", "_prefix", "_scopes", "failed", "main", "owner", "parked")
+    __slots__ = (
+        "_branches",
+        "_count",
+        "_prefix",
+        "_scopes",
+        "dropped",
+        "failed",
+        "main",
+        "owner",
+        "parked",
+        "waits_at",
+    )
 
     def __init__(self, prefix: str = "", main: Scope | None = None) -> None:
         self.main = main or self
@@ -41,6 +53,8 @@ class Scope:
         self.failed: list[Step] = []
         self.owner: object = None
         self.parked: Parking | None = None
+        self.waits_at: list[str] = []
+        self.dropped = False
 
     def next(self) -> str:
         """Return the path of the call that is made now."""
@@ -66,8 +80,23 @@ class Scope:
 
     def _below(self, prefix: str) -> Scope:
         scope = Scope(prefix, self.main)
+        scope.dropped = self.dropped
         self._scopes.append(scope)
         return scope
+
+    def lines(self) -> Iterator[Scope]:
+        """Return this line, and those below it."""
+        yield self
+        for scope in self._scopes:
+            yield from scope.lines()
+
+    def drop(self) -> list[str]:
+        """Let neither this line nor those below it do anything more; return the paths of the calls they wait in."""
+        paths = []
+        for line in self.lines():
+            line.dropped = True
+            paths += line.waits_at
+        return paths
 
     def take_failed(self) -> list[Step]:
         """Return, once, what failed here and in branches, and was caught: the code has gone on by it."""
@@ -123,6 +152,15 @@ class Replay:
         """Note what was written."""
         self._steps[step.path] = step
         self._left.discard(step.path)
+
+    def check_failed(self, path: str) -> None:
+        """Raise `Diverged` if the `gather` at the path, which has not failed this time, is recorded as failed."""
+        step = self._steps.get(path)
+        if step is not None:
+            raise Diverged(
+                f"the code does not fit the record: number {path}, gather, had failed (attempt {step.attempt}: "
+                f"{step.error}), and now no branch of it fails; {WAYS_OUT}"
+            )
 
     def check_all_met(self) -> None:
         """Raise `Diverged` if the code has ended and something is recorded that it did not ask for."""

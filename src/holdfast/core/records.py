@@ -34,7 +34,19 @@ EventKind = Literal[
     "warning",
 ]
 StepKind = Literal[
-    "step", "transaction", "sleep", "wait", "approve", "signal", "start", "result", "now", "random", "uuid", "patch"
+    "step",
+    "transaction",
+    "sleep",
+    "wait",
+    "approve",
+    "signal",
+    "start",
+    "result",
+    "now",
+    "random",
+    "uuid",
+    "patch",
+    "gather",
 ]
 StepState = Literal["started", "recorded", "undone"]
 SILENT_BEATS = 3  # a worker that missed so many beats is silent

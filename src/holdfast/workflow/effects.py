@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from holdfast.core.flow import APPROVAL, Scope
+from holdfast.core.flow import APPROVAL
 from holdfast.core.records import Record
-from holdfast.errors import Parking
+from holdfast.errors import Dropped, Parking
 
 T = TypeVar("T")
 
@@ -51,10 +51,10 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait without a slot, on this line. There is no answer: the workflow begins anew."""
+    """Wait without a slot, in the call at this path. There is no answer: the workflow begins anew."""
 
     until: Parking
-    line: Scope
+    path: str
 
 
 Effect = Do | Write | Read | Pause | Wait
@@ -62,7 +62,10 @@ Operation = Generator[Effect, Any, T]
 
 
 def merged(waits: list[Parking]) -> Parking:
-    """Return what wakes a workflow whose branches wait for several things: the first of them that comes."""
+    """Return what wakes a workflow whose branches wait for several things: the first of them that comes. If one of them
+    was dropped, so were all: nothing wakes them."""
+    if dropped := next((each for each in waits if isinstance(each, Dropped)), None):
+        return dropped
     times = [each.wake_at for each in waits if each.wake_at is not None]
     awaits = tuple(sorted({what for each in waits for what in each.awaits}))
     asking = {_first_question(each): each.question for each in waits if each.question is not None}

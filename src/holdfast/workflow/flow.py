@@ -125,7 +125,8 @@ class Flow:
         """Run functions without arguments side by side, and return what they return, in order, once all have ended.
 
         Each may use the flow: `flow.gather(lambda: flow.step(a), lambda: flow.step(b))`. In an async workflow they may
-        be awaitables too. What the first one raises, in their order, is raised.
+        be awaitables too. What the first one raises, in their order, is raised once the others have ended or wait;
+        those that wait do nothing more, in no replay.
         """
         results: list[Any] = self._driver.gather(branches)
         return results

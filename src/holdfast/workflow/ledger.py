@@ -61,6 +61,7 @@ class Ledger:
         self.stopped: Interrupted | None = None  # why no call is carried out any more, whatever the code catches
         self._lock = threading.RLock()
         self._open: dict[str, Step] = {}  # by path: steps that must not be repeated, and are in progress
+        self.dropped: dict[str, str] = {}  # paths of calls that are never ended -> path of the gather that dropped them
         self._recorded: list[BaseException] = []  # what was raised and is on record: it would come again
 
     def load(self) -> None:
@@ -71,6 +72,8 @@ class Ledger:
             if len(page) < PAGE:
                 break
         self.replay = Replay(steps)
+        gathers = (step for step in steps if step.kind == "gather")
+        self.dropped = {path: step.path for step in gathers for path in self._decode(step.result)}
 
     def _page_after(self, position: int) -> Callable[[], list[Step]]:
         return lambda: self.store.steps(self.attempt.job.id, position, PAGE)
@@ -178,6 +181,12 @@ class Ledger:
             return
         self._recorded.append(error)
         yield from self._record(call, base=failed)
+
+    def write_caught(self, caught: list[Step]) -> Operation[None]:
+        """Write down what failed and was caught, now that the code has gone on by it."""
+        if caught:
+            yield from self._write(self._written(caught))
+            self._note(tuple(caught))
 
     def hand_over(self, record: Record, put: Callable[[Record], None]) -> None:
         """Let the record say which step is open now, and put it where it is written from: both at once, since branches

@@ -9,12 +9,13 @@ import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.core.flow import Scope
 from holdfast.core.records import Record
-from holdfast.errors import Interrupted, Parking, Rewinding, UsageError
+from holdfast.errors import Dropped, Interrupted, Parking, Rewinding, UsageError
 from holdfast.stores.protocol import Answer
 from holdfast.worker.recorder import Recorder
 from holdfast.workflow.caught import Place, calling_place, is_on_its_way, place_of
@@ -48,6 +49,20 @@ class Mailbox:
             _set(*self._answers.popleft())
 
 
+@dataclass(slots=True)
+class _Gather:
+    """A `flow.gather` that has not ended."""
+
+    lines: list[Scope]  # of its branches; the owner of each is its task
+    waits_at: list[str] = field(default_factory=list)  # paths of the calls that dropped branches waited in
+
+    def has_failed(self) -> bool:
+        """Say whether one of its branches has."""
+        tasks: list[Any] = [line.owner for line in self.lines]
+        ended = [task for task in tasks if task.done() and not task.cancelled()]
+        return any(task.exception() is not None for task in ended)
+
+
 class Looped:
     """Carries out the operations of one workflow whose function is async."""
 
@@ -62,7 +77,8 @@ class Looped:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._active = 0
         self._turn = 0
-        self._waits: dict[asyncio.Future[None], Parking] = {}
+        self._waits: dict[asyncio.Future[None], tuple[Parking, Scope]] = {}
+        self._gathers: dict[str, _Gather] = {}  # by path, the newest last: those inside others come behind them
         self._cancelled: dict[Any, asyncio.CancelledError] = {}  # by task: with what its line was parked
         self._again: asyncio.TimerHandle | None = None
 
@@ -71,7 +87,7 @@ class Looped:
         scope, task = self.run.line(), asyncio.current_task()
         if scope is None or task is None:
             raise UsageError("the flow is used where it does not run: in a thread, or on another event loop")
-        self._check_goes_on()
+        self._check_goes_on(scope)
         if scope.owner is None:
             scope.owner = task
         elif scope.owner is not task:
@@ -85,10 +101,12 @@ class Looped:
         """Return the operation as something to await. Its number is taken already, when it was called."""
         return self._drive(operation)
 
-    def _check_goes_on(self) -> None:
+    def _check_goes_on(self, scope: Scope) -> None:
         """Raise if no call is carried out any more. All lines park together: then every further call is cancelled."""
         if self.run.stopped is not None:
             raise self.run.stopped
+        if scope.dropped:
+            raise asyncio.CancelledError
         if self.parking is not None:
             if not is_on_its_way(asyncio.CancelledError):
                 self._note_caught(calling_place())
@@ -109,9 +127,13 @@ class Looped:
             raise
 
     async def _drive(self, operation: Operation[T]) -> T:
-        self._check_goes_on()
+        self._check_goes_on(self._line())
         with self._seeing_cancellation():
             return await self._driven(operation)
+
+    def _line(self) -> Scope:
+        """Return the line that this task is on, whose call it may have begun: the main line if it is on none."""
+        return self.run.line() or self.run.main
 
     async def _driven(self, operation: Operation[T]) -> T:
         self._active += 1
@@ -128,6 +150,9 @@ class Looped:
         except StopIteration as end:
             value: T = end.value
             return value
+        except Dropped as dropped:
+            self._drop_again(dropped)
+            raise asyncio.CancelledError from None
         finally:
             self._active -= 1
             self._turn += 1
@@ -145,7 +170,7 @@ class Looped:
             case Pause():
                 return await asyncio.sleep(wish.seconds)
             case Wait():
-                return await self._stand_still(wish.until)
+                return await self._stand_still(wish)
 
     async def _do(self, wish: Do) -> Any:
         self.run.check_goes_on()
@@ -188,15 +213,18 @@ class Looped:
 
     # ----------------------------------------------------------------------------------------- waiting
 
-    async def _stand_still(self, until: Parking) -> None:
+    async def _stand_still(self, wish: Wait) -> None:
         future: asyncio.Future[None] = self._loop.create_future()
-        self._waits[future] = until
+        line = self._line()
+        self._waits[future] = (wish.until, line)
+        line.waits_at.append(wish.path)
         self._active -= 1
         self._look_whether_all_wait()
         try:
             await future
         finally:
             self._active += 1
+            line.waits_at.remove(wish.path)
             self._waits.pop(future, None)
 
     def _look_whether_all_wait(self) -> None:
@@ -210,7 +238,11 @@ class Looped:
         if left:
             self._loop.call_soon(self._hop, turn, left - 1)
             return
-        self.parking = self.run.main.parked = merged(list(self._waits.values()))
+        failed = [path for path, gather in self._gathers.items() if gather.has_failed()]
+        if failed:
+            self._drop(failed[-1], self._gathers[failed[-1]].lines)
+            return
+        self.parking = self.run.main.parked = merged([until for until, _ in self._waits.values()])
         self._cancel_lines()
 
     def _cancel_lines(self) -> None:
@@ -243,21 +275,65 @@ class Looped:
     async def gather(self, branches: Sequence[Awaitable[Any] | Callable[[], Awaitable[Any]]]) -> list[Any]:
         """Run the branches side by side, each on its own line, and return what they return once all have ended."""
         scope = self.scope()
-        path = scope.next()
+        path = self.run.gather(scope)
+        await self.drive(self.run.write_caught(scope.take_failed()))
         tasks = []
+        gather = self._gathers[path] = _Gather([])
         for number, branch in enumerate(branches, 1):
             line = scope.branch(path, number)
             context = contextvars.copy_context()
             context.run(here.set, line)
-            tasks.append(self._loop.create_task(_awaited(branch), context=context))
+            tasks.append(self._loop.create_task(self._branch(branch, line), context=context))
             line.owner = tasks[-1]
+            gather.lines.append(line)
         self._tasks.update(tasks)
-        with self._seeing_cancellation():
-            results = await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            with self._seeing_cancellation():
+                results = await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            del self._gathers[path]
         errors = [result for result in results if isinstance(result, BaseException)]
+        others = [error for error in errors if not isinstance(error, Rewinding | asyncio.CancelledError)]
+        if others:
+            raise self.run.fail_gather(path, scope, gather.waits_at, others[0])
+        if any(isinstance(error, Rewinding) for error in errors):
+            raise next(error for error in errors if isinstance(error, Rewinding))
+        self.run.end_gather(path)
         if errors:
-            raise next((error for error in errors if not isinstance(error, Rewinding)), errors[0])
+            raise errors[0]
         return results
+
+    async def _branch(self, branch: Awaitable[Any] | Callable[[], Awaitable[Any]], line: Scope) -> Any:
+        found = branch() if callable(branch) else branch
+        value = await found if inspect.isawaitable(found) else found
+        if not line.dropped and self.parking is None:
+            await self.drive(self.run.write_caught(line.take_failed()))
+        return value
+
+    def _drop_again(self, dropped: Dropped) -> None:
+        """End the branch that has come to a call in which it was dropped."""
+        gather, this = self._gathers.get(dropped.gather), self._line()
+        lines = gather.lines if gather is not None else []
+        line = next((line for line in lines if any(each is this for each in line.lines())), None)
+        if line is None:
+            raise self.run.stop(self.run.no_gather(dropped))
+        self._drop(dropped.gather, [line])
+
+    def _drop(self, path: str, lines: list[Scope]) -> None:
+        """Let these branches of a gather do nothing more. Cancel them, and again after a while."""
+        gather = self._gathers.get(path)
+        if gather is None:
+            return
+        for line in lines:
+            gather.waits_at += line.drop()
+            owners: list[Any] = [each.owner for each in line.lines()]
+            for task in owners:
+                if task is not None and task is not asyncio.current_task():
+                    task.cancel()
+        for future, (_, line) in self._waits.items():
+            if line.dropped:
+                future.cancel()
+        self._loop.call_later(CLEANUP_S, self._drop, path, lines)
 
     def end(self) -> None:
         """Let nothing of the workflow go on behind its end."""
@@ -269,11 +345,6 @@ class Looped:
             task.cancel()
         for future in list(self._waits):
             future.cancel()
-
-
-async def _awaited(branch: Awaitable[Any] | Callable[[], Awaitable[Any]]) -> Any:
-    found = branch() if callable(branch) else branch
-    return await found if inspect.isawaitable(found) else found
 
 
 async def _ended(running: asyncio.Future[Any]) -> None:

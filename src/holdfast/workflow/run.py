@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import Scope, is_answered
-from holdfast.core.payload import decode_value
+from holdfast.core.flow import WAYS_OUT, Scope, is_answered
+from holdfast.core.payload import decode_value, encode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Inbox, NewJob, Record, Signal, Step, StepKind
 from holdfast.core.shape import Shape
 from holdfast.errors import (
     Diverged,
+    Dropped,
     KeyTaken,
     NotFound,
     Parking,
@@ -113,10 +114,7 @@ class Run(Ledger):
         with self._lock:
             self._stop_if_all_is_seen()
             path = scope.next()
-            try:
-                known = self.replay.meet(path, kind, name)
-            except Diverged as error:
-                raise self.stop(error) from None
+            known = self._meet(path, kind, name)
             passed = self.replay.at(scope.coming()) is not None
             return Call(path, kind, name, scope, known, scope.take_failed(), passed)
 
@@ -133,7 +131,7 @@ class Run(Ledger):
         """Make a value once, and return the same one ever after."""
         if is_recorded(call.known):
             return self._replayed(call, None)
-        self._forward()
+        self._forward(call)
         made = make()
         yield from self._record(call, result=self._encode(call, made))
         return made
@@ -157,7 +155,7 @@ class Run(Ledger):
             self._stop_if_all_is_seen()
         if is_recorded(call.known):
             return self._replayed(call, shape)
-        self._forward()
+        self._forward(call)
         if call.known is not None and is_answered(call.known):
             said = replace(call.known, has_undo=undo is not None)
             return (yield from self._answered(call, said, shape))
@@ -176,7 +174,7 @@ class Run(Ledger):
         shape = shape_of(fn)
         if is_recorded(call.known):
             return self._replayed(call, shape)
-        self._forward()
+        self._forward(call)
         base, caught = self._base(call), call.caught
         max_s = min(self.attempt.job.beat_s / 2, TRANSACTION_MAX_S)
 
@@ -210,8 +208,9 @@ class Run(Ledger):
 
     def sleep(self, call: Call, due: Callable[[float], float]) -> Operation[None]:
         """Wait until an instant that is recorded before anything else."""
+        self._check_not_dropped(call)
         if call.known is None:
-            self._forward()
+            self._forward(call)
             wake_at = due(self._wall())
             yield from self._record(call, result=self._encode(call, wake_at))
         else:
@@ -223,7 +222,7 @@ class Run(Ledger):
         if left <= SHORT_S:
             yield Pause(left)
         else:
-            yield Wait(Parking(wake_at), call.scope)
+            yield from self._park(call, Parking(wake_at))
 
     def wait(
         self, call: Call, signal: str, timeout: float | None, default: Any, question: str | None = None
@@ -233,7 +232,7 @@ class Run(Ledger):
             if call.known is not None and call.known.error_kind == "TimeoutError":
                 return self._too_late(call, default)
             return self._replayed(call, None)
-        self._forward()
+        self._forward(call)
         found, count = self._take(signal, ()), 0
         if found is None:  # many are read at once: one by one, each look would cost as much as all that wait
             limit = SIGNALS_READ + self._taking
@@ -258,13 +257,13 @@ class Run(Ledger):
                 yield from self._record(call, base=late)
                 return self._too_late(call, default)
         awaits = (f"signal:{signal}",)
-        yield self._parked(call, Parking(deadline, awaits, question, count))
+        yield from self._park(call, Parking(deadline, awaits, question, count))
 
     def result(self, call: Call, job_id: str) -> Operation[Any]:
         """Return what a child returned; wait for its end."""
         if is_recorded(call.known):
             return self._child_value(call)
-        self._forward()
+        self._forward(call)
         count: int = (yield self.read(lambda: self.store.inbox(self.attempt.job.id, limit=0))).count  # before the look
         row = yield self.read(lambda: self.store.get(job_id))
         from holdfast.jobs import Job, ended_error
@@ -275,7 +274,7 @@ class Run(Ledger):
             yield from self._failed(call, base, error, at_once=False)
             raise error
         if row.ended_at is None:
-            yield self._parked(call, Parking(None, (f"job:{job_id}",), inbox=count))
+            yield from self._park(call, Parking(None, (f"job:{job_id}",), inbox=count))
         ended = ended_error(row)
         if ended is not None:
             yield from self._failed(call, base, ended, at_once=True)
@@ -289,7 +288,7 @@ class Run(Ledger):
         """Store a child with the record that it was started."""
         if is_recorded(call.known):
             return str(self._replayed(call, None))
-        self._forward()
+        self._forward(call)
         child = replace(new, parent=self.attempt.job.id)
         step = replace(self._base(call), state="recorded", result=self._encode(call, new.id), ended_at=self._wall())
         answer = yield from self._write(self._written([*call.caught, step], jobs=(child,)))
@@ -304,13 +303,37 @@ class Run(Ledger):
         if is_recorded(call.known):
             self._replayed(call, None)
             return
-        self._forward()
+        self._forward(call)
         step = replace(self._base(call), state="recorded", result="null", ended_at=self._wall())
         answer = yield from self._write(self._written([*call.caught, step], sent=(signal,)))
         if answer is Answer.GONE:
             error = NotFound(f"there is no workflow {signal.job_id!r} that goes on")
             yield from self._failed(call, self._base(call), error, at_once=False)
             raise error
+
+    def gather(self, scope: Scope) -> str:
+        """Take the number of a gather, and return it."""
+        with self._lock:
+            path = scope.next()
+            self._meet(path, "gather", "gather")
+            return path
+
+    def fail_gather(self, path: str, scope: Scope, waits_at: list[str], error: BaseException) -> BaseException:
+        """Return what a gather raises. If branches of it waited, that is recorded as soon as the code goes on by it:
+        they do nothing more, in no replay."""
+        if waits_at and isinstance(error, Exception) and self.replay.at(path) is None:
+            base = self._base(Call(path, "gather", "gather", scope, None))
+            result = encode_value(waits_at, "the branches", codec=self.app.codec)
+            why = {"error": describe(error)[:ERROR_MAX], "error_kind": kind_of(error)}
+            scope.failed.append(replace(base, state="recorded", result=result, ended_at=self._wall(), **why))
+        return error
+
+    def end_gather(self, path: str) -> None:
+        """Raise if a gather that has not failed is recorded as failed."""
+        try:
+            self.replay.check_failed(path)
+        except Diverged as error:
+            raise self.stop(error) from None
 
     def undo_all(self) -> Operation[None]:
         """Undo what happened, or may have, in the reverse order; each undo is recorded."""
@@ -347,17 +370,38 @@ class Run(Ledger):
 
     # ---------------------------------------------------------------------------------------- inside
 
-    def _forward(self) -> None:
-        """What is not recorded is not done while the code is only run to learn which undos there are."""
+    def _forward(self, call: Call) -> None:
+        """What is not recorded is not done while the code is only run to learn which undos there are, nor on a line
+        that was dropped."""
+        self._check_not_dropped(call)
         if self.rewinds:
             raise Rewinding("the first call without a record")
         self.check_goes_on()
 
-    def _parked(self, call: Call, until: Parking) -> Wait:
-        """Return the wish to wait. In a line that makes one call after the other nothing behind it can be on record."""
+    def no_gather(self, dropped: Dropped) -> Diverged:
+        """Return what is wrong with a call that was dropped, and is not made in the branch that it was made in."""
+        return Diverged(
+            f"the code does not fit the record: a call that belonged to the gather at number {dropped.gather}, which "
+            f"has failed, is made outside of it; {WAYS_OUT}"
+        )
+
+    def _meet(self, path: str, kind: StepKind, name: str) -> Step | None:
+        try:
+            return self.replay.meet(path, kind, name)
+        except Diverged as error:
+            raise self.stop(error) from None
+
+    def _check_not_dropped(self, call: Call) -> None:
+        if call.path in self.dropped:
+            raise Dropped(self.dropped[call.path])
+
+    def _park(self, call: Call, until: Parking) -> Operation[None]:
+        """Wait. In a line that makes one call after the other nothing behind it can be on record."""
         if call.was_passed and self.in_order:
             raise self.stop(Diverged(self.replay.too_early(call.path, call.kind, call.name, call.scope.coming())))
-        return Wait(until, call.scope)
+        caught, call.caught = call.caught, []
+        yield from self.write_caught(caught)
+        yield Wait(until, call.path)
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         """Return what the attempt ends with when its code has returned, or raised `error`. Once it waits or must stop,
@@ -365,6 +409,8 @@ class Run(Ledger):
         if self.stopped is not None:
             return self.stopped
         parked = self.main.parked
+        if isinstance(parked, Dropped):
+            return self.stop(self.no_gather(parked))
         if parked is None or self.attempt.interrupt is not None:
             return error if parked is None else self.attempt.interrupt
         if self.caught_at is not None and tell_once(self.caught_at, self.attempt.job, self.store):
@@ -406,10 +452,10 @@ class Run(Ledger):
         """Wait until a step is tried again: a short pause stays in its slot, a long one parks the workflow."""
         left = instant - self._wall()
         if left > SHORT_S:
-            yield self._parked(call, Parking(instant))
+            yield from self._park(call, Parking(instant))
         if left > 0:
             yield Pause(left)
-        self._forward()
+        self._forward(call)
 
     def _too_late(self, call: Call, default: Any) -> Any:
         if default is not NOTHING:

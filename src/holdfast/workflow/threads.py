@@ -39,15 +39,19 @@ class Threaded:
 
     def scope(self) -> Scope:
         """Return the line that the calling code is on."""
-        scope = self.run.line()
-        if scope is None:
-            raise UsageError("the flow is used in a thread that it does not know; run branches with flow.gather(…)")
+        scope = self._line()
         if self.run.stopped is not None:
             raise self.run.stopped
         if scope.parked is not None:
             if not is_on_its_way(scope.parked):
                 self._note_caught(scope.parked)
             raise scope.parked.with_traceback(None)
+        return scope
+
+    def _line(self) -> Scope:
+        scope = self.run.line()
+        if scope is None:
+            raise UsageError("the flow is used in a thread that it does not know; run branches with flow.gather(…)")
         return scope
 
     def _note_caught(self, parked: Parking) -> None:
@@ -69,6 +73,9 @@ class Threaded:
         except StopIteration as end:
             value: T = end.value
             return value
+        except Parking as parked:
+            self._line().parked = parked
+            raise
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         """Return what the attempt ends with when its code has returned, or raised `error`."""
@@ -90,7 +97,7 @@ class Threaded:
             case Pause():
                 return self._pause(wish.seconds)
             case Wait():
-                wish.line.parked = wish.until
+                self._line().waits_at.append(wish.path)
                 raise wish.until
 
     def _do(self, wish: Do) -> Any:
@@ -128,8 +135,9 @@ class Threaded:
     def gather(self, branches: Sequence[Callable[[], Any]]) -> list[Any]:
         """Run the branches side by side, each on its own line, and return what they return once all have ended."""
         scope = self.scope()
-        path = scope.next()
-        lines = [_Branch(fn, scope.branch(path, number), self.run) for number, fn in enumerate(branches, 1)]
+        path = self.run.gather(scope)
+        self.drive(self.run.write_caught(scope.take_failed()))
+        lines = [_Branch(fn, scope.branch(path, number), self) for number, fn in enumerate(branches, 1)]
         try:
             for line in lines:
                 with shielded():  # or it may run, and not be known to
@@ -147,9 +155,11 @@ class Threaded:
         waits = [error for error in errors if isinstance(error, Parking)]
         others = [error for error in errors if not isinstance(error, Parking | Rewinding)]
         if others:
-            raise others[0]
+            waits_at = [each for line in lines for each in line.scope.drop()]
+            raise self.run.fail_gather(path, scope, waits_at, others[0])
         if len(waits) < len(errors):
             raise next(error for error in errors if isinstance(error, Rewinding))
+        self.run.end_gather(path)
         if waits:
             scope.parked = parked = merged(waits)
             raise parked
@@ -166,12 +176,14 @@ class Threaded:
 class _Branch(threading.Thread):
     """One branch of a `flow.gather`."""
 
-    def __init__(self, fn: Callable[[], Any], scope: Scope, run: Run) -> None:
+    def __init__(self, fn: Callable[[], Any], scope: Scope, driver: Threaded) -> None:
         super().__init__(name="holdfast-branch", daemon=True)
         self.scope = scope
+        self._fn = fn
+        self._driver = driver
         self._context = contextvars.copy_context()
         self._context.run(here.set, scope)
-        self._call = Stoppable(fn, (), {}, run.check_goes_on)
+        self._call = Stoppable(self._branch, (), {}, driver.run.check_goes_on)
         self.stop = self._call.stop
         self._ended = False
         self._running = threading.Lock()
@@ -187,6 +199,12 @@ class _Branch(threading.Thread):
         finally:
             self._ended = True
             self._running.release()
+
+    def _branch(self) -> Any:
+        value = self._fn()
+        if self.scope.parked is None:
+            self._driver.drive(self._driver.run.write_caught(self.scope.take_failed()))
+        return value
 
     def wait(self) -> None:
         """Wait for its end. `join` does not serve: interrupted, Python 3.11 takes a thread for ended that goes on."""
