@@ -1833,6 +1833,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "progress=None, note=None,\n    )  # fmt: skip\n\n\ndef owns",
         STORE,
     ),
+    ("health: a job that never begins is well", "insight/health.py", "claimed_s < NOT_BEGUN_S", "True", HEALTH),
     ("health: nobody is dead", "insight/health.py", "if left_s < 0:", "if False:", HEALTH),
     (
         "health: a worker that is gone is not dead",
@@ -1849,13 +1850,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "False",
         HEALTH,
     ),
-    (
-        "health: who waits for a slot hangs",
-        "insight/health.py",
-        "def _hung(job: Job, now: Moment) -> Health | None:\n    if not job.started or ",
-        "def _hung(job: Job, now: Moment) -> Health | None:\n    if ",
-        HEALTH,
-    ),
+    ("health: who waits for a slot hangs", "insight/health.py", "claimed_s < NOT_BEGUN_S", "False", HEALTH),
     (
         "health: who never told of progress hangs",
         "insight/health.py",

@@ -13,7 +13,7 @@ from holdfast.cli.main import cli
 from holdfast.core.epitaph import Epitaph
 from holdfast.core.records import Job, Pulse
 from holdfast.core.verdict import Failed, Lost, Stalled, Succeeded, TimedOut
-from holdfast.insight.health import SLOW_LEAST_S, STILL_S
+from holdfast.insight.health import NOT_BEGUN_S, SLOW_LEAST_S, STILL_S
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
@@ -191,12 +191,24 @@ def test_one_that_never_tells_of_progress_is_not_said_to_hang(store: Store, cloc
 
 
 def test_one_that_waits_for_a_slot_neither_hangs_nor_is_slow(store: Store, clock: FakeClock) -> None:
-    add(store, stall_s=30.0, timeout_s=40.0, lease_s=600.0)
+    add(store, stall_s=3.0, timeout_s=4.0, lease_s=600.0)
     worker = enrol(store)
     [job] = claim(store, worker, limit=0, ahead=1)
-    clock.advance(100)
+    clock.advance(NOT_BEGUN_S - 1)
     store.beat(worker, [Pulse(job.lease, started=False)])
     assert told(store, job)[0] == "well"
+
+
+def test_a_worker_that_beats_and_does_not_begin_what_it_has_claimed_is_not_well(store: Store, clock: FakeClock) -> None:
+    add(store, lease_s=600.0)
+    worker = enrol(store)
+    [job] = claim(store, worker, limit=0, ahead=1)
+    clock.advance(NOT_BEGUN_S)
+    store.beat(worker, [Pulse(job.lease, started=False)])
+    word, sentence = told(store, job)
+    assert word == "hung"
+    assert "it beats, but it was claimed 10 s ago and is not said to have begun" in sentence
+    assert "restart it" in sentence
 
 
 @pytest.mark.parametrize(("ran_s", "word"), [(47.0, "well"), (48.0, "slow"), (61.0, "slow")])

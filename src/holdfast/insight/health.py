@@ -19,6 +19,7 @@ from holdfast.core.times import duration, iso
 from holdfast.insight.words import DECIDED, ago
 from holdfast.stores.protocol import Store
 
+NOT_BEGUN_S = 10.0  # a worker gives back after a second what it has claimed and cannot start
 STILL_S = 60.0  # without a limit of its own, a handler that has moved before may be still for so long
 NEAR_LIMIT = 0.8  # of its time: from then on it is near its end
 SLOW_TIMES = 3.0  # longer than usual
@@ -94,8 +95,10 @@ def _dead(job: Job, worker: Worker | None, now: Moment) -> Health | None:
 
 
 def _hung(job: Job, now: Moment) -> Health | None:
-    if not job.started or job.claimed_at is None:
+    if job.claimed_at is None:
         return None
+    if not job.started:
+        return _not_begun(now.wall - job.claimed_at)
     still_s = now.wall - (job.moved_at if job.moved_at is not None else job.claimed_at)
     if job.stall_s is not None and still_s >= job.stall_s:
         known = f"no progress for {duration(still_s)}, longer than its stall_s={job.stall_s:g}"
@@ -105,6 +108,17 @@ def _hung(job: Job, now: Moment) -> Health | None:
         known = f"it has been still for {duration(still_s)}, {moved}"
         return Health("hung", f"Perhaps it hangs: its worker beats, but {known}. {_limit(job, now)}")
     return None
+
+
+def _not_begun(claimed_s: float) -> Health | None:
+    if claimed_s < NOT_BEGUN_S:
+        return None
+    known = f"it was claimed {duration(claimed_s)} ago and is not said to have begun"
+    return Health(
+        "hung",
+        f"Perhaps its worker hangs, or cannot save a result: it beats, but {known}. Look at the log of the worker, and "
+        "restart it if this goes on.",
+    )
 
 
 def _slow(job: Job, now: Moment, usual_s: float | None) -> Health | None:
