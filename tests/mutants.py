@@ -401,6 +401,7 @@ UNDO_ARGUMENTS = ("tests/workflow/test_undo_arguments.py",)
 PARKING = ("tests/workflow/test_parking.py",)
 WAITING = ("tests/workflow/test_waiting.py",)
 GATHER = ("tests/workflow/test_gather.py",)
+RAISED = ("tests/workflow/test_raised.py",)
 MISUSE = ("tests/workflow/test_misuse.py",)
 OPEN_STEPS = ("tests/workflow/test_open_steps.py",)
 RETRIES = ("tests/workflow/test_retries.py",)
@@ -3234,6 +3235,34 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "        self._again = self._loop.call_later(CLEANUP_S, self._cancel_lines)\n",
         "",
         PARKING,
+    ),
+    (
+        "an exception that a replay cannot rebuild is raised as it is at first",
+        "workflow/raised.py",
+        "    if whole and type(again) is type(error) and",
+        "    if error and",
+        RAISED,
+    ),
+    (
+        "an exception comes back without its attributes",
+        "workflow/raised.py",
+        "    for name, value in attributes.items():\n        if not isinstance",
+        "    for name, value in ():\n        if not isinstance",
+        RAISED,
+    ),
+    (
+        "an exception comes back with another message",
+        "workflow/raised.py",
+        "    if _name_of(found) != name or _text_of(error)",
+        "    if _name_of(found) != name and _text_of(error)",
+        RAISED,
+    ),
+    (
+        "a StopIteration goes into a future that cannot carry it",
+        "workflow/loop.py",
+        "    except StopIteration as error:\n        raise StepFailed",
+        "    except ZeroDivisionError as error:\n        raise StepFailed",
+        RAISED,
     ),
     (
         "a step or an undo may use the flow",

@@ -28,7 +28,7 @@
     ├── WorkerGone                 this worker was declared dead; enrol again
     ├── WorkerBroken               a thread of this worker has died; it has stopped, start another
     ├── TransactionExpired         ctx.transaction() was open for too long and was rolled back
-    ├── StepFailed                 a step failed before, and its exception cannot be raised again as it was
+    ├── StepFailed                 a step failed with an exception that a replay could not raise again
     └── JobEnded                   job.result() of a job that gave none
         ├── JobDead
         ├── JobCancelled
@@ -179,7 +179,7 @@ class TransactionExpired(HoldfastError):
 
 
 class StepFailed(HoldfastError):
-    """A step of a workflow failed in an earlier attempt; `kind` names the exception that is not known here."""
+    """A step of a workflow failed with an exception that cannot be raised again from its record; `kind` names it."""
 
     def __init__(self, step: str, kind: str, text: str) -> None:
         self.step = step

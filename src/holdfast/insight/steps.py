@@ -56,8 +56,9 @@ def state_of(step: Step) -> str:
 
 
 def result_of(step: Step) -> Any:
-    """Return what a step returned. What stands there while it waits is no result; some results are instants."""
-    if step.state == "started" and not is_answered(step):
+    """Return what a step returned. What stands there while it waits, or what it raised, is no result; some results are
+    instants."""
+    if (step.state == "started" and not is_answered(step)) or step.error_kind is not None:
         return None
     value = parsed(step.result)
     return iso(value) if step.kind in ("sleep", "now") and isinstance(value, int | float) else value

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +21,8 @@ from holdfast.errors import Diverged, Interrupted, LeaseLost, PayloadError, Stor
 from holdfast.stores.protocol import Answer, Store
 from holdfast.worker.frames import describe
 from holdfast.workflow.effects import Operation, Read, Write
-from holdfast.workflow.values import kind_of, raised_again, shown
+from holdfast.workflow.raised import as_recorded, kind_of, raised, shortened, written
+from holdfast.workflow.values import shown
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -166,21 +168,30 @@ class Ledger:
         yield from self._write(record)
         self._note(record.steps)
 
-    def _failed(self, call: Call, base: Step, error: Exception, *, at_once: bool) -> Operation[None]:
-        """Keep what went wrong until the code has gone on by it; write it at once if it must not come again."""
+    def _failed(self, call: Call, base: Step, error: Exception, *, at_once: bool) -> Operation[Exception]:
+        """Keep what went wrong until the code has gone on by it; write it at once if it must not come again. Return
+        what the code gets: what every replay raises."""
+        said, whole = written(error)
+        try:
+            text = self._encode(call, said)
+        except PayloadError:
+            said, whole = shortened(said), False
+            text = self._encode(call, said)
+        again = as_recorded(error, call.name, said, whole)
         failed = replace(
             base,
             state="recorded",
-            result=None,
+            result=text,
             error=describe(error)[:ERROR_MAX],
             error_kind=kind_of(error),
             ended_at=self._wall(),
         )
         if not at_once:
             call.scope.failed += [*call.caught, failed]
-            return
-        self._recorded.append(error)
-        yield from self._record(call, base=failed)
+            return again
+        self._recorded.append(again)
+        yield from self._record(call, base=failed, result=text)
+        return again
 
     def write_caught(self, caught: list[Step]) -> Operation[None]:
         """Write down what failed and was caught, now that the code has gone on by it."""
@@ -229,10 +240,18 @@ class Ledger:
         if step is None:  # pragma: no cover
             raise AssertionError("nothing is recorded")
         if step.error_kind is not None:
-            error = raised_again(step)
+            error = self._raised(step)
             self._recorded.append(error)
             raise error
         return self._read(step, shape)
+
+    def _raised(self, step: Step) -> Exception:
+        """Return the exception that is on record. Older versions recorded only its class and its message."""
+        text = step.error or ""
+        said = {"kinds": [step.error_kind], "text": text.partition(": ")[2] or text}
+        with suppress(PayloadError):
+            said = self._decode(step.result) or said
+        return raised(step.name, said)
 
     def _encode(self, call: Call, value: Any) -> str:
         return encode_value(value, where_of(call), codec=self.app.codec)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from holdfast.core.flow import Scope
 from holdfast.core.records import Record
-from holdfast.errors import Dropped, Interrupted, Parking, Rewinding, UsageError
+from holdfast.errors import Dropped, Interrupted, Parking, Rewinding, StepFailed, UsageError
 from holdfast.stores.protocol import Answer
 from holdfast.worker.recorder import Recorder
 from holdfast.workflow.caught import Place, calling_place, is_on_its_way, place_of
@@ -178,7 +178,7 @@ class Looped:
         if inspect.iscoroutinefunction(fn):
             running = fn(*wish.args, **wish.kwargs)
             return await (running if wish.timeout_s is None else self._in_time(running, wish.timeout_s))
-        value = await self._blocking(Stoppable(fn, wish.args, wish.kwargs, self.run.check_goes_on), wish.timeout_s)
+        value = await self._blocking(Stoppable(_called, (fn, wish), {}, self.run.check_goes_on), wish.timeout_s)
         return await value if inspect.isawaitable(value) else value
 
     async def _blocking(self, call: Stoppable, timeout_s: float | None) -> Any:
@@ -345,6 +345,14 @@ class Looped:
             task.cancel()
         for future in list(self._waits):
             future.cancel()
+
+
+def _called(fn: Callable[..., Any], wish: Do) -> Any:
+    """Call a function that blocks. No future can carry a StopIteration: before Python 3.12 it would never end."""
+    try:
+        return fn(*wish.args, **wish.kwargs)
+    except StopIteration as error:
+        raise StepFailed(wish.at[1], "StopIteration", str(error)) from error
 
 
 async def _ended(running: asyncio.Future[Any]) -> None:

@@ -39,7 +39,8 @@ from holdfast.worker.frames import describe
 from holdfast.workflow.caught import Place, tell_once
 from holdfast.workflow.effects import Do, Operation, Pause, Wait
 from holdfast.workflow.ledger import ERROR_MAX, STUCK, Call, Ledger, is_recorded, where_of
-from holdfast.workflow.values import NOTHING, kind_of, nothing_to_do, shape_of, signature_of
+from holdfast.workflow.raised import kind_of
+from holdfast.workflow.values import NOTHING, nothing_to_do, shape_of, signature_of
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -197,8 +198,7 @@ class Run(Ledger):
             self.attempt.outage = error if is_outage(error) else None
             raise
         except Exception as error:
-            yield from self._failed(call, base, error, at_once=False)
-            raise
+            raise (yield from self._failed(call, base, error, at_once=False))  # noqa: B904  it keeps its own cause
         if answer is not Answer.ACCEPTED:  # it was rolled back; let that be journalled
             yield from self._write(record)
         self._note(record.steps)
@@ -271,14 +271,12 @@ class Run(Ledger):
         base = self._base(call)
         if row is None:
             error: Exception = NotFound(f"there is no job {job_id!r}")
-            yield from self._failed(call, base, error, at_once=False)
-            raise error
+            raise (yield from self._failed(call, base, error, at_once=False))
         if row.ended_at is None:
             yield from self._park(call, Parking(None, (f"job:{job_id}",), inbox=count))
         ended = ended_error(row)
         if ended is not None:
-            yield from self._failed(call, base, ended, at_once=True)
-            raise ended
+            raise (yield from self._failed(call, base, ended, at_once=True))
         yield from self._record(call, base=base, result=row.result)
         return Job[Any](self.app, job_id, row=row).result(0)
 
@@ -294,8 +292,7 @@ class Run(Ledger):
         answer = yield from self._write(self._written([*call.caught, step], jobs=(child,)))
         if answer is Answer.TAKEN:
             error = KeyTaken(f"the key {new.key!r} belongs to another live job; the child was not started")
-            yield from self._failed(call, self._base(call), error, at_once=False)
-            raise error
+            raise (yield from self._failed(call, self._base(call), error, at_once=False))
         return new.id
 
     def signal(self, call: Call, signal: Signal) -> Operation[None]:
@@ -308,8 +305,7 @@ class Run(Ledger):
         answer = yield from self._write(self._written([*call.caught, step], sent=(signal,)))
         if answer is Answer.GONE:
             error = NotFound(f"there is no workflow {signal.job_id!r} that goes on")
-            yield from self._failed(call, self._base(call), error, at_once=False)
-            raise error
+            raise (yield from self._failed(call, self._base(call), error, at_once=False))
 
     def gather(self, scope: Scope) -> str:
         """Take the number of a gather, and return it."""
@@ -442,8 +438,7 @@ class Run(Ledger):
                 if retry is None or base.tries >= retry.attempts_max:
                     if base.tries > 1 and base.repeatable:  # if the workflow is run again, it counts from one
                         yield from self._begin(call, replace(base, tries=0))
-                    yield from self._failed(call, base, error, at_once=not base.repeatable)
-                    raise
+                    raise (yield from self._failed(call, base, error, at_once=not base.repeatable))  # noqa: B904
                 why = {"error": describe(error)[:ERROR_MAX], "error_kind": kind_of(error)}
                 base = replace(base, retry_at=self._wall() + retry.delay_s(base.tries, chance()), **why)
             yield from self._begin(call, base)

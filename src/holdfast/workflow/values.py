@@ -1,27 +1,23 @@
-"""Names, results and exceptions of steps, between the code and the record."""
+"""Names and results of steps, between the code and the record."""
 
 from __future__ import annotations
 
-import builtins
 import functools
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from holdfast.core.flow import APPROVAL
 from holdfast.core.payload import Codec, StepSignature, result_shape
-from holdfast.core.records import Step
 from holdfast.core.shape import Shape
 from holdfast.core.text import clean
-from holdfast.errors import StepFailed, UsageError
+from holdfast.errors import UsageError
 from holdfast.workflow.effects import Operation
 
 NAME_MAX = 200
 SHOWN_MAX = 200
 FUNCTIONS_MAX = 1_000  # functions of steps whose signatures are kept; lambdas are new ones in every run
 NOTHING: Any = object()  # no default was given
-_raised: dict[str, type[Exception]] = {}  # exceptions that steps of this process have raised, by their names
 
 
 def name_of(fn: Any) -> str:
@@ -90,33 +86,3 @@ def _shape_of(fn: Callable[..., Any]) -> Shape | None:
 @lru_cache(maxsize=FUNCTIONS_MAX)
 def _signature_of(fn: Callable[..., Any], codec: Codec) -> StepSignature:
     return StepSignature(fn, name_of(fn), codec=codec)
-
-
-def kind_of(error: Exception) -> str:
-    """Return what an exception is recorded by: the name of its class."""
-    kind = type(error)
-    if kind.__module__ == "builtins":
-        return kind.__name__
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    _raised[name] = kind
-    return name
-
-
-def raised_again(step: Step) -> Exception:
-    """Return the exception that is recorded: of its own class if that is loaded here, which no import is made for."""
-    kind, text = step.error_kind or "", (step.error or "").partition(": ")[2] or step.error or ""
-    found: Any = getattr(builtins, kind, None)
-    if not (inspect.isclass(found) and issubclass(found, Exception)):
-        loaded = (each for each in _exceptions(Exception) if f"{each.__module__}.{each.__qualname__}" == kind)
-        found = _raised.get(kind) or next(loaded, None)
-    if found is None:
-        return StepFailed(step.name, kind, text)
-    error: Exception = found.__new__(found, text)
-    error.args = (text,)
-    return error
-
-
-def _exceptions(root: type[Exception]) -> Iterator[type[Exception]]:
-    for each in root.__subclasses__():
-        yield each
-        yield from _exceptions(each)
