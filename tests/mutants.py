@@ -1481,6 +1481,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         BROKEN,
     ),
     ("broken: what is in hand is lost", "worker/settler.py", "in_hand := self._in_hand or", "in_hand :=", BROKEN),
+    (
+        "broken: a cell may take for ever to say why",
+        "worker/inside.py",
+        "        threading.Timer(BROKEN_S, os._exit, (EXIT_BROKEN,)).start()",
+        "        threading.Timer(BROKEN_S, os.getpid).start()",
+        ISOLATION,
+    ),
     ("broken: run says nothing", "worker/runner.py", "raise self._broken", "pass", BROKEN),
     (
         "a store that fails is a failure of the workflow that reads",

@@ -245,6 +245,20 @@ async def exit_slowly_in_a_callback() -> None:
     await asyncio.sleep(60)
 
 
+class EndlessExit(SystemExit):
+    def __str__(self) -> str:
+        while True:
+            time.sleep(NOW)
+
+
+async def exit_endlessly_in_a_callback() -> None:
+    def leave() -> None:
+        raise EndlessExit(5)
+
+    asyncio.get_running_loop().call_soon(leave)
+    await asyncio.sleep(60)
+
+
 async def stop_the_loop() -> None:
     asyncio.get_running_loop().stop()
     await asyncio.sleep(60)

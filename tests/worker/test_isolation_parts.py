@@ -61,6 +61,14 @@ def test_a_cell_that_sends_nonsense_is_ended(file_house: House) -> None:
     assert (row.error or "").startswith("its process sent what nobody understands")
 
 
+def test_a_cell_that_lost_its_event_loop_ends_whatever_the_error_says(file_house: House) -> None:
+    """To read the text of the error is to run its author's code, and that never returns."""
+    task = file_house.app.task(name="ends", isolate=True, crashes_max=1)(bad.exit_endlessly_in_a_callback)
+    file_house.start()
+    row = file_house.until_state(task.enqueue().id, "dead")
+    assert (row.error or "").startswith("its process exited with code 78")
+
+
 # --- Memory -----------------------------------------------------------------------------------------------
 
 

@@ -327,6 +327,19 @@ def test_a_child_that_hangs_before_its_first_beat_is_replaced(
     assert "lived and did not beat, so its supervisor ended it: it was killed by SIGKILL" in caplog.text
 
 
+def test_words_that_no_child_of_ours_says_do_not_end_the_watch_over_it() -> None:
+    heard, line = os.pipe()
+    silence = Silence()
+    try:
+        for words in (b"\n", b"hello\n", b"\xff\n"):
+            os.write(line, words)
+            assert silence.hear(heard)
+        assert not silence.has_beaten
+    finally:
+        os.close(line)
+        os.close(heard)
+
+
 def test_a_child_is_silent_for_too_long_after_three_intervals(parent: Parent) -> None:
     silence = silent(10.0)
     for _ in range(29):

@@ -34,7 +34,7 @@ from holdfast.worker.executors import Loop, Threads
 from holdfast.worker.frames import ERROR_MAX, describe
 from holdfast.worker.lines import whose
 from holdfast.worker.settler import Settler
-from holdfast.worker.vital import EXIT_BROKEN, Died
+from holdfast.worker.vital import BROKEN_S, EXIT_BROKEN, Died
 from holdfast.workflow.flows import Flows
 
 MOVED_S = 0.1  # progress is passed on so often at most
@@ -187,6 +187,7 @@ class Cell:
 
     def _broke(self, thread: str, error: BaseException | None) -> None:
         """End this process, because a thread has died without which its attempt will never come to its end."""
+        threading.Timer(BROKEN_S, os._exit, (EXIT_BROKEN,)).start()  # the text of an error may never end
         what = "its event loop" if thread == "holdfast-loop" else f"the thread {thread}"
         try:
             self._line.send(wire.Unusable(f"lost {what} ({describe(error) if error else 'it was stopped'})"))

@@ -55,7 +55,7 @@ from holdfast.worker.patrol import Patrol
 from holdfast.worker.pool import Hands, Pool
 from holdfast.worker.schema import SchemaChange
 from holdfast.worker.settler import Settler
-from holdfast.worker.vital import EXIT_BROKEN, refuse_patched_threads
+from holdfast.worker.vital import BROKEN_S, EXIT_BROKEN, refuse_patched_threads
 from holdfast.worker.watch import Watch
 from holdfast.workflow.alarm import Alarm
 from holdfast.workflow.flows import Flows
@@ -70,7 +70,6 @@ EXIT_FENCED = 76  # a handler would not stop before its lease ended
 EXIT_TOO_OLD = 77  # for the schema of the store; nothing was left behind
 EXIT_UNSUPPORTED = 79  # no worker can use the store as it is set up; nothing was left behind
 EXIT_LOCKED = 80  # a handler left a transaction of its own open, and nobody could write
-BROKEN_S = 1.0  # how long a process that is broken may take to save what has ended
 UNSERVED_S = 60.0  # how often to say which tasks nobody here knows
 BREATHLESS_S = 1.0  # how long not to claim after a thread could not be started
 GULP = 500  # so many jobs are claimed ahead in one call at most

@@ -335,9 +335,9 @@ class Silence:
         with contextlib.suppress(OSError):
             if said := os.read(line, 4096):
                 self.seconds = 0.0
-                if words := said.split():
+                with contextlib.suppress(IndexError, ValueError):  # the end of a line, or others' words
+                    self.limit_s = max(SILENT_BEATS * float(said.split()[-1]), SILENT_LEAST_S)
                     self.has_beaten = True
-                    self.limit_s = max(SILENT_BEATS * float(words[-1]), SILENT_LEAST_S)
                 return True
         return False
 
