@@ -101,8 +101,11 @@ def test_a_child_whose_row_is_locked_does_not_delay_the_next_one(parent: Parent,
         if worker_id == parent.child:
             raise StoreLocked("another transaction holds a lock")
 
+    burial = threading.Thread(target=parent.supervisor._bury, args=(1, PID, code), daemon=True)
     with parent.store.before("retire", lock):
-        assert parent.supervisor._bury(1, PID, code) is True
+        burial.start()
+        burial.join(30)
+        assert not burial.is_alive()
         assert row(store, other.id).state is State.READY, "an earlier incarnation is settled at once"
         until(lambda: parent.store.calls["retire"] > 3, "it is tried again")
         assert row(store, job.id).state is State.RUNNING
