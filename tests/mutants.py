@@ -3675,6 +3675,27 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         LOCKED_ROWS,
     ),
     (
+        "a settler without its thread calls a locked result saved",
+        "worker/settler.py",
+        "            self._say_locked()\n            return False",
+        "            self._say_locked()",
+        LOCKED_ROWS,
+    ),
+    (
+        "a settler without its thread calls a result saved that the store did not take",
+        "worker/settler.py",
+        "return not self._unsaved",
+        "return True",
+        LOCKED_ROWS,
+    ),
+    (
+        "sqlite: a delete of nothing counts as a removal",
+        "stores/sqlite/store.py",
+        '            if deleted:\n                db.execute(Q["standing_removed"])\n        return deleted\n\n    # ---',
+        '            db.execute(Q["standing_removed"])\n        return deleted\n\n    # ---',
+        ("tests/conformance/test_standing.py",),
+    ),
+    (
         "a result whose row is locked is dropped",
         "worker/settler.py",
         "self._locked.put(attempt.job.id, (attempt, outcome))",

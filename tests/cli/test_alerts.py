@@ -22,7 +22,7 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.alerts.receiver import Receiver, receiving
 from tests.cli.conftest import Run, lose
-from tests.factory import job_in
+from tests.factory import enrol, job_in, start
 
 SECRET = "s3cret-s3cret"
 
@@ -183,6 +183,19 @@ def test_a_scan_with_an_app_tells_its_hooks_and_alerts(
     run("scan", "hooked_scan:app", "--fix")
     assert (folder / "hooked").read_text() == job.id
     assert json.loads((folder / "told").read_text())["kind"] == "held"
+
+
+def test_hooks_and_alerts_are_told_what_became_of_the_jobs_of_a_forgotten_worker(
+    run: Run, store: Store, folder: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "hooked_forget.py").write_text(HOOKED)
+    job = start(store, enrol(store, name="old"), on_crash="hold")  # by the clock of this store it is long ago
+    monkeypatch.syspath_prepend(folder)
+    options = ["--alert-webhook", receiver.url, "--alert-private", "--alert-on", "held"]
+    run("workers", "forget", "old", "hooked_forget:app", *options)
+    assert (folder / "hooked").read_text() == job.id
+    assert json.loads((folder / "told").read_text())["kind"] == "held"
+    assert [message["kind"] for message in receiver.told] == ["held"]
 
 
 @pytest.mark.slow  # a real process that starts and stops

@@ -43,9 +43,12 @@ def test_a_job_that_is_deleted_counts_as_removed(store: Store) -> None:
     assert store.standing("", (), None).removals > before
 
 
-def test_a_purge_that_finds_nothing_removes_nothing(store: Store) -> None:
+def test_a_purge_or_a_delete_that_finds_nothing_removes_nothing(store: Store) -> None:
+    job = add(store)
     before = store.standing("", (), None).removals
     store.purge([State.DONE], 2e9)
+    assert not store.delete(job.id, job.state, job.fence + 1)
+    assert not store.delete("unknown", job.state, job.fence)
     assert store.standing("", (), None).removals == before
 
 

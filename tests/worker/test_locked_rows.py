@@ -25,6 +25,7 @@ from holdfast.worker.recorder import Recorder
 from holdfast.worker.settler import Settler
 from tests.factory import a_record, a_step, enrol, row, start, start_flow
 from tests.worker.house import until
+from tests.worker.meddler import Meddler
 
 
 class Locking:
@@ -34,6 +35,7 @@ class Locking:
         self.real = MemoryStore()
         self.locked: set[str] = set()
         self.asked: list[str] = []
+        self.asks_max: int | None = None  # at this call the locks are gone
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -46,6 +48,8 @@ class Locking:
 
     def _one(self, job_id: str, act: Any) -> Answer:
         self.asked.append(job_id)
+        if len(self.asked) == self.asks_max:
+            self.locked.clear()
         return Answer.LOCKED if job_id in self.locked else act()[0]
 
 
@@ -61,8 +65,28 @@ def settling() -> Any:
     settler.close()
 
 
-def attempt(store: Locking) -> Attempt:
+def attempt(store: Locking | Meddler) -> Attempt:
     return Attempt(start(store.real), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lock_ends", [True, False])
+def test_a_settler_whose_thread_has_died_says_whether_a_locked_result_was_saved(lock_ends: bool) -> None:
+    store, forgotten = Locking(), []
+    store.asks_max = 3 if lock_ends else None
+    settler = Settler(store, SystemClock(), forgotten.extend, App("memory://").hooks)  # type: ignore[arg-type]
+    mine = attempt(store)
+    store.locked.add(mine.job.id)
+    settler.put(mine, Succeeded())
+    assert settler.flush(30.0 if lock_ends else 0.1) is lock_ends
+    assert forgotten == ([mine] if lock_ends else [])
+
+
+def test_a_settler_whose_thread_has_died_says_that_the_store_was_away() -> None:
+    store = Meddler(MemoryStore())
+    settler = Settler(store, SystemClock(), lambda _: None, App("memory://").hooks)  # type: ignore[arg-type]
+    settler.put(attempt(store), Succeeded())
+    with store.down("settle"):
+        assert not settler.flush(30.0)
 
 
 def test_a_result_whose_row_is_locked_is_kept_while_others_are_saved(settling: Any) -> None:

@@ -24,6 +24,7 @@ from holdfast.errors import UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 
 SECRET = "HOLDFAST_ALERT_SECRET"  # noqa: S105  the name of a variable: what is secret has no place among the arguments
+TELL_S = 30.0  # how long the channels may take, for a command that ends
 
 _COLUMNS = [
     Column("CHANNEL", lambda row: row["channel"], keep=True),

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from holdfast import insight
-from holdfast.cli.alerts import alert_options, alerts_of, telling_shown
+from holdfast.cli.alerts import TELL_S, alert_options, alerts_of, telling_shown
 from holdfast.cli.base import Command, acknowledge, is_quiet, say
 from holdfast.cli.exits import Exit
 from holdfast.cli.loading import import_options, opened_store, own_app
@@ -16,7 +16,6 @@ from holdfast.cli.screen import Column, Progress, is_watched, show_json, show_ta
 from holdfast.cli.types import Duration, Text, json_option
 from holdfast.clock import SystemClock
 
-TELL_S = 30.0  # how long the channels of alerts may take
 _ROWS_MAX = 50  # of the table; a person reads no more
 
 # What becomes of a zombie, as a person would say it.

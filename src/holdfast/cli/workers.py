@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+from typing import Any
+
 import click
 
 from holdfast import insight
+from holdfast.cli.alerts import TELL_S, alert_options, alerts_of, telling_shown
 from holdfast.cli.base import Group, acknowledge, say
-from holdfast.cli.loading import opened_store
+from holdfast.cli.loading import import_options, opened_store, own_app
 from holdfast.cli.screen import Column, show_json, show_table
 from holdfast.cli.types import Text, json_option, person
 from holdfast.clock import SystemClock
@@ -45,27 +49,45 @@ def list_(gone: bool, as_json: bool) -> None:
     epilog="""
     holdfast workers forget box/1
     holdfast workers forget box/1 --by ann
+    holdfast workers forget box/1 jobs:app
+    holdfast workers forget box/1 --alert-webhook https://hooks.example.org/jobs
     """
 )
 @click.argument("name", metavar="NAME", type=Text())
+@click.argument("app", metavar="[APP]", required=False, type=Text())
 @click.option("--by", type=Text(), envvar="HOLDFAST_BY", help="Who.  [env: HOLDFAST_BY; default: user@host]")
+@import_options
+@alert_options
 @json_option
-def forget(name: str, by: str | None, as_json: bool) -> None:
+def forget(name: str, app: str | None, by: str | None, as_json: bool, **given: Any) -> None:
     """Declare a silent worker dead, and recover its jobs.
 
     For a worker that nobody can prove dead, behind a pooler or in a restored store. Exits with 5 when there is no such
     worker, with 6 when it still beats.
+
+    With APP (module:name, on its own store unless --db says otherwise) the app's hooks and alerts are told what became
+    of held and dead jobs; the --alert options need no APP.
     """
-    with opened_store() as store:
+    from holdfast.alerts.teller import tell_once
+
+    found, alerts = own_app(app), alerts_of(given)
+    hooks = None
+    if found is not None:
+        hooks, alerts = found.hooks, (*found.alerts, *alerts)
+    with opened_store() as store, telling_shown():
         named, now = [worker for worker in store.workers() if worker.name == name], store.now()
         if not named:
             raise NotFound(f"there is no worker {name!r}; see `holdfast workers list`")
         silent = [worker for worker in named if insight.worker_state(worker, now) != "alive"]
         if not silent:
             raise Refused(f"worker {name} beats; stop its process instead")
-        reaper = Reaper(store, SystemClock(), name="forget")
+        clock = SystemClock()
+        reaper = Reaper(store, clock, hooks=hooks, name="forget")
         cause = f"forgotten by {person(by)}"
         recovered = sum(reaper.recover_worker(worker, "vanished", cause).recovered for worker in silent)
+        if hooks is not None:
+            hooks.flush()
+        tell_once(store, clock, alerts, name=f"{socket.gethostname()}:forget", since=now.wall, timeout_s=TELL_S)
     if as_json:
         show_json({"forgotten": len(silent), "recovered": recovered})
     else:

@@ -67,6 +67,7 @@ class Settler:
         self.settled = 0
         self.last: Lease | None = None  # whose ending was accepted
         self._in_hand: list[Ending] = []  # what is being written
+        self._unsaved = 0  # how many were given up, because the store failed at the end
         self._thread = Vital("holdfast-settler", self._serve, lambda: self._closing)
 
     def start(self, died: Died) -> None:
@@ -84,12 +85,21 @@ class Settler:
         return self._idle.is_set()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything is written; False when the time was up first. If the thread has died, write it here."""
-        if not self._thread.is_alive() or self._thread is threading.current_thread():
-            self._closing = True
+        """Wait until everything is written; False when the time was up first, or something could not be written. If the
+        thread has died, write it here."""
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            return self._clock.wait(self._idle, timeout_s)
+        self._closing = True
+        give_up_at = self._clock.lease() + timeout_s
+        self._write_all()
+        while (retry_s := self._locked.next_s()) is not None and self._clock.lease() + retry_s < give_up_at:
+            self._clock.wait(threading.Event(), retry_s)
             self._write_all()
-            self._idle.set()
-        return self._clock.wait(self._idle, timeout_s)
+        if self._locked:
+            self._say_locked()
+            return False
+        self._idle.set()
+        return not self._unsaved
 
     def close(self) -> None:
         self._closing = True
@@ -143,8 +153,11 @@ class Settler:
                 elif self._closing:
                     return
             elif self._closing:
-                log.error("shutting down with %d results not saved: their rows are locked", len(self._locked))
+                self._say_locked()
                 return
+
+    def _say_locked(self) -> None:
+        log.error("shutting down with %d results not saved: their rows are locked", len(self._locked))
 
     def _write_all(self) -> None:
         while in_hand := self._in_hand or self._next_batch():
@@ -167,6 +180,7 @@ class Settler:
             except Exception as error:
                 if is_passing(error) and not _is_too_much(error, batch):
                     if self._closing:
+                        self._unsaved += len(batch)
                         log.error(
                             "stopping with %d results not stored; their jobs are recovered when their leases end: %s",
                             len(batch),

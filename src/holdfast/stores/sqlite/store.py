@@ -262,8 +262,10 @@ class SqliteStore(Schedules, Workflows):
     def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
         values = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence}
         with self._db.writing() as db:
-            db.execute(Q["standing_removed"])
-            return batch.remove(db, db.execute(Q["delete"], values).fetchone()[0]) == 1
+            deleted = batch.remove(db, db.execute(Q["delete"], values).fetchone()[0]) == 1
+            if deleted:
+                db.execute(Q["standing_removed"])
+        return deleted
 
     # ---------------------------------------------------------------------------------- the read side
 
