@@ -332,6 +332,9 @@ class Stores(RuleBasedStateMachine):
         self.agree(lambda store, _: store.find(Filter(states=chosen, **given)))
         self.agree(lambda store, _: store.find(Filter(states=chosen, worker=worker)))
         self.agree(lambda store, _: store.find(Filter(key="k", states=chosen)))
+        for tried in (None, True, False):
+            part = Filter(states=chosen, tried=tried, later=self.clock.wall())
+            self.agree(lambda store, _, part=part: store.find(part))
         for queues in (QUEUES, QUEUES[:1], QUEUES[1:]):
             self.agree(lambda store, _, queues=queues: [store.due(queues, [task]) for task in TASKS])
             self.agree(lambda store, _, queues=queues: dict(store.unserved(queues, ["u"])))

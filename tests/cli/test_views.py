@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +19,7 @@ from holdfast.reaper import Reaper, Report
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import store as sqlite
 from holdfast.testing import FakeClock
+from holdfast.testing.faults import FaultyStore
 from tests.cli.conftest import PAST_S, Run, lose
 from tests.factory import add, claim, enrol, job_in, make_job, row, settle, start
 
@@ -138,6 +139,15 @@ def test_shown_states_are_found_over_many_pages(store: Store, clock: FakeClock) 
     clock.advance(1)
     assert [job.id for job in insight.find_jobs(store, ["scheduled"], Filter(limit=5))] == ["first"]
     assert len(insight.find_jobs(store, ["ready"], Filter(limit=5))) == 5
+
+
+@pytest.mark.parametrize("word", ["scheduled", "retrying"])
+def test_a_short_list_is_one_read_however_many_jobs_are_due(store: Store, word: str) -> None:
+    store.add([make_job() for _ in range(50)])
+    reads: list[str] = []
+    counted = cast(Store, FaultyStore(store, lambda verb: reads.append(verb) if verb == "find" else None))
+    assert insight.find_jobs(counted, [word], Filter(limit=3)) == []
+    assert reads == ["find"]
 
 
 def test_filters_and_pages(run: Run, store: Store) -> None:

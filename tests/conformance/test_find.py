@@ -6,9 +6,10 @@ from msgspec.structs import replace
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job
+from holdfast.core.verdict import Failed
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.factory import add, enrol, job_in, make_job, park, row, start, start_flow
+from tests.factory import add, enrol, job_in, make_job, park, row, settle, start, start_flow
 
 
 def ids(jobs: list[Job]) -> list[str]:
@@ -134,3 +135,25 @@ def test_who_asks_a_person(store: Store) -> None:
     assert ids(store.find(Filter(states=(State.WAITING,), asking=False))) == [waits.id]
     assert ids(store.find(Filter(states=(State.RUNNING,), asking=False))) == [runs.id]
     assert store.find(Filter(worker=runs.worker, asking=True)) == []
+
+
+def test_of_the_ready_jobs_those_whose_time_has_not_come_and_who_was_tried(store: Store, clock: FakeClock) -> None:
+    due, scheduled = add(store), add(store, delay_s=60.0)
+    pause = {"base_s": 60.0, "cap_s": 60.0, "jitter": False}
+    retrying, flow = start(store, **pause), start_flow(store, **pause)
+    for job in (retrying, flow):
+        settle(store, job, Failed("boom"))
+    held, now = job_in(store, State.HELD), clock.wall()
+    everybody = (due.id, scheduled.id, retrying.id, flow.id, held.id)
+    ready = (State.READY,)
+    for given in (Filter(states=ready), Filter(states=ready, ids=everybody)):
+        assert ids(store.find(replace(given, later=now))) == [flow.id, retrying.id, scheduled.id]
+        assert ids(store.find(replace(given, later=now, tried=True))) == [flow.id, retrying.id]
+        assert ids(store.find(replace(given, later=now, tried=False))) == [scheduled.id]
+        assert ids(store.find(replace(given, tried=False))) == [scheduled.id, due.id]
+        assert ids(store.find(replace(given, later=now, tried=True, workflow=True))) == [flow.id]
+        assert ids(store.find(replace(given, later=now, tried=False, workflow=True))) == []
+        assert ids(store.find(replace(given, later=now + 61.0))) == []
+    some = Filter(states=(State.READY, State.HELD), later=now, tried=True)
+    assert ids(store.find(some)) == [held.id, flow.id, retrying.id]
+    assert ids(store.find(replace(some, ids=everybody))) == [held.id, flow.id, retrying.id]

@@ -365,5 +365,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     ids: tuple[str, ...] | None = None
     workflow: bool | None = None
     asking: bool | None = None  # waiting for a person's answer
+    later: float | None = None  # of the ready jobs only those whose run_at is after this wall time
+    tried: bool | None = None  # of the ready jobs only those that have, or have not, failed or crashed
     before: str | None = None  # the id of the last job of the page before
     limit: int = 100

@@ -143,6 +143,9 @@ def matches(job: Job, where: Filter) -> bool:
     same = all(value is None or getattr(job, name) == value for name, value in wanted.items())
     named = where.ids is None or job.id in where.ids
     named = named and (where.asking is None or (job.question is not None) is where.asking)
+    if job.state is State.READY:
+        tried = bool(job.failures or job.crashes)
+        named = named and (where.later is None or job.run_at > where.later) and where.tried in (None, tried)
     return same and named and (not where.states or job.state in where.states)
 
 

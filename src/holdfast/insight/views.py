@@ -25,6 +25,7 @@ from holdfast.reaper import Report, Zombie
 from holdfast.stores.protocol import Store
 
 SHOWN_STATES = (*(state.value for state in State), "scheduled", "retrying")
+_PARTS = frozenset({"scheduled", "retrying"})  # of those that are ready
 _PAGE = 1000
 _SAMPLE = 200  # jobs, where a guess is all that is wanted
 EVENTS_MAX = 100_000  # of one job
@@ -122,11 +123,11 @@ def find_jobs(store: Store, shown_states: Sequence[str], where: Filter) -> list[
 def walk_jobs(store: Store, shown_states: Sequence[str], where: Filter) -> Iterator[Job]:
     """Walk over every job in these states, as people call them; `where.limit` is the size of a page."""
     states = tuple(dict.fromkeys(State(word) if word in set(State) else State.READY for word in shown_states))
-    walk = all_jobs(store, replace(where, states=states))
-    if not states or State.READY not in states or "ready" in shown_states:
-        return walk
-    now = store.now().wall
-    return (job for job in walk if job.shown_state(now) in shown_states)
+    parts = _PARTS.intersection(shown_states)
+    if parts and "ready" not in shown_states:
+        tried = None if parts == _PARTS else "retrying" in parts
+        where = replace(where, later=store.now().wall, tried=tried)
+    return all_jobs(store, replace(where, states=states))
 
 
 def all_jobs(store: Store, where: Filter) -> Iterator[Job]:

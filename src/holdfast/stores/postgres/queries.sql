@@ -1200,6 +1200,8 @@ SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq 
         WHERE %(ready)s AND job.state = 'ready'
             AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
             AND (%(task)s::text IS NULL OR job.task = %(task)s)
+            AND (%(later)s::float8 IS NULL OR job.run_at > %(later)s)
+            AND (%(tried)s::boolean IS NULL OR (job.failures + job.crashes > 0) = %(tried)s)
             AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
         ORDER BY job.seq DESC
         LIMIT %(limit)s::bigint
@@ -1241,6 +1243,8 @@ SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq 
         AND (%(worker)s::text IS NULL OR (job.state = 'running' AND job.worker = %(worker)s))
         AND (%(key)s::text IS NULL OR job.key = %(key)s)
         AND (%(ids)s::text[] IS NULL OR job.id = ANY (%(ids)s::text[]))
+        AND (%(later)s::float8 IS NULL OR job.state <> 'ready' OR job.run_at > %(later)s)
+        AND (%(tried)s::boolean IS NULL OR job.state <> 'ready' OR (job.failures + job.crashes > 0) = %(tried)s)
         AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
     ORDER BY job.seq DESC
     LIMIT %(limit)s::bigint
@@ -1256,6 +1260,8 @@ SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq 
         AND (%(task)s::text IS NULL OR job.task = %(task)s)
         AND (%(cancel_requested)s::boolean IS NULL OR job.cancel_requested = %(cancel_requested)s)
         AND (%(asking)s::boolean IS NULL OR (job.question IS NOT NULL) = %(asking)s)
+        AND (%(later)s::float8 IS NULL OR job.state <> 'ready' OR job.run_at > %(later)s)
+        AND (%(tried)s::boolean IS NULL OR job.state <> 'ready' OR (job.failures + job.crashes > 0) = %(tried)s)
         AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
     ORDER BY job.seq DESC
     LIMIT %(limit)s::bigint

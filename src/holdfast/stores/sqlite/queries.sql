@@ -563,6 +563,8 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
         AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
         AND (:workflow IS NULL OR workflow = :workflow)
         AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
+        AND (:later IS NULL OR state <> 'ready' OR run_at > :later)
+        AND (:tried IS NULL OR state <> 'ready' OR (failures + crashes > 0) = :tried)
         AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
     ORDER BY seq DESC
     LIMIT :limit
@@ -595,6 +597,8 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
         AND (:key IS NULL OR key = :key)
         AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
         AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
+        AND (:later IS NULL OR state <> 'ready' OR run_at > :later)
+        AND (:tried IS NULL OR state <> 'ready' OR (failures + crashes > 0) = :tried)
         AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
     ORDER BY seq DESC
     LIMIT :limit
@@ -642,6 +646,8 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
         AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
         AND (:workflow IS NULL OR workflow = :workflow)
         AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
+        AND (:later IS NULL OR state <> 'ready' OR run_at > :later)
+        AND (:tried IS NULL OR state <> 'ready' OR (failures + crashes > 0) = :tried)
         AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
     ORDER BY seq DESC
     LIMIT :limit

@@ -274,11 +274,10 @@ class SqliteStore(Schedules, Workflows):
         return found[0] if found else None
 
     def find(self, where: Filter) -> list[Job]:
-        names = ("queue", "task", "key", "before", "limit", "worker", "cancel_requested", "workflow", "asking")
-        values: dict[str, Any] = {name: getattr(where, name) for name in names}
+        values: dict[str, Any] = msgspec.structs.asdict(where)
         values["states"] = codec.encode(where.states).decode() if where.states else None
+        values["ids"] = codec.encode(where.ids).decode() if where.ids is not None else None
         if where.ids is not None:
-            values["ids"] = codec.encode(where.ids).decode()
             return codec.jobs_from(self._one("find_ids", values))
         if where.worker is not None and where.states and State.RUNNING not in where.states:
             return []  # only a running job has a worker
