@@ -3244,6 +3244,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         PARKING,
     ),
     (
+        "a result that does not fit its annotation comes out in a replay only",
+        "workflow/run.py",
+        "        if type(value) in _PLAIN and (shape is None or shape.is_kept(value)):",
+        "        if type(value) in _PLAIN:",
+        ("tests/workflow/test_steps.py",),
+    ),
+    (
+        "a result is of the type that its function returned until a replay",
+        "workflow/run.py",
+        "        if type(value) in _PLAIN and (shape is None or",
+        "        if isinstance(value, _PLAIN) and (shape is None or",
+        ("tests/workflow/test_steps.py",),
+    ),
+    (
         "an exception that a replay cannot rebuild is raised as it is at first",
         "workflow/raised.py",
         "    if whole and type(again) is type(error) and",

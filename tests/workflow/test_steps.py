@@ -1,15 +1,17 @@
 """Steps: done once, returned in every replay; what fails, what is caught, what no longer fits."""
 
 import asyncio
+import enum
 import threading
 import time
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from holdfast import AsyncFlow, Flow, JobDead, Retry, Snooze, UsageError
-from holdfast.workflow import threads
+from holdfast.workflow import threads, values
 from tests.worker.house import House, until
 
 QUICK = Retry(attempts_max=2, base_s=0.0, cap_s=0.0)
@@ -107,6 +109,75 @@ def test_results_are_of_the_annotated_type_live_and_in_a_replay(one_house: House
     one_house.start()
     work.enqueue().result(60)
     assert seen == [(Point(1, 2), (1, "a"), [1, 2])] * 2
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_result_is_converted_at_once_as_a_replay_will(one_house: House, kind: str) -> None:
+    seen: list[list[tuple[Any, type]]] = []
+
+    def price() -> Decimal:
+        return "1.50"  # type: ignore[return-value]
+
+    def ratio() -> float:
+        return 1
+
+    def plain():  # type: ignore[no-untyped-def]
+        return Colour.RED
+
+    def colour() -> Colour:
+        return Colour.RED
+
+    @one_house.app.workflow(name="sync", retry=QUICK)
+    def sync(flow: Flow) -> None:
+        seen.append([((value := flow.step(fn)), type(value)) for fn in (price, ratio, plain, colour)])
+        if flow.ctx.attempt == 1:
+            raise ValueError("again")
+
+    @one_house.app.workflow(name="async", retry=QUICK)
+    async def loop(flow: AsyncFlow) -> None:
+        seen.append([((value := await flow.step(fn)), type(value)) for fn in (price, ratio, plain, colour)])
+        if flow.ctx.attempt == 1:
+            raise ValueError("again")
+
+    one_house.start()
+    (sync if kind == "sync" else loop).enqueue().result(60)
+    assert seen[0] == seen[1]
+    assert [kind for _, kind in seen[0]] == [Decimal, float, int, Colour]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_result_that_does_not_fit_its_annotation_is_held_at_once_and_not_made_again(house: House, kind: str) -> None:
+    ran: list[str] = []
+
+    def wrong() -> str:
+        ran.append("wrong")
+        return None  # type: ignore[return-value]
+
+    @house.app.workflow(name="sync", retry=QUICK)
+    def sync(flow: Flow) -> None:
+        flow.step(wrong)
+        flow.step(ran.append, "next")
+
+    @house.app.workflow(name="async", retry=QUICK)
+    async def loop(flow: AsyncFlow) -> None:
+        await flow.step(wrong)
+        await flow.step(ran.append, "next")
+
+    house.start()
+    job = (sync if kind == "sync" else loop).enqueue()
+    row = house.until_state(job.id, "held")
+    assert "null is recorded as number 1: step wrong: the result: Expected `str`, got `null`" in str(row.error)
+    assert "mend the annotation" in str(row.error)
+    assert (row.attempt, ran) == (1, ["wrong"])
+    wrong.__annotations__["return"] = None
+    values._shape_of.cache_clear()
+    house.app.resolve(job.id, "retry")
+    job.result(60)
+    assert ran == ["wrong", "next"]
 
 
 def test_chance_and_time_are_the_same_in_every_replay(house: House) -> None:

@@ -107,9 +107,13 @@ class Shape:
         except Exception as error:
             raise PayloadError(f"{self.where}: {_reason(error)}") from error
 
+    def is_kept(self, plain: Any) -> bool:
+        """Say whether `from_plain` returns this very value."""
+        return self._free or type(plain) in self._exact
+
     def from_plain(self, plain: Any) -> Any:
         """Return the value as the annotated type, or raise `PayloadError`."""
-        if self._free or type(plain) in self._exact:
+        if self.is_kept(plain):
             return plain
         try:
             return self._read(plain)

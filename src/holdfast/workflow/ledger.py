@@ -32,6 +32,7 @@ PAGE = 1_000
 ASK_AGAIN_S = 1.0  # the longest pause between two tries to read
 T = TypeVar("T")
 ERROR_MAX = 2_000
+MEND = "mend the annotation of its function and go on (`holdfast held approve ID`)"
 STUCK = (
     "mend the code and go on (`holdfast held approve ID`), or undo by hand the last step that is not undone, and say "
     "so (`holdfast held done ID`)"
@@ -261,7 +262,7 @@ class Ledger:
         try:
             return self._decode(step.result, shape, f"{step.kind} {step.name!r}: the result")
         except PayloadError as error:
-            ways = STUCK if self.rewinds else WAYS_OUT
+            ways = STUCK if self.rewinds else f"{MEND}, or {WAYS_OUT}"
             why = f"{shown(step.result)} is recorded as number {step.path}: {error}; {ways}"
             raise self.stop(Diverged(why)) from error
 

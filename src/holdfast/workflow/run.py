@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from holdfast.core.flow import WAYS_OUT, Scope, is_answered
-from holdfast.core.payload import decode_value, encode_value
+from holdfast.core.payload import encode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Inbox, NewJob, Record, Signal, Step, StepKind
 from holdfast.core.shape import Shape
@@ -38,7 +38,7 @@ from holdfast.stores.protocol import Answer, Store
 from holdfast.worker.frames import describe
 from holdfast.workflow.caught import Place, tell_once
 from holdfast.workflow.effects import Do, Operation, Pause, Wait
-from holdfast.workflow.ledger import ERROR_MAX, STUCK, Call, Ledger, is_recorded, where_of
+from holdfast.workflow.ledger import ERROR_MAX, STUCK, Call, Ledger, is_recorded
 from holdfast.workflow.raised import kind_of
 from holdfast.workflow.values import NOTHING, nothing_to_do, shape_of, signature_of
 
@@ -166,7 +166,7 @@ class Run(Ledger):
         run_it = Do((call.path, call.name), fn, args, kwargs, timeout_s)
         base, value, text = yield from self._tries(call, base, run_it, retry)
         yield from self._record(call, base=base, result=text)
-        return value if isinstance(value, _PLAIN) else decode_value(text, shape, where_of(call), codec=self.app.codec)
+        return self._returned(value, replace(base, result=text), shape)
 
     def transaction(
         self, call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -202,7 +202,7 @@ class Run(Ledger):
         if answer is not Answer.ACCEPTED:  # it was rolled back; let that be journalled
             yield from self._write(record)
         self._note(record.steps)
-        return value if isinstance(value, _PLAIN) else decode_value(text, shape, where_of(call), codec=self.app.codec)
+        return self._returned(value, replace(base, result=text), shape)
 
     # ----------------------------------------------------------------------------------------- waits
 
@@ -417,6 +417,13 @@ class Run(Ledger):
         """What comes behind the last step that is to be undone is of no interest to a rollback."""
         if self.rewinds and not self.replay.has_undos_ahead:
             raise Rewinding("nothing is left to be undone")
+
+    def _returned(self, value: Any, step: Step, shape: Shape | None) -> Any:
+        """Return what a step returned as every replay will, or stop as it would: if the value does not fit the
+        annotation of its function, that comes out now, and the step is not done again."""
+        if type(value) in _PLAIN and (shape is None or shape.is_kept(value)):
+            return value
+        return self._read(step, shape)
 
     def _tries(self, call: Call, base: Step, run_it: Do, retry: Retry | None) -> Operation[tuple[Step, Any, str]]:
         """Run a step until it succeeds or has used up its tries; return the step, its value, and that as text. A try
