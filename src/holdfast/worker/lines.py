@@ -154,12 +154,9 @@ def listening(logger: logging.Logger) -> Iterator[None]:
 class _Enabled(logging.Logger):
     """A logger that nobody can disable. Its level can still be set."""
 
-    @property
-    def disabled(self) -> bool:
-        return False
-
-    @disabled.setter
-    def disabled(self, _: bool) -> None: ...
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "disabled":
+            super().__setattr__(name, value)
 
 
 def enable_our_loggers() -> None:
