@@ -3232,8 +3232,29 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a gather that waits does not park the line above it",
         "workflow/threads.py",
-        "scope.parked = parked = merged(waits)",
+        "self._park(scope, parked := merged(waits))",
         "parked = merged(waits)",
+        PARKING,
+    ),
+    (
+        "code that has parked and does not leave keeps its slot",
+        "worker/watch.py",
+        "            elif attempt.parked is not None and now - attempt.parked_at >= LEAVE_S:\n",
+        "            elif False:\n",
+        PARKING,
+    ),
+    (
+        "code that has parked and does not leave is not told",
+        "workflow/run.py",
+        "        return self.app.clock.lease() - self.attempt.parked_at >= LINGER_S\n",
+        "        return False\n",
+        PARKING,
+    ),
+    (
+        "a branch that has parked and does not leave keeps its slot",
+        "workflow/threads.py",
+        "                    self._park_if_all_wait(scope, lines)\n",
+        "                    pass\n",
         PARKING,
     ),
     (
@@ -3352,8 +3373,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "nobody waits for a branch that was interrupted",
         "workflow/threads.py",
-        "                line.wait()  # however long",
-        "                pass  # however long",
+        "                while not line.has_ended():  # however long",
+        "                while False:  # however long",
         GATHER,
     ),
     (

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -340,6 +341,68 @@ def test_a_cleanup_that_was_recorded_too_early_holds_the_workflow_before_it_wait
     house.app.signal(job.id, "go")
     job.result(60)
     assert world.lines == ["cleanup"]
+
+
+@pytest.mark.parametrize("form", [*FORMS, "branch"])
+def test_a_loop_that_catches_its_wait_for_ever_is_told_and_parked_all_the_same(
+    one_house: House, form: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.watch.LEAVE_S", 2.0)
+    over, left = threading.Event(), []  # `over` lets go of code that was given up
+
+    @one_house.app.workflow(name="sync")
+    def sync(flow: Flow) -> Any:
+        try:
+            while not over.is_set():
+                try:
+                    return flow.wait("go")  # caught for ever (sync)
+                except:  # noqa: E722
+                    with contextlib.suppress(BaseException):
+                        time.sleep(0.05)
+        finally:
+            left.append(form)
+
+    @one_house.app.workflow(name="async")
+    async def loop(flow: AsyncFlow) -> Any:
+        try:
+            while not over.is_set():
+                try:
+                    return await flow.wait("go")  # caught for ever (async)
+                except:  # noqa: E722
+                    with contextlib.suppress(BaseException):
+                        await asyncio.sleep(0.05)
+        finally:
+            left.append(form)
+
+    @one_house.app.workflow(name="branch")
+    def branch(flow: Flow) -> Any:
+        def caught() -> Any:
+            try:
+                while not over.is_set():
+                    try:
+                        return flow.wait("go")  # caught for ever (branch)
+                    except:  # noqa: E722
+                        with contextlib.suppress(BaseException):
+                            time.sleep(0.05)
+            finally:
+                left.append(form)
+
+        return flow.gather(lambda: flow.gather(caught), lambda: flow.step(int, name="quick"))[0][0]
+
+    one_house.start(slots=2)
+    job = {"sync": sync, "async": loop, "branch": branch}[form].enqueue()
+    try:
+        until(lambda: [each for each in caplog.messages if "caught the signal" in each], "it is told")
+        assert one_house.row(job.id).state == "running"  # told while it goes on
+        waits(one_house, job.id)
+        one_house.app.signal(job.id, "go", 7)
+        assert job.result(60) == 7
+    finally:
+        over.set()
+        until(lambda: len(left) == 2, "the code of both attempts leaves")
+    [told] = swallowed(one_house, job.id)
+    assert told.detail["line"] == line_of(f"caught for ever ({form})")
+    assert len([each for each in caplog.messages if "caught the signal" in each]) == 1
 
 
 def test_a_clock_that_was_set_back_does_not_begin_a_sleep_again(one_house: House, world: World) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.core.lease import TrustWindow, trust
 from holdfast.core.records import Job, Lease, Pulse
-from holdfast.errors import Diverged, Interrupted, PayloadError
+from holdfast.errors import Diverged, Interrupted, Parking, PayloadError
 from holdfast.shield import calm, interrupt
 from holdfast.worker.frames import stack_text
 from holdfast.worker.lines import Lines, whose
@@ -79,6 +79,8 @@ class Attempt:
         "note",
         "opened",
         "outage",
+        "parked",
+        "parked_at",
         "progress",
         "reported",
         "started_at",
@@ -104,6 +106,8 @@ class Attempt:
         self.interrupt: Interrupted | None = None  # why the handler was asked to stop
         self.interrupted_at = float("inf")  # lease clock
         self.killed_at = float("inf")  # lease clock
+        self.parked: Parking | None = None  # the workflow waits: its code has nothing more to do
+        self.parked_at = float("inf")  # lease clock
         self.heard = False  # the event loop has passed that on
         self.transaction: Transaction | None = None
         self.fatal: BaseException | None = None  # what would leave a workflow in every replay
@@ -144,6 +148,10 @@ class Attempt:
         self.progress = progress if progress is not None else self.progress
         self.note = note if note is not None else self.note
         self.reported = False
+
+    def park(self, until: Parking, now: float) -> None:
+        """Note that the workflow waits without a slot from now on: its code has a moment to leave."""
+        self.parked, self.parked_at = until, now
 
     def pulse(self, now: float, *, talks: bool = False) -> Pulse:
         """Return what the next beat says about this attempt; if it `talks`, what it has logged as well."""

@@ -1,8 +1,8 @@
 """The watch keeps time by the local clock alone and never touches the store.
 
-It stops a handler that runs past `timeout_s`, one that does not move for `stall_s`, and, when no beat got through,
-every handler whose lease is about to end (self-fencing). One that goes on all the same is given up after a moment. It
-works while the store hangs: that is why it is not the keeper.
+It stops a handler that runs past `timeout_s`, one that does not move for `stall_s`, the code of a workflow that waits
+and does not leave, and, when no beat got through, every handler whose lease is about to end (self-fencing). One that
+goes on all the same is given up after a moment. It works while the store hangs: that is why it is not the keeper.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from holdfast.clock import Clock
-from holdfast.errors import Cancelled, Interrupted, LeaseLost, NoProgress, TimeLimit
+from holdfast.errors import Cancelled, Interrupted, LeaseLost, NoProgress, Parking, TimeLimit
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.vital import Died, Vital
 
@@ -20,7 +20,8 @@ log = logging.getLogger("holdfast.worker")
 
 LOOK_S = 0.1
 ABANDON_S = 2.0  # how long a handler may take to stop before it is given up
-_ENDS_BY_FORCE = (TimeLimit, NoProgress, Cancelled)
+LEAVE_S = 5.0  # how long the code of a workflow that waits may clean up
+_ENDS_BY_FORCE = (TimeLimit, NoProgress, Cancelled, Parking)
 
 
 class Watch:
@@ -65,6 +66,8 @@ class Watch:
                 attempt.interrupted_at = min(attempt.interrupted_at, now)
                 if now - attempt.interrupted_at >= ABANDON_S:
                     self._abandon(attempt)
+            elif attempt.parked is not None and now - attempt.parked_at >= LEAVE_S:
+                _stop(attempt, attempt.parked)
             elif attempt.deadline is not None and now >= attempt.deadline:
                 _stop(attempt, TimeLimit(f"ran longer than timeout_s={attempt.job.timeout_s:g}"))
             elif attempt.job.stall_s is not None and now - attempt.moved_at >= attempt.job.stall_s:

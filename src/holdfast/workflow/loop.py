@@ -242,7 +242,8 @@ class Looped:
         if failed:
             self._drop(failed[-1], self._gathers[failed[-1]].lines)
             return
-        self.parking = self.run.main.parked = merged([until for until, _ in self._waits.values()])
+        self.parking = merged([until for until, _ in self._waits.values()])
+        self.run.park(self.parking)
         self._cancel_lines()
 
     def _cancel_lines(self) -> None:
@@ -250,6 +251,8 @@ class Looped:
         for task in (self._main, *self._tasks):
             if task is not None and not task.done():
                 task.cancel()
+        if self.run.lingers():
+            self._loop.run_in_executor(self._aside, self.run.tell_caught)
         self._again = self._loop.call_later(CLEANUP_S, self._cancel_lines)
 
     async def ended_by(self, error: BaseException | None) -> BaseException | None:

@@ -36,7 +36,7 @@ from holdfast.identity import chance
 from holdfast.points import point
 from holdfast.stores.protocol import Answer, Store
 from holdfast.worker.frames import describe
-from holdfast.workflow.caught import Place, tell_once
+from holdfast.workflow.caught import LINGER_S, Place, tell_once
 from holdfast.workflow.effects import Do, Operation, Pause, Wait
 from holdfast.workflow.ledger import ERROR_MAX, STUCK, Call, Ledger, is_recorded
 from holdfast.workflow.raised import kind_of
@@ -85,6 +85,7 @@ class Run(Ledger):
         self.main = Scope()
         self.in_order = in_order  # on each line a call begins when the one before it has ended
         self.caught_at: Place | None = None  # where the code first caught the signal that parks it
+        self._told_caught = False
         self._undos: dict[str, _Undo] = {}  # by path
         self._signals: dict[str, deque[Signal]] = {}  # by name: those that were read and not taken
         self._signals_taken: set[str] = set()
@@ -409,9 +410,27 @@ class Run(Ledger):
             return self.stop(self.no_gather(parked))
         if parked is None or self.attempt.interrupt is not None:
             return error if parked is None else self.attempt.interrupt
-        if self.caught_at is not None and tell_once(self.caught_at, self.attempt.job, self.store):
-            parked.caught_at = self.caught_at
+        self.tell_caught()
         return parked.with_traceback(None)
+
+    def park(self, until: Parking) -> None:
+        """Park the main line: nothing of the workflow goes on."""
+        self.main.parked = until
+        self.attempt.park(until, self.app.clock.lease())
+
+    def lingers(self) -> bool:
+        """Say whether the code has caught the signal to park, has gone on for a while, and was not told yet."""
+        if self.caught_at is None or self._told_caught:
+            return False
+        return self.app.clock.lease() - self.attempt.parked_at >= LINGER_S
+
+    def tell_caught(self) -> None:
+        """Tell where the code caught the signal to park, if it did: in the log now, in the journal when it parks."""
+        if self.caught_at is None or self.main.parked is None or self._told_caught:
+            return
+        self._told_caught = True
+        if tell_once(self.caught_at, self.attempt.job, self.store):
+            self.main.parked.caught_at = self.caught_at
 
     def _stop_if_all_is_seen(self) -> None:
         """What comes behind the last step that is to be undone is of no interest to a rollback."""

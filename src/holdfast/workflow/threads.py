@@ -45,6 +45,9 @@ class Threaded:
         if scope.parked is not None:
             if not is_on_its_way(scope.parked):
                 self._note_caught(scope.parked)
+            if self.run.lingers():
+                with shielded():
+                    self.run.tell_caught()
             raise scope.parked.with_traceback(None)
         return scope
 
@@ -53,6 +56,13 @@ class Threaded:
         if scope is None:
             raise UsageError("the flow is used in a thread that it does not know; run branches with flow.gather(…)")
         return scope
+
+    def _park(self, line: Scope, until: Parking) -> None:
+        """Let the line make no further call."""
+        if line is self.run.main:
+            self.run.park(until)
+        else:
+            line.parked = until
 
     def _note_caught(self, parked: Parking) -> None:
         """Note where the code caught the signal to park, and went on."""
@@ -74,7 +84,7 @@ class Threaded:
             value: T = end.value
             return value
         except Parking as parked:
-            self._line().parked = parked
+            self._park(self._line(), parked)
             raise
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
@@ -143,13 +153,15 @@ class Threaded:
                 with shielded():  # or it may run, and not be known to
                     line.start()
             for line in lines:
-                line.wait()
+                while not line.has_ended():
+                    self._park_if_all_wait(scope, lines)
         except BaseException as error:  # we were interrupted, or have no thread for one: nobody goes on without us
             begun = [line for line in lines if line.ident is not None]
             for line in begun:
                 line.stop(type(error) if isinstance(error, Interrupted) else Interrupted)
             for line in begun:
-                line.wait()  # however long: whoever gives this handler up knows by that that something is at work
+                while not line.has_ended():  # however long: who gives this up knows by that that something is at work
+                    pass
             raise
         errors = [each for line in lines if (each := self._error_of(line)) is not None]
         waits = [error for error in errors if isinstance(error, Parking)]
@@ -161,9 +173,16 @@ class Threaded:
             raise next(error for error in errors if isinstance(error, Rewinding))
         self.run.end_gather(path)
         if waits:
-            scope.parked = parked = merged(waits)
+            self._park(scope, parked := merged(waits))
             raise parked
         return [line.value for line in lines]
+
+    def _park_if_all_wait(self, scope: Scope, lines: list[_Branch]) -> None:
+        """Park the line above branches that all wait or have ended, also if the code of one caught that and goes on."""
+        waits = [line.scope.parked for line in lines if line.scope.parked is not None]
+        returned = [line for line in lines if line.scope.parked is None and line.has_returned]
+        if scope.parked is None and waits and len(waits) + len(returned) == len(lines):
+            self._park(scope, merged(waits))
 
     def _error_of(self, line: _Branch) -> BaseException | None:
         """Return how a branch ended short of a value. One that waits cannot make anything else of that."""
@@ -200,16 +219,22 @@ class _Branch(threading.Thread):
             self._ended = True
             self._running.release()
 
+    @property
+    def has_returned(self) -> bool:
+        return self._ended and self.error is None
+
     def _branch(self) -> Any:
         value = self._fn()
         if self.scope.parked is None:
             self._driver.drive(self._driver.run.write_caught(self.scope.take_failed()))
         return value
 
-    def wait(self) -> None:
-        """Wait for its end. `join` does not serve: interrupted, Python 3.11 takes a thread for ended that goes on."""
-        while not self._ended:
-            self._running.acquire(timeout=LOOK_S)  # between two of these an interrupt gets through
+    def has_ended(self) -> bool:
+        """Wait a moment for its end, and say whether it has come. `join` does not serve: interrupted, Python 3.11 takes
+        a thread for ended that goes on."""
+        if not self._ended:
+            self._running.acquire(timeout=LOOK_S)
+        return self._ended
 
 
 @contextmanager
