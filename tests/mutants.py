@@ -73,7 +73,7 @@ GUARDED = {
         *("add_holders", "claim", "claim_answers", "beat", "settle", "settle_done", "settle_seen", "transaction"),
         *("overdue", "deadline", "vanished", "retire", "acquire", "resign", "move", "purge", "delete", "find"),
         *("unserved", "due", "declare_again", "fire", "pause_schedule"),
-        *("record", "record_lock", "record_seen", "steps", "signal", "signal_parents", "inbox"),
+        *("record", "record_seen", "locked", "steps", "signal", "signal_parents", "inbox"),
         *("rouse", "fork_source", "fork", "move_lock", "move_steps", "move_aside", "move_give_back", "find_workflows"),
     ),
 }
@@ -130,7 +130,7 @@ EQUIVALENT = {
     "postgres rouse.due: job.wake_at IS NOT NULL": "it names the index; NULL is not before anything",
     "postgres rouse: job.state = 'waiting'": "only who waits has a wake_at: a CHECK says so",
     "postgres rouse: job.wake_at IS NOT NULL": "it names the index; NULL comes last",
-    "postgres record_lock.mine: id = ANY (%(ids)s::text[])": "it locks more than it must",
+    "postgres locked.mine: id = ANY (%(ids)s::text[])": "it locks more than it must",
     "postgres settle: id NOT IN (SELECT id FROM applied)": "what was applied is not asked for",
     "postgres move_lock: id = ANY (ARRAY[%(id)s, (SELECT parent FROM {schema}.job WHERE id = %(id)s)])": (
         "it locks more than it must"
@@ -967,15 +967,15 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "a migration does not wait for what runs under older workers",
-        "stores/sqlite/store.py",
+        "stores/sql.py",
         "raise still_running(migration, running)",
         "pass",
         ("tests/stores/test_migrations.py",),
     ),
     (
         "older workers claim while a migration waits for them",
-        "stores/sqlite/store.py",
-        'db.execute(Q["migrate_shut"])',
+        "stores/sql.py",
+        'editor.ask("migrate_shut")',
         "pass",
         ("tests/stores/test_migrations.py",),
     ),
@@ -1017,7 +1017,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a migration by pages ends after the first page",
         "stores/sql.py",
-        "Progress(self.pieces, upto) if rows == PAGE else",
+        "Progress(self.pieces, upto) if is_full else",
         "Progress(self.pieces, upto) if False else",
         ("tests/stores/test_migrations.py",),
     ),
@@ -1149,9 +1149,23 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "a page of a migration is done twice",
-        "stores/sqlite/store.py",
-        "progress = after",
-        "progress = Progress(after.pieces)",
+        "stores/sql.py",
+        "upto, after = progress.page(last, rows == pages.size)",
+        "upto, after = progress.page(last, rows == pages.size); after = Progress(after.pieces)",
+        ("tests/stores/test_migrations.py",),
+    ),
+    (
+        "a page of a migration that takes too long ends it",
+        "stores/sql.py",
+        "helps = self.tried and self.size > 1",
+        "helps = False",
+        ("tests/stores/test_migrations.py",),
+    ),
+    (
+        "a piece of a migration that takes too long is tried for ever",
+        "stores/sql.py",
+        "helps = self.tried and self.size > 1",
+        "helps = self.size > 1",
         ("tests/stores/test_migrations.py",),
     ),
     (

@@ -19,10 +19,10 @@ import pytest
 from holdfast.clock import Clock
 from holdfast.core.machine import State
 from holdfast.core.verdict import Succeeded
-from holdfast.errors import SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.errors import SchemaMismatch, StoreError, StoreTimeout, StoreUnavailable
 from holdfast.stores import open_store
 from holdfast.stores.protocol import Answer, Store
-from holdfast.stores.sql import PAGE, Migration, Piece, Progress, load_migrations, parse_migration
+from holdfast.stores.sql import Migration, Pages, Piece, Progress, load_migrations, migrate_by, parse_migration
 from holdfast.stores.sqlite import store as sqlite
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
@@ -70,10 +70,36 @@ def test_a_migration_that_names_nobody_works_with_nobody_older() -> None:
 
 
 def test_pages_end_with_the_last_row() -> None:
-    assert Progress(1).page(None, 0) == (0, Progress(2))
-    assert Progress(1).page(7_000_000, PAGE) == (7_000_000, Progress(1, 7_000_000))
-    assert Progress(1, 7_000_000).page(7_000_001, 1) == (7_000_001, Progress(2))
-    assert Progress(1, 7_000_000).page(None, 0) == (7_000_000, Progress(2))
+    assert Progress(1).page(None, is_full=False) == (0, Progress(2))
+    assert Progress(1).page(7_000_000, is_full=True) == (7_000_000, Progress(1, 7_000_000))
+    assert Progress(1, 7_000_000).page(7_000_001, is_full=False) == (7_000_001, Progress(2))
+    assert Progress(1, 7_000_000).page(None, is_full=False) == (7_000_000, Progress(2))
+
+
+def test_a_page_that_takes_too_long_is_repeated_in_halves() -> None:
+    sizes: list[int] = []
+
+    def step(pages: Pages) -> float | None:
+        sizes.append(pages.size)
+        pages.tried = True
+        if pages.size > 1_300:
+            raise StoreTimeout("the server stopped it")
+        return None if len(sizes) > 3 else 0.0
+
+    migrate_by(step)
+    assert sizes == [5_000, 2_500, 1_250, 1_250]
+
+
+def test_what_takes_too_long_and_is_not_a_page_is_not_repeated() -> None:
+    tries: list[Pages] = []
+
+    def step(pages: Pages) -> float | None:
+        tries.append(pages)
+        raise StoreTimeout("the server stopped it")
+
+    with pytest.raises(StoreTimeout):
+        migrate_by(step)
+    assert len(tries) == 1
 
 
 # ------------------------------------------------------------------------------- which programs may go on
@@ -201,7 +227,7 @@ def test_a_migration_that_stops_anywhere_goes_on_where_it_stood(
             if transactions % 2:  # before every commit once
                 raise RuntimeError("stopped")
 
-    monkeypatch.setattr(sqlite, "point", stop)
+    monkeypatch.setattr("holdfast.stores.sql.point", stop)
     for _ in range(6):
         with pytest.raises(RuntimeError, match="stopped"):
             newer(url, PIECES, monkeypatch)

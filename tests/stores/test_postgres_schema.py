@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -370,6 +371,37 @@ def test_a_migration_waits_for_another_one_longer_than_a_call_may(server: Postgr
         migrates.result(60.0)
     assert len(seen) > 1
     assert not store.schema().is_stale
+    store.close()
+
+
+def test_a_page_of_a_migration_that_the_server_stops_is_repeated_in_halves(
+    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.stores.sql.PAGE", 8)
+    number, asked, real = len(MIGRATIONS) + 1, [], psycopg.Cursor.execute
+    text = """-- works with: 9
+ALTER TABLE {schema}.job ADD COLUMN seen bigint NOT NULL DEFAULT 0;
+-- pages of job
+UPDATE {schema}.job SET seen = seen + 1 WHERE state = 'ready' AND seq > %(after)s AND seq <= %(upto)s;
+"""
+
+    def execute(cursor: Any, query: Any, params: Any = None, **more: Any) -> Any:
+        if isinstance(params, dict) and "page" in params:
+            asked.append(params["page"])
+            if params["page"] > 2:
+                raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
+        return real(cursor, query, params, **more)
+
+    store = PostgresStore(f"{server.url}?schema={schema}")
+    store.migrate()
+    for _ in range(5):
+        add(store)
+    monkeypatch.setattr(psycopg.Cursor, "execute", execute)
+    monkeypatch.setattr("holdfast.stores.postgres.store._MIGRATIONS", [*MIGRATIONS, parse_migration(number, text)])
+    store.migrate()
+    monkeypatch.undo()
+    assert asked == [8, 4, 2, 2, 2]
+    assert server.execute(f"SELECT DISTINCT seen FROM {schema}.job") == [(1,)]
     store.close()
 
 

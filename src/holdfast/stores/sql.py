@@ -24,11 +24,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.clock import SystemClock, pause
-from holdfast.errors import StoreLocked, StoreUnavailable
+from holdfast.errors import StoreLocked, StoreTimeout, StoreUnavailable
+from holdfast.points import point
+from holdfast.stores import codec
+from holdfast.stores.protocol import Schema
 
 PAGE = 5_000  # so many rows of a table are changed in one transaction of a migration
 WAIT_S = 60.0  # how long a piece is tried while others hold locks on its tables, or run jobs
@@ -66,14 +70,24 @@ class Progress(NamedTuple):
     pieces: int = 0
     after: int = 0
 
-    def next_page(self) -> dict[str, int]:
-        """Return what to ask the table for: the last row and the number of rows of the next page."""
-        return {"after": self.after, "page": PAGE}
-
-    def page(self, last: int | None, rows: int) -> tuple[int, Progress]:
+    def page(self, last: int | None, is_full: bool) -> tuple[int, Progress]:
         """Return the last row of this page, and the progress after it; a page that is not full is the last one."""
         upto = self.after if last is None else last
-        return upto, Progress(self.pieces, upto) if rows == PAGE else Progress(self.pieces + 1)
+        return upto, Progress(self.pieces, upto) if is_full else Progress(self.pieces + 1)
+
+
+@dataclass(slots=True)
+class Pages:
+    """How many rows of a table a migration changes in one transaction; fewer after one that took too long."""
+
+    size: int = field(default_factory=lambda: PAGE)
+    tried: bool = False  # the last step was a page
+
+    def halve(self) -> bool:
+        """Make pages half as large; return whether that helps."""
+        helps = self.tried and self.size > 1
+        self.size = max(1, self.size // 2)
+        return helps
 
 
 def load_queries(package: str, file: str = "queries.sql") -> dict[str, str]:
@@ -113,6 +127,16 @@ def tables_of(migrations: Sequence[Migration]) -> tuple[str, ...]:
     return tuple(sorted({*_MADE.findall(scripts)} - {*_DROPPED.findall(scripts)}))
 
 
+class Editor(Protocol):
+    """What a migration needs of a store, inside one transaction."""
+
+    def ask(self, query: str, values: Mapping[str, Any] | None = None) -> Any:
+        """Run a statement of queries.sql; return its first row, or None."""
+
+    def run(self, script: str, values: Mapping[str, Any] | None = None) -> None:
+        """Run a piece of a migration; with `values`, one page of it."""
+
+
 class Waiting(StoreUnavailable):
     """A migration cannot begin yet: workers that cannot live with it still run jobs."""
 
@@ -126,16 +150,63 @@ def still_running(migration: Migration, running: Mapping[str, int]) -> Waiting:
     )
 
 
-def migrate_by(step: Callable[[], float | None]) -> None:
+def advance(
+    migrations: Sequence[Migration], found: Schema, editor: Editor, instants: Mapping[str, Any], pages: Pages
+) -> float:
+    """Do one piece of the next migration, or one page of it; return how long to rest after it.
+
+    Raise `Waiting` while something runs under workers that are too old for it. `instants`: what the statements about
+    such workers need to know of the time.
+    """
+    migration = migrations[found.found]
+    versions = {"version": str(migration.number), "works_with": str(migration.works_with)}
+    progress = Progress()
+    if len(migration.pieces) > 1 and (row := editor.ask("migrate_progress")) is not None:
+        progress = Progress(*row)
+    if migration.shuts_out and progress == Progress():
+        if found.works_with < migration.works_with:
+            editor.ask("migrate_shut")
+            editor.ask("migrate", {**versions, "version": str(found.found)})
+            return 0.0
+        _let_older_workers_go(migration, editor, instants)
+    piece = migration.pieces[progress.pieces]
+    pages.tried = piece.table is not None
+    if piece.table is None:
+        editor.run(piece.script)
+        after = Progress(progress.pieces + 1)
+    else:
+        last, rows = editor.ask(f"migrate_page_{piece.table}", {"after": progress.after, "page": pages.size})
+        upto, after = progress.page(last, rows == pages.size)
+        editor.run(piece.script, {"after": progress.after, "upto": upto})
+    point("migrate.middle")
+    ended = after.pieces == len(migration.pieces)
+    if ended:
+        editor.ask("migrate", versions)
+        if migration.shuts_out:
+            editor.ask("migrate_open")
+    if len(migration.pieces) > 1:
+        values = {"number": migration.number, "pieces": after.pieces, "after": after.after}
+        editor.ask("migrate_done" if ended else "migrate_on", values)
+    return 0.0 if piece.table is None else REST_S
+
+
+def _let_older_workers_go(migration: Migration, editor: Editor, instants: Mapping[str, Any]) -> None:
+    values = {"works_with": migration.works_with, **instants}
+    if running := codec.counts_from(editor.ask("migrate_running", values)[0]):
+        raise still_running(migration, running)
+    editor.ask("migrate_retire", values)
+
+
+def migrate_by(step: Callable[[Pages], float | None]) -> None:
     """Take one step after the other, resting as long as it says, until there is none left (None).
 
-    Wait, but not for ever, while others are in the way.
+    Wait, but not for ever, while others are in the way. A page that takes too long is repeated in halves.
     """
-    clock = SystemClock()
+    clock, pages = SystemClock(), Pages()
     moved_at = clock.lease()
     while True:
         try:
-            if (rest_s := step()) is None:
+            if (rest_s := step(pages)) is None:
                 return
             pause(rest_s)
             moved_at = clock.lease()
@@ -143,3 +214,6 @@ def migrate_by(step: Callable[[], float | None]) -> None:
             if clock.lease() - moved_at >= WAIT_S:
                 raise
             pause(RETRY_S)
+        except StoreTimeout:
+            if not pages.halve():
+                raise

@@ -178,7 +178,7 @@ def _settle_families(
 
 def lock_rows(q: Connections, db: Cursor, ids: set[str]) -> set[str]:
     """Lock the rows of these jobs until the transaction ends; return those that somebody else has locked."""
-    row = q.row(db.execute(q["record_lock"], {"ids": sorted(ids)}, prepare=False))
+    row = q.row(db.execute(q["locked"], {"ids": sorted(ids)}, prepare=False))
     return set(codec.names_from(row[0]))
 
 

@@ -565,15 +565,6 @@ taken AS (
 )
 SELECT coalesce(json_agg(place), '[]')::text FROM mine;
 
--- name: record_lock
--- Before rows of several jobs are changed, all of them are locked. Nobody waits here: returns the ids of the rows that
--- somebody else has locked.
-WITH mine AS MATERIALIZED (
-    SELECT id FROM {schema}.job WHERE id = ANY (%(ids)s::text[]) FOR NO KEY UPDATE SKIP LOCKED
-)
-SELECT coalesce(json_agg(id), '[]')::text FROM {schema}.job
-WHERE id = ANY (%(ids)s::text[]) AND id NOT IN (SELECT id FROM mine);
-
 -- name: record_limit
 -- A child's key may belong to a transaction that is still open: do not wait long for it.
 SELECT set_config('lock_timeout', %(lock_ms)s, true);
@@ -741,12 +732,14 @@ FROM (
 ) AS late;
 
 -- name: locked
--- The statement is its own transaction: what it locks itself is free again at its end.
-WITH free AS MATERIALIZED (
+-- Locks these rows for the rest of the transaction, and waits for none: returns the ids of those that somebody else has
+-- locked. By itself it is its own transaction, and locks nothing for longer. Before rows of several jobs are changed, all
+-- of them are locked so.
+WITH mine AS MATERIALIZED (
     SELECT id FROM {schema}.job WHERE id = ANY (%(ids)s::text[]) FOR NO KEY UPDATE SKIP LOCKED
 )
 SELECT coalesce(json_agg(id), '[]')::text FROM {schema}.job
-WHERE id = ANY (%(ids)s::text[]) AND id NOT IN (SELECT id FROM free);
+WHERE id = ANY (%(ids)s::text[]) AND id NOT IN (SELECT id FROM mine);
 
 -- name: deadline
 SELECT min(lease_until) FROM {schema}.job WHERE state = 'running';

@@ -55,7 +55,7 @@ from holdfast.stores.postgres.schedules import Schedules
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
 from holdfast.stores.postgres.workflows import Workflows
 from holdfast.stores.protocol import Added, Answer, Schema, duty_lost, schema_too_new
-from holdfast.stores.sql import REST_S, Migration, Progress, load_migrations, migrate_by, still_running, tables_of
+from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
 
 _MIGRATIONS = load_migrations("holdfast.stores.postgres")
 _TABLES = tables_of(_MIGRATIONS)
@@ -429,7 +429,7 @@ class PostgresStore(Schedules, Workflows):
         if found.found == 0 and not self._create:
             raise StoreMissing(f"there is no store at {self.url} (schema {self._db.options.schema})")
         if found.is_stale:
-            migrate_by(lambda: self._db.run(self._migrates))
+            migrate_by(lambda pages: self._db.run(lambda db: self._migrates(db, pages)))
         if found.is_too_new:
             raise schema_too_new(self.url, found)
         return found
@@ -501,11 +501,8 @@ class PostgresStore(Schedules, Workflows):
         if notes:
             self._db.run(lambda db: batch.write_notes(self._db, db, notes, self._wall()))
 
-    def _migrates(self, db: Cursor) -> float | None:
-        """Do one piece of the next migration, or one page of it, in a transaction; return how long to rest after it.
-
-        None: there is nothing left to do.
-        """
+    def _migrates(self, db: Cursor, pages: Pages) -> float | None:
+        """Take one step of a migration in a transaction; see `advance`. None: there is nothing left to do."""
         with db.connection.transaction():
             db.execute(self._db["migrate_lock"], {"schema": self._db.options.schema})
             found = self._schema(db)  # another process may have been first
@@ -514,45 +511,7 @@ class PostgresStore(Schedules, Workflows):
             if found.found == 0:
                 self._make_schema(db)
             db.execute(self._db["migrate_limits"])
-            migration = _MIGRATIONS[found.found]
-            progress = Progress()
-            if len(migration.pieces) > 1 and (row := db.execute(self._db["migrate_progress"]).fetchone()) is not None:
-                progress = Progress(*row)
-            if migration.shuts_out and progress == Progress():
-                if found.works_with < migration.works_with:
-                    db.execute(self._db["migrate_shut"])
-                    versions = {"version": str(found.found), "works_with": str(migration.works_with)}
-                    db.execute(self._db["migrate"], versions)
-                    return 0.0
-                self._let_older_workers_go(db, migration)
-            piece = migration.pieces[progress.pieces]
-            if piece.table is None:
-                with in_its_own_time(db):
-                    db.execute(self._db.script(piece.script))
-                progress = Progress(progress.pieces + 1)
-            else:
-                page = db.execute(self._db[f"migrate_page_{piece.table}"], progress.next_page())
-                upto, after = progress.page(*self._db.row(page))
-                db.execute(self._db.script(piece.script), {"after": progress.after, "upto": upto})
-                progress = after
-            point("migrate.middle")
-            ended = progress.pieces == len(migration.pieces)
-            if ended:
-                versions = {"version": str(migration.number), "works_with": str(migration.works_with)}
-                db.execute(self._db["migrate"], versions)
-                if migration.shuts_out:
-                    db.execute(self._db["migrate_open"])
-            if len(migration.pieces) > 1:
-                values = {"number": migration.number, "pieces": progress.pieces, "after": progress.after}
-                db.execute(self._db["migrate_done" if ended else "migrate_on"], values)
-        return 0.0 if piece.table is None else REST_S
-
-    def _let_older_workers_go(self, db: Cursor, migration: Migration) -> None:
-        """Raise `Waiting` while something runs under workers that are too old for the migration; then retire them."""
-        values = {"works_with": migration.works_with, **self._instants()}
-        if running := codec.counts_from(self._db.row(db.execute(self._db["migrate_running"], values))[0]):
-            raise still_running(migration, running)
-        db.execute(self._db["migrate_retire"], values)
+            return advance(_MIGRATIONS, found, _Editor(self._db, db), self._instants(), pages)
 
     def _make_schema(self, db: Cursor) -> None:
         """Make the schema, unless somebody who may has made it for us."""
@@ -579,6 +538,22 @@ class PostgresStore(Schedules, Workflows):
         self._lifeline.forget()
         self._sessions.forget()
         self._hints = Hints()
+
+
+class _Editor:
+    """See `stores/sql.py: Editor`."""
+
+    def __init__(self, q: Connections, db: Cursor) -> None:
+        self._q = q
+        self._db = db
+
+    def ask(self, query: str, values: Mapping[str, Any] | None = None) -> Any:
+        answer = self._db.execute(self._q[query], values)
+        return answer.fetchone() if answer.description else None
+
+    def run(self, script: str, values: Mapping[str, Any] | None = None) -> None:
+        with in_its_own_time(self._db) if values is None else contextlib.nullcontext():
+            self._db.execute(self._q.script(script), values)
 
 
 _forks: weakref.WeakSet[PostgresStore] = weakref.WeakSet()

@@ -41,7 +41,7 @@ from holdfast.errors import (
 from holdfast.points import point
 from holdfast.stores import codec
 from holdfast.stores.protocol import Added, Answer, Schema, schema_too_new
-from holdfast.stores.sql import REST_S, Migration, Progress, load_migrations, migrate_by, still_running, tables_of
+from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
 from holdfast.stores.sqlite import batch, condition, liveness
 from holdfast.stores.sqlite.backup import backup
 from holdfast.stores.sqlite.batch import Q
@@ -475,53 +475,28 @@ class SqliteStore(Schedules, Workflows):
         found, works_with = db.execute(Q["schema"]).fetchone()
         return Schema(found or 0, len(_MIGRATIONS), works_with or found or 0)
 
-    def _migrates(self) -> float | None:
-        """Do one piece of the next migration, or one page of it, in a transaction; return how long to rest after it.
-
-        None: there is nothing left to do.
-        """
+    def _migrates(self, pages: Pages) -> float | None:
+        """Take one step of a migration in a transaction; see `advance`. None: there is nothing left to do."""
         with self._db.writing(busy_s=60) as db:
             found = self._schema(db)  # another process may have been first
             if not found.is_stale:
                 return None
-            migration = _MIGRATIONS[found.found]
-            progress = Progress()
-            if len(migration.pieces) > 1 and (row := db.execute(Q["migrate_progress"]).fetchone()) is not None:
-                progress = Progress(*row)
-            if migration.shuts_out and progress == Progress():
-                if found.works_with < migration.works_with:
-                    db.execute(Q["migrate_shut"])
-                    versions = {"version": str(found.found), "works_with": str(migration.works_with)}
-                    db.execute(Q["migrate"], versions)
-                    return 0.0
-                self._let_older_workers_go(db, migration)
-            piece = migration.pieces[progress.pieces]
-            if piece.table is None:
-                for statement in _statements(piece.script):
-                    db.execute(statement)
-                progress = Progress(progress.pieces + 1)
-            else:
-                page = db.execute(Q[f"migrate_page_{piece.table}"], progress.next_page()).fetchone()
-                upto, after = progress.page(*page)
-                db.execute(piece.script, {"after": progress.after, "upto": upto})
-                progress = after
-            point("migrate.middle")
-            ended = progress.pieces == len(migration.pieces)
-            if ended:
-                db.execute(Q["migrate"], {"version": str(migration.number), "works_with": str(migration.works_with)})
-                if migration.shuts_out:
-                    db.execute(Q["migrate_open"])
-            if len(migration.pieces) > 1:
-                values = {"number": migration.number, "pieces": progress.pieces, "after": progress.after}
-                db.execute(Q["migrate_done" if ended else "migrate_on"], values)
-        return 0.0 if piece.table is None else REST_S
+            instants = {"wall": self._clock.wall(), "lease": self._clock.lease(), "boot_id": self._clock.boot_id}
+            return advance(_MIGRATIONS, found, _Editor(db), instants, pages)
 
-    def _let_older_workers_go(self, db: sqlite3.Connection, migration: Migration) -> None:
-        """Raise `Waiting` while something runs under workers that are too old for the migration; then retire them."""
-        values = {"works_with": migration.works_with, "lease": self._clock.lease(), "boot_id": self._clock.boot_id}
-        if running := codec.counts_from(db.execute(Q["migrate_running"], values).fetchone()[0]):
-            raise still_running(migration, running)
-        db.execute(Q["migrate_retire"], {"works_with": migration.works_with, "wall": self._clock.wall()})
+
+class _Editor:
+    """See `stores/sql.py: Editor`."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def ask(self, query: str, values: Mapping[str, Any] | None = None) -> Any:
+        return self._db.execute(Q[query], values or {}).fetchone()
+
+    def run(self, script: str, values: Mapping[str, Any] | None = None) -> None:
+        for statement in _statements(script):
+            self._db.execute(statement, values or {})
 
 
 def _statements(script: str) -> Iterator[str]:
