@@ -1511,6 +1511,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/workflow/test_waiting.py",),
     ),
     (
+        "an interrupt may hit a thread that has a lock of logging",
+        "shield.py",
+        "            _set_depth(depth + 1)\n            _let_it_hit()\n            take",
+        "            _let_it_hit()\n            take",
+        ("tests/worker/test_interrupts.py",),
+    ),
+    (
         "silence: nobody minds",
         "worker/supervisor.py",
         "return silence.seconds >= silence.limit_s",

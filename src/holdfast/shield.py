@@ -1,4 +1,4 @@
-"""Where a thread must not be interrupted: inside the store's own locks.
+"""Where a thread must not be interrupted: inside the store's own locks, and those of `logging`.
 
 A handler in a thread is stopped by an exception that is raised in it at any bytecode. If that bytecode lies between
 taking a lock and giving it back, the lock is lost, and with it the whole process. So the store shields these stretches:
@@ -8,9 +8,12 @@ an interrupt that comes meanwhile waits, and is raised when the stretch ends or 
 from __future__ import annotations
 
 import ctypes
+import functools
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class _Thread:
@@ -65,20 +68,68 @@ def calm() -> None:
 @contextmanager
 def shielded() -> Iterator[None]:
     """Hold interrupts off until the end of the block. May be nested."""
-    state = _of(threading.get_ident())
-    with state.lock:
-        state.depth += 1
+    depth = _of(threading.get_ident()).depth
     try:
+        _set_depth(depth + 1)
         _let_it_hit()  # one that was raised before the shield was up
         yield
     finally:
-        with state.lock:
-            state.depth -= 1
-            waiting = None if state.depth else state.waiting
-            if waiting is not None:
-                state.waiting = None
+        _set_depth(depth)
+
+
+def shield_logging() -> None:
+    """Hold interrupts off while a thread has a lock of `logging`, whose handlers take theirs by a call: an interrupt
+    that comes right after it would leave the handler locked for ever. Newer versions of Python use `with`, which is
+    safe by itself."""
+    global _shields_logging
+    with _patching:
+        if _shields_logging:
+            return
+        _shields_logging = True
+        _shield_lock(logging.Handler, "acquire", "release")
+        if hasattr(logging, "_acquireLock"):  # up to Python 3.12
+            _shield_lock(logging, "_acquireLock", "_releaseLock")
+
+
+def _shield_lock(owner: object, acquire: str, release: str) -> None:
+    take, give_back = getattr(owner, acquire), getattr(owner, release)
+
+    @functools.wraps(take)
+    def shielded_take(*args: Any) -> None:
+        depth = _of(threading.get_ident()).depth
+        try:
+            _set_depth(depth + 1)
+            _let_it_hit()
+            take(*args)
+        except BaseException:
+            _set_depth(depth)
+            raise
+
+    @functools.wraps(give_back)
+    def shielded_give_back(*args: Any) -> None:
+        try:
+            give_back(*args)
+        finally:
+            _set_depth(max(0, _of(threading.get_ident()).depth - 1))  # it may have been taken before it was shielded
+
+    setattr(owner, acquire, shielded_take)
+    setattr(owner, release, shielded_give_back)
+
+
+_patching = threading.Lock()
+_shields_logging = False
+
+
+def _set_depth(depth: int) -> None:
+    """Say in how many shields this thread is. Outside of all of them, raise the interrupt that waited."""
+    state = _of(threading.get_ident())
+    with state.lock:
+        state.depth = depth
+        waiting = None if depth else state.waiting
         if waiting is not None:
-            raise waiting
+            state.waiting = None
+    if waiting is not None:
+        raise waiting
 
 
 def breathe() -> None:

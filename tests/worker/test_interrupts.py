@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from holdfast import App, Context, Retry, Snooze, shield
 from holdfast.clock import SystemClock
 from holdfast.errors import Cancelled, UsageError
-from holdfast.shield import breathe, calm, interrupt, shielded
+from holdfast.shield import breathe, calm, interrupt, shield_logging, shielded
 from holdfast.stores.sqlite.writers import Writers
 from tests.worker.house import House, on_every_store
 
@@ -61,6 +62,51 @@ def test_an_interrupt_inside_a_shield_waits_for_its_end() -> None:
 
     assert isinstance(in_thread(work), Cancelled)
     assert steps == ["inner", "outer"]
+
+
+class SlowLock:
+    """A lock that says when it was taken, and lets the thread that took it wait."""
+
+    def __init__(self, ready: threading.Event, go_on: threading.Event) -> None:
+        self.real, self.ready, self.go_on = threading.RLock(), ready, go_on
+
+    def acquire(self) -> None:
+        self.real.acquire()
+        self.ready.set()
+        self.go_on.wait(60)
+
+    def release(self) -> None:
+        self.real.release()
+
+    __enter__ = acquire
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def test_an_interrupt_never_leaves_a_handler_of_logging_locked() -> None:
+    """Its lock is taken by a call: an interrupt right after it would keep every thread from logging, for ever."""
+    shield_logging()
+    shield_logging()  # a second worker in the process
+    handler = logging.NullHandler()
+    said: list[str] = []
+
+    def work(ready: threading.Event, go_on: threading.Event) -> None:
+        handler.lock = SlowLock(ready, go_on)  # type: ignore[assignment]
+        handler.acquire()
+        try:
+            said.append("logged")
+        finally:
+            handler.release()
+        said.append("never")
+
+    end = in_thread(work)
+    lock: Any = handler.lock
+    handler.lock = threading.RLock()  # whatever became of the other one: at exit every handler is locked once more
+    assert isinstance(end, Cancelled)
+    assert said == ["logged"]
+    assert lock.real.acquire(blocking=False), "it is free"
+    lock.real.release()
 
 
 def test_a_shield_may_say_where_an_interrupt_is_welcome() -> None:

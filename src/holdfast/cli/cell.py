@@ -17,6 +17,7 @@ from typing import Any
 from holdfast.app import App
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
+from holdfast.shield import shield_logging
 from holdfast.stores.sqlite import protected
 from holdfast.tasks import Task
 from holdfast.worker import homes, inside, wire
@@ -41,6 +42,7 @@ def main() -> None:
         os._exit(2)  # a thread of the user's module must not keep us
     root.handlers = [inside.Forward(line)]  # the worker has those that the user's modules set up
     enable_our_loggers()
+    shield_logging()
     line.send(wire.Ready())
     inside.Cell(line, tasks.find, SystemClock()).serve()
     logging.shutdown()

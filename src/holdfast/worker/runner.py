@@ -36,6 +36,7 @@ from holdfast.errors import (
 from holdfast.forks import Door
 from holdfast.identity import new_id
 from holdfast.reaper import LOOK_S, SECOND_LOOK_S, Reaper
+from holdfast.shield import shield_logging
 from holdfast.stores.protocol import Store
 from holdfast.trouble import Trouble
 from holdfast.worker.abandoned import ABANDONED, Abandoned
@@ -168,6 +169,7 @@ class Runner:
         it is set up.
         """
         enable_our_loggers()
+        shield_logging()
         self._until_it_works(self._enroll)
         self._until_it_works(lambda: self._continuity.look(self.worker_id))
         self._keeper.start(self._broke)  # first: to settle what very many dead workers left takes its time
