@@ -1518,6 +1518,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/worker/test_interrupts.py",),
     ),
     (
+        "enqueues at once on one connection of a caller's take no turns",
+        "stores/postgres/joining.py",
+        "if not turn.acquire(timeout=self._db.options.wait_s):",
+        "if turn.acquire(blocking=False) is None:",
+        ("tests/api/test_connection_postgres.py",),
+    ),
+    (
         "silence: nobody minds",
         "worker/supervisor.py",
         "return silence.seconds >= silence.limit_s",

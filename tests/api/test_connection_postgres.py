@@ -440,3 +440,24 @@ def test_a_server_that_is_gone_is_an_error_of_the_store(app: App, outside: Any, 
 
 def ship_order(order: int) -> int:
     return order
+
+
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_enqueues_at_once_on_one_connection_take_turns(app: App, postgres: str, autocommit: bool) -> None:
+    """Without turns, the savepoint of one that fails takes back what others have stored meanwhile."""
+    ship = app.task(ship_order)
+    ship.using(id="taken").enqueue(0)
+    with psycopg.connect(postgres, autocommit=autocommit) as connection, ThreadPoolExecutor(8) as threads:
+        connection.execute("SELECT 1")
+
+        def one(number: int) -> str:
+            if number % 4 == 0:
+                with suppress(UsageError):  # another task has this id
+                    app.task(_other).using(connection=connection, id="taken").enqueue()
+            return ship.using(connection=connection).enqueue(number).id
+
+        stored = list(threads.map(one, range(60)))
+    assert len({job.id for job in app.find(limit=100)} & set(stored)) == 60
+
+
+def _other() -> None: ...

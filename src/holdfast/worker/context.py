@@ -11,6 +11,7 @@ from holdfast.clock import Clock
 from holdfast.core.records import Job
 from holdfast.core.text import clean
 from holdfast.errors import Cancelled, StoreError, UsageError, is_outage
+from holdfast.shield import shielded
 from holdfast.stores.protocol import Store
 from holdfast.worker.attempt import Attempt
 
@@ -70,7 +71,8 @@ class Context:
     def heartbeat(self) -> None:
         """Send a beat soon, without waiting for it. Leases renew by themselves; few tasks need this."""
         self._attempt.move(self._clock.lease(), None, None)
-        self._beat()
+        with shielded():  # it wakes a thread, which takes a lock for a moment
+            self._beat()
         self._check()
 
     @contextmanager

@@ -9,6 +9,7 @@ An error of ours is undone by a savepoint, so that the caller's transaction can 
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,14 +32,41 @@ class Callers:
         self._db = db
         self._identity: str | None = None
         self._checked: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._turns: weakref.WeakKeyDictionary[Any, threading.Lock] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
 
     @contextmanager
     def joined(self, given: object) -> Iterator[Cursor]:
         """Lend a cursor of the caller's connection, inside the transaction that is open on it.
 
         If none is open, one is begun and stays open for the caller to end; in autocommit mode it is ours and ends here.
+        Several threads or tasks may enqueue on one connection at once: they take turns, or the savepoint of one would
+        take back what another has stored.
         """
-        connection, cursor = self._opened(given)
+        found = driver_connection(given)
+        with (
+            self._turn(found.connection if isinstance(found, Awaited) else found),
+            self._joined(given, found) as cursor,
+        ):
+            yield cursor
+
+    @contextmanager
+    def _turn(self, connection: object) -> Iterator[None]:
+        if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
+            yield  # it is refused next
+            return
+        with self._lock:
+            turn = self._turns.setdefault(connection, threading.Lock())
+        if not turn.acquire(timeout=self._db.options.wait_s):
+            raise UsageError("another enqueue is under way on this connection; give each thread or task one of its own")
+        try:
+            yield
+        finally:
+            turn.release()
+
+    @contextmanager
+    def _joined(self, given: object, found: object) -> Iterator[Cursor]:
+        connection, cursor = self._opened(given, found)
         ours = connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE
         try:
             if ours:  # a savepoint, or in autocommit mode a transaction
@@ -56,9 +84,8 @@ class Callers:
         except psycopg.Error as error:
             raise self._explain(error) from error
 
-    def _opened(self, given: object) -> tuple[Any, Any]:
+    def _opened(self, given: object, found: object) -> tuple[Any, Any]:
         """Return the connection and a cursor of it, if the two can be used."""
-        found = driver_connection(given)
         connection: Any
         if isinstance(found, Awaited) and isinstance(found.connection, psycopg.AsyncConnection):
             connection = AwaitedConnection(found)
