@@ -3293,6 +3293,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         PARKING,
     ),
     (
+        "what a handler left behind speaks for the next job of its process",
+        "worker/inside.py",
+        "        attempt.end()  # first: what it left behind must not speak for the next one\n",
+        "",
+        ("tests/worker/test_isolation.py",),
+    ),
+    (
+        "what a handler left behind may use its context",
+        "worker/context.py",
+        "        if self._attempt.ended:",
+        "        if False:",
+        ("tests/worker/test_runner.py",),
+    ),
+    (
         "a result that does not fit its annotation comes out in a replay only",
         "workflow/run.py",
         "        if type(value) in _PLAIN and (shape is None or shape.is_kept(value)):",

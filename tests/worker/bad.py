@@ -90,6 +90,30 @@ def ignore_everything_aloud(ctx: Context) -> None:
     ignore_everything()
 
 
+def leave_a_thread(ctx: Context, folder: str) -> None:
+    """Leave a thread behind that speaks while the next job runs in this process."""
+
+    def speak() -> None:
+        while not Path(folder, "next").exists():
+            time.sleep(NOW)
+        try:
+            ctx.progress(0.9, note="of another job")
+            said = "accepted"
+        except BaseException as error:
+            said = str(error)
+        Path(folder, "said").write_text(said)
+
+    threading.Thread(target=speak, daemon=True).start()
+
+
+def hear_a_thread(folder: str) -> str:
+    """Let the thread speak that the job before has left behind."""
+    Path(folder, "next").touch()
+    while not Path(folder, "said").exists():
+        time.sleep(NOW)
+    return Path(folder, "said").read_text()
+
+
 def ignore_the_end() -> None:
     """Not even a polite signal ends it."""
     ctypes.CDLL(None).signal(int(signal.SIGTERM), 1)  # SIG_IGN, without the main thread

@@ -66,6 +66,17 @@ def test_progress_reaches_the_store_while_the_handler_runs(shared_house: House) 
     assert shared_house.until_state(job.id, "cancelled").note not in (None, str(os.getpid()))
 
 
+def test_what_a_handler_left_behind_does_not_speak_for_the_next_job(file_house: House, tmp_path: Path) -> None:
+    first = file_house.app.task(name="leaves", isolate=True)(bad.leave_a_thread)
+    second = file_house.app.task(name="hears", isolate=True, timeout_s=60)(bad.hear_a_thread)
+    file_house.start(slots=1)
+    left = first.enqueue(str(tmp_path))
+    left.result(60)
+    job = second.enqueue(str(tmp_path))
+    assert job.result(60) == f"this attempt of job {left.id} has ended"
+    assert (file_house.row(job.id).note, file_house.row(job.id).progress) == (None, None)
+
+
 @WAYS
 def test_snooze_works(file_house: House, way: str) -> None:
     task = file_house.app.task(name="snoozes", isolate=True)(handler("snooze_once", way))

@@ -391,6 +391,35 @@ def test_progress_told_just_before_the_end_is_kept(house: House, ending: str) ->
     assert (row.progress, row.note) == (1.0, "finished")
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_a_handler_left_behind_cannot_use_its_context(house: House, is_async: bool) -> None:
+    ended, said = threading.Event(), list[str]()
+
+    def left_over(ctx: Context) -> None:
+        ended.wait(60)
+        for use in (lambda: ctx.progress(0.9), ctx.heartbeat, lambda: ctx.transaction().__enter__()):
+            try:
+                use()
+            except LeaseLost as error:
+                said.append(str(error))
+
+    def task(ctx: Context) -> None:
+        ctx.progress(0.5)
+        threading.Thread(target=left_over, args=(ctx,), daemon=True).start()
+
+    async def loop_task(ctx: Context) -> None:
+        task(ctx)
+
+    declared = house.app.task(name="t")(loop_task if is_async else task)
+    house.start()
+    job = declared.enqueue()
+    job.result(60)
+    ended.set()
+    until(lambda: len(said) == 3, "all three are refused")
+    assert said == [f"this attempt of job {job.id} has ended"] * 3
+    assert house.row(job.id).progress == 0.5
+
+
 def test_progress_is_seen_in_the_store_soon(house: House) -> None:
     done = threading.Event()
 

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.clock import Clock
 from holdfast.core.records import Job
 from holdfast.core.text import clean
-from holdfast.errors import Cancelled, StoreError, UsageError, is_outage
+from holdfast.errors import Cancelled, LeaseLost, StoreError, UsageError, is_outage
 from holdfast.shield import shielded
 from holdfast.stores.protocol import Store
 from holdfast.worker.attempt import Attempt
@@ -65,11 +65,13 @@ class Context:
 
     def progress(self, fraction: float | None = None, *, note: str | None = None) -> None:
         """Tell how far the work is, from 0 to 1; it also proves that the work moves. Raises if it must stop."""
+        self._check_runs()
         self._attempt.move(self._clock.lease(), _checked_fraction(fraction), _checked_note(note))
         self._check()
 
     def heartbeat(self) -> None:
         """Send a beat soon, without waiting for it. Leases renew by themselves; few tasks need this."""
+        self._check_runs()
         self._attempt.move(self._clock.lease(), None, None)
         with shielded():  # it wakes a thread, which takes a lock for a moment
             self._beat()
@@ -82,6 +84,7 @@ class Context:
         What is written through it commits together with the end of this attempt, when the task returns, or not at
         all. Put it last and keep it short: it holds locks that others wait for. Only stores with SQL have it.
         """
+        self._check_runs()
         if self._attempt.transaction is not None:
             raise UsageError("ctx.transaction() was opened before in this attempt; do all writes in one")
         max_s = min(self._attempt.job.beat_s / 2, TRANSACTION_MAX_S)
@@ -99,6 +102,11 @@ class Context:
             transaction.rollback()
             self._attempt.transaction = None
             raise
+
+    def _check_runs(self) -> None:
+        """Refuse what the handler has left behind, in threads or tasks of its own."""
+        if self._attempt.ended:
+            raise self._attempt.interrupt or LeaseLost(f"this attempt of job {self._attempt.job.id} has ended")
 
     def _check(self) -> None:
         if self._attempt.interrupt is not None:

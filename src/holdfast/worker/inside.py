@@ -211,6 +211,7 @@ class Cell:
         return settler.commit(attempt, outcome)
 
     def _report(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        attempt.end()  # first: what it left behind must not speak for the next one
         word = wire.ended(
             outcome, progress=attempt.progress, note=attempt.note, rss_mb=memory.rss_mb(), spent=_has_children()
         )

@@ -76,7 +76,7 @@ class PostgresTransaction:
                 # Whatever the database's default is: a beat that changes the job's row meanwhile is no conflict.
                 self.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                 if Guest(self.connection).execute(db["transaction"], token).fetchone() is None:
-                    raise LeaseLost(f"job {lease.job_id}: another attempt holds the lease")
+                    raise LeaseLost(f"job {lease.job_id}: this attempt no longer holds the lease")
                 self.connection.lend()
                 self._timer.start()
             except BaseException as error:

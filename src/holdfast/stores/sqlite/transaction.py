@@ -46,7 +46,7 @@ class SqliteTransaction:
                 db.begin(connection=self.connection)
                 token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
                 if self.connection.execute(batch.Q["transaction"], token).fetchone() is None:
-                    raise LeaseLost(f"job {lease.job_id}: another attempt holds the lease")
+                    raise LeaseLost(f"job {lease.job_id}: this attempt no longer holds the lease")
                 self.connection.lend()
                 self._timer.start()
             except BaseException:
