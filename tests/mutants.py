@@ -47,6 +47,9 @@ FURTHER = {
     "move_": f"{CONFORMANCE}/test_move_steps.py",
     "signal_": f"{CONFORMANCE}/test_parking.py",
     "settle": f"{CONFORMANCE}/test_parking.py",
+    "stand": f"{CONFORMANCE}/test_standing.py",
+    "standing": "tests/worker/test_continuity.py",
+    "migrate_": "tests/stores/test_migrations.py",
 }
 
 # Statements whose WHERE protects somebody: every conjunct is a guard.
@@ -67,7 +70,7 @@ GUARDED = {
             "move_aside",
             "move_give_back",
         ),
-        *("purge_steps", "purge_signals"),
+        *("purge_steps", "purge_signals", "standing", "migrate_running", "migrate_retire"),
     ),
     "postgres": (
         *("add_holders", "claim", "claim_answers", "beat", "settle", "settle_done", "settle_seen", "transaction"),
@@ -75,6 +78,7 @@ GUARDED = {
         *("unserved", "due", "declare_again", "fire", "pause_schedule"),
         *("record", "record_seen", "locked", "steps", "signal", "signal_parents", "inbox"),
         *("rouse", "fork_source", "fork", "move_lock", "move_steps", "move_aside", "move_give_back", "find_workflows"),
+        *("standing", "migrate_running", "migrate_retire"),
     ),
 }
 
@@ -149,6 +153,11 @@ class Mutant:
     file: str
     text: str
     tests: tuple[str, ...]
+
+    @property
+    def on_postgres(self) -> bool:
+        """Say whether only tests of PostgreSQL can notice it."""
+        return "postgres" in self.file or all("postgres" in test for test in self.tests)
 
 
 # ----------------------------------------------------------------------------------------------- SQL
@@ -303,7 +312,12 @@ class _Change(ast.NodeTransformer):
 
 
 def judge_mutants() -> Iterator[Mutant]:
-    judges = {"verdict": ("verdict",), "acts": ("acts", "acts_of_workflows"), "lease": ("lease",)}
+    judges = {
+        "verdict": ("verdict",),
+        "acts": ("acts", "acts_of_workflows"),
+        "lease": ("lease",),
+        "continuity": ("continuity",),
+    }
     for judge, nearest in judges.items():
         file = f"holdfast/core/{judge}.py"
         near = tuple(f"tests/core/test_{name}.py" for name in nearest)
@@ -4233,7 +4247,7 @@ def nearest_first(tests: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def is_green(mutant: Mutant, tests: tuple[str, ...], environment: dict[str, str]) -> bool:
-    words = "postgres" if "postgres" in mutant.file else "not postgres"  # what cannot notice is not run
+    words = "postgres" if mutant.on_postgres else "not postgres"  # what cannot notice is not run
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=60", *tests]
     ran = subprocess.run(
         [*command, "-k", words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
@@ -4248,10 +4262,10 @@ def pieces(chosen: list[Mutant]) -> list[Mutant]:
     """The package as it is, once for each place in the tests: what is red anyhow would count every mutant as dead."""
     found = []
     for on_postgres in (True, False):
-        group = [mutant for mutant in chosen if ("postgres" in mutant.file) is on_postgres]
+        group = [mutant for mutant in chosen if mutant.on_postgres is on_postgres]
         places = {Path(test.partition("::")[0]) for mutant in group for test in mutant.tests}
         for place in sorted(place for place in places if places.isdisjoint(place.parents)):
-            file = group[0].file
+            file = next((mutant.file for mutant in group if "postgres" in mutant.file), group[0].file)
             found.append(Mutant(f"{place}, nothing broken", file, (SRC / file).read_text(), (str(place),)))
     return found
 

@@ -1,5 +1,7 @@
 """standing, doubt, doubts, accept: by what a store is known, and what a person has accepted."""
 
+from msgspec.structs import replace
+
 from holdfast.core.continuity import Doubt
 from holdfast.core.machine import State
 from holdfast.core.verdict import Succeeded
@@ -19,9 +21,18 @@ def test_a_store_says_who_it_is_and_how_often_a_worker_has_beaten(store: Store) 
     store.beat(worker, [])
     now = store.standing(worker, (), None)
     assert (now.identity, now.beats) == (before.identity, 1)
-    store.beat(enrol(store), [])
-    assert store.standing(worker, (), None).beats_of_all == 2
+    other = enrol(store)
+    store.beat(other, [])
+    store.beat(other, [])
+    assert [store.standing(each, (), None).beats for each in (worker, other)] == [1, 2]
+    assert store.standing(worker, (), None).beats_of_all == 3
     assert store.standing("nobody", (), None).beats is None
+
+
+def test_a_store_says_which_schema_it_has(store: Store) -> None:
+    said, schema = store.standing("", (), None), store.schema()
+    assert (said.schema, said.works_with) == (schema.found, schema.works_with or schema.found)
+    assert said.identity not in {str(said.schema), str(said.works_with), str(said.removals)}
 
 
 def test_a_job_that_is_known_is_there_until_it_is_removed(store: Store) -> None:
@@ -55,6 +66,13 @@ def test_a_purge_or_a_delete_that_finds_nothing_removes_nothing(store: Store) ->
 def test_a_job_runs_under_a_lease_until_it_is_settled(store: Store) -> None:
     job = start(store)
     assert store.standing("", (), job.lease).runs_again
+    other = start(store)
+    for lease in (
+        replace(job.lease, job_id=other.id),
+        replace(job.lease, fence=job.fence + 1),
+        replace(job.lease, claim_id="another"),
+    ):
+        assert not store.standing("", (), lease).runs_again
     settle(store, job, Succeeded())
     assert not store.standing("", (), job.lease).runs_again
 

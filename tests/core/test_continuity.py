@@ -67,6 +67,11 @@ def test_a_row_that_is_missing_is_a_sign_unless_rows_were_removed() -> None:
         assert compare(BEFORE, 10, replace(BEFORE, **missing, removals=8)) is None
 
 
+def test_a_worker_that_had_no_row_before_does_not_miss_it() -> None:
+    unknown = replace(BEFORE, beats=None)
+    assert compare(unknown, 0, unknown) is None
+
+
 def test_a_job_that_is_missing_is_no_sign_while_a_program_removes_jobs_uncounted() -> None:
     missing = replace(BEFORE, missing="job")
     assert compare(replace(BEFORE, uncounted=True), 10, missing) is None
@@ -80,6 +85,10 @@ def test_an_empty_store_that_stays_empty_is_what_it_was() -> None:
 
 def test_what_a_person_has_accepted_is_not_doubted() -> None:
     assert found(incarnation=4, accepted_at=100.0, beats=0, missing="job") is None
+
+
+def test_an_incarnation_that_was_known_is_not_an_acceptance_though_the_clock_was_set_back() -> None:
+    assert found(accepted_at=101.0, removals=6) == ("rewound", "removals")
 
 
 def test_another_store_is_not_taken_for_an_accepted_one() -> None:

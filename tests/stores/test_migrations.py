@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast.clock import Clock
@@ -21,6 +22,7 @@ from holdfast.core.machine import State
 from holdfast.core.verdict import Succeeded
 from holdfast.errors import SchemaMismatch, StoreError, StoreTimeout, StoreUnavailable
 from holdfast.stores import open_store
+from holdfast.stores.postgres import store as postgres
 from holdfast.stores.protocol import Answer, Store
 from holdfast.stores.sql import Migration, Pages, Piece, Progress, load_migrations, migrate_by, parse_migration
 from holdfast.stores.sqlite import store as sqlite
@@ -29,6 +31,7 @@ from holdfast.testing import FakeClock
 from tests.factory import add, claim, enrol, row, settle, start
 from tests.servers import PostgresServer
 
+MODULES: dict[str, Any] = {"sqlite": sqlite, "postgres": postgres}
 # The migrations of the first store that people had, and their text in one number: what is landed never changes.
 LANDED = {
     "holdfast.stores.sqlite": (8, "dfaa294c90d5d1c0544602d7a06a4873ccb6b7b834846769094f0154b9ac0170"),
@@ -104,36 +107,52 @@ def test_what_takes_too_long_and_is_not_a_page_is_not_repeated() -> None:
 
 # ------------------------------------------------------------------------------- which programs may go on
 
+COLUMN = {
+    "sqlite": "-- works with: 8\nALTER TABLE holdfast_job ADD COLUMN more INTEGER NOT NULL DEFAULT 0;",
+    "postgres": "-- works with: 9\nALTER TABLE {schema}.job ADD COLUMN more integer NOT NULL DEFAULT 0;",
+}
+TABLE = {"sqlite": "CREATE TABLE holdfast_new (x);", "postgres": "CREATE TABLE {schema}.new (x integer);"}
+SHUT = {kind: f"-- works with: {len(MODULES[kind]._MIGRATIONS) + 1}\n{TABLE[kind]}" for kind in MODULES}
+
+
+@pytest.fixture(params=MODULES)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(kind: str, tmp_path: Path, schema: str, request: pytest.FixtureRequest) -> str:
+    if kind == "postgres":
+        server: PostgresServer = request.getfixturevalue("server")
+        return f"{server.url}?schema={schema}"
     return f"sqlite:///{tmp_path / 'jobs.db'}"
 
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    opened = SqliteStore(url, clock=FakeClock())
+    opened = open_store(url, clock=FakeClock())
     opened.migrate()
     yield opened
     opened.close()
 
 
-def newer(url: str, text: str, monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None) -> None:
+def newer(url: str, texts: dict[str, str], monkeypatch: pytest.MonkeyPatch, clock: Clock | None = None) -> None:
     """Let a newer program migrate the store."""
-    with monkeypatch.context() as later:
-        number = len(sqlite._MIGRATIONS) + 1
-        later.setattr(sqlite, "_MIGRATIONS", [*sqlite._MIGRATIONS, parse_migration(number, text)])
-        opened = SqliteStore(url, clock=clock or FakeClock())
-        try:
-            opened.migrate()
-        finally:
-            opened.close()
+    kind = url.partition(":")[0].replace("postgresql", "postgres")
+    with monkeypatch.context() as later, closing(open_store(url, clock=clock or FakeClock())) as opened:
+        later.setattr(MODULES[kind], "_MIGRATIONS", with_another(kind, texts))
+        opened.migrate()
+
+
+def with_another(kind: str, texts: dict[str, str]) -> list[Migration]:
+    migrations = MODULES[kind]._MIGRATIONS
+    return [*migrations, parse_migration(len(migrations) + 1, texts[kind])]
 
 
 def test_an_older_program_starts_and_works_on_a_schema_that_only_has_more_in_it(
     url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newer(url, "-- works with: 8\nALTER TABLE holdfast_job ADD COLUMN more INTEGER NOT NULL DEFAULT 0;", monkeypatch)
+    newer(url, COLUMN, monkeypatch)
     schema = store.migrate()
     assert schema.found == schema.wanted + 1
     job = add(store)
@@ -143,24 +162,28 @@ def test_an_older_program_starts_and_works_on_a_schema_that_only_has_more_in_it(
 def test_an_older_program_cannot_start_on_a_schema_that_is_not_for_it(
     url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    newer(url, "CREATE TABLE holdfast_new (x);", monkeypatch)
+    newer(url, TABLE, monkeypatch)
     with pytest.raises(SchemaMismatch, match="upgrade"):
         store.migrate()
     with pytest.raises(SchemaMismatch, match="upgrade"):
         enrol(store)
 
 
-SHUT = f"-- works with: {len(sqlite._MIGRATIONS) + 1}\nCREATE TABLE holdfast_new (x);"
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A migration that has to wait says so at once."""
+    monkeypatch.setattr("holdfast.stores.sql.WAIT_S", 0.0)
+    monkeypatch.setattr("holdfast.stores.sql.RETRY_S", 0.0)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_older_workers_claim_nothing_and_settle_what_they_run_before_a_migration_shuts_them_out(
     url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.stores.sql.WAIT_S", 0.0)
-    monkeypatch.setattr("holdfast.stores.sql.RETRY_S", 0.0)
     worker = enrol(store, name="old")
     job = start(store, worker)
     waiting = add(store)
+    settle(store, start(store, worker), Succeeded())  # what has ended is not waited for
     with pytest.raises(StoreUnavailable, match=r"older version: old \(1\)"):
         newer(url, SHUT, monkeypatch)
     assert store.schema().is_too_new
@@ -176,6 +199,7 @@ def test_older_workers_claim_nothing_and_settle_what_they_run_before_a_migration
         enrol(store)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_lease_that_has_run_out_does_not_hold_a_migration_up(
     url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,19 +210,60 @@ def test_a_lease_that_has_run_out_does_not_hold_a_migration_up(
     assert store.schema().is_too_new
 
 
-def test_workers_of_the_new_version_claim_once_the_migration_is_over(
+@pytest.mark.usefixtures("impatient")
+def test_a_worker_that_is_gone_does_not_hold_a_migration_up_and_keeps_its_cause(
     url: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    enrol(store)
-    job = add(store)
+    worker = enrol(store, name="gone")
+    start(store, worker)
+    store.retire(worker, "killed")
     newer(url, SHUT, monkeypatch)
-    monkeypatch.setattr(
-        sqlite, "_MIGRATIONS", [*sqlite._MIGRATIONS, parse_migration(len(sqlite._MIGRATIONS) + 1, SHUT)]
-    )
-    with store._db.reading() as db:  # type: ignore[attr-defined]
-        triggers = db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'holdfast_job'")
-        assert triggers.fetchall() == []  # a claim costs what it did before
-    assert [each.id for each in claim(store, enrol(store))] == [job.id]
+    [gone] = store.workers(gone=True)
+    assert gone.gone_cause == "killed"
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
+def test_a_worker_of_another_boot_does_not_hold_a_migration_up(
+    url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(store, enrol(store, name="before the restart", boot_id="another"))
+    newer(url, SHUT, monkeypatch)
+    assert store.schema().is_too_new
+
+
+@pytest.mark.usefixtures("impatient")
+def test_workers_of_the_new_version_claim_while_and_after_older_ones_are_shut_out(
+    kind: str, url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = enrol(store, name="old")
+    held_up = start(store, old)
+    job = add(store)
+    with pytest.raises(StoreUnavailable, match=r"older version: old \(1\)"):
+        newer(url, SHUT, monkeypatch)
+    monkeypatch.setattr(MODULES[kind], "_MIGRATIONS", with_another(kind, SHUT))
+    new = enrol(store, name="new")
+    assert [each.id for each in claim(store, new)] == [job.id]
+    settle(store, held_up, Succeeded())
+    store.migrate()
+    assert [worker.name for worker in store.workers()] == ["new"]
+    assert triggers(kind, url) == [], "a claim costs what it did before"
+    later = add(store)
+    assert [each.id for each in claim(store, new)] == [later.id]
+
+
+def triggers(kind: str, url: str) -> list[tuple[Any, ...]]:
+    """Return the triggers that look at claims."""
+    if kind == "sqlite":
+        asked = "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = 'holdfast_job'"
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+            return file.execute(asked).fetchall()
+    server, _, schema = url.partition("?schema=")
+    with psycopg.connect(server) as db:
+        return db.execute(
+            "SELECT tgname FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgname LIKE '%%too_old'",
+            [f"{schema}.job"],
+        ).fetchall()
 
 
 # ------------------------------------------------------------------------------------------- in pieces
@@ -212,6 +277,7 @@ CREATE TABLE holdfast_new (x);
 """
 
 
+@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
 def test_a_migration_that_stops_anywhere_goes_on_where_it_stood(
     url: str, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,8 +296,8 @@ def test_a_migration_that_stops_anywhere_goes_on_where_it_stood(
     monkeypatch.setattr("holdfast.stores.sql.point", stop)
     for _ in range(6):
         with pytest.raises(RuntimeError, match="stopped"):
-            newer(url, PIECES, monkeypatch)
-    newer(url, PIECES, monkeypatch)
+            newer(url, BY_PAGES, monkeypatch)
+    newer(url, BY_PAGES, monkeypatch)
     assert transactions == 2 * 6  # the column, four pages, the table
     with store._db.reading() as db:
         assert all(seq * 2 == twice for seq, twice in db.execute("SELECT seq, twice FROM holdfast_job"))
@@ -267,12 +333,10 @@ store.close()
 """
 
 
-@pytest.mark.parametrize("kind", BY_PAGES)
 def test_a_migration_by_pages_of_rows_that_is_killed_goes_on_where_it_stood(
     kind: str, url: str, schema: str, request: pytest.FixtureRequest
 ) -> None:
     server: PostgresServer | None = request.getfixturevalue("server") if kind == "postgres" else None
-    url = url if server is None else f"{server.url}?schema={schema}"
 
     def execute(statement: str) -> list[tuple[Any, ...]]:
         if server is not None:

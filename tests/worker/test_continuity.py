@@ -264,7 +264,7 @@ def test_jobs_that_a_worker_of_an_older_version_has_removed_are_not_missed(house
     assert kinds(house) == [("emptied", "known job")]
 
 
-def test_jobs_that_a_worker_of_an_older_version_has_removed_on_the_server_are_not_missed(
+def test_jobs_that_a_worker_of_an_older_version_has_removed_from_postgres_are_not_missed(
     postgres_house: House, postgres: str
 ) -> None:
     house = postgres_house
