@@ -189,6 +189,8 @@ def sql_mutants() -> Iterator[Mutant]:
                 tests = OUTAGES
             if "besides" in guard.name:
                 tests = LOCKED_ROWS
+            if guard.query == "locked":
+                tests = LOCKS
             if "coalesce(value ->> 0, '')" in guard.name:
                 tests = PLANS
             if guard.query == "transaction":
