@@ -1541,6 +1541,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/api/test_connection_postgres.py",),
     ),
     (
+        "a new file is not told what it replaced",
+        "stores/sqlite/connection.py",
+        "            self._note_replaced(found.st_ino)\n",
+        "",
+        ("tests/test_sqlite_store.py",),
+    ),
+    (
+        "a new file is told what it replaced again and again",
+        "stores/sqlite/connection.py",
+        "            if inode == self._noted:\n                return\n",
+        "",
+        ("tests/test_sqlite_store.py",),
+    ),
+    (
         "silence: nobody minds",
         "worker/supervisor.py",
         "return silence.seconds >= silence.limit_s",

@@ -31,6 +31,7 @@ from holdfast.errors import (
     StoreUnsupported,
 )
 from holdfast.reaper import SECOND_LOOK_S, Reaper
+from holdfast.stores.protocol import in_words
 from holdfast.stores.sql import load_migrations
 from holdfast.stores.sqlite import liveness
 from holdfast.stores.sqlite.batch import Q
@@ -197,6 +198,26 @@ def test_a_file_deleted_or_replaced_while_in_use_is_lost_not_empty(
     with pytest.raises(StoreLost, match=f"was {act} while in use"):
         verb(store)
     assert path.exists() == (act == "replaced"), "nothing is made in its place"
+
+
+def test_a_file_that_took_the_place_of_one_in_use_is_doubted_until_it_is_accepted(
+    path: Path, store: SqliteStore
+) -> None:
+    """P14: whoever opens it now cannot know; so a program that used the old one writes it down."""
+    lose(path, "replaced")
+    for _ in range(2):
+        with pytest.raises(StoreLost):
+            store.counts()
+    new = SqliteStore(f"sqlite:///{path}", create=False)
+    [doubt] = new.doubts()
+    assert (doubt.kind, doubt.evidence) == ("replaced", "file")
+    assert in_words(doubt) == "the store was replaced: another file was put in its place while it was in use"
+    assert new.standing("", [], None).doubts == 1
+    new.accept(1, "ann", "restored the backup")
+    with pytest.raises(StoreLost):
+        store.counts()
+    assert new.doubts() == []
+    new.close()
 
 
 def lose(path: Path, act: str) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 Kind = Literal["replaced", "rewound", "emptied"]
 Evidence = Literal[
-    "identity", "incarnation", "beats", "worker", "removals", "settled job", "known job", "truncate", "wal"
+    "identity", "incarnation", "beats", "worker", "removals", "settled job", "known job", "truncate", "wal", "file"
 ]
 
 

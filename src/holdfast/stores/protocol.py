@@ -107,6 +107,8 @@ def in_words(doubt: Doubt) -> str:
             what = f"the table {doubt.seen} was truncated by {doubt.found}"
         case "wal":
             what = "its -wal file was deleted or replaced while in use"
+        case "file":
+            what = "another file was put in its place while it was in use"
         case "incarnation":
             what = f"its incarnation was {doubt.seen} and is {doubt.found}, and nobody has accepted it since"
         case name:

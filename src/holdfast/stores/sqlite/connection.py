@@ -12,13 +12,16 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+import msgspec
+
 from holdfast.clock import Clock, pause
+from holdfast.core.continuity import Doubt
 from holdfast.errors import (
     BadURL,
     FileLocked,
@@ -34,6 +37,7 @@ from holdfast.errors import (
 from holdfast.shield import breathe, shielded
 from holdfast.stores.joining import driver_connection
 from holdfast.stores.sqlite import locks, protected
+from holdfast.stores.sqlite.batch import Q
 from holdfast.stores.sqlite.checkpoint import Turn, has_the_defect
 from holdfast.stores.sqlite.writers import Writers
 
@@ -109,6 +113,7 @@ class Connections:
         self._refusal: str | None = None
         self._patience = f"PRAGMA busy_timeout={int(options.busy_s * 1000)}"
         self._identity = self._make_file(create)
+        self._noted = self._identity[1]  # the last file at our path that was told what it replaced
         self._turn = Turn(options.path) if has_the_defect() else None
         files = tuple(f"{options.path}{end}" for end in ("", "-wal", "-shm"))
         protected.protect(*files)
@@ -362,7 +367,21 @@ class Connections:
         except OSError:
             raise StoreLost(f"{self.options.path} was deleted while in use; restore it, then start again") from None
         if (found.st_dev, found.st_ino) != self._identity:
+            self._note_replaced(found.st_ino)
             raise StoreLost(f"{self.options.path} was replaced while in use; start again to use the new file")
+
+    def _note_replaced(self, inode: int) -> None:
+        """Write into the new file, once, that it took the place of one in use: nobody who opens it now can know."""
+        with self._lock:
+            if inode == self._noted:
+                return
+            self._noted = inode
+        uri = f"file:{quote(bytes(self.options.path))}?mode=rw"
+        doubt = Doubt("replaced", "file", str(self._identity[1]), str(inode), f"process {os.getpid()}")
+        with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True, timeout=1, isolation_level=None)) as new:
+            values = msgspec.structs.asdict(doubt) | {"wall": self._clock.wall()}
+            values["incarnation"] = new.execute(Q["accept_answer"]).fetchone()[0]
+            new.execute(Q["doubt"], values)
 
     # -------------------------------------------------------------------------------------- the WAL
 
