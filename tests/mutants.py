@@ -1555,6 +1555,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/test_sqlite_store.py",),
     ),
     (
+        "a recorded step is no progress",
+        "workflow/ledger.py",
+        "        self.attempt.moved_at = self.app.clock.lease()",
+        "        pass",
+        ("tests/workflow/test_steps.py",),
+    ),
+    (
+        "the time limit of a step is an exception as any other",
+        "workflow/threads.py",
+        "class StepTimeout(BaseException)",
+        "class StepTimeout(Exception)",
+        ("tests/workflow/test_steps.py",),
+    ),
+    (
         "silence: nobody minds",
         "worker/supervisor.py",
         "return silence.seconds >= silence.limit_s",

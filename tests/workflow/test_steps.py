@@ -317,6 +317,53 @@ def test_a_step_is_tried_again_here_and_now_if_it_says_so(one_house: House, ledg
     assert ledger.lines == ["try"] * 3
 
 
+def test_a_step_that_catches_every_exception_keeps_to_its_time_limit_all_the_same(one_house: House) -> None:
+    caught: list[str] = []
+
+    def tries_again() -> None:
+        while True:
+            try:
+                sum(range(100))
+            except Exception as error:
+                caught.append(repr(error))
+
+    @one_house.app.workflow(name="w")
+    def work(flow: Flow) -> str:
+        try:
+            flow.step(tries_again, timeout_s=0.05)
+        except TimeoutError as error:
+            return str(error)
+        return ""
+
+    one_house.start()
+    assert work.enqueue().result(60) == "the step took longer than 0.05 s"
+    assert caught == []
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_step_that_is_recorded_is_progress(one_house: House, kind: str) -> None:
+    moved: list[float] = []
+
+    def note(flow: Flow | AsyncFlow) -> None:
+        moved.append(flow._run.attempt.moved_at)
+
+    @one_house.app.workflow(name="sync", stall_s=60)
+    def sync(flow: Flow) -> None:
+        note(flow)
+        flow.step(int)
+        note(flow)
+
+    @one_house.app.workflow(name="async", stall_s=60)
+    async def loop(flow: AsyncFlow) -> None:
+        note(flow)
+        await flow.step(int)
+        note(flow)
+
+    one_house.start()
+    (sync if kind == "sync" else loop).enqueue().result(60)
+    assert moved[1] > moved[0]
+
+
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_step_has_a_time_limit_of_its_own(one_house: House, kind: str) -> None:
     def spin() -> None:

@@ -229,6 +229,7 @@ class Ledger:
         return answer
 
     def _note(self, steps: tuple[Step, ...]) -> None:
+        self.attempt.moved_at = self.app.clock.lease()  # what is recorded is progress
         with self._lock:
             for step in steps:
                 self.replay.put(step)

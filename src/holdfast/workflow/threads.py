@@ -25,8 +25,8 @@ T = TypeVar("T")
 LOOK_S = 0.1  # how soon a thread that waits notices that it was interrupted
 
 
-class StepTimeout(Exception):
-    """Raised in the thread of a step whose time is up."""
+class StepTimeout(BaseException):
+    """Raised in the thread of a step whose time is up. No `except Exception` of the step swallows it."""
 
 
 class Threaded:
