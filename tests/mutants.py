@@ -2032,6 +2032,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/worker/test_claiming.py",),
     ),
     (
+        "alerts: a question is told each time its workflow parks",
+        "alerts/teller.py",
+        'if event.kind == "asked" and not self._is_first(event):',
+        "if False:",
+        ALERTS_TELLER,
+    ),
+    (
+        "alerts: a question is over when no job is held",
+        "alerts/teller.py",
+        "return any(self._store.find(where) for where in waits)",
+        "return bool(self._store.find(waits[0]))",
+        ALERTS_TELLER,
+    ),
+    (
         "alerts: a scan tells again what was told before it",
         "alerts/teller.py",
         "incidents.skip([line for line in lines if line.at < since])",
@@ -2649,15 +2663,15 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "workflows: an answer counts for the next question",
         "workflow/verbs.py",
-        'once = f"{id}:{asked}:{row.fence}"',
+        'once = f"{id}:signal:{name}:{row.fence}"',
         "once = new_id()",
         WORKFLOWS_CLI,
     ),
     (
         "workflows: an answer is given once for ever",
         "workflow/verbs.py",
-        'once = f"{id}:{asked}:{row.fence}"',
-        'once = f"{id}:{asked}"',
+        'once = f"{id}:signal:{name}:{row.fence}"',
+        'once = f"{id}:signal:{name}"',
         WORKFLOWS_CLI,
     ),
     (

@@ -118,7 +118,7 @@ def test_a_held_job_is_over_when_nobody_waits_for_an_answer_and_not_before() -> 
     assert watched.look(5000) == []  # far outside the window, and still held
     watched.held = set()
     [over] = watched.look(5005)
-    assert over.text == "over: no job of t is held any more"
+    assert over.text == "over: no job of t is held or asks a person any more"
 
 
 def test_an_answered_one_is_not_told_again_while_its_line_is_recent() -> None:

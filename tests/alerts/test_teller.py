@@ -26,7 +26,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from tests.alerts.waiting import FOR_EVER_S, PATIENCE_S, until
-from tests.factory import EXPIRED, again, enrol, job_in, make_job, row, settle, start
+from tests.factory import EXPIRED, again, enrol, job_in, make_job, park, row, settle, start
 
 SECRET = "s3cret-s3cret"
 
@@ -98,6 +98,27 @@ def test_what_is_held_and_dead_is_told_with_its_reason_and_its_end(store: Store,
     assert told.look() == [("held", "over", "charge")]
     assert look_all(clock, told, s=600) == [("dead", "over", "mail")]
     assert told.ear.urls == {store.url}
+
+
+def test_a_question_to_a_person_is_told_once_and_its_end(store: Store, clock: FakeClock) -> None:
+    told, flow = Told(store, clock, "held"), {"task": "order", "workflow": True}
+    question = {"question": "Ship it?", "wake_at": clock.wall() + 700}
+    job = park(store, start(store, **flow), "signal:approve:2", **question)
+    assert told.look() == [("held", "new", "order")]
+    assert told.ear.heard[-1].text == f"workflow {job.id} (order) asks a person: Ship it?"
+    clock.advance(700)
+    store.rouse()
+    park(store, again(store, row(store, job.id)), "signal:approve:2", **question)
+    assert told.look() == [], "it parked again, and asks the same"
+    held = start(store, on_crash="hold", **flow)
+    settle(store, held, EXPIRED)
+    asks = park(store, start(store, **flow), "signal:approve:2", question="And this?")
+    assert told.look() == [("held", "more", "order")]
+    assert told.ear.heard[-1].text == "2 jobs of order wait for a person's answer; the last one: And this?"
+    for job_id in (job.id, asks.id, held.id):
+        now = row(store, job_id)
+        store.move(now.id, now.state, now.fence, acts.cancel(now, actor="ann"))
+    assert told.look() == [("held", "over", "order")]
 
 
 def test_a_schedule_that_nobody_fires_is_told_until_somebody_does(store: Store, clock: FakeClock) -> None:

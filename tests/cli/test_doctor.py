@@ -32,7 +32,21 @@ from holdfast.stores.sqlite import condition
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
 from tests.cli.conftest import Run, lose
-from tests.factory import EXPIRED, a_step, add, again, enrol, job_in, make_job, record, row, settle, start, start_flow
+from tests.factory import (
+    EXPIRED,
+    a_step,
+    add,
+    again,
+    enrol,
+    job_in,
+    make_job,
+    park,
+    record,
+    row,
+    settle,
+    start,
+    start_flow,
+)
 
 
 @pytest.fixture
@@ -328,6 +342,18 @@ def test_held_jobs(calm: Store, clock: FakeClock) -> None:
     clock.advance(86_400.5)
     finding = diagnose(calm, clock)["Held jobs wait for an answer"]
     assert (finding.severity, finding.evidence) == ("warning", f"2 held, {first.id} ({first.task}) for 1 d 1 h")
+
+
+def test_questions_to_people(calm: Store, clock: FakeClock) -> None:
+    asks = park(calm, start_flow(calm), "signal:approve:2", question="Ship it?")
+    clock.advance(3600.5)
+    finding = diagnose(calm, clock)["Workflows wait for an answer"]
+    assert (finding.severity, finding.evidence) == ("ok", f"1 asks a person, {asks.id} ({asks.task}) for 1 h")
+    job_in(calm, State.HELD)
+    clock.advance(86_400)
+    finding = diagnose(calm, clock)["Held jobs wait for an answer"]
+    evidence = f"1 held and 1 asks a person, {asks.id} ({asks.task}) for 1 d 1 h"
+    assert (finding.severity, finding.evidence) == ("warning", evidence)
 
 
 def test_the_fix_for_dead_jobs_is_a_whole_command(run: Run, calm: Store, clock: FakeClock) -> None:

@@ -13,6 +13,7 @@ from holdfast import insight
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Moment, Published, Pulse
+from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError
 from holdfast.reaper import Reaper, Report
@@ -21,11 +22,11 @@ from holdfast.stores.sqlite import store as sqlite
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import FaultyStore
 from tests.cli.conftest import PAST_S, Run, lose
-from tests.factory import add, claim, enrol, job_in, make_job, row, settle, start
+from tests.factory import EXPIRED, add, claim, enrol, job_in, make_job, park, row, settle, start, start_flow
 
 JOB = {
     *("id", "task", "queue", "state", "attempt", "fence", "failures", "crashes"),
-    *("run_at", "worker", "lease_until", "error", "result", "progress"),
+    *("created_at", "run_at", "ended_at", "worker", "lease_until", "error", "result", "progress"),
 }
 EVENT = {"at", "kind", "fence", "worker", "actor", "detail"}
 SCAN = {"zombies_found", "zombies_recovered", "held", "dead", "rolled_back", "zombies"}
@@ -148,6 +149,24 @@ def test_a_short_list_is_one_read_however_many_jobs_are_due(store: Store, word: 
     counted = cast(Store, FaultyStore(store, lambda verb: reads.append(verb) if verb == "find" else None))
     assert insight.find_jobs(counted, [word], Filter(limit=3)) == []
     assert reads == ["find"]
+
+
+def test_lists_of_what_waits_or_gave_up_say_since_when(run: Run, store: Store, clock: FakeClock) -> None:
+    clock.set_wall(clock.wall() - 3900)
+    held, dead, asks = start(store, on_crash="hold"), start(store, attempts_max=1), start_flow(store)
+    clock.advance(3600)
+    settle(store, held, EXPIRED)
+    settle(store, dead, Failed("boom"))
+    park(store, asks, "signal:approve:2", question="Ship it?")
+    then, added = iso(clock.wall()), iso(clock.wall() - 3600)
+    waiting = {job["id"]: (job["created_at"], job["since"]) for job in run.json("held", "list")}
+    assert waiting == {held.id: (added, then), asks.id: (added, then)}
+    [gave_up] = run.json("dead", "list")
+    assert (gave_up["created_at"], gave_up["ended_at"]) == (added, then)
+    for command, lines in (("held", 2), ("dead", 1)):
+        told = run(command, "list").stdout.splitlines()[1:]
+        assert [line.count("6 min") for line in told] == [1] * lines
+    assert "6 min 4" in run("workflows", "show", asks.id).stdout
 
 
 def test_filters_and_pages(run: Run, store: Store) -> None:

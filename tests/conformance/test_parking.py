@@ -56,7 +56,8 @@ def test_a_parked_workflow_has_no_lease_and_says_what_it_waits_for(store: Store,
     assert (waiting.fence, waiting.claim_id, waiting.ended_at) == (job.fence, job.claim_id, None)
     assert claim(store, tasks=[job.task]) == []
     assert store.counts() == {"default": {State.WAITING: 1}}
-    assert store.journal(job.id) == []
+    [event] = store.journal(job.id)
+    assert (event.kind, event.at, event.detail["question"]) == ("asked", clock.wall(), "Ship it?")
 
 
 def test_waiting_costs_no_budget_and_keeps_what_the_judge_must_know(store: Store) -> None:

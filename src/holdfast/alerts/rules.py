@@ -104,7 +104,8 @@ def find(
     found: dict[Key, Finding] = {}
     for kind in ("held", "dead"):
         if kind in on:
-            found |= _by_task(kind, [line for line in recent if line.kind == kind])
+            kinds = ("held", "asked") if kind == "held" else (kind,)
+            found |= _by_task(kind, [line for line in recent if line.kind in kinds])
     if "crashes" in on:
         # A crash that was the last one is told as dead or held, if that is told.
         ended = {(line.job_id, line.fence) for line in recent if line.kind in on}
@@ -147,9 +148,13 @@ def _by_task(kind: AlertKind, lines: Sequence[Line]) -> dict[Key, Finding]:
 
 def _held(lines: Sequence[Line]) -> str:
     last = lines[-1]
-    if (jobs := _jobs(lines)) == 1:
+    jobs, asked = _jobs(lines), [line for line in lines if line.kind == "asked"]
+    if jobs == 1 and last.kind == "asked":
+        return f"workflow {last.job_id} ({last.task}) asks a person: {last.reason}"
+    if jobs == 1:
         return f"job {last.job_id} ({last.task}) is held, and a person must decide: {last.reason}"
-    return f"{jobs} jobs of {last.task} are held, and a person must decide; the last one: {last.reason}"
+    wait = "wait for a person's answer" if asked else "are held, and a person must decide"
+    return f"{jobs} jobs of {last.task} {wait}; the last one: {last.reason}"
 
 
 def _dead(lines: Sequence[Line]) -> str:
@@ -266,7 +271,7 @@ class Incidents:
             told |= {line.seq for line in lines}
 
     def update(self, lines: Sequence[Line], now: float, is_held: Callable[[str], bool]) -> list[Message]:
-        """Return what is to be told now. `is_held` says whether a task still has held jobs.
+        """Return what is to be told now. `is_held` says whether a task still has jobs that wait for a person.
 
         If that raises, nothing was changed, and nothing counts as told.
         """
@@ -307,7 +312,7 @@ class Incidents:
         kind, task = key
         window = span(self._limits.window_s)
         return {
-            "held": f"no job of {task} is held any more",
+            "held": f"no job of {task} is held or asks a person any more",
             "dead": f"no job of {task} has died for {window}",
             "crashes": f"no job of {task} has crashed again for {window}",
             "zombie_rate": f"at most {self._limits.zombies_max // 2} attempts lost their worker in {window}",

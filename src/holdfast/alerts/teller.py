@@ -27,6 +27,7 @@ from holdfast.alerts.messages import Message
 from holdfast.alerts.rules import Incidents, Line
 from holdfast.clock import Clock, pause
 from holdfast.core.calls import death_of
+from holdfast.core.flow import ASKED_KINDS, asked_since
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Filter, Schedule
 from holdfast.core.schedule import LATE_S, late
@@ -54,7 +55,7 @@ EVENTS = 2_000
 LINES_MAX = 20_000  # of a worse storm only the newest lines are counted
 JOBS = 200
 REASON_MAX = 1_000  # characters that are kept of what somebody's exception said
-KINDS = ("zombie", "stale_report", "held", "dead")
+KINDS = ("zombie", "stale_report", "held", "asked", "dead")
 
 
 class Teller:
@@ -168,7 +169,8 @@ class Teller:
         return False
 
     def _is_held(self, task: str) -> bool:
-        return bool(self._store.find(Filter(states=(State.HELD,), task=task, limit=1)))
+        waits = (Filter(states=(State.HELD,), task=task, limit=1), Filter(asking=True, task=task, limit=1))
+        return any(self._store.find(where) for where in waits)
 
     def _serve(self) -> None:
         trouble = Trouble(log, self._clock, "alerts wait until it is back")
@@ -237,6 +239,8 @@ class Book:
         lines = []
         for event in events:
             job = jobs.get(event.job_id)
+            if event.kind == "asked" and not self._is_first(event):
+                continue
             lines.append(
                 Line(
                     seq=event.seq,
@@ -250,13 +254,19 @@ class Book:
                     worker_id=event.worker or "",
                     worker=_text(event.detail, "worker"),
                     host=_text(event.detail, "host"),
-                    reason=_text(event.detail, "reason", "cause"),
+                    reason=_text(event.detail, "reason", "cause", "question"),
                     crashes=crashes.get(event.job_id, 0),
                 )
             )
             if event.kind == "zombie" and event.job_id in crashes:
                 crashes[event.job_id] -= 1  # the row counts them all, and this walk goes back in time
         return lines
+
+    def _is_first(self, event: Event) -> bool:
+        """Say whether the question is asked for the first time: a workflow that parks again asks it again."""
+        asked = self._store.journal(event.job_id, kinds=ASKED_KINDS, limit=EVENTS)
+        before = [each for each in asked if each.seq <= event.seq]
+        return asked_since(event.detail.get("name"), before) == event.at
 
 
 class Outbox:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -102,7 +102,9 @@ def show_jobs(
         found = insight.with_asking(store, found, where)
     now, names = store.now(), insight.worker_names(store)
     if as_json:
-        show_json([{**insight.job_view(job, now, names), **(insight.asked(job) if asking else {})} for job in found])
+        show_json(
+            [{**insight.job_view(job, now, names), **(insight.asked(store, job) if asking else {})} for job in found]
+        )
     elif not found:
         narrow = states or where.queue or where.task or where.key or where.before
         say(f"No such {what}." if narrow else f"No {what}.")
@@ -110,13 +112,17 @@ def show_jobs(
         suggest_task(store, where.task, states)
     if as_json or not found:
         return
-    show_table(_columns(now, names, states, tells=what != "jobs"), found)
+    since = {job.id: insight.since_of(store, job) if len(states) == 1 else job.created_at for job in found}
+    show_table(_columns(now, names, states, since, tells=what != "jobs"), found)
     if len(found) == where.limit:
         say(f"Perhaps there are more: add --before {clean(found[-1].id)}, or a larger --limit.")
 
 
-def _columns(now: Moment, names: insight.Names, states: Sequence[str], *, tells: bool) -> list[Column]:
-    """Return what is shown of jobs. `tells`: the detail matters more than queue and attempts."""
+def _columns(
+    now: Moment, names: insight.Names, states: Sequence[str], since: Mapping[str, float], *, tells: bool
+) -> list[Column]:
+    """Return what is shown of jobs. `since`: what the age of each is counted from. `tells`: the detail matters more
+    than queue and attempts."""
     one_state = len(states) == 1
     queue, attempt, age, detail = (4, 5, 3, 1) if tells else (4, 5, 1, 2) if one_state else (2, 3, 1, 4)
     fence = Column("FENCE", lambda job: job.fence, right=True, keep=True, rank=3)
@@ -127,7 +133,7 @@ def _columns(now: Moment, names: insight.Names, states: Sequence[str], *, tells:
         Column("QUEUE", lambda job: job.queue, rank=queue),
         Column("ATTEMPT", lambda job: job.attempt, right=True, keep=True, rank=attempt),
         *([fence] if "held" in states else []),  # whoever answers says which one was seen
-        Column("AGE", lambda job: insight.brief(now.wall - job.created_at), right=True, keep=True, rank=age),
+        Column("AGE", lambda job: insight.brief(now.wall - since[job.id]), right=True, keep=True, rank=age),
         Column("DETAIL", lambda job: insight.in_short(job, now, names), rank=detail, least=14),
     ]
 

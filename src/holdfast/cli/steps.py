@@ -21,7 +21,7 @@ from holdfast.cli.screen import (
     styled,
     width,
 )
-from holdfast.core.flow import APPROVAL, is_paused
+from holdfast.core.flow import APPROVAL, asked_since, is_paused
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Event, Job, Moment, Step
 
@@ -134,6 +134,8 @@ def _until(step: Step) -> float | None:
 def _took(step: Step, told: Told) -> str:
     """Say how long the run took that was recorded; with … how long it has run, or had run when it was cut off."""
     began = step.started_at
+    if began is None and step.kind == "approve":
+        began = asked_since(f"{APPROVAL}{step.path}", told.events)
     if began is None or step.kind in _AT_ONCE:
         return "-"
     lost = [death.event.at for death in told.lost if death.step is step and death.inside]

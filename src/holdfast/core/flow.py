@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from holdfast.core.records import Job, Step, StepKind
+from holdfast.core.records import Event, Job, Step, StepKind
 from holdfast.errors import Diverged, Parking
 
 WAYS_OUT = (
@@ -22,6 +22,7 @@ WAYS_OUT = (
 )
 
 
+ASKED_KINDS = ("asked", "signalled", "moved")  # the lines of the journal that say since when a question is open
 APPROVAL = "approve:"  # the signal that answers `flow.approve` at a path is called so, and by that path
 
 
@@ -212,6 +213,24 @@ def open_steps(steps: Iterable[Step]) -> list[Step]:
     begun = (step for step in steps if step.state == "started" and not step.repeatable and not step.aside)
     opened = (step for step in begun if not is_answered(step) and not is_paused(step))
     return sorted(opened, key=lambda step: step.position)
+
+
+def answer_to(awaits: Iterable[str]) -> str | None:
+    """Return the name of the signal that answers the question of a workflow; if several are open, of the first."""
+    names = (what.removeprefix("signal:") for what in awaits)
+    return next((name for name in names if name.startswith(APPROVAL)), None)
+
+
+def asked_since(name: str | None, events: Iterable[Event]) -> float | None:
+    """Return since when the question is open that the signal `name` answers; None if `events` do not say. These are of
+    `ASKED_KINDS`, oldest first: a workflow journals its question each time it parks, and may park often."""
+    since = None
+    for event in events:
+        if event.kind == "asked" and event.detail.get("name") == name:
+            since = event.at if since is None else since
+        elif event.kind == "moved" or (event.kind == "signalled" and event.detail.get("name") == name):
+            since = None  # it was answered, or set back: the question after that is a new one
+    return since
 
 
 def asked_about(job: Job, steps: Iterable[Step]) -> list[Step]:

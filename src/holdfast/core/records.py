@@ -29,6 +29,7 @@ EventKind = Literal[
     "cancelled",
     "stale_report",
     "rolled_back",
+    "asked",
     "signalled",
     "moved",
     "warning",

@@ -12,6 +12,7 @@ from typing import Any, assert_never
 
 import msgspec
 
+from holdfast.core.flow import answer_to
 from holdfast.core.machine import Move, State, after
 from holdfast.core.records import Detector, EventKind, Job, Note, Step
 
@@ -400,9 +401,11 @@ def _undo(outcome: Outcome, job: Job, now: float, reason: str, *, failures: int 
 def _park(outcome: Parked, job: Job) -> Verdict:
     waits = {"wake_at": outcome.wake_at, "awaits": outcome.awaits, "question": outcome.question}
     notes: tuple[Note, ...] = ()
+    if outcome.question is not None:
+        notes += (Note("asked", {"name": answer_to(outcome.awaits), "question": outcome.question}),)
     if outcome.caught_at is not None:
         file, line = outcome.caught_at
-        notes = (Note("warning", {"about": "caught_park", "file": file, "line": line}),)
+        notes += (Note("warning", {"about": "caught_park", "file": file, "line": line}),)
     return msgspec.structs.replace(_verdict(Move.PARK, outcome, job, notes=notes), inbox=outcome.inbox, **waits)
 
 

@@ -24,6 +24,7 @@ from holdfast.insight.findings import Finding, ok, problem, warning
 from holdfast.insight.health import worker_state
 from holdfast.insight.medium import of_the_medium, to_take_writes
 from holdfast.insight.schedules import late_now
+from holdfast.insight.steps import since_of
 from holdfast.insight.tuning import of_settings
 from holdfast.insight.views import all_jobs, queue_views, totals
 from holdfast.insight.words import counted, listed, moment
@@ -193,20 +194,23 @@ def _zombies(store: Store, clock: Clock) -> Finding:
 
 def _held(store: Store) -> Finding:
     held = store.find(Filter(states=(State.HELD,), limit=_PAGE))
-    if not held:
-        return ok("Nobody waits for an answer", "no job is held")
-    number = f"{len(held)}{' or more' if len(held) == _PAGE else ''}"
-    since, longest = min(((_held_since(store, job), job) for job in held[: -_LOOKED_AT - 1 : -1]), key=itemgetter(0))
+    asking = store.find(Filter(states=(State.WAITING,), asking=True, limit=_PAGE))
+    if not held and not asking:
+        return ok("Nobody waits for an answer", "no job is held, and no workflow asks a person")
+    numbers = [f"{_at_least(held)} held"] if held else []
+    numbers += [f"{_at_least(asking)} {'asks' if len(asking) == 1 else 'ask'} a person"] if asking else []
+    oldest = [job for some in (held, asking) for job in some[: -_LOOKED_AT - 1 : -1]]
+    since, longest = min(((since_of(store, job), job) for job in oldest), key=itemgetter(0))
     waited = store.now().wall - since
-    evidence = f"{number} held, {longest.id} ({longest.task}) for {duration(waited)}"
+    evidence = f"{' and '.join(numbers)}, {longest.id} ({longest.task}) for {duration(waited)}"
+    said = "Held jobs wait for an answer" if held else "Workflows wait for an answer"
     if waited > HELD_LONG_S:
-        return warning("Held jobs wait for an answer", evidence, "decide: holdfast held list")
-    return ok("Held jobs wait for an answer", evidence)
+        return warning(said, evidence, "decide: holdfast held list")
+    return ok(said, evidence)
 
 
-def _held_since(store: Store, job: Job) -> float:
-    events = store.journal(job.id, kinds=("held",), limit=_PAGE)
-    return events[-1].at if events else job.created_at
+def _at_least(page: Sequence[Job]) -> str:
+    return f"{len(page)}{' or more' if len(page) == _PAGE else ''}"
 
 
 def _dead(store: Store) -> Finding:

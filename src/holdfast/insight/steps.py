@@ -8,7 +8,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import APPROVAL, asked_about, is_answered, is_paused, needs_undo, to_undo
+from holdfast.core.flow import (
+    APPROVAL,
+    ASKED_KINDS,
+    answer_to,
+    asked_about,
+    asked_since,
+    is_answered,
+    is_paused,
+    needs_undo,
+    to_undo,
+)
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Event, Filter, Job, Moment, Step, StepKind
 from holdfast.core.times import duration, iso
@@ -17,6 +27,7 @@ from holdfast.insight.words import first_line, parsed
 from holdfast.stores.protocol import Store
 
 STEPS_MAX = 1_000_000  # of one workflow
+_EVENTS = 100_000  # of one job
 _ALIKE = 1000  # steps of another one, where only their number is wanted
 
 # ----------------------------------------------------------------------------------------------- views
@@ -236,9 +247,22 @@ def with_asking(store: Store, held: Sequence[Job], where: Filter) -> list[Job]:
     return sorted([*held, *asking], key=lambda job: (job.created_at, job.id), reverse=True)[: where.limit]
 
 
-def asked(job: Job) -> dict[str, Any]:
-    """Show what a person is asked of a job: about a step, or what its code wants to know."""
-    return {"open_step": job.open_step, "question": job.question}
+def asked(store: Store, job: Job) -> dict[str, Any]:
+    """Show what a person is asked of a job, about a step or what its code wants to know, and since when."""
+    return {"open_step": job.open_step, "question": job.question, "since": iso(since_of(store, job))}
+
+
+def since_of(store: Store, job: Job) -> float:
+    """Return since when a job is held, asks a person or has ended; of any other, when it was added."""
+    if job.ended_at is not None:
+        return job.ended_at
+    if job.state is State.HELD:
+        held = store.journal(job.id, kinds=("held",), limit=_EVENTS)
+        return held[-1].at if held else job.created_at
+    if job.question is not None:
+        asked_at = asked_since(answer_to(job.awaits or ()), store.journal(job.id, kinds=ASKED_KINDS, limit=_EVENTS))
+        return asked_at or job.claimed_at or job.created_at  # a worker of an older version does not journal it
+    return job.created_at
 
 
 def workflow_view(

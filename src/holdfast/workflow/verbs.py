@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import Clock
 from holdfast.core import acts
-from holdfast.core.flow import APPROVAL, first_named
+from holdfast.core.flow import answer_to, first_named
 from holdfast.core.payload import Codec, decode_value, encode_value
 from holdfast.core.records import Job as Row
 from holdfast.core.records import NewJob, Signal, Step
@@ -72,13 +72,12 @@ class Verbs(ABC):
         before, or did not wait for it any longer.
         """
         row = self._seen(id, fence)
-        asked = next((what for what in row.awaits or () if what.startswith(f"signal:{APPROVAL}")), None)
-        if asked is None or row.question is None:
+        name = answer_to(row.awaits or ())
+        if name is None or row.question is None:
             raise Refused(f"job {id} is {row.state.value} and asks nobody")
         # Two answers to one question are one signal; the fence is in its name because it may be asked again.
-        once = f"{id}:{asked}:{row.fence}"
+        once = f"{id}:signal:{name}:{row.fence}"
         text = encode_value(yes, "the answer", codec=self.codec)
-        name = asked.removeprefix("signal:")
         answer = Signal(id=once, job_id=id, name=name, value=text, actor=by, note=note, seen_fence=row.fence)
         if not self._send(answer):
             raise Refused(f"the question of workflow {id} was answered before; look again")
