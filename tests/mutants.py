@@ -416,6 +416,7 @@ ANSWERS = ("tests/workflow/test_answers.py",)
 UNDO_ARGUMENTS = ("tests/workflow/test_undo_arguments.py",)
 PARKING = ("tests/workflow/test_parking.py",)
 WAITING = ("tests/workflow/test_waiting.py",)
+RACES = ("tests/workflow/test_races.py",)
 GATHER = ("tests/workflow/test_gather.py",)
 RAISED = ("tests/workflow/test_raised.py",)
 MISUSE = ("tests/workflow/test_misuse.py",)
@@ -3476,6 +3477,27 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "                while not line.has_ended():  # however long",
         "                while False:  # however long",
         GATHER,
+    ),
+    (
+        "results come in a replay as fast as they are read",
+        "workflow/loop.py",
+        "        if not self._replays or (ended_at is not None and not call.is_beside):\n",
+        "        if True:\n",
+        RACES,
+    ),
+    (
+        "results come in a replay in the order of the calls",
+        "workflow/loop.py",
+        "[min(self._turns, key=lambda future: self._turns[future])]",
+        "[next(iter(self._turns))]",
+        RACES,
+    ),
+    (
+        "a short branch waits for a long one",
+        "workflow/loop.py",
+        "        self._replays = not self.run.replay.is_empty\n",
+        "        self._replays = True\n",
+        RACES,
     ),
     (
         "a branch that was dropped goes on in a replay",

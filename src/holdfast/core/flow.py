@@ -27,10 +27,10 @@ APPROVAL = "approve:"  # the signal that answers `flow.approve` at a path is cal
 
 
 class Scope:
-    """One line of calls. `failed` holds what went wrong in it and is not written yet; `owner` is who walks it; `parked`
-    is set once the line waits without a slot: no further call of it is carried out. `waits_at` has the paths of the
-    calls that it waits in; `dropped` is set once the `gather` that it belongs to has failed without it. `main` is the
-    main line of the workflow that it belongs to."""
+    """One line of calls. `failed` holds what has ended in it, mostly badly, and is not written yet; `owner` is who
+    walks it; `parked` is set once the line waits without a slot: no further call of it is carried out. `waits_at` has
+    the paths of the calls that it waits in; `dropped` is set once the `gather` that it belongs to has failed without
+    it. `main` is the main line of the workflow that it belongs to."""
 
     __slots__ = (
         "_branches",
@@ -120,6 +120,10 @@ class Replay:
         """Return the place of a record that is new."""
         self._position += 1
         return self._position
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._steps
 
     def at(self, path: str) -> Step | None:
         """Return what is recorded at the path, whatever it is."""

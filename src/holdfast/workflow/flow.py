@@ -39,7 +39,7 @@ class Driver(Protocol):
 
     def scope(self) -> Scope: ...
 
-    def drive(self, operation: Operation[Any]) -> Any: ...
+    def drive(self, operation: Operation[Any], call: Call | None = None) -> Any: ...
 
     def gather(self, branches: Any) -> Any: ...
 
@@ -106,8 +106,10 @@ class Flow:
         call = self._call("step", checked_name(name) if name is not None else name_of(fn))
         if timeout_s is not None and not timeout_s > 0:
             raise UsageError(f"timeout_s={timeout_s!r} must be a number of seconds")
+        if undo is not None:
+            self._run.learn_undo(call, undo, fn, args, kwargs)
         options: dict[str, Any] = {"undo": undo, "retry": retry, "timeout_s": timeout_s, "repeatable": repeatable}
-        return self._driver.drive(self._run.step(call, fn, args, kwargs, **options))
+        return self._driver.drive(self._run.step(call, fn, args, kwargs, **options), call)
 
     @overload
     def transaction(self, fn: Callable[[Any, *Ts], R], /, *args: *Ts, name: str | None = None) -> R: ...
@@ -119,7 +121,7 @@ class Flow:
         """Run `fn(connection, *args, **kwargs)` inside a transaction of the store; its writes and the record of the
         step are one commit: exactly once. Only stores with SQL have it. Keep it short."""
         call = self._call("transaction", checked_name(name) if name is not None else name_of(fn))
-        return self._driver.drive(self._run.transaction(call, fn, args, kwargs))
+        return self._driver.drive(self._run.transaction(call, fn, args, kwargs), call)
 
     def gather(self, *branches: Callable[[], Any]) -> list[Any]:
         """Run functions without arguments side by side, and return what they return, in order, once all have ended.
@@ -151,13 +153,13 @@ class Flow:
         `default` if that is given.
         """
         call = self._call("wait", signal_name(signal))
-        return self._driver.drive(self._run.wait(call, signal, _seconds(timeout), default))
+        return self._driver.drive(self._run.wait(call, signal, _seconds(timeout), default), call)
 
     def approve(self, question: str, timeout: float | timedelta | None = None, *, default: Any = NOTHING) -> bool:
         """Ask a person, and return the answer: true or false. It shows in the list of what waits for people."""
         call = self._call("approve", checked_name(question))
         operation = self._run.wait(call, f"{APPROVAL}{call.path}", _seconds(timeout), default, question)
-        answer: bool = self._driver.drive(operation)
+        answer: bool = self._driver.drive(operation, call)
         return answer
 
     def signal(self, id: str, name: str, value: Any = None) -> None:
@@ -165,7 +167,7 @@ class Flow:
         call = self._call("signal", signal_name(name))
         text = encode_value(value, f"signal {name!r}: the value", codec=self._run.app.codec)
         signal = Signal(id=new_id(), job_id=id, name=name, value=text, actor=f"workflow {self.id}")
-        none: None = self._driver.drive(self._run.signal(call, signal))
+        none: None = self._driver.drive(self._run.signal(call, signal), call)
         return none
 
     def start(self, task: Sender[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -174,7 +176,7 @@ class Flow:
         if draft.task.app is not self._run.app:
             raise UsageError(f"{draft.task.name} belongs to another app; a child lives in the same store")
         call = self._call("start", draft.task.name)
-        job: Job[R] = self._driver.drive(self._child(call, draft.new))
+        job: Job[R] = self._driver.drive(self._child(call, draft.new), call)
         return job
 
     def result(self, job: Job[R]) -> R:
@@ -185,23 +187,25 @@ class Flow:
         if job.id not in self._run.children:
             raise UsageError(f"job {job.id} was not started by this workflow; flow.start(…) does that")
         call = self._call("result", self._run.children[job.id])
-        result: R = self._driver.drive(self._run.result(call, job.id))
+        result: R = self._driver.drive(self._run.result(call, job.id), call)
         return result
 
     def now(self) -> datetime:
         """Return the instant at which the code came here first, in UTC."""
         call = self._call("now", "now")
-        instant: datetime = self._driver.drive(self._instant(call))
+        instant: datetime = self._driver.drive(self._instant(call), call)
         return instant
 
     def random(self) -> float:
         """Return a random number from 0 up to 1, drawn once."""
-        number: float = self._driver.drive(self._run.value(self._call("random", "random"), chance))
+        call = self._call("random", "random")
+        number: float = self._driver.drive(self._run.value(call, chance), call)
         return number
 
     def uuid(self) -> str:
         """Return a random UUID as text, made once."""
-        made: str = self._driver.drive(self._run.value(self._call("uuid", "uuid"), new_uuid))
+        call = self._call("uuid", "uuid")
+        made: str = self._driver.drive(self._run.value(call, new_uuid), call)
         return made
 
     def patched(self, marker: str) -> bool:
@@ -216,7 +220,8 @@ class Flow:
         return self._run.call(kind, name, self._driver.scope())
 
     def _sleep_until(self, due: Callable[[float], float]) -> None:
-        none: None = self._driver.drive(self._run.sleep(self._call("sleep", "sleep"), due))
+        call = self._call("sleep", "sleep")
+        none: None = self._driver.drive(self._run.sleep(call, due), call)
         return none
 
     def _child(self, call: Call, new: Any) -> Operation[Job[Any]]:

@@ -50,6 +50,7 @@ class Call:
     known: Step | None
     caught: list[Step] = field(default_factory=list)
     was_passed: bool = False  # something behind it is recorded
+    is_beside: bool = False  # it is awaited in a task of its own, beside others
 
 
 class Ledger:

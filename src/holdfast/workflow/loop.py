@@ -20,11 +20,13 @@ from holdfast.stores.protocol import Answer
 from holdfast.worker.recorder import Recorder
 from holdfast.workflow.caught import Place, calling_place, is_on_its_way, place_of
 from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, merged
+from holdfast.workflow.ledger import Call
 from holdfast.workflow.run import Run, here, inside
 from holdfast.workflow.threads import StepTimeout, Stoppable, too_long
 
 T = TypeVar("T")
 CLEANUP_S = 1.0  # how long code may clean up that is parked, before it is cancelled again
+TURN_HOPS = 8  # so many turns of the loop has the code of a replay for one result before it gets the next
 HOPS = 32  # so many turns of the loop without a call of the flow: nothing of this workflow runs any more
 
 
@@ -78,9 +80,16 @@ class Looped:
         self._active = 0
         self._turn = 0
         self._waits: dict[asyncio.Future[None], tuple[Parking, Scope]] = {}
+        self._replays = False  # until the code has got every result on record that it asks for
+        self._turns: dict[asyncio.Future[None], tuple[bool, float, int]] = {}  # whose turn is next: the least
         self._gathers: dict[str, _Gather] = {}  # by path, the newest last: those inside others come behind them
         self._cancelled: dict[Any, asyncio.CancelledError] = {}  # by task: with what its line was parked
         self._again: asyncio.TimerHandle | None = None
+
+    async def load(self) -> None:
+        """Read what is recorded."""
+        await self._loop.run_in_executor(self._aside, self.run.load)
+        self._replays = not self.run.replay.is_empty
 
     def scope(self) -> Scope:
         """Return the line that the calling code is on. A task that comes for the first time gets one of its own."""
@@ -97,9 +106,9 @@ class Looped:
             self._tasks.add(task)
         return scope
 
-    def drive(self, operation: Operation[T]) -> Awaitable[T]:
+    def drive(self, operation: Operation[T], call: Call | None = None) -> Awaitable[T]:
         """Return the operation as something to await. Its number is taken already, when it was called."""
-        return self._drive(operation)
+        return self._drive(operation, call)
 
     def _check_goes_on(self, scope: Scope) -> None:
         """Raise if no call is carried out any more. All lines park together: then every further call is cancelled."""
@@ -126,9 +135,11 @@ class Looped:
                 self._cancelled.setdefault(asyncio.current_task(), error)
             raise
 
-    async def _drive(self, operation: Operation[T]) -> T:
+    async def _drive(self, operation: Operation[T], call: Call | None) -> T:
         self._check_goes_on(self._line())
         with self._seeing_cancellation():
+            if call is not None:
+                await self._turn_of(call)
             return await self._driven(operation)
 
     def _line(self) -> Scope:
@@ -227,17 +238,55 @@ class Looped:
             line.waits_at.remove(wish.path)
             self._waits.pop(future, None)
 
+    async def _turn_of(self, call: Call) -> None:
+        """Wait until this call may go on. In a replay, results come in the order in which they were recorded, each when
+        the code has made of the last one what it can; then comes what is not on record. So whatever was first in a race
+        is first in every replay."""
+        call.is_beside = asyncio.current_task() is not self._main
+        ended_at = self.run.ended_at(call)
+        if not self._replays or (ended_at is not None and not call.is_beside):
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        position = call.known.position if call.known is not None else 0
+        self._turns[future] = (ended_at is None, ended_at or 0.0, position)
+        self._turn += 1
+        self._look_whether_all_wait()
+        try:
+            await future
+        finally:
+            self._turns.pop(future, None)
+            self._look_whether_all_wait()
+
+    def _give_turn(self) -> None:
+        """Let the next result on record be had, or, if there is none, begin what is not on record."""
+        self._replays = any(not is_new for is_new, *_ in self._turns.values())
+        given = [min(self._turns, key=lambda future: self._turns[future])] if self._replays else list(self._turns)
+        for future in given:
+            del self._turns[future]
+            if not future.done():
+                future.set_result(None)
+        self._turn += 1
+        self._look_whether_all_wait()
+
     def _look_whether_all_wait(self) -> None:
-        if self._waits and self._active == 0 and self.parking is None:
+        if (self._waits or self._turns) and self._active == 0 and self.parking is None:
             self._loop.call_soon(self._hop, self._turn, HOPS)
 
     def _hop(self, turn: int, left: int) -> None:
         """Let everybody else have a turn: who was just answered may make the next call."""
-        if turn != self._turn or self._active or not self._waits or self.parking is not None:
+        if turn != self._turn or self._active or not (self._waits or self._turns) or self.parking is not None:
             return
-        if left:
+        if left == HOPS - TURN_HOPS and self._replays and not all(is_new for is_new, *_ in self._turns.values()):
+            self._give_turn()
+        elif left:
             self._loop.call_soon(self._hop, turn, left - 1)
-            return
+        elif self._turns:
+            self._give_turn()
+        else:
+            self._fail_or_park()
+
+    def _fail_or_park(self) -> None:
+        """End a gather that has failed, now that nothing moves, the innermost first; if there is none, park."""
         failed = [path for path, gather in self._gathers.items() if gather.has_failed()]
         if failed:
             self._drop(failed[-1], self._gathers[failed[-1]].lines)
@@ -346,7 +395,7 @@ class Looped:
             self._again.cancel()
         for task in self._tasks:
             task.cancel()
-        for future in list(self._waits):
+        for future in (*self._waits, *self._turns):
             future.cancel()
 
 
@@ -379,7 +428,7 @@ def _set(future: asyncio.Future[Answer], answer: Answer | Exception) -> None:
 async def play(driver: Looped, code: Callable[[], Any]) -> Any:
     """Run a workflow from its beginning, or undo it."""
     run = driver.run
-    await asyncio.get_running_loop().run_in_executor(driver._aside, run.load)
+    await driver.load()
     run.main.owner = asyncio.current_task()
     before = here.set(run.main)
     try:

@@ -138,6 +138,17 @@ class Run(Ledger):
         yield from self._record(call, result=self._encode(call, made))
         return made
 
+    def learn_undo(
+        self,
+        call: Call,
+        undo: Callable[..., Any],
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Note what undoes a step, when it is called: a rollback ends the code once it has made all calls to undo."""
+        self._undos[call.path] = _Undo(undo, fn, args, kwargs, shape_of(fn))
+
     def step(
         self,
         call: Call,
@@ -153,7 +164,6 @@ class Run(Ledger):
         """Run the function, unless that is recorded; return once its result is."""
         shape = shape_of(fn)
         if undo is not None:
-            self._undos[call.path] = _Undo(undo, fn, args, kwargs, shape)
             self._stop_if_all_is_seen()
         if is_recorded(call.known):
             return self._replayed(call, shape)
@@ -213,17 +223,43 @@ class Run(Ledger):
         if call.known is None:
             self._forward(call)
             wake_at = due(self._wall())
-            yield from self._record(call, result=self._encode(call, wake_at))
+            text = self._encode(call, wake_at)
+            if self.in_order:
+                yield from self._record(call, result=text)
+            else:
+                yield from self._begin(call, replace(self._base(call), result=text))
         else:
             wake_at = float(self._decode(call.known.result))
-        left = wake_at - self._wall()
         is_over = self.in_order and call.was_passed  # a clock that was set back does not begin it anew
-        if is_over or self.rewinds or left <= 0:
+        if is_over or self.rewinds or self.ended_at(call) is not None:
             return
-        if left <= SHORT_S:
-            yield Pause(left)
-        else:
+        left = wake_at - self._wall()
+        if left > SHORT_S:
             yield from self._park(call, Parking(wake_at))
+        if left > 0:
+            yield Pause(left)
+        yield from self._end_sleep(call, wake_at)
+
+    def _end_sleep(self, call: Call, wake_at: float) -> Operation[None]:
+        """Record the end of a sleep, if what is called beside it may end before or after it: at once, or with the next
+        call if there is nothing beside it."""
+        step = self.replay.at(call.path)
+        if step is None or step.state != "started":
+            return
+        ended = replace(step, state="recorded", ended_at=max(self._wall(), wake_at))
+        if call.is_beside:
+            yield from self.write_caught([ended])
+        else:
+            call.scope.failed.append(ended)
+
+    def ended_at(self, call: Call) -> float | None:
+        """Return when a call ended; None: it has not. A sleep may be recorded when it begins."""
+        step = call.known
+        if step is None or step.state == "started" or step.ended_at is None:
+            return None
+        if step.kind == "sleep" and step.ended_at < float(self._decode(step.result)):
+            return None
+        return step.ended_at
 
     def wait(
         self, call: Call, signal: str, timeout: float | None, default: Any, question: str | None = None

@@ -19,6 +19,7 @@ from holdfast.stores.protocol import Answer
 from holdfast.worker.recorder import Recorder
 from holdfast.workflow.caught import calling_place, is_on_its_way, place_of
 from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, merged
+from holdfast.workflow.ledger import Call
 from holdfast.workflow.run import Run, here, inside
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class Threaded:
         if self.run.caught_at is None:
             self.run.caught_at = place_of(parked) or calling_place()
 
-    def drive(self, operation: Operation[T]) -> T:
+    def drive(self, operation: Operation[T], call: Call | None = None) -> T:
         """Carry the operation out, and return its value."""
         try:
             wish = next(operation)

@@ -1,0 +1,139 @@
+"""Which of several calls ended first is the same in every replay."""
+
+import asyncio
+from typing import Any
+
+from holdfast import AsyncFlow
+from tests.worker.house import House, until
+
+
+def waits(house: House, job_id: str, *awaits: str) -> None:
+    def does() -> bool:
+        row = house.row(job_id)
+        return row.state == "waiting" and sorted(row.awaits or ()) == [f"signal:{name}" for name in awaits]
+
+    until(does, f"it waits for {awaits}")
+
+
+async def first_of(*calls: Any) -> list[int]:
+    """Return the numbers of those that have ended when the first one has, and leave the others alone."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    return [number for number, task in enumerate(tasks) if task.done()]
+
+
+def test_a_sleep_that_was_over_first_stays_first_although_the_signal_comes_later(house: House) -> None:
+    seen: list[list[int]] = []
+
+    @house.app.workflow(name="w")
+    async def work(flow: AsyncFlow) -> str:
+        first = await first_of(flow.wait("paid"), flow.sleep(1.1))
+        seen.append(first)
+        await flow.step(str, first, name="finish")
+        await flow.wait("later")
+        return "cancelled" if first == [1] else "paid"
+
+    house.start()
+    job = work.enqueue()
+    waits(house, job.id, "later", "paid")
+    house.app.signal(job.id, "paid")
+    house.app.signal(job.id, "later")
+    assert job.result(60) == "cancelled"
+    assert set(map(tuple, seen)) == {(1,)}
+
+
+def test_a_signal_that_was_first_stays_first_although_the_sleep_is_over_later(house: House) -> None:
+    seen: list[list[int]] = []
+
+    @house.app.workflow(name="w")
+    async def work(flow: AsyncFlow) -> str:
+        first = await first_of(flow.sleep(1.5), flow.wait("paid"))
+        seen.append(first)
+        await flow.step(str, first, name="finish")
+        await flow.sleep(1.6)
+        return "paid" if first == [1] else "cancelled"
+
+    house.start()
+    job = work.enqueue()
+    house.app.signal(job.id, "paid")
+    assert job.result(60) == "paid"
+    assert set(map(tuple, seen)) == {(1,)}
+
+
+def test_results_come_in_the_order_in_which_they_were_recorded(house: House) -> None:
+    seen: list[str] = []
+
+    @house.app.workflow(name="w")
+    async def work(flow: AsyncFlow) -> str:
+        came: list[str] = []
+
+        async def listen(name: str) -> None:
+            await flow.wait(name)
+            came.append(name)
+            await flow.step(len, name, name=f"heard {name}")
+            came.append(f"{name} again")
+
+        await flow.gather(*(lambda name=name: listen(name) for name in ("a", "b", "c")))
+        seen.append(" ".join(came))
+        await flow.wait("later")
+        return " ".join(came)
+
+    house.start()
+    job = work.enqueue()
+    waits(house, job.id, "a", "b", "c")
+    house.app.signal(job.id, "c")
+    waits(house, job.id, "a", "b")
+    house.app.signal(job.id, "a")
+    waits(house, job.id, "b")
+    house.app.signal(job.id, "b")
+    waits(house, job.id, "later")
+    house.app.signal(job.id, "later")
+    assert job.result(60) == "c c again a a again b b again"
+    assert set(seen) == {"c c again a a again b b again"}
+
+
+def test_a_step_that_waits_for_another_line_of_the_workflow_goes_on_in_a_replay(one_house: House) -> None:
+    """What is not on record begins when everything on record has been had, and all of it side by side."""
+
+    @one_house.app.workflow(name="w")
+    async def work(flow: AsyncFlow) -> str:
+        told = asyncio.Event()
+
+        async def tells() -> None:
+            await flow.step(int, name="recorded")
+            await flow.wait("go")
+            await flow.step(told.set, name="tell")
+
+        async def hears() -> str:
+            await told.wait()
+            return "heard"
+
+        beside = asyncio.create_task(tells())
+        await flow.wait("start")
+        heard = await flow.step(hears)
+        await beside
+        return heard
+
+    one_house.start()
+    job = work.enqueue()
+    waits(one_house, job.id, "go", "start")
+    one_house.app.signal(job.id, "go")
+    one_house.app.signal(job.id, "start")
+    assert job.result(60) == "heard"
+
+
+def test_a_short_branch_does_not_wait_for_a_long_one(one_house: House) -> None:
+    @one_house.app.workflow(name="w")
+    async def work(flow: AsyncFlow) -> str:
+        told = asyncio.Event()
+
+        async def tells() -> None:
+            for number in range(3):
+                await flow.step(int, name=f"step {number}")
+            await flow.step(told.set, name="tell")
+
+        await flow.gather(tells, lambda: flow.step(told.wait, name="long"))
+        return "done"
+
+    one_house.start()
+    assert work.enqueue().result(60) == "done"
