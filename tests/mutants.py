@@ -1486,7 +1486,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "worker/executors.py",
         "self._loop.call_soon(end_if_forked, self._pid)",
         "pass",
-        MISBEHAVING,
+        FORKS,
     ),
     (
         "forks: the child rolls its parent back",
@@ -1508,7 +1508,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "broken: jobs are given back before it is known why",
         "worker/runner.py",
         'self._hold_breath(float("inf"))',
-        "self._stopping.set()",
+        "self.stop_now()",
         BROKEN,
     ),
     ("broken: what is in hand is lost", "worker/settler.py", "in_hand := self._in_hand or", "in_hand :=", BROKEN),
