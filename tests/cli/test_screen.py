@@ -230,6 +230,17 @@ def test_a_bar_is_full_at_the_end_unless_it_went_wrong(monkeypatch: pytest.Monke
     assert progress._bar.pos == (4 if fails else 10)
 
 
+def test_the_story_of_a_job_whose_start_was_not_recorded_does_not_say_that_it_had_not_begun(
+    run: Run, store: Store
+) -> None:
+    job = start(store)
+    settle(store, job, Lost("exit", "killed by SIGKILL", {"started": False}, started=False))
+    told = run("jobs", "show", job.id).stdout
+    assert re.search(r"had begun +not recorded", told)
+    assert re.search(r"not counted +1 loss of its worker before its start was recorded: perhaps it had begun", told)
+    assert "not its doing" not in told
+
+
 def test_the_story_of_a_job_lays_out_the_autopsy(run: Run, store: Store) -> None:
     worker = enrol(store, name="w1")
     job = start(store, worker, on_crash="hold", payload='{"order": 42}', key="order-42", priority=3)

@@ -13,7 +13,7 @@ from holdfast.cli.main import cli
 from holdfast.core.epitaph import Epitaph
 from holdfast.core.records import Job, Pulse
 from holdfast.core.verdict import Failed, Lost, Stalled, Succeeded, TimedOut
-from holdfast.insight.health import NOT_BEGUN_S, SLOW_LEAST_S, STILL_S
+from holdfast.insight.health import NOT_BEGUN_S, SLOW_LEAST_S, STILL_S, Uncounted
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
@@ -94,7 +94,7 @@ def test_losses_that_do_not_count_are_counted(store: Store, clock: FakeClock) ->
     for outcome, crashes, uncounted in told_of:
         settle(store, job, outcome)
         seen = row(store, job.id)
-        assert (seen.crashes, insight.uncounted(seen, store.journal(job.id))) == (crashes, uncounted)
+        assert (seen.crashes, insight.uncounted(seen, store.journal(job.id))) == (crashes, Uncounted(0, uncounted))
         clock.advance(3600)
         job = again(store, seen)
 
@@ -103,7 +103,13 @@ def test_losses_of_before_a_person_gave_it_fresh_budgets_are_past(store: Store) 
     job = start(store, on_crash="fail")
     settle(store, job, Lost("exit", "killed"))
     assert revive(store, row(store, job.id))
-    assert insight.uncounted(row(store, job.id), store.journal(job.id)) == 0
+    assert insight.uncounted(row(store, job.id), store.journal(job.id)) == Uncounted(0, 0)
+
+
+def test_a_loss_before_the_start_was_recorded_says_nothing_of_who_is_to_blame(store: Store) -> None:
+    job = start(store)
+    settle(store, job, Lost("exit", "killed", started=False, autopsy={"started": False}))
+    assert insight.uncounted(row(store, job.id), store.journal(job.id)) == Uncounted(1, 0)
 
 
 def test_dead_when_its_worker_is_gone_though_the_lease_has_not_ended(store: Store, clock: FakeClock) -> None:

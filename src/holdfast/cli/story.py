@@ -92,7 +92,7 @@ def _show_answers(answers: Sequence[tuple[str, str]]) -> None:
 
 
 def _facts(
-    job: Job, now: Moment, names: insight.Names, uncounted: int, steps: Sequence[Step]
+    job: Job, now: Moment, names: insight.Names, uncounted: insight.Uncounted, steps: Sequence[Step]
 ) -> Iterator[tuple[str, str]]:
     yield "queue", job.queue + (f", priority {job.priority}" if job.priority else "")
     if job.key is not None:
@@ -109,10 +109,13 @@ def _facts(
     if job.open_step is not None:
         step = next((insight.named(each) for each in asked_about(job, steps)), job.open_step)
         yield "open step", f"{step}: started, not recorded, must not be repeated"
-    if uncounted:
-        were = "loss of its worker, which was" if uncounted == 1 else "losses of its worker, which were"
-        yield "not counted", f"{uncounted} {were} not its doing"
-    if job.zombies > job.crashes + uncounted:
+    if unrecorded := uncounted.unrecorded:
+        losses = f"{insight.counted(unrecorded, 'loss', 'losses')} of its worker before its start was recorded"
+        yield "not counted", f"{losses}: perhaps it had begun; after a loss each start is recorded first"
+    if innocent := uncounted.innocent:
+        were = "loss of its worker, which was" if innocent == 1 else "losses of its worker, which were"
+        yield "not counted", f"{innocent} {were} not its doing"
+    if job.zombies > job.crashes + uncounted.unrecorded + uncounted.innocent:
         yield "zombies", f"{job.zombies} over its life"
     if job.in_steps and job.state == "running":
         yield (
@@ -177,11 +180,13 @@ def _details(event: Event, places: str) -> Iterator[tuple[str, str]]:
         if name == "fence_before" and "fence_after" in detail:
             yield "fence", f"{detail[name]} before, {detail['fence_after']} after"
         else:
-            yield _AUTOPSY.get(name, name.replace("_", " ")), _worded(name, detail[name])
+            yield _AUTOPSY.get(name, name.replace("_", " ")), _worded(name, detail[name], event.kind)
 
 
-def _worded(name: str, value: Any) -> str:
+def _worded(name: str, value: Any, event: str = "") -> str:
     match value:
+        case False if event == "zombie" and name == "started":
+            return "not recorded"
         case bool():
             return "yes" if value else "no"
         case int() | float() if name.startswith("seconds_") or name.endswith("_s"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from holdfast.core.times import duration
 from holdfast.insight.deaths import WAITS, Death, deaths
-from holdfast.insight.health import Ending, Health, endings, health, uncounted, worker_state
+from holdfast.insight.health import Ending, Health, Uncounted, endings, health, uncounted, worker_state
 from holdfast.insight.schedules import schedule_views
 from holdfast.insight.steps import (
     Branch,
@@ -62,6 +62,7 @@ __all__ = [
     "Health",
     "Names",
     "Progress",
+    "Uncounted",
     "Why",
     "ago",
     "ahead",

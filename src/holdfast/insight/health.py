@@ -185,17 +185,25 @@ def endings(job: Job, events: Sequence[Event]) -> list[Ending]:
     ]
 
 
-def uncounted(job: Job, events: Sequence[Event]) -> int:
-    """Return how many losses of its worker count no longer, or never did: it was one of several jobs in a process that
-    died and was shown innocent, or the store could not be reached. Only of those since its budgets began."""
-    counted = 0
+@dataclass(frozen=True, slots=True)
+class Uncounted:
+    """Losses of its worker that do not count against a job."""
+
+    unrecorded: int  # nobody had recorded its start: perhaps it had begun, perhaps it waited for a slot
+    innocent: int  # it was one of several jobs in a process that died, and did no harm since; or the store was away
+
+
+def uncounted(job: Job, events: Sequence[Event]) -> Uncounted:
+    """Return how many losses of its worker count no longer, or never did. Only of those since its budgets began."""
+    lost = unrecorded = 0
     for event in events:
         if event.kind == "zombie":
-            counted += 1
+            lost += 1
+            unrecorded += event.detail.get("started") is False
         sent_back = event.kind == "moved" and event.detail.get("rolling_back")
         if event.kind in ("revived", "resolved") or sent_back or event.detail.get("decision") == "undo":
-            counted = 0
-    return max(0, counted - job.crashes)
+            lost = unrecorded = 0
+    return Uncounted(unrecorded, max(0, lost - unrecorded - job.crashes))
 
 
 def ending_view(ending: Ending) -> dict[str, Any]:

@@ -197,9 +197,12 @@ def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool, known: bool
 
 
 def _why_running(job: Job, now: Moment, worker: str | None, state: Health) -> Why:
-    began = f" for {duration(now.wall - job.claimed_at)}" if job.claimed_at is not None else ""
-    text = f"Worker {worker} has held it{began}, attempt {job.attempt}"
-    text += ". " if job.begun else ", and has not begun it yet. "
+    length = None if job.claimed_at is None else duration(now.wall - job.claimed_at)
+    if job.begun:
+        text = f"Worker {worker} has run it{f' for {length}' if length else ''}, attempt {job.attempt}. "
+    else:
+        text = f"Worker {worker} claimed it{f' {length} ago' if length else ''}, attempt {job.attempt}, "
+        text += "and has not said that it has begun. "
     if job.rolling_back:
         text += "It undoes what it did. "
     if job.cancel_requested:
