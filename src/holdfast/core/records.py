@@ -97,7 +97,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     state: State
     run_at: float
     created_at: float
-    attempt: int  # starts so far
+    attempt: int  # claims so far
     fence: int
     claim_id: str | None
     worker: str | None

@@ -40,7 +40,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Return how many times the job was started, this time included."""
+        """Return how many times the job was claimed, this time included; an earlier worker may not have begun it."""
         return self._attempt.job.attempt
 
     @property
