@@ -223,7 +223,7 @@ def test_a_tick_recovers_what_a_worker_that_beats_has_forgotten(
 ) -> None:
     house, other = houses(server.url), threading.Event()
 
-    @house.app.task(name="t", lease_s=6.0)
+    @house.app.task(name="t", lease_s=12.0)
     def work() -> str:
         return "fine"
 
@@ -231,7 +231,7 @@ def test_a_tick_recovers_what_a_worker_that_beats_has_forgotten(
     job = work.enqueue()
     [claimed] = house.store.claim(worker, "c", ["default"], ["t"], 1)
     house.store.real._db.run(
-        lambda db: db.execute(f"UPDATE {schema}.job SET lease_until = lease_until - 7 WHERE id = %s", (claimed.id,))
+        lambda db: db.execute(f"UPDATE {schema}.job SET lease_until = lease_until - 13 WHERE id = %s", (claimed.id,))
     )
     beating = threading.Thread(
         target=lambda: [house.store.beat(worker, []) for _ in iter(lambda: other.wait(0.2), True)]
