@@ -90,7 +90,7 @@ def empty(url: str) -> None:
     """Remove everything that is stored in a PostgreSQL database, if there is anything yet."""
     with psycopg.connect(url, autocommit=True) as db:
         if db.execute("SELECT to_regnamespace('holdfast')::text").fetchone() != (None,):
-            tables = "job, journal, step, signal, worker, published, queue, duty, tally, schedule"
+            tables = "job, journal, step, signal, worker, published, beat_aside, queue, duty, tally, schedule"
             db.execute(f"TRUNCATE {', '.join(f'holdfast.{name}' for name in tables.split(', '))} RESTART IDENTITY")
             db.execute("DELETE FROM holdfast.doubt")
             db.execute("DELETE FROM holdfast.incarnation WHERE number > 1")

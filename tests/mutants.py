@@ -190,7 +190,7 @@ def sql_mutants() -> Iterator[Mutant]:
             tests = (tests[0], "tests/stores/test_postgres_guards.py", *tests[1:]) if store == "postgres" else tests
             if "claim_try" in guard.name:
                 tests = OUTAGES
-            if "besides" in guard.name:
+            if "besides" in guard.name or "aside" in guard.name or "beside" in guard.name:
                 tests = LOCKED_ROWS
             if guard.query == "locked":
                 tests = LOCKS
@@ -2157,9 +2157,30 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a claim that is sent again does not wait for the first",
         "stores/postgres/queries.sql",
-        "AND EXISTS (SELECT FROM picked)\n    FOR SHARE",
-        "AND EXISTS (SELECT FROM picked)",
+        "AND NOT %(aside)s::boolean\n    FOR SHARE SKIP LOCKED",
+        "AND NOT %(aside)s::boolean",
         OUTAGES,
+    ),
+    (
+        "a claim beside a locked row does not wait for a verdict on its worker",
+        "stores/postgres/batch.py",
+        '        db.execute(q["claim_aside"], asked, prepare=False)\n',
+        "",
+        ("tests/stores/test_postgres_guards.py",),
+    ),
+    (
+        "a verdict on a worker does not wait for its claim beside a locked row",
+        "stores/postgres/queries.sql",
+        "    FROM clock, allowed, alone\n",
+        "    FROM clock, allowed\n",
+        LOCKED_ROWS,
+    ),
+    (
+        "a worker whose row is locked looks silent",
+        "stores/postgres/queries.sql",
+        "greatest(beat_at, (SELECT at FROM {schema}.beat_aside WHERE beat_aside.worker = worker.id))",
+        "beat_at",
+        LOCKED_ROWS,
     ),
     (
         "a claim that is sent again shuts nobody out",

@@ -77,11 +77,12 @@ def test_a_worker_that_is_declared_dead_while_it_claims_gets_nothing(store: Post
 
     claiming = threading.Thread(target=take)
     with psycopg.connect(postgres, autocommit=True) as looking, psycopg.connect(postgres) as reaper:
-        reaper.execute("UPDATE holdfast.worker SET gone_at = 1, gone_cause = 'killed' WHERE id = %s", (worker,))
+        nobody = {"duty": None, "holder": None, "term": None}
+        reaper.execute(store._db["retire"], {"worker": worker, "cause": "killed", "wall": None, **nobody})
         claiming.start()
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = %s"
         give_up_at = CLOCK.lease() + 10
-        while looking.execute(waiting, ("transactionid",)).fetchone() == (0,) and CLOCK.lease() < give_up_at:
+        while looking.execute(waiting, ("advisory",)).fetchone() == (0,) and CLOCK.lease() < give_up_at:
             pause(0.01)
     claiming.join(60)
     assert [type(each) for each in told] == [WorkerGone]

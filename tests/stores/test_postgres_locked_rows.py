@@ -304,6 +304,38 @@ def test_a_beat_renews_leases_while_the_row_of_the_worker_is_locked(
     assert store.beat("nobody", []).gone
 
 
+def test_a_worker_whose_row_is_locked_claims_and_is_seen_alive(
+    server: PostgresServer, schema: str, store: PostgresStore, clock: FakeClock
+) -> None:
+    worker, job = enrol(store), add(store).id
+    with locked(server, schema, worker, "worker"):
+        [claimed] = claim(store, worker)
+        assert claimed.id == job
+        assert waiting_backends(server) == 0
+        clock.advance(3600)
+        assert not store.beat(worker, []).counted
+        assert [each.beat_at for each in store.workers()] == [clock.wall()]
+    clock.advance(1)
+    store.beat(worker, [])
+    assert [each.beat_at for each in store.workers()] == [clock.wall()]
+    settle(store, claimed, Succeeded("null"))
+    store.retire(worker, "stopped")
+    clock.advance(2 * 86_400)
+    store.retire(enrol(store), "stopped")
+    assert server.execute(f"SELECT worker FROM {schema}.beat_aside") == [], "a forgotten worker leaves nothing"
+
+
+def test_a_worker_is_not_declared_dead_before_its_claim_beside_a_locked_row_is_over(
+    server: PostgresServer, store: PostgresStore
+) -> None:
+    worker = enrol(store)
+    with psycopg.connect(server.url) as claiming:
+        claiming.execute(store._db["claim_aside"], {"worker": worker})
+        with pytest.raises(StoreLocked):
+            store.retire(worker, "dead")
+    assert store.retire(worker, "dead")
+
+
 def test_a_dead_worker_whose_row_is_locked_does_not_keep_another_from_being_recovered(
     server: PostgresServer, schema: str, store: PostgresStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,7 +12,7 @@ from holdfast.stores.postgres.store import PostgresStore
 from tests.servers import PostgresServer
 
 JOBS = 30_000
-CLAIM = {"worker": "w", "claim_id": "c", "try": 0, "limit": 1, "ahead": 0, "even": True, "first": True}
+CLAIM = {"worker": "w", "claim_id": "c", "try": 0, "limit": 1, "ahead": 0, "even": True, "first": True, "aside": False}
 VALUES: dict[str, dict[str, Any]] = {
     "claim": CLAIM | {"queues": ["default"], "tasks": ["t"], "lanes": None, "wall": None, "lease": None},
     "due": {"queues": ["default"], "tasks": ["t"], "lanes": None},

@@ -109,8 +109,7 @@ def claim(
     for most, further, even in _plan(len(values["queues"]), limit, ahead, jobs):
         lanes = frontier.lanes(now)
         asked = {**values, "limit": most, "ahead": further, "even": even, "first": first, "lanes": lanes}
-        row = q.row(db.execute(q["claim"], asked, prepare=True))
-        enrolled, given, took_s, found, ends, lines = row
+        enrolled, given, took_s, found, ends, lines = _claim(q, db, asked)
         if not enrolled:
             return None
         if given:  # the answer was lost
@@ -120,6 +119,16 @@ def claim(
         jobs += codec.jobs_from(lines)
         first = False
     return jobs
+
+
+def _claim(q: Connections, db: Cursor, asked: dict[str, Any]) -> Any:
+    """Claim, and ask once more if it was refused: the worker is not enrolled, or somebody has locked its row."""
+    row = q.row(db.execute(q["claim"], asked | {"aside": False}, prepare=True))
+    if row[0]:
+        return row
+    with db.connection.transaction():
+        db.execute(q["claim_aside"], asked, prepare=False)
+        return q.row(db.execute(q["claim"], asked | {"aside": True}, prepare=True))
 
 
 def _plan(queues: int, limit: int, ahead: int, jobs: list[Job]) -> Iterator[tuple[int, int, bool]]:

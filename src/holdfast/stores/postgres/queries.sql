@@ -163,11 +163,20 @@ looked AS MATERIALIZED (
     FROM clock, (SELECT count(*) AS jobs FROM picked) AS all_of_them
 ),
 -- The worker as it is now, and stays until this ends; not as it was when this began. Only with something to take: a
--- lock is a write.
+-- lock is a write. Nobody finds out by waiting whether a stranger has locked the row: with %(aside)s the lock of
+-- `claim_aside` keeps the worker as it is, and was taken before this statement began.
 holder AS MATERIALIZED (
     SELECT id FROM {schema}.worker
     WHERE id = %(worker)s AND gone_at IS NULL AND claim_try <= %(try)s::bigint AND EXISTS (SELECT FROM picked)
-    FOR SHARE
+        AND NOT %(aside)s::boolean
+    FOR SHARE SKIP LOCKED
+),
+beside AS MATERIALIZED (
+    SELECT id FROM {schema}.worker
+    WHERE id = %(worker)s AND gone_at IS NULL AND claim_try <= %(try)s::bigint AND %(aside)s::boolean
+),
+allowed AS MATERIALIZED (
+    SELECT id FROM holder UNION ALL SELECT id FROM beside
 ),
 taken AS (
     UPDATE {schema}.job AS job SET
@@ -183,12 +192,12 @@ taken AS (
         note = NULL,
         moved_at = NULL,
         in_steps = NULL
-    FROM picked, clock, holder
+    FROM picked, clock, allowed
     WHERE job.ctid = picked.place AND (picked.number <= %(limit)s::bigint OR job.on_crash = 'retry')
     RETURNING {schema}.as_json(job) AS line, picked.number
 )
 SELECT
-    CASE WHEN EXISTS (SELECT FROM picked) THEN EXISTS (SELECT FROM holder) ELSE EXISTS (SELECT FROM enrolled) END,
+    CASE WHEN EXISTS (SELECT FROM picked) THEN EXISTS (SELECT FROM allowed) ELSE EXISTS (SELECT FROM enrolled) END,
     EXISTS (SELECT FROM given),
     (SELECT seconds FROM looked),
     (SELECT jobs FROM looked),
@@ -200,10 +209,19 @@ SELECT
     ),
     (SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY number), '') || ']' FROM taken);
 
+-- name: claim_aside
+-- Comes before a claim of a worker whose row somebody has locked, in one transaction with it. `retire` and `claim_again`
+-- take the same lock alone: each of them comes before the claim, which then sees it, or after.
+SELECT pg_advisory_xact_lock_shared(hashtextextended(%(worker)s, 2));
+
 -- name: claim_again
 -- Comes before a claim that is sent again because its answer was lost. It waits for tries that the server still works
 -- on, and shuts out those that have yet to arrive: the next statement sees all that they took or ever will take.
-UPDATE {schema}.worker SET claim_try = %(try)s WHERE id = %(worker)s AND claim_try < %(try)s;
+WITH alone AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock(hashtextextended(%(worker)s, 2))
+)
+UPDATE {schema}.worker SET claim_try = %(try)s
+FROM alone WHERE id = %(worker)s AND claim_try < %(try)s;
 
 -- name: claim_answers
 SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY started DESC, queue, priority DESC, run_at, seq), '') || ']'
@@ -213,7 +231,7 @@ WHERE job.state = 'running' AND job.worker = %(worker)s AND job.claim_id = %(cla
 -- name: beat
 -- A lease never gets shorter, and nothing but the current attempt may extend it. A row that somebody else has locked is
 -- skipped and said to be: it is neither renewed nor lost. An attempt that settled itself still has its fence on the row:
--- not lost. With %(aside)s somebody has locked the worker's own row: it is left as it is.
+-- not lost. With %(aside)s somebody has locked the worker's own row: it is left as it is, and its beat noted elsewhere.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall,
         coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8) AS lease
@@ -229,6 +247,11 @@ living AS MATERIALIZED (
     SELECT id FROM enrolled
     UNION ALL
     SELECT id FROM {schema}.worker WHERE id = %(worker)s AND gone_at IS NULL AND %(aside)s::boolean
+),
+noted AS (
+    INSERT INTO {schema}.beat_aside (worker, at)
+    SELECT living.id, clock.wall FROM living, clock WHERE %(aside)s::boolean
+    ON CONFLICT (worker) DO UPDATE SET at = excluded.at
 ),
 pulse AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id,
@@ -810,9 +833,13 @@ duty AS MATERIALIZED (
 allowed AS MATERIALIZED (
     SELECT %(duty)s::text IS NULL OR EXISTS (SELECT FROM duty) AS yes
 ),
+-- No claim of it is at work beside a locked row (`claim_aside`).
+alone AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock(hashtextextended(%(worker)s, 2))
+),
 marked AS (
     UPDATE {schema}.worker AS worker SET gone_at = clock.wall, gone_cause = %(cause)s
-    FROM clock, allowed
+    FROM clock, allowed, alone
     WHERE worker.id = %(worker)s AND worker.gone_at IS NULL AND allowed.yes
     RETURNING worker.id
 ),
@@ -826,6 +853,9 @@ forgotten AS (
     DELETE FROM {schema}.worker AS worker USING old, allowed
     WHERE worker.id = old.id AND allowed.yes
     RETURNING worker.id
+),
+silenced AS (
+    DELETE FROM {schema}.beat_aside WHERE worker IN (SELECT id FROM forgotten)
 ),
 removed AS (
     UPDATE {schema}.meta SET value = (value::bigint + 1)::text
@@ -1297,7 +1327,8 @@ SELECT coalesce(json_agg(json_build_array(seq, job_id, at, kind, fence, worker, 
 
 -- name: workers
 SELECT coalesce(json_agg(json_build_array(
-    id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at, beat_at, beats,
+    id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at,
+    greatest(beat_at, (SELECT at FROM {schema}.beat_aside WHERE beat_aside.worker = worker.id)), beats,
     (SELECT count(*) FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = worker.id),
     rss_mb, gone_at, gone_cause,
     (SELECT tasks::text FROM {schema}.published WHERE published.worker = worker.id AND worker.gone_at IS NULL)
