@@ -16,8 +16,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import holdfast.app
 from holdfast import Context
-from holdfast.errors import Snooze
+from holdfast.errors import Snooze, StoreUnavailable
 
 NOW = 0.01  # what a loop waits for is there soon
 
@@ -403,3 +404,18 @@ ASYNC = {
     for name, fn in tuple(globals().items())
     if callable(fn) and getattr(fn, "__module__", None) == __name__ and not isinstance(fn, type) and name != "awaited"
 }
+
+
+def write_while_the_store_is_away_at_first(ctx: Context) -> int:
+    opens = holdfast.app.open_store
+    if ctx.attempt == 1:
+        holdfast.app.open_store = _away
+    try:
+        with ctx.transaction():
+            return ctx.attempt
+    finally:
+        holdfast.app.open_store = opens
+
+
+def _away(*given: Any, **options: Any) -> Any:
+    raise StoreUnavailable("the server is away")

@@ -168,3 +168,11 @@ def test_at_the_end_the_neighbours_finish_where_they_began(street: Street) -> No
     street.over.touch()
     assert [str(job.result(60)) for job in street.neighbours] == street.homes
     assert [house_kinds for job in street.neighbours for house_kinds in street.house.kinds(job.id)] == ["succeeded"] * 2
+
+
+def test_a_store_that_is_away_when_an_isolated_task_opens_its_transaction_costs_no_budget(file_house: House) -> None:
+    task = file_house.app.task(name="writes", isolate=True, retry=ONCE)(bad.write_while_the_store_is_away_at_first)
+    job = task.enqueue()
+    file_house.start()
+    assert job.result(60) == 2
+    assert (file_house.row(job.id).failures, file_house.row(job.id).crashes) == (0, 0)

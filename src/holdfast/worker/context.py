@@ -88,8 +88,8 @@ class Context:
         if self._attempt.transaction is not None:
             raise UsageError("ctx.transaction() was opened before in this attempt; do all writes in one")
         max_s = min(self._attempt.job.beat_s / 2, TRANSACTION_MAX_S)
-        manager = self._store.transaction(self._attempt.lease, max_s)
         try:
+            manager = self._store.transaction(self._attempt.lease, max_s)  # an isolated task opens its store here
             transaction = manager.__enter__()
         except StoreError as error:
             self._attempt.outage = error if is_outage(error) else None
