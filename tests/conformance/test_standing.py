@@ -26,6 +26,7 @@ def test_a_store_says_who_it_is_and_how_often_a_worker_has_beaten(store: Store) 
     store.beat(other, [])
     assert [store.standing(each, (), None).beats for each in (worker, other)] == [1, 2]
     assert store.standing(worker, (), None).beats_of_all == 3
+    assert not store.standing(worker, (), None).uncounted, "a worker of this version counts what it removes"
     assert store.standing("nobody", (), None).beats is None
 
 
