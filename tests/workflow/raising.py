@@ -1,7 +1,10 @@
 """Exceptions as libraries define them, at the top of a module where a replay finds them."""
 
+import enum
+import http
 import subprocess
 import urllib.error
+from collections.abc import Iterator
 from decimal import Decimal
 from email.message import Message
 from typing import Any
@@ -50,6 +53,15 @@ class Refusing(Exception):
         super().__init__(secret)
 
 
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+class Sulky(list[int]):
+    def __iter__(self) -> Iterator[int]:
+        raise ZeroDivisionError
+
+
 class Base(ValueError):
     pass
 
@@ -83,6 +95,8 @@ def exceptions() -> dict[str, Exception]:
         "cannot be made": Refusing(secret="x"),
         "made at run time": Dynamic("gone"),
         "a very long text": ValueError("x" * 2_000_000),
+        "an enum": ValueError(http.HTTPStatus.NOT_FOUND, Colour.RED),
+        "a value whose own code fails": ValueError(Sulky([1])),
         "a lone surrogate": ValueError("a\ud800b"),
         "a loop": _in_itself(),
         "StopIteration": StopIteration("over"),

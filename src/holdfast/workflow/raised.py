@@ -89,15 +89,15 @@ class _Writer:
         self.whole &= not bases or _class_named(kinds[0]) is type(error)
         text = _text_of(error)
         said: dict[str, Any] = {"kinds": kinds, "text": text if text is not None else "(its text could not be read)"}
-        try:
+        try:  # a value that is not plain, or whose own code fails
             said["args"] = [self._value(each, depth + 1) for each in error.args]
-        except _NotPlain:
+        except Exception:
             self.whole = False
         said["attributes"] = attributes = {}
         for name, value in _attributes(error):
             try:
                 attributes[name] = self._value(value, depth + 1)
-            except _NotPlain:
+            except Exception:
                 self.whole = False
         return said
 
@@ -114,16 +114,21 @@ class _Writer:
             return {tag: write(value)}
         if isinstance(value, Exception):
             return {"error": self.error(value, depth)}
-        plain = next((base for base in (int, float, str, dict, list, tuple) if isinstance(value, base)), None)
-        if plain is None or (plain is dict and not all(type(key) is str for key in value)):
-            raise _NotPlain
-        self.whole &= kind is plain
-        if plain is dict:
-            return {"dict": {key: self._value(each, depth + 1) for key, each in dict.items(value)}}
-        if plain is list or plain is tuple:
-            items = [self._value(each, depth + 1) for each in plain.__iter__(value)]
-            return items if plain is list else {"tuple": items}
-        return self._value(str.__str__(value) if plain is str else plain(value), depth)
+        self.whole &= kind in (dict, list, tuple)
+        if isinstance(value, dict) and all(type(key) is str for key in value):
+            return {"dict": {key: self._value(each, depth + 1) for key, each in value.items()}}
+        if isinstance(value, list | tuple):
+            items = [self._value(each, depth + 1) for each in value]
+            return items if isinstance(value, list) else {"tuple": items}
+        match value:  # of a class that derives from one of these, such as an enum
+            case int():
+                return int.__int__(value)
+            case float():
+                return self._value(float.__float__(value), depth + 1)
+            case str():
+                return str.__str__(value)
+            case _:
+                raise _NotPlain
 
 
 def _read(value: Any) -> Any:
