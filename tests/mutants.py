@@ -1490,7 +1490,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "worker/executors.py",
         "self._loop.call_soon(end_if_forked, self._pid)",
         "pass",
-        FORKS,
+        MISBEHAVING,
     ),
     (
         "forks: the child rolls its parent back",

@@ -14,7 +14,6 @@ from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 from tests.worker import bad
 from tests.worker.house import House, on_every_store, until
-from tests.worker.meddler import once
 
 LOOP_ENDS = (bad.exit_in_a_subtask, bad.exit_in_a_callback, bad.exit_slowly_in_a_callback, bad.stop_the_loop)
 
@@ -140,20 +139,6 @@ def test_an_embedded_worker_whose_event_loop_ends_settles_what_ran_there(
     assert house.store.workers() == []
     house.start()
     assert house.until_state(innocent.id, "done").crashes == 0
-
-
-def test_a_result_that_the_settler_had_in_hand_when_it_died_is_saved(
-    house: House, embedded: Callable[[], Embedded]
-) -> None:
-    @house.app.task(name="quick")
-    def quick() -> int:
-        return 7
-
-    with house.store.before("settle", once(SystemExit())):
-        worker = embedded()
-        job = quick.enqueue()
-        assert str(worker.join()) == "the thread holdfast-settler of worker e has died (SystemExit)"
-    assert (house.row(job.id).state, house.row(job.id).result) == ("done", "7")
 
 
 @pytest.mark.parametrize("name", ["recorder", "pool"])

@@ -1,6 +1,5 @@
 """A process that a handler forks: it may enqueue, and is no worker."""
 
-import asyncio
 import os
 from collections.abc import Callable
 
@@ -8,8 +7,8 @@ import pytest
 
 from holdfast import Context, Flow
 from holdfast.errors import LeaseLost
-from holdfast.forks import EXIT_FORKED, Door
-from tests.worker.house import House, until
+from holdfast.forks import Door
+from tests.worker.house import House
 
 RAISED, PASSED, OTHERWISE = 0, 3, 4
 
@@ -76,36 +75,3 @@ def test_a_step_is_not_even_begun_in_a_forked_process(shared_house: House) -> No
     finally:
         os.close(ran[0])
         os.close(ran[1])
-
-
-def test_a_forked_process_runs_nothing_of_other_handlers_on_the_event_loop(shared_house: House) -> None:
-    """It gives way to the loop, which has its own copy of what they do next, and ends there."""
-    ticks, over = os.pipe(), asyncio.Event()
-
-    @shared_house.app.task(name="neighbour")
-    async def neighbour() -> None:
-        while not over.is_set():
-            os.write(ticks[1], f"{os.getpid()}\n".encode())
-            await asyncio.sleep(0.002)
-
-    @shared_house.app.task(name="forks")
-    async def forks() -> int:
-        loop = asyncio.get_running_loop()
-        pause = loop.create_future()
-        loop.call_later(0.2, pause.set_result, None)
-        child = os.fork()
-        await pause  # not asyncio.sleep: that refuses to work in a forked process
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-    shared_house.start()
-    try:
-        other = neighbour.enqueue()
-        until(lambda: shared_house.row(other.id).state == "running", "the neighbour runs")
-        assert forks.enqueue().result(60) == EXIT_FORKED
-        over.set()
-        other.result(60)
-        assert set(os.read(ticks[0], 1 << 16).split()) == {str(os.getpid()).encode()}
-    finally:
-        over.set()
-        os.close(ticks[0])
-        os.close(ticks[1])
