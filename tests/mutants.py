@@ -190,7 +190,7 @@ def sql_mutants() -> Iterator[Mutant]:
             tests = (tests[0], "tests/stores/test_postgres_guards.py", *tests[1:]) if store == "postgres" else tests
             if "claim_try" in guard.name:
                 tests = OUTAGES
-            if "besides" in guard.name or "aside" in guard.name or "beside" in guard.name:
+            if "besides" in guard.name or "%(ids)s" in guard.name or "aside" in guard.name or "beside" in guard.name:
                 tests = LOCKED_ROWS
             if guard.query == "locked":
                 tests = LOCKS
@@ -919,8 +919,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "an old term may prune on postgres and is told nothing",
         "stores/postgres/store.py",
-        "            if not allowed:\n                raise duty_lost(under)\n            return int(deleted)",
-        "            return int(deleted)",
+        "        if not allowed:\n            raise duty_lost(under)\n        return deleted",
+        "        return deleted",
         POSTGRES,
     ),
     (
@@ -3764,9 +3764,23 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "postgres: a purge stops at a job whose history is locked",
-        "stores/postgres/store.py",
+        "stores/postgres/purge.py",
         "if not busy:",
         "if True:",
+        LOCKED_ROWS,
+    ),
+    (
+        "postgres: a purge stops at a job that a table refers to",
+        "stores/postgres/purge.py",
+        "if not isinstance(error.__cause__, errors.ForeignKeyViolation):",
+        "if True:",
+        LOCKED_ROWS,
+    ),
+    (
+        "postgres: jobs that a table refers to hide those behind them",
+        "stores/postgres/purge.py",
+        "while known < len(self._kept) and deleted < limit:",
+        "while known < 0:",
         LOCKED_ROWS,
     ),
     *(

@@ -18,8 +18,9 @@ from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job, Pulse
 from holdfast.core.verdict import Failed, Succeeded
-from holdfast.errors import OutcomeUnknown, StoreLocked, StoreUnavailable
+from holdfast.errors import OutcomeUnknown, Refused, StoreLocked, StoreUnavailable
 from holdfast.reaper import Reaper, reap
+from holdfast.stores.postgres.purge import LEAVE_ALONE_S
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Answer
 from holdfast.testing import FakeClock
@@ -381,6 +382,7 @@ CLIENT = """
 import sys
 from holdfast.core import acts
 from holdfast.core.machine import State
+from holdfast.stores.postgres.purge import LEAVE_ALONE_S
 from holdfast.stores.postgres.store import PostgresStore
 from tests.factory import make_job
 
@@ -463,6 +465,27 @@ def test_a_purge_skips_a_job_whose_history_is_locked_and_removes_the_others(
         assert {job.id for job in store.find(Filter())} == {flows[0].id, flows[1].id}
         assert [len(store.journal(flow.id)) > 0 for flow in flows] == [True, True, False, False]
     assert store.purge([State.DEAD], 1e12) == 2
+
+
+def test_a_purge_keeps_the_jobs_that_a_table_refers_to_and_removes_the_others(
+    server: PostgresServer, schema: str, store: PostgresStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = [job_in(store, State.DONE).id for _ in range(9)]
+    server.execute(f"CREATE TABLE {schema}.upload (job_id text REFERENCES {schema}.job (id))")
+    for job_id in (jobs[0], jobs[4]):
+        server.execute(f"INSERT INTO {schema}.upload VALUES ('{job_id}')")
+    assert store.purge([State.DONE], 1e12, limit=3) == 3, "they do not hide what comes next"
+    assert store.purge([State.DONE], 1e12) == 4
+    assert store.purge([State.DONE], 1e12) == 0
+    assert {job.id for job in store.find(Filter())} == {jobs[0], jobs[4]}
+    said = [record.getMessage() for record in caplog.records if "is kept" in record.getMessage()]
+    assert [line.split()[1] for line in said] == [jobs[0], jobs[4]], "each is named once"
+    assert f"the table {schema}.upload refers to it" in said[0]
+    with pytest.raises(Refused, match=f"job {jobs[0]} cannot be deleted: a row of the table {schema}.upload"):
+        store.delete(jobs[0], State.DONE, row(store, jobs[0]).fence)
+    server.execute(f"DELETE FROM {schema}.upload")
+    clock.advance(LEAVE_ALONE_S)
+    assert store.purge([State.DONE], 1e12) == 2, "it was tried again"
 
 
 @pytest.mark.parametrize("verb", ["claim", "overdue", "purge"])

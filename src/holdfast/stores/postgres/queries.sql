@@ -983,6 +983,7 @@ WITH kept AS (
 SELECT pg_notify(%(channel)s, '');
 
 -- name: purge
+-- With %(ids)s only these of them.
 WITH duty AS MATERIALIZED (
     SELECT name FROM {schema}.duty
     WHERE name = %(duty)s AND holder = %(holder)s AND term = %(term)s
@@ -997,6 +998,7 @@ old AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT job.ctid AS spot, job.id, job.ended_at FROM {schema}.job AS job
         WHERE job.state = wanted.state AND job.ended_at < %(before)s AND job.id <> ALL (%(besides)s::text[])
+            AND (%(ids)s::text[] IS NULL OR job.id = ANY (%(ids)s::text[]))
         ORDER BY job.ended_at
         LIMIT %(limit)s::bigint
         FOR UPDATE SKIP LOCKED
@@ -1034,6 +1036,7 @@ WITH old AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT job.id, job.ended_at FROM {schema}.job AS job
         WHERE job.state = wanted.state AND job.ended_at < %(before)s AND job.id <> ALL (%(besides)s::text[])
+            AND (%(ids)s::text[] IS NULL OR job.id = ANY (%(ids)s::text[]))
         ORDER BY job.ended_at
         LIMIT %(limit)s::bigint
     ) AS found
@@ -1059,6 +1062,21 @@ SELECT coalesce(json_agg(id), '[]')::text FROM (
     SELECT job_id FROM {schema}.signal
     WHERE job_id IN (SELECT id FROM old) AND ctid NOT IN (SELECT ctid FROM signals)
 ) AS busy;
+
+-- name: purge_next
+-- The jobs of the page that the server has refused to delete.
+SELECT coalesce(json_agg(id), '[]')::text FROM (
+    SELECT found.id
+    FROM unnest(%(states)s::text[]) WITH ORDINALITY AS wanted (state, place)
+    CROSS JOIN LATERAL (
+        SELECT job.id, job.ended_at FROM {schema}.job AS job
+        WHERE job.state = wanted.state AND job.ended_at < %(before)s AND job.id <> ALL (%(besides)s::text[])
+        ORDER BY job.ended_at
+        LIMIT %(limit)s::bigint
+    ) AS found
+    ORDER BY wanted.place, found.ended_at
+    LIMIT %(limit)s::bigint
+) AS page;
 
 -- name: delete_lock
 SELECT FROM {schema}.job WHERE id = %(id)s FOR UPDATE;

@@ -34,6 +34,7 @@ from holdfast.errors import (
     KeyTaken,
     OutcomeUnknown,
     Refused,
+    StoreError,
     StoreLocked,
     StoreLost,
     StoreMissing,
@@ -51,6 +52,7 @@ from holdfast.stores.postgres.connection import BEAT_S, BULK, Connections, Curso
 from holdfast.stores.postgres.frontier import Frontier
 from holdfast.stores.postgres.joining import Callers
 from holdfast.stores.postgres.lifeline import Lifeline
+from holdfast.stores.postgres.purge import Purge, referred_to
 from holdfast.stores.postgres.schedules import Schedules
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
 from holdfast.stores.postgres.workflows import Workflows
@@ -91,6 +93,7 @@ class PostgresStore(Schedules, Workflows):
         self._beat_s = BEAT_S  # the shortest of this process
         self._identity: str | None = None  # of the tables that our workers were enrolled in
         self._lifeline = Lifeline(self._db, self._hear)
+        self._purge = Purge(self._db, self._clock)
         _forks.add(self)
 
     def now(self) -> Moment:
@@ -303,25 +306,11 @@ class PostgresStore(Schedules, Workflows):
         self.wake()
 
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
-        values: dict[str, Any] = {"states": [state.value for state in states], "before": before, "limit": limit}
-        values |= {"besides": [], **batch.duty_token(under)}
-        while True:
-            try:
-                allowed, deleted = self._db.one("purge", values, BULK)
-            except StoreLocked:
-                busy = codec.names_from(self._db.one("purge_busy", values, BULK)[0])
-                if not busy:  # somebody has the duty's row, or the lock is gone by now
-                    raise
-                values["besides"] += busy
-                continue
-            except StoreTimeout:
-                if limit < 2:
-                    raise
-                half = limit // 2
-                return self.purge(states, before, half, under) + self.purge(states, before, limit - half, under)
-            if not allowed:
-                raise duty_lost(under)
-            return int(deleted)
+        values = {"states": [state.value for state in states], "before": before, "limit": limit}
+        allowed, deleted = self._purge.page(values | batch.duty_token(under))
+        if not allowed:
+            raise duty_lost(under)
+        return deleted
 
     def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
         values = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence}
@@ -331,7 +320,12 @@ class PostgresStore(Schedules, Workflows):
                 db.execute(self._db["delete_lock"], {"id": job_id}, prepare=False)
                 return bool(self._db.row(db.execute(self._db["delete"], values, prepare=False))[0])
 
-        return self._db.run(delete, self._often.limits)
+        try:
+            return self._db.run(delete, self._often.limits)
+        except StoreError as error:
+            if isinstance(error.__cause__, errors.ForeignKeyViolation):
+                raise Refused(f"job {job_id} cannot be deleted: {referred_to(error.__cause__)}") from error
+            raise
 
     # ---------------------------------------------------------------------------------- the read side
 
