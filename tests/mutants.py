@@ -1574,6 +1574,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/workflow/test_steps.py",),
     ),
     (
+        "forks: a loop that has ended is told too",
+        "worker/executors.py",
+        "if is_ours and not self._loop.is_closed():",
+        "if is_ours:",
+        ("tests/worker/test_forks.py",),
+    ),
+    (
         "silence: nobody minds",
         "worker/supervisor.py",
         "return silence.seconds >= silence.limit_s",

@@ -1,6 +1,7 @@
 """A process that a handler forks: it may enqueue, and is no worker."""
 
 import os
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from holdfast import Context, Flow
 from holdfast.errors import LeaseLost
 from holdfast.forks import Door
+from holdfast.worker.executors import Loop
+from tests.servers import CLOCK
 from tests.worker.house import House
 
 RAISED, PASSED, OTHERWISE = 0, 3, 4
@@ -75,3 +78,12 @@ def test_a_step_is_not_even_begun_in_a_forked_process(shared_house: House) -> No
     finally:
         os.close(ran[0])
         os.close(ran[1])
+
+
+def test_a_loop_that_has_ended_does_not_hide_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may start a worker after another one: the thread of the new loop can have the number of the old one."""
+    loop = Loop(CLOCK, *(None,) * 3, died=lambda *_: None)  # type: ignore[arg-type]
+    loop.close()
+    number = loop._thread.ident
+    monkeypatch.setattr(threading, "get_ident", lambda: number)
+    loop.after_fork_in_child()  # raised, and the loops after it did not hear of the fork

@@ -184,7 +184,8 @@ class Loop:
 
     def after_fork_in_child(self) -> None:
         """End the child when its code gives way to the loop: what comes next there is the worker's business."""
-        if threading.get_ident() == self._thread.ident:
+        is_ours = threading.get_ident() == self._thread.ident  # or was, in a worker that has ended
+        if is_ours and not self._loop.is_closed():
             self._loop.call_soon(end_if_forked, self._pid)
             ready: deque[Any] | None = getattr(self._loop, "_ready", None)
             if ready is not None:
