@@ -2913,9 +2913,16 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "health: losses of before count for what was taken back",
         "insight/health.py",
-        'if event.kind in ("revived", "resolved") or sent_back',
-        "if sent_back",
+        "if fresh_since([event]):",
+        "if False:",
         HEALTH,
+    ),
+    (
+        "workflows: a step that raised is told of nobody",
+        "workflow/ledger.py",
+        "self.attempt.failed[call.path] = failed",
+        "pass",
+        ("tests/workflow/test_retries.py",),
     ),
     (
         "traces: a mistake of ours is hidden",

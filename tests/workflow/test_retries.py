@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncFlow, Flow, JobDead, PayloadError, Retry
+from holdfast import AsyncFlow, Flow, JobDead, PayloadError, Retry, insight
+from holdfast.cli import story
 from holdfast.core.records import Step
 from holdfast.core.verdict import Lost
 from tests.factory import settlement
@@ -263,3 +264,52 @@ def test_a_step_that_succeeds_at_once_costs_one_record_whatever_its_retry(one_ho
     job = work.enqueue()
     assert job.result(60) == "1"
     assert sum(len(records) for (records,) in one_house.store.arguments_of("record")) == 1
+
+
+@pytest.mark.parametrize("form", ["sync", "async"])
+@pytest.mark.parametrize("retry", [None, QUICK])
+def test_the_step_by_which_a_workflow_failed_is_told_when_it_has_ended(
+    house: House, form: str, retry: Retry | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tries = 1 if retry is None else 3
+
+    @house.app.workflow(name="sync", retry=ONCE)
+    def sync(flow: Flow) -> str:
+        flow.now()
+        return flow.step(Flaky(9), retry=retry, name="flaky")
+
+    @house.app.workflow(name="async", retry=ONCE)
+    async def loop(flow: AsyncFlow) -> str:
+        await flow.now()
+        return await flow.step(Flaky(9), retry=retry, name="flaky")
+
+    house.start()
+    job = {"sync": sync, "async": loop}[form].enqueue()
+    with pytest.raises(JobDead, match="down"):
+        job.result(60)
+    row, events = house.row(job.id), house.store.journal(job.id)
+    for shown in (insight.job_story(house.store, row), insight.workflow_view(house.store, row, events, {})):
+        first, failed = shown["steps"]
+        assert (first["name"], first["error"]) == ("now", None)
+        assert (failed["name"], failed["tries"], failed["state"]) == ("flaky", tries, "started")
+        assert failed["error"] == f"OSError: down {tries}"
+    story.tell(house.store, row)
+    told = capsys.readouterr().out
+    assert "(1 step on record, 1 failed)" in told
+    assert [line.split()[:3] for line in told.splitlines() if " flaky " in line] == [["2", "flaky", "failed"]]
+    assert f"raised OSError: down {tries}" in told
+    assert ("tried 3 times" in told) is (tries == 3)
+
+
+def test_a_step_that_failed_once_and_was_run_again_is_not_told_as_failed(house: House) -> None:
+    flaky = Flaky(1)
+
+    @house.app.workflow(retry=Retry(attempts_max=2, base_s=0.0, cap_s=0.0))
+    def again(flow: Flow) -> str:
+        return flow.step(flaky, name="flaky")
+
+    house.start()
+    job = again.enqueue()
+    assert job.result(60) == "X"
+    [step] = insight.job_story(house.store, house.row(job.id))["steps"]
+    assert (step["state"], step["error"], step["tries"]) == ("recorded", None, 1)

@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import logging
 import os
+import re
 import threading
 from typing import Any
 
 import pytest
 
 from holdfast import AsyncFlow, Flow, IllegalMove, JobRolledBack, NotFound, Refused, Retry, Rollback, insight
+from holdfast.cli import story
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Lost
 from holdfast.errors import StoreError
@@ -229,6 +232,28 @@ def test_on_the_loop_a_blocking_step_is_stopped_when_its_time_is_up(one_house: H
     one_house.start()
     assert work.enqueue().result(60) == "the step took longer than 0.2 s"
     assert lines == ["begun", "stopped"] * 2
+
+
+def test_a_workflow_that_fails_for_good_is_told_to_be_rolled_back_and_what_its_numbers_are_of(
+    house: House, shop: Shop, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @house.app.workflow(retry=Retry(attempts_max=2, base_s=0.0, cap_s=0.0))
+    def order(flow: Flow) -> None:
+        flow.step(shop.do, "a", undo=shop.undo)
+        flow.step(shop.fail)
+
+    with caplog.at_level(logging.WARNING, logger="holdfast.worker"):
+        house.start()
+        job = order.enqueue()
+        ended(house, job.id, "rolled_back")
+    said = [text for text in caplog.messages if job.id in text]
+    assert "attempt 1 ended, now to be run again: ValueError: no" in said[0]
+    assert "attempt 2 ended, now to be rolled back: ValueError: no; failed or crashed 2 times" in said[1]
+    story.tell(house.store, house.row(job.id))
+    told = capsys.readouterr().out
+    assert re.search(r"attempts +3; 0 failed and 0 crashed since it began to roll back", told)
+    assert re.search(r"2  \S*fail +failed", told)
+    assert "raised ValueError: no" in told
 
 
 def test_nothing_to_undo_is_dead(house: House, shop: Shop) -> None:

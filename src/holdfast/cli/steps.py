@@ -31,7 +31,7 @@ _NAME_LEAST = 16
 _RESULT_MAX = 400  # characters; all of it is in the JSON
 _RESULT_LEAST = 16
 _AT_ONCE = ("sleep", "now", "random", "uuid", "patch", "gather")  # what it takes to record these says nothing
-_COLOURS = {"recorded": "done", "answered": "done", "started": "running", "undone": "rolled_back"}
+_COLOURS = {"recorded": "done", "answered": "done", "started": "running", "undone": "rolled_back", "failed": "dead"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,11 @@ class Told:
 
 def show_steps(told: Told) -> None:
     """Print what a workflow has on record, and what it is in or waits for, on stdout."""
+    live = [step for step in insight.with_failures(told.job, told.steps, told.events) if not step.aside]
+    failed = sum(insight.state_of(step) == "failed" for step in live)
     click.echo()
-    click.echo(bold("Steps") + dim(f"  ({_how_far(told.job, told.far)})"))
-    live = [step for step in told.steps if not step.aside]
-    tree = insight.as_tree([*live, *insight.unrecorded(told.job, told.steps)])
+    click.echo(bold("Steps") + dim(f"  ({_how_far(told.job, told.far)}{f', {failed} failed' if failed else ''})"))
+    tree = insight.as_tree([*live, *insight.unrecorded(told.job, live)])
     _print([_of_branch(branch, told) for branch in tree], _behind(told, 0))
     for fence in sorted({step.aside for step in told.steps if step.aside}):
         click.echo()
@@ -91,7 +92,7 @@ def _of_branch(branch: insight.Branch, told: Told) -> _Line:
 
 def _of_step(step: Step, depth: int, told: Told) -> _Line:
     attempt = str(step.attempt) if step.attempt else "copied"
-    below = [_died(death, told) for death in told.lost if death.step is step]
+    below = [_died(death, told) for death in told.lost if _is_in(death, step)]
     if _waits(step, told):
         below.append(_awaits(step, told))
     if told.step_arguments and step.arguments is not None:
@@ -104,6 +105,10 @@ def _of_step(step: Step, depth: int, told: Told) -> _Line:
         below.append(told.ahead[step.path])
     cells = (clean(step.path), "  " * depth + clean(_called(step)), _state(step, told), _took(step, told), attempt)
     return _Line(cells, _returned(step, told), tuple(below), depth)
+
+
+def _is_in(death: insight.Death, step: Step) -> bool:
+    return insight.is_at(death.step, step)
 
 
 def _called(step: Step) -> str:
@@ -138,7 +143,7 @@ def _took(step: Step, told: Told) -> str:
         began = asked_since(f"{APPROVAL}{step.path}", told.events)
     if began is None or step.kind in _AT_ONCE:
         return "-"
-    lost = [death.event.at for death in told.lost if death.step is step and death.inside]
+    lost = [death.event.at for death in told.lost if _is_in(death, step) and death.inside]
     cut_off = [at for at in lost if began <= at <= (step.ended_at or at)]
     if step.kind in insight.WAITS:
         came = [event.at for event in told.events if event.kind == "signalled" and _is_for(step, event)]

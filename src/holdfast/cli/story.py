@@ -62,7 +62,7 @@ def tell(store: Store, job: Job, *, step_arguments: bool = False) -> None:
         _show_answers([(clean(words), clean(command)) for words, command in why.answers])
     click.echo()
     steps = insight.steps_of(store, job, aside=True)
-    for label, value in _facts(job, now, names, insight.uncounted(job, events), steps):
+    for label, value in _facts(job, now, names, insight.uncounted(job, events), insight.fresh_since(events), steps):
         _show(label, value, "  ")
     for warning in insight.warnings_of(events):
         _show("warning", insight.in_words(warning), "  ")
@@ -92,7 +92,7 @@ def _show_answers(answers: Sequence[tuple[str, str]]) -> None:
 
 
 def _facts(
-    job: Job, now: Moment, names: insight.Names, uncounted: insight.Uncounted, steps: Sequence[Step]
+    job: Job, now: Moment, names: insight.Names, uncounted: insight.Uncounted, fresh: str | None, steps: Sequence[Step]
 ) -> Iterator[tuple[str, str]]:
     yield "queue", job.queue + (f", priority {job.priority}" if job.priority else "")
     if job.key is not None:
@@ -102,7 +102,8 @@ def _facts(
     yield "created", f"{insight.moment(job.created_at)}, {insight.ago(job.created_at, now)}"
     if job.run_at > now.wall:
         yield "runs at", f"{insight.moment(job.run_at)}, in {insight.duration(job.run_at - now.wall)}"
-    yield "attempts", f"{job.attempt}, with {job.failures} failed and {job.crashes} crashed"
+    spent = f"{job.failures} failed and {job.crashes} crashed"
+    yield "attempts", f"{job.attempt}; {spent} since {fresh}" if fresh else f"{job.attempt}, with {spent}"
     crashes = insight.counted(job.crashes_max, "crash", "crashes")
     yield "gives up", f"after {crashes}, or {job.attempts_max} failed and crashed in all{_span(job)}"
     yield "on crash", job.on_crash + (", rolling back" if job.rolling_back and job.state != "rolled_back" else "")
@@ -171,7 +172,7 @@ def _details(event: Event, places: str) -> Iterator[tuple[str, str]]:
     detail = {**event.detail, **({"step": places} if places else {})}
     if event.kind != "zombie":
         for name, value in detail.items():
-            if value is not None:
+            if value is not None and not (name == "steps" and event.kind == "failed"):
                 yield _LABELS.get(name, name.replace("_", " ")), _worded(name, value)
         return
     for name in [*_AUTOPSY, *(name for name in detail if name not in _AUTOPSY)]:

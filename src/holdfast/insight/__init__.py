@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from holdfast.core.times import duration
 from holdfast.insight.deaths import WAITS, Death, deaths
-from holdfast.insight.health import Ending, Health, Uncounted, endings, health, uncounted, worker_state
+from holdfast.insight.health import Ending, Health, Uncounted, endings, fresh_since, health, uncounted, worker_state
 from holdfast.insight.schedules import schedule_views
 from holdfast.insight.steps import (
     Branch,
@@ -17,6 +17,7 @@ from holdfast.insight.steps import (
     asked,
     awaited,
     in_words,
+    is_at,
     named,
     progress_of,
     result_of,
@@ -27,6 +28,7 @@ from holdfast.insight.steps import (
     unrecorded,
     warnings_of,
     with_asking,
+    with_failures,
     workflow_view,
 )
 from holdfast.insight.views import (
@@ -78,9 +80,11 @@ __all__ = [
     "event_view",
     "explain",
     "find_jobs",
+    "fresh_since",
     "health",
     "in_short",
     "in_words",
+    "is_at",
     "job_records",
     "job_story",
     "job_view",
@@ -108,6 +112,7 @@ __all__ = [
     "warnings_of",
     "why",
     "with_asking",
+    "with_failures",
     "worker_names",
     "worker_state",
     "worker_view",

@@ -200,10 +200,20 @@ def uncounted(job: Job, events: Sequence[Event]) -> Uncounted:
         if event.kind == "zombie":
             lost += 1
             unrecorded += event.detail.get("started") is False
-        sent_back = event.kind == "moved" and event.detail.get("rolling_back")
-        if event.kind in ("revived", "resolved") or sent_back or event.detail.get("decision") == "undo":
+        if fresh_since([event]):
             lost = unrecorded = 0
     return Uncounted(unrecorded, max(0, lost - unrecorded - job.crashes))
+
+
+def fresh_since(events: Sequence[Event]) -> str | None:
+    """Say since when the job's failures and crashes are counted; None: since it was added."""
+    for event in reversed(events):
+        sent_back = event.kind == "moved" and event.detail.get("rolling_back")
+        if sent_back or event.detail.get("decision") == "undo":
+            return "it began to roll back"
+        if event.kind in ("revived", "resolved"):
+            return "a person brought it back"
+    return None
 
 
 def ending_view(ending: Ending) -> dict[str, Any]:

@@ -62,8 +62,36 @@ def named(step: Step) -> str:
 
 
 def state_of(step: Step) -> str:
-    """Return the state of a step; `answered`: a person said what it returned, and no worker has read that yet."""
-    return "answered" if is_answered(step) else step.state
+    """Return the state of a step. `answered`: a person said what it returned, and no worker has read that yet.
+    `failed`: its last try raised, and the workflow did not go on behind it."""
+    if is_answered(step):
+        return "answered"
+    return "failed" if step.state == "started" and step.error is not None and not is_paused(step) else step.state
+
+
+def is_at(place: Step | None, step: Step) -> bool:
+    """Say whether both are the same step of a workflow."""
+    return place is not None and (place.aside, place.position) == (step.aside, step.position)
+
+
+def with_failures(job: Job, steps: Sequence[Step], events: Sequence[Event]) -> list[Step]:
+    """Return the steps with what they raised when the workflow last failed. That is in the journal and not on record:
+    whoever runs the workflow again runs them anew. Behind them come those that have no record at all."""
+    failed = next((event for event in reversed(events) if event.detail.keys() & {"steps", "from_step"}), None)
+    runs_again = failed is not None and job.state is State.RUNNING and job.fence > failed.fence
+    if failed is None or job.state is State.DONE or (runs_again and not job.rolling_back):
+        return list(steps)
+    told: dict[str, dict[str, Any]] = {each["path"]: each for each in failed.detail.get("steps", ())}
+    shown = []
+    for step in steps:
+        said = None if step.aside else told.pop(step.path, None)
+        anew = step.state == "started" and step.fence > failed.fence
+        if said is not None and step.error is None and step.state != "recorded" and not anew:
+            step = replace(step, error=said["error"], tries=said["tries"])
+        shown.append(step)
+    last = max((step.position for step in steps), default=0)
+    found = enumerate(told.values(), last + 1)
+    return shown + [Step(position=place, state="started", fence=failed.fence, **said) for place, said in found]
 
 
 def result_of(step: Step) -> Any:
@@ -276,10 +304,10 @@ def workflow_view(
         for one in deaths(steps, events)
     ]
     shown, coming = [], ahead(job, steps)
-    for step in steps:
+    for step in with_failures(job, steps, events):
         more = {"path": step.path, "kind": step.kind, "has_undo": step.has_undo, "repeatable": step.repeatable}
         more |= {"retry_at": iso(step.retry_at) if is_paused(step) else None}
-        more |= {"undone_at": iso(step.undone_at), "deaths": [view for place, view in lost if place is step]}
+        more |= {"undone_at": iso(step.undone_at), "deaths": [view for place, view in lost if is_at(place, step)]}
         more["ahead"] = None if step.aside else coming.get(step.path)
         shown.append((step, {**step_view(step, arguments=arguments), **more}))
     return {

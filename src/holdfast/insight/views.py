@@ -19,7 +19,7 @@ from holdfast.core.records import Event, Filter, Job, Moment, Worker
 from holdfast.core.times import iso
 from holdfast.errors import StoreError, StoreTimeout
 from holdfast.insight.health import Health, ending_view, endings, health, usual, worker_state
-from holdfast.insight.steps import step_view, steps_of
+from holdfast.insight.steps import step_view, steps_of, with_failures
 from holdfast.insight.words import near, parsed
 from holdfast.reaper import Report, Zombie
 from holdfast.stores.protocol import Store
@@ -66,7 +66,7 @@ def job_story(store: Store, job: Job) -> dict[str, Any]:
         "log": lines_of(job.log),
         "events": [event_view(event, names) for event in events],
         "endings": [ending_view(ending) for ending in endings(job, events)],
-        "steps": [step_view(step) for step in steps_of(store, job)],
+        "steps": [step_view(step) for step in with_failures(job, steps_of(store, job), events)],
     }
 
 
@@ -98,6 +98,7 @@ def job_records(
                 return
             continue
         older = 0
+        events = store.journal(job.id, limit=EVENTS_MAX)
         yield {
             **job_view(job, now, names),
             "log": lines_of(job.log),
@@ -107,8 +108,10 @@ def job_records(
             "on_crash": job.on_crash,
             "zombies": job.zombies,
             "claimed_at": iso(job.claimed_at),
-            "events": [event_view(event, names) for event in store.journal(job.id, limit=EVENTS_MAX)],
-            "steps": [step_view(step, arguments=arguments) for step in steps_of(store, job)],
+            "events": [event_view(event, names) for event in events],
+            "steps": [
+                step_view(step, arguments=arguments) for step in with_failures(job, steps_of(store, job), events)
+            ],
         }
 
 

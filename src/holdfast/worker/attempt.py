@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from holdfast.core.lease import TrustWindow, trust
-from holdfast.core.records import Job, Lease, Pulse
+from holdfast.core.records import Job, Lease, Pulse, Step
 from holdfast.errors import Diverged, Interrupted, Parking, PayloadError
 from holdfast.shield import calm, interrupt
 from holdfast.worker.frames import stack_text
@@ -66,6 +66,7 @@ class Attempt:
         "claimed_at",
         "deadline",
         "ended",
+        "failed",
         "fatal",
         "heard",
         "interrupt",
@@ -110,6 +111,7 @@ class Attempt:
         self.parked_at = float("inf")  # lease clock
         self.heard = False  # the event loop has passed that on
         self.transaction: Transaction | None = None
+        self.failed: dict[str, Step] = {}  # path -> the last try, of calls of a workflow that raised
         self.fatal: BaseException | None = None  # what would leave a workflow in every replay
         self.outage: BaseException | None = None  # what the task met when the store failed inside ctx.transaction()
         self.opened: object = None  # what holds the transaction open: letting go of it would roll it back

@@ -43,6 +43,7 @@ from holdfast.worker.vital import Died, Vital
 
 log = logging.getLogger("holdfast.worker")
 
+STEPS_TOLD = 10  # of a workflow that failed
 TRACE_MAX = 32_000  # characters of a traceback in the journal
 
 MakeContext = Callable[[Attempt], Context]
@@ -320,7 +321,14 @@ def conclude(attempt: Attempt, raised: Raised) -> Outcome:
     if attempt.outage is not None and any(each is attempt.outage for each in _behind(error)):
         return outage(said)
     undo = isinstance(error, errors.Rollback) and attempt.task.is_workflow
-    return msgspec.structs.replace(said, final=error is attempt.fatal, rollback=undo)
+    detail = {**said.detail, "steps": _failed_steps(attempt)} if attempt.failed else said.detail
+    return msgspec.structs.replace(said, detail=detail, final=error is attempt.fatal, rollback=undo)
+
+
+def _failed_steps(attempt: Attempt) -> list[dict[str, Any]]:
+    """Return what raised in this run of a workflow, the last at most: most of it is on no other record."""
+    said = ("path", "kind", "name", "attempt", "tries", "error")
+    return [{name: getattr(step, name) for name in said} for step in list(attempt.failed.values())[-STEPS_TOLD:]]
 
 
 def _is_asked_for(error: BaseException, attempt: Attempt) -> TypeGuard[errors.Interrupted]:

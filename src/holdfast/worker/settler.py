@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.clock import Clock
-from holdfast.core.machine import State
+from holdfast.core.machine import Move, State
 from holdfast.core.records import Job, Lease, Note
 from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
@@ -255,7 +255,8 @@ class Settler:
     def _tell(self, job: Job, outcome: Outcome, verdict: Verdict) -> None:
         """Say what ended otherwise than by success, in the log and to hooks."""
         if verdict.error is not None:
-            state = "to be run again" if verdict.state is State.READY else verdict.state.value
+            again = "to be rolled back" if verdict.move is Move.UNDO else "to be run again"
+            state = again if verdict.state is State.READY else verdict.state.value
             said = logged(verdict.error, outcome.frames if isinstance(outcome, Failed) else ())
             log.warning("job %s (%s): attempt %d ended, now %s: %s", job.id, job.task, job.attempt, state, said)
         self._hooks.tell(job, verdict)

@@ -188,6 +188,7 @@ class Ledger:
             error_kind=kind_of(error),
             ended_at=self._wall(),
         )
+        self.attempt.failed[call.path] = failed
         if not at_once:
             call.scope.failed += [*call.caught, failed]
             return again
