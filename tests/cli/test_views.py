@@ -381,7 +381,9 @@ def test_the_sentence_for_each_state_says_what_to_do(store: Store) -> None:
 def test_the_sentence_knows_what_stands_in_the_way(store: Store, clock: FakeClock) -> None:
     job = add(store, queue="mail")
     clock.advance(1)
-    assert "No worker serves its queue, mail." in insight.explain(store, job).sentence
+    why = insight.explain(store, job)
+    assert "No worker serves its queue, mail." in why.sentence
+    assert why.answers == (("start one", "holdfast worker APP --queues mail"),), "as the doctor says"
     enrol(store, queues=["mail"])
     assert "waits for a free slot." in insight.explain(store, job).sentence
     store.pause("mail", True)

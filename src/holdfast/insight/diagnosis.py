@@ -118,7 +118,7 @@ def _of_workers(store: Store, queues: Sequence[dict[str, Any]]) -> Iterator[Find
     elif due:
         oldest = max(queue["oldest_due_s"] for queue in queues if queue["queue"] in due)
         evidence = f"jobs are due in {listed(due)}, the oldest for {duration(oldest)}"
-        yield problem("No worker is alive", evidence, "start one: holdfast worker APP")
+        yield problem("No worker is alive", evidence, f"start one: holdfast worker APP --queues {quote(','.join(due))}")
     else:
         yield ok("No worker is alive", "and nothing is due")
     for worker in workers:
@@ -155,7 +155,7 @@ def _of_queues(queues: Sequence[dict[str, Any]], *, someone_works: bool) -> Iter
                 yield warning("A queue is paused", evidence, f"if that is over: holdfast queues resume {name}")
         elif not queue["served"]:
             if someone_works:  # otherwise it is said that nobody works at all
-                yield problem("A queue is served by nobody", evidence, f"holdfast worker APP --queues {name}")
+                yield problem("A queue is served by nobody", evidence, f"holdfast worker APP --queues {quote(name)}")
         elif queue["unserved"]:
             tasks = [f"{task} ({counted(number, 'due job')})" for task, number in queue["unserved"].items()]
             fix = "run a worker of the code that has the task, or declare it again under that name; nothing is lost"

@@ -180,7 +180,7 @@ def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool, known: bool
         answers.append(("let it run", f"holdfast queues resume {job.queue}"))
     elif not served:
         tail += f" No worker serves its queue, {job.queue}."
-        answers.append(("start one", "holdfast worker APP"))
+        answers.append(("start one", f"holdfast worker APP --queues {quote(job.queue)}"))
     elif not known:
         tail += f" No living worker has its task, {job.task}."
         answers.append(("start one that has it", "holdfast worker APP"))
