@@ -420,6 +420,7 @@ UNDO_ARGUMENTS = ("tests/workflow/test_undo_arguments.py",)
 PARKING = ("tests/workflow/test_parking.py",)
 WAITING = ("tests/workflow/test_waiting.py",)
 RACES = ("tests/workflow/test_races.py",)
+OWN_TASKS = ("tests/workflow/test_own_tasks.py",)
 GATHER = ("tests/workflow/test_gather.py",)
 RAISED = ("tests/workflow/test_raised.py",)
 MISUSE = ("tests/workflow/test_misuse.py",)
@@ -3386,7 +3387,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "cleanup of parked code hangs for ever",
         "workflow/loop.py",
-        "        self._again = self._loop.call_later(CLEANUP_S, self._cancel_lines)\n",
+        "        self._schedule(self._cancel_lines)\n",
         "",
         PARKING,
     ),
@@ -3518,6 +3519,76 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         GATHER,
     ),
     (
+        "a call is carried out in an asyncio task of the code",
+        "workflow/loop.py",
+        "        if line.owner is not _current_task():\n",
+        "        if False:\n",
+        OWN_TASKS,
+    ),
+    (
+        "code goes on by a call that was refused",
+        "workflow/loop.py",
+        "        return self.run.stop(Misused(why))\n",
+        "        return Misused(why)\n",
+        OWN_TASKS,
+    ),
+    (
+        "code that waits for what was refused hangs for ever",
+        "workflow/loop.py",
+        "        self._loop.call_soon_threadsafe(self._schedule, self._leave)\n",
+        "",
+        OWN_TASKS,
+    ),
+    (
+        "code goes on by a call that it has cancelled",
+        "workflow/loop.py",
+        "            elif not self._line().dropped and self.run.attempt.interrupt is None and self.run.stopped is None:\n",
+        "            elif False:\n",
+        OWN_TASKS,
+    ),
+    (
+        "a call that is not awaited is skipped at the end",
+        "workflow/loop.py",
+        "                self._check_awaited(self._made.get(self.run.main, ()))\n",
+        "                pass\n",
+        OWN_TASKS,
+    ),
+    (
+        "a call that is not awaited is skipped by the next one",
+        "workflow/loop.py",
+        "        self._check_awaited(takewhile(lambda each: each is not made, self._made[made.line]))\n",
+        "",
+        OWN_TASKS,
+    ),
+    (
+        "a call that is not awaited is skipped in a branch",
+        "workflow/loop.py",
+        "            self._check_awaited(self._made.get(line, ()))\n",
+        "",
+        OWN_TASKS,
+    ),
+    (
+        "a call that is not awaited is skipped by a gather",
+        "workflow/loop.py",
+        "        self._check_awaited(waiting.values())\n",
+        "",
+        OWN_TASKS,
+    ),
+    (
+        "a group of tasks hides that a rollback has seen all undos",
+        "workflow/loop.py",
+        "            except* (Rewinding, Exception):",
+        "            except (Rewinding, Exception):",
+        OWN_TASKS,
+    ),
+    (
+        "the undo of a call that is handed to a gather is not known",
+        "workflow/flow.py",
+        "            self._run.learn_undo(call, undo, fn, args, kwargs)\n",
+        "            pass\n",
+        OWN_TASKS,
+    ),
+    (
         "results come in a replay as fast as they are read",
         "workflow/loop.py",
         "        if not self._replays or (ended_at is not None and not call.is_beside):\n",
@@ -3597,7 +3668,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "what a branch on the event loop has caught is not recorded when it ends",
         "workflow/loop.py",
-        "            await self.drive(self.run.write_caught(line.take_failed()))\n",
+        "            await self._driven(self.run.write_caught(line.take_failed()))\n",
         "            pass\n",
         GATHER,
     ),

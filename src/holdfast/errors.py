@@ -49,6 +49,7 @@ does not swallow them.
     ├── Parking                    the workflow waits without a slot
     │   └── Dropped                this branch waited when another one failed, and does nothing more
     ├── Rewinding                  a replay that only looks for undos has seen all there is
+    ├── Misused                    the flow is used in a way that no replay could repeat: the attempt fails
     └── Diverged                   the code does not fit what is recorded
 """
 
@@ -285,6 +286,10 @@ class Dropped(Parking):
 
 class Rewinding(Interrupted):
     """A replay that looks for undos has come to the first call without a record."""
+
+
+class Misused(Interrupted):
+    """An async workflow used the flow in a way that no replay could repeat. The attempt fails by it."""
 
 
 class Diverged(Interrupted):

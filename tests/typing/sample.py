@@ -164,6 +164,8 @@ async def async_flow(flow: AsyncFlow, n: int) -> str:
     await flow.transaction(book, "1")  # error: arg-type
     await flow.step(ship, "1", undo=fetch_back)  # error: arg-type
     await flow.step(ship, 1, undo=refund_a_name)  # error: arg-type
+    flow.step(charge, 1, 2)  # error: unused-coroutine
+    flow.sleep(60)  # error: unused-coroutine
     return await flow.step(charge, n)
 
 

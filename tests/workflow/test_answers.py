@@ -1,6 +1,5 @@
 """What people say of steps: answers that cannot be read, steps that may have happened, undos that were done by hand."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -126,7 +125,7 @@ def test_of_two_answers_the_wrong_one_is_asked_for_again(house: House) -> None:
             flow.step(first, repeatable=False, name="charge"),
             flow.step(second, repeatable=False, name="mail"),
         )
-        return list(await asyncio.gather(charge, mail))
+        return await flow.gather(charge, mail)
 
     house.start(slots=2)
     job = work.enqueue()

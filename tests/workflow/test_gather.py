@@ -302,7 +302,7 @@ def test_on_the_loop_a_dropped_branch_that_catches_its_cancellation_does_nothing
     async def work(flow: AsyncFlow) -> str:
         async def stubborn() -> None:
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.create_task(asyncio.wait([asyncio.create_task(nested())]))
+                await flow.gather(nested)
             with contextlib.suppress(asyncio.CancelledError):
                 await flow.step(shop.do, "cleanup", name="cleanup")
             await asyncio.sleep(3600)

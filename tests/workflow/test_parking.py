@@ -268,19 +268,20 @@ def test_on_the_loop_all_lines_park_together_and_a_cleanup_that_hangs_is_cancell
                 world.do(f"{name} is parked")
                 await flow.step(world.do, "too early", name="early")
 
-        beside = asyncio.create_task(line("beside"))
-        try:
-            await flow.wait("go")
-        except asyncio.CancelledError:
-            world.do("main is parked")
-            await asyncio.sleep(3600)
-        await beside
+        async def stubborn() -> None:
+            try:
+                await flow.wait("go")
+            except asyncio.CancelledError:
+                world.do("go is parked")
+                await asyncio.sleep(3600)
+
+        await flow.gather(line("beside"), stubborn)
         return "done"
 
     one_house.start()
     job = work.enqueue()
     waits(one_house, job.id)
-    assert sorted(world.lines) == ["beside is parked", "main is parked"]
+    assert sorted(world.lines) == ["beside is parked", "go is parked"]
     one_house.app.signal(job.id, "go")
     waits(one_house, job.id, attempt=2)
     one_house.app.signal(job.id, "beside")

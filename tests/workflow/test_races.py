@@ -1,7 +1,6 @@
 """Which of several calls ended first is the same in every replay."""
 
 import asyncio
-from typing import Any
 
 from holdfast import AsyncFlow
 from tests.worker.house import House, until
@@ -13,51 +12,6 @@ def waits(house: House, job_id: str, *awaits: str) -> None:
         return row.state == "waiting" and sorted(row.awaits or ()) == [f"signal:{name}" for name in awaits]
 
     until(does, f"it waits for {awaits}")
-
-
-async def first_of(*calls: Any) -> list[int]:
-    """Return the numbers of those that have ended when the first one has, and leave the others alone."""
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    return [number for number, task in enumerate(tasks) if task.done()]
-
-
-def test_a_sleep_that_was_over_first_stays_first_although_the_signal_comes_later(house: House) -> None:
-    seen: list[list[int]] = []
-
-    @house.app.workflow(name="w")
-    async def work(flow: AsyncFlow) -> str:
-        first = await first_of(flow.wait("paid"), flow.sleep(1.1))
-        seen.append(first)
-        await flow.step(str, first, name="finish")
-        await flow.wait("later")
-        return "cancelled" if first == [1] else "paid"
-
-    house.start()
-    job = work.enqueue()
-    waits(house, job.id, "later", "paid")
-    house.app.signal(job.id, "paid")
-    house.app.signal(job.id, "later")
-    assert job.result(60) == "cancelled"
-    assert set(map(tuple, seen)) == {(1,)}
-
-
-def test_a_signal_that_was_first_stays_first_although_the_sleep_is_over_later(house: House) -> None:
-    seen: list[list[int]] = []
-
-    @house.app.workflow(name="w")
-    async def work(flow: AsyncFlow) -> str:
-        first = await first_of(flow.sleep(1.5), flow.wait("paid"))
-        seen.append(first)
-        await flow.step(str, first, name="finish")
-        await flow.sleep(1.6)
-        return "paid" if first == [1] else "cancelled"
-
-    house.start()
-    job = work.enqueue()
-    house.app.signal(job.id, "paid")
-    assert job.result(60) == "paid"
-    assert set(map(tuple, seen)) == {(1,)}
 
 
 def test_results_come_in_the_order_in_which_they_were_recorded(house: House) -> None:
@@ -108,11 +62,11 @@ def test_a_step_that_waits_for_another_line_of_the_workflow_goes_on_in_a_replay(
             await told.wait()
             return "heard"
 
-        beside = asyncio.create_task(tells())
-        await flow.wait("start")
-        heard = await flow.step(hears)
-        await beside
-        return heard
+        async def starts() -> str:
+            await flow.wait("start")
+            return await flow.step(hears)
+
+        return (await flow.gather(tells, starts))[1]
 
     one_house.start()
     job = work.enqueue()

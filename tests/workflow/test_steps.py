@@ -74,7 +74,7 @@ def test_an_async_workflow_awaits_the_same_names(house: House, ledger: Ledger) -
     @house.app.workflow(name="w", retry=QUICK)
     async def work(flow: AsyncFlow, order: int) -> list[Any]:
         first = await flow.step(later, order)
-        both = await asyncio.gather(flow.step(later, 2, name="a"), flow.step(ledger.do, 3, name="b"))
+        both = await flow.gather(flow.step(later, 2, name="a"), flow.step(ledger.do, 3, name="b"))
         if flow.ctx.attempt == 1:
             raise ValueError("between two steps")
         return [first, *both, await flow.step(later, 4)]
@@ -87,7 +87,7 @@ def test_an_async_workflow_awaits_the_same_names(house: House, ledger: Ledger) -
         "1": "later",
         "2": "a",
         "3": "b",
-        "4": "later",
+        "5": "later",
     }
 
 
@@ -218,7 +218,7 @@ def test_branches_are_recorded_one_by_one_and_known_by_their_place(house: House,
     assert results == {"1.1.1": "1", "1.1.2": "10", "1.2.1": "2", "1.2.2": "20", "2": "5"}
 
 
-def test_tasks_on_the_loop_are_lines_of_their_own(house: House, ledger: Ledger) -> None:
+def test_branches_on_the_loop_are_lines_of_their_own(house: House, ledger: Ledger) -> None:
     @house.app.workflow(name="w", retry=QUICK)
     async def work(flow: AsyncFlow) -> list[Any]:
         async def branch(number: int) -> Any:
@@ -226,19 +226,17 @@ def test_tasks_on_the_loop_are_lines_of_their_own(house: House, ledger: Ledger) 
                 await flow.step(asyncio.sleep, 0.05, name="slow")
             return await flow.step(ledger.do, number, name="same")
 
-        beside = asyncio.create_task(branch(1))
-        own = await flow.step(ledger.do, 7)
-        results = await asyncio.gather(branch(2), branch(3))
-        gathered = await flow.gather(branch(4), lambda: branch(5))
+        results = await flow.gather(branch(1), flow.step(ledger.do, 7), lambda: branch(2))
+        both = await flow.gather(flow.gather(branch(3), flow.step(ledger.do, 4)), branch(5))
         if flow.ctx.attempt == 1:
-            await beside
             raise ValueError("again")
-        return [own, *results, *gathered, await beside]
+        return [*results, *both]
 
     house.start()
     job = work.enqueue()
-    assert job.result(60) == [7, 2, 3, 4, 5, 1]
+    assert job.result(60) == [1, 7, 2, [3, 4], 5]
     assert sorted(ledger.lines) == [1, 2, 3, 4, 5, 7]
+    assert {step.path for step in house.app.steps(job.id)} == {"1", "2.1.1", "2.1.2", "2.3.1", "3", "4.1.1", "5.2.1"}
 
 
 def test_the_first_error_of_branches_is_raised_once_all_have_ended(one_house: House, ledger: Ledger) -> None:

@@ -322,7 +322,7 @@ def test_branches_are_undone_in_the_reverse_order_of_their_records(house: House,
             first.set()
             return shop.do(what)
 
-        await asyncio.gather(
+        await flow.gather(
             flow.step(slow, "slow", undo=shop.undo, name="a"), flow.step(quick, "quick", undo=shop.undo, name="b")
         )
         raise Rollback("why")

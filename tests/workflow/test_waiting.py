@@ -170,7 +170,7 @@ def test_on_the_loop_a_workflow_parks_when_nothing_of_it_runs(house: House) -> N
             value = await flow.wait(name)
             return await flow.step(asyncio.sleep, 0.01, value * 2, name=f"twice {name}")
 
-        return await asyncio.gather(
+        return await flow.gather(
             branch("a"), branch("b"), flow.step(asyncio.sleep, 0.05, 5, name="slow"), flow.sleep(0.01)
         )
 

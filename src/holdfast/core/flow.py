@@ -6,7 +6,6 @@ scope; each branch is one of its own, so that no path depends on which branch is
     1  2  3  4            the main line
              4.1.1 4.1.2  the first branch of the fourth call
              4.2.1        the second
-          ~1.1            the first call of the first asyncio task beside the main line
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ class Scope:
     it. `main` is the main line of the workflow that it belongs to."""
 
     __slots__ = (
-        "_branches",
         "_count",
         "_prefix",
         "_scopes",
@@ -49,7 +47,6 @@ class Scope:
         self.main = main or self
         self._prefix = prefix
         self._count = 0
-        self._branches = 0
         self._scopes: list[Scope] = []  # those of branches
         self.failed: list[Step] = []
         self.owner: object = None
@@ -73,11 +70,6 @@ class Scope:
     def branch(self, path: str, number: int) -> Scope:
         """Return the scope of one branch of the call at `path`."""
         return self._below(f"{path}.{number}.")
-
-    def beside(self) -> Scope:
-        """Return the scope of a task that runs beside this line."""
-        self._branches += 1
-        return self._below(f"{self._prefix}~{self._branches}.")
 
     def _below(self, prefix: str) -> Scope:
         scope = Scope(prefix, self.main)

@@ -5,9 +5,9 @@ One class for both kinds of workflow: in an `async def` the same names are await
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, TypeVarTuple, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, TypeVarTuple, overload
 
 from holdfast.core.flow import APPROVAL, Scope
 from holdfast.core.payload import encode_value
@@ -30,6 +30,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 SLEEP_MAX_S = 10.0**10
+Coro: TypeAlias = Coroutine[Any, Any, R]  # type checkers tell when one is not awaited
 
 
 class Driver(Protocol):
@@ -247,38 +248,38 @@ class AsyncFlow(Flow):
         @overload  # type: ignore[override]
         def step(self, fn: Callable[[*Ts], Awaitable[R]], /, *args: *Ts,
                  undo: Callable[[R | None, *Ts], object] | None = None, retry: Retry | None = None,
-                 timeout_s: float | None = None, repeatable: bool = True, name: str | None = None) -> Awaitable[R]: ...
+                 timeout_s: float | None = None, repeatable: bool = True, name: str | None = None) -> Coro[R]: ...
         @overload
         def step(self, fn: Callable[[*Ts], R], /, *args: *Ts,
                  undo: Callable[[R | None, *Ts], object] | None = None, retry: Retry | None = None,
-                 timeout_s: float | None = None, repeatable: bool = True, name: str | None = None) -> Awaitable[R]: ...
+                 timeout_s: float | None = None, repeatable: bool = True, name: str | None = None) -> Coro[R]: ...
         @overload
-        def step(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
+        def step(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Coro[R]: ...
         @overload
-        def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
+        def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coro[R]: ...
         def step(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any: ...  # type: ignore[misc]
         @overload  # type: ignore[override]
-        def transaction(self, fn: Callable[[Any, *Ts], R], /, *args: *Ts, name: str | None = None) -> Awaitable[R]: ...
+        def transaction(self, fn: Callable[[Any, *Ts], R], /, *args: *Ts, name: str | None = None) -> Coro[R]: ...
         @overload
         def transaction(self, fn: Callable[Concatenate[Any, P], R], /, *args: P.args,
-                        **kwargs: P.kwargs) -> Awaitable[R]: ...
+                        **kwargs: P.kwargs) -> Coro[R]: ...
         def transaction(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any: ...  # type: ignore[misc]
-        def gather(self, *branches: Any) -> Awaitable[list[Any]]: ...  # type: ignore[override]
+        def gather(self, *branches: Any) -> Coro[list[Any]]: ...  # type: ignore[override]
         def sleep(self, seconds: float = 0.0, *, minutes: float = 0.0,  # type: ignore[override]
-                  hours: float = 0.0, days: float = 0.0) -> Awaitable[None]: ...
-        def sleep_until(self, instant: datetime) -> Awaitable[None]: ...  # type: ignore[override]
+                  hours: float = 0.0, days: float = 0.0) -> Coro[None]: ...
+        def sleep_until(self, instant: datetime) -> Coro[None]: ...  # type: ignore[override]
         def wait(self, signal: str, timeout: float | timedelta | None = None, *,
-                 default: Any = NOTHING) -> Awaitable[Any]: ...
+                 default: Any = NOTHING) -> Coro[Any]: ...
         def approve(self, question: str, timeout: float | timedelta | None = None, *,  # type: ignore[override]
-                    default: Any = NOTHING) -> Awaitable[bool]: ...
-        def signal(self, id: str, name: str, value: Any = None) -> Awaitable[None]: ...  # type: ignore[override]
+                    default: Any = NOTHING) -> Coro[bool]: ...
+        def signal(self, id: str, name: str, value: Any = None) -> Coro[None]: ...  # type: ignore[override]
         def start(self, task: Sender[P, R], *args: P.args,  # type: ignore[override]
-                  **kwargs: P.kwargs) -> Awaitable[Job[R]]: ...
-        def result(self, job: Job[R]) -> Awaitable[R]: ...  # type: ignore[override]
-        def now(self) -> Awaitable[datetime]: ...  # type: ignore[override]
-        def random(self) -> Awaitable[float]: ...  # type: ignore[override]
-        def uuid(self) -> Awaitable[str]: ...  # type: ignore[override]
-        def patched(self, marker: str) -> Awaitable[bool]: ...  # type: ignore[override]
+                  **kwargs: P.kwargs) -> Coro[Job[R]]: ...
+        def result(self, job: Job[R]) -> Coro[R]: ...  # type: ignore[override]
+        def now(self) -> Coro[datetime]: ...  # type: ignore[override]
+        def random(self) -> Coro[float]: ...  # type: ignore[override]
+        def uuid(self) -> Coro[str]: ...  # type: ignore[override]
+        def patched(self, marker: str) -> Coro[bool]: ...  # type: ignore[override]
         # fmt: on
 
 

@@ -1,4 +1,8 @@
-"""A workflow on the event loop: its operations are awaited, and what it waits for stands still until nothing moves."""
+"""A workflow on the event loop: its operations are awaited, and what it waits for stands still until nothing moves.
+
+Its calls belong to the workflow's own task and to the branches of `flow.gather`: only their numbers are the same in
+every replay. A call in any other task fails the attempt (ADR 0013).
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,16 @@ import contextlib
 import contextvars
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from holdfast.core.flow import Scope
 from holdfast.core.records import Record
-from holdfast.errors import Dropped, Interrupted, Parking, Rewinding, StepFailed, UsageError
+from holdfast.errors import Dropped, Interrupted, Misused, Parking, Rewinding, StepFailed, UsageError
 from holdfast.stores.protocol import Answer
 from holdfast.worker.recorder import Recorder
 from holdfast.workflow.caught import Place, calling_place, is_on_its_way, place_of
@@ -28,6 +33,10 @@ T = TypeVar("T")
 CLEANUP_S = 1.0  # how long code may clean up that is parked, before it is cancelled again
 TURN_HOPS = 8  # so many turns of the loop has the code of a replay for one result before it gets the next
 HOPS = 32  # so many turns of the loop without a call of the flow: nothing of this workflow runs any more
+INSTEAD = (
+    "run calls side by side with flow.gather(…), and limit one with flow.step(…, timeout_s=…) or "
+    "flow.wait(…, timeout=…)"
+)
 
 
 class Mailbox:
@@ -65,6 +74,24 @@ class _Gather:
         return any(task.exception() is not None for task in ended)
 
 
+@dataclass(slots=True, eq=False)
+class _Made:
+    """A call of the flow that was made and is not awaited yet."""
+
+    line: Scope  # whose owner must await it
+    place: Place  # of the code that made it
+    coroutine: Coroutine[Any, Any, Any] | None = None
+    handed: list[_Made | None] = field(default_factory=list)  # of a gather: the calls among its branches
+
+    def close(self) -> None:
+        """Let nobody await it any more; or Python would complain that nobody has."""
+        if self.coroutine is not None:
+            self.coroutine.close()
+        for each in self.handed:
+            if each is not None:
+                each.close()
+
+
 class Looped:
     """Carries out the operations of one workflow whose function is async."""
 
@@ -85,6 +112,8 @@ class Looped:
         self._gathers: dict[str, _Gather] = {}  # by path, the newest last: those inside others come behind them
         self._cancelled: dict[Any, asyncio.CancelledError] = {}  # by task: with what its line was parked
         self._again: asyncio.TimerHandle | None = None
+        self._has_ended = False
+        self._made: dict[Scope, list[_Made]] = {}  # by line, in their order
 
     async def load(self) -> None:
         """Read what is recorded."""
@@ -92,23 +121,68 @@ class Looped:
         self._replays = not self.run.replay.is_empty
 
     def scope(self) -> Scope:
-        """Return the line that the calling code is on. A task that comes for the first time gets one of its own."""
-        scope, task = self.run.line(), asyncio.current_task()
-        if scope is None or task is None:
+        """Return the line that the calling code is on."""
+        scope = self.run.line()
+        if scope is None:
             raise UsageError("the flow is used where it does not run: in a thread, or on another event loop")
         self._check_goes_on(scope)
-        if scope.owner is None:
-            scope.owner = task
-        elif scope.owner is not task:
-            scope = scope.beside()
-            scope.owner = task
-            here.set(scope)
-            self._tasks.add(task)
+        self._check_owner(scope, calling_place())
         return scope
 
-    def drive(self, operation: Operation[T], call: Call | None = None) -> Awaitable[T]:
+    def drive(self, operation: Operation[T], call: Call | None = None) -> Coroutine[Any, Any, T]:
         """Return the operation as something to await. Its number is taken already, when it was called."""
-        return self._drive(operation, call)
+        made = self._make()
+        made.coroutine = coroutine = self._drive(operation, call, made)
+        return coroutine
+
+    def _make(self) -> _Made:
+        made = _Made(self._line(), calling_place())
+        self._made.setdefault(made.line, []).append(made)
+        return made
+
+    def _begin(self, made: _Made) -> None:
+        """Let a call begin, if the line that made it awaits it, and in its turn."""
+        self._check_goes_on(made.line)
+        self._check_owner(made.line, made.place)
+        self._check_awaited(takewhile(lambda each: each is not made, self._made[made.line]))
+        self._made[made.line].remove(made)
+
+    def _check_owner(self, line: Scope, place: Place) -> None:
+        if line.owner is not _current_task():
+            raise self._refuse(
+                f"the call of the flow at {_said(place)} runs in an asyncio task of its own (create_task, TaskGroup, "
+                "asyncio.gather, wait_for, shield) or in a thread: a replay could not repeat the order of such calls; "
+                f"{INSTEAD}"
+            )
+
+    def _check_awaited(self, calls: Iterable[_Made]) -> None:
+        """Raise if there is one among the calls that should have been awaited by now."""
+        if (first := next(iter(calls), None)) is not None:
+            raise self._refuse(
+                f"the call of the flow at {_said(first.place)} is not awaited, so it was not carried out: write "
+                "`await`, or hand it to flow.gather(…)"
+            )
+
+    def _refuse(self, why: str) -> BaseException:
+        """Return what is raised by a call that no replay could repeat. The attempt fails by it, whatever the code
+        catches: it might go on by something that is not on record."""
+        if self.run.rewinds:
+            return Rewinding(why)  # it comes no further; whether all undos were seen is checked
+        self._loop.call_soon_threadsafe(self._schedule, self._leave)
+        return self.run.stop(Misused(why))
+
+    def _leave(self) -> None:
+        """Cancel code that waits for what was refused. Steps that are at work come to their end first."""
+        if self._active:
+            self._schedule(self._leave)
+        else:
+            self._cancel_lines()
+
+    def _schedule(self, what: Callable[[], None]) -> None:
+        if self._again is not None:
+            self._again.cancel()
+        if not self._has_ended:
+            self._again = self._loop.call_later(CLEANUP_S, what)
 
     def _check_goes_on(self, scope: Scope) -> None:
         """Raise if no call is carried out any more. All lines park together: then every further call is cancelled."""
@@ -127,17 +201,24 @@ class Looped:
             self.run.caught_at = place_of(self._cancelled.get(asyncio.current_task())) or otherwise
 
     @contextlib.contextmanager
-    def _seeing_cancellation(self) -> Iterator[None]:
+    def _seeing_cancellation(self, place: Place) -> Iterator[None]:
+        """See who cancels a call: the worker, a wait, a `gather` that has failed, or else the code itself, which would
+        go on by something that is not on record."""
         try:
             yield
         except asyncio.CancelledError as error:
             if self.parking is not None:
                 self._cancelled.setdefault(asyncio.current_task(), error)
+            elif not self._line().dropped and self.run.attempt.interrupt is None and self.run.stopped is None:
+                raise self._refuse(
+                    f"the call of the flow at {_said(place)} was cancelled by the code itself (asyncio.timeout, "
+                    f"wait_for, Task.cancel), which is not recorded: a replay would go another way; {INSTEAD}"
+                ) from error
             raise
 
-    async def _drive(self, operation: Operation[T], call: Call | None) -> T:
-        self._check_goes_on(self._line())
-        with self._seeing_cancellation():
+    async def _drive(self, operation: Operation[T], call: Call | None, made: _Made) -> T:
+        self._begin(made)
+        with self._seeing_cancellation(made.place):
             if call is not None:
                 await self._turn_of(call)
             return await self._driven(operation)
@@ -302,12 +383,15 @@ class Looped:
                 task.cancel()
         if self.run.lingers():
             self._loop.run_in_executor(self._aside, self.run.tell_caught)
-        self._again = self._loop.call_later(CLEANUP_S, self._cancel_lines)
+        self._schedule(self._cancel_lines)
 
     async def ended_by(self, error: BaseException | None) -> BaseException | None:
         """Return what the attempt ends with when its code has returned, or raised `error`."""
         if self.parking is not None:
             await self._end_lines(error)
+        elif error is None and self.run.stopped is None:
+            with contextlib.suppress(Misused):  # the run keeps it
+                self._check_awaited(self._made.get(self.run.main, ()))
         if self.run.caught_at is None:
             return self.run.ended_by(error)
         return await self._loop.run_in_executor(self._aside, self.run.ended_by, error)
@@ -324,15 +408,31 @@ class Looped:
 
     # --------------------------------------------------------------------------------------- branches
 
-    async def gather(self, branches: Sequence[Awaitable[Any] | Callable[[], Awaitable[Any]]]) -> list[Any]:
+    def gather(self, branches: Sequence[Any]) -> Coroutine[Any, Any, list[Any]]:
         """Run the branches side by side, each on its own line, and return what they return once all have ended."""
         scope = self.scope()
         path = self.run.gather(scope)
-        await self.drive(self.run.write_caught(scope.take_failed()))
+        waiting = {id(made.coroutine): made for made in self._made.get(scope, ())}
+        handed = [waiting.pop(id(branch), None) for branch in branches]
+        self._check_awaited(waiting.values())
+        self._made[scope] = []
+        made = self._make()
+        made.handed = handed
+        made.coroutine = coroutine = self._gather(path, branches, made)
+        return coroutine
+
+    async def _gather(self, path: str, branches: Sequence[Any], made: _Made) -> list[Any]:
+        self._begin(made)
+        scope = self._line()
+        with self._seeing_cancellation(made.place):
+            await self._driven(self.run.write_caught(scope.take_failed()))
         tasks = []
         gather = self._gathers[path] = _Gather([])
-        for number, branch in enumerate(branches, 1):
+        for number, (branch, handed) in enumerate(zip(branches, made.handed, strict=True), 1):
             line = scope.branch(path, number)
+            if handed is not None:
+                handed.line = line
+                self._made[line] = [handed]
             context = contextvars.copy_context()
             context.run(here.set, line)
             tasks.append(self._loop.create_task(self._branch(branch, line), context=context))
@@ -340,7 +440,7 @@ class Looped:
             gather.lines.append(line)
         self._tasks.update(tasks)
         try:
-            with self._seeing_cancellation():
+            with self._seeing_cancellation(made.place):
                 results = await asyncio.gather(*tasks, return_exceptions=True)
         finally:
             del self._gathers[path]
@@ -359,8 +459,13 @@ class Looped:
         found = branch() if callable(branch) else branch
         value = await found if inspect.isawaitable(found) else found
         if not line.dropped and self.parking is None:
-            await self.drive(self.run.write_caught(line.take_failed()))
+            self._check_awaited(self._made.get(line, ()))
+            await self._driven(self.run.write_caught(line.take_failed()))
         return value
+
+    async def undo_all(self) -> None:
+        """Undo what is to be undone."""
+        await self._driven(self.run.undo_all())
 
     def _drop_again(self, dropped: Dropped) -> None:
         """End the branch that has come to a call in which it was dropped."""
@@ -391,8 +496,11 @@ class Looped:
         """Let nothing of the workflow go on behind its end."""
         self.run.end()
         self._cancelled.clear()  # they hold the frames of the code
+        self._has_ended = True
         if self._again is not None:
             self._again.cancel()
+        for made in [made for line in self._made.values() for made in line]:
+            made.close()
         for task in self._tasks:
             task.cancel()
         for future in (*self._waits, *self._turns):
@@ -416,6 +524,17 @@ async def _ended(running: asyncio.Future[Any]) -> None:
         running.exception()  # or asyncio would complain that nobody has asked for it
 
 
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # a thread without a loop
+        return None
+
+
+def _said(place: Place) -> str:
+    return "{}:{}".format(*place)
+
+
 def _set(future: asyncio.Future[Answer], answer: Answer | Exception) -> None:
     if future.done():
         return  # who waited for it was stopped
@@ -435,10 +554,12 @@ async def play(driver: Looped, code: Callable[[], Any]) -> Any:
         if not run.rewinds:
             return await _forward(driver, code)
         if run.replay.has_undos_ahead:
-            with contextlib.suppress(Rewinding, Exception):  # it comes as far as it ever did
+            try:
                 await code()
+            except* (Rewinding, Exception):  # noqa: S110  it comes as far as it ever did; a TaskGroup wraps its signal
+                pass
         run.check_goes_on()
-        await driver.drive(run.undo_all())
+        await driver.undo_all()
         return None
     except Exception as error:
         if run.is_recorded(error):
