@@ -3603,13 +3603,6 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         RACES,
     ),
     (
-        "a short branch waits for a long one",
-        "workflow/loop.py",
-        "        self._replays = not self.run.replay.is_empty\n",
-        "        self._replays = True\n",
-        RACES,
-    ),
-    (
         "a branch that was dropped goes on in a replay",
         "workflow/run.py",
         "        if call.path in self.dropped:\n",

@@ -63,7 +63,9 @@ def named(step: Step) -> str:
 
 def state_of(step: Step) -> str:
     """Return the state of a step. `answered`: a person said what it returned, and no worker has read that yet.
-    `failed`: its last try raised, and the workflow did not go on behind it."""
+    `failed`: its last try raised, and the workflow did not go on behind it. A sleep is `recorded` once it has begun."""
+    if step.kind == "sleep":
+        return "recorded"
     if is_answered(step):
         return "answered"
     return "failed" if step.state == "started" and step.error is not None and not is_paused(step) else step.state
