@@ -2154,6 +2154,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "excused = False\n",
         (*REAPER, "tests/core/test_epitaph.py"),
     ),
+    (
+        "a clock that is set ahead kills the living",
+        "reaper.py",
+        "        if jump_s > SILENCE_S:\n",
+        "        if False:\n",
+        REAPER,
+    ),
+    (
+        "the server's clock is not asked again before leases are judged",
+        "stores/postgres/store.py",
+        'self._ahead = self._ahead[0], float("-inf")',
+        "pass",
+        ("tests/stores/test_postgres_guards.py",),
+    ),
     ("standing by is a gap", "daemon.py", "                reaper.stand_by()\n", "                pass\n", REAPER),
     (
         "an enrolment that failed keeps its lock",

@@ -8,8 +8,9 @@ run at once, anywhere, without the user's code. The same pass serves the thread 
 
 Three things make it patient. A free lock and an overdue lease are believed at the second look, a moment after the
 first, so that a worker that was only held up comes first. After a gap, in which the store took no writes for longer
-than a beat, the living get one more beat to renew; what is lost in the gap is excused: nobody was at fault. And an
-overdue job whose worker still beats had its row locked by somebody: it gets one beat from when its row is seen free.
+than a beat, the living get one more beat to renew; what is lost in the gap is excused: nobody was at fault. It is a gap
+as well when the clock of the store is set ahead: leases end that nobody had the time to renew. And an overdue job whose
+worker still beats had its row locked by somebody: it gets one beat from when its row is seen free.
 A store without locks on rows knows no such case.
 """
 
@@ -26,6 +27,7 @@ from holdfast.clock import Clock, pause
 from holdfast.core.autopsy import autopsy, of_worker
 from holdfast.core.epitaph import Epitaph, read_epitaph
 from holdfast.core.isolation import ended_itself
+from holdfast.core.lease import clock_jump_s
 from holdfast.core.machine import State
 from holdfast.core.records import Detector, Duty, Filter, Job, Vanished, Worker
 from holdfast.core.settlement import Settlement, settlement
@@ -127,6 +129,7 @@ class Reaper:
         self._holders: dict[str, Worker] = {}
         self._contact: float | None = None
         self._complained: dict[str, float] = {}
+        self._ahead: float | None = None  # the store's clock minus ours, at the last look
         self._gap_s = 0.0
         self._gap_ended = float("-inf")
         self._swept_at = float("-inf")  # when workers that are silent for long were last looked for
@@ -312,6 +315,7 @@ class Reaper:
         living: dict[str, Worker] | None = None
         while page := self._store.overdue(self._grace_s, PAGE, skip=skip):
             now = self._store.now()
+            self._compare_clocks(now.lease)
             if living is None:
                 living = {each.id: each for each in self._store.workers()} if self._store.row_locks else {}
             kept = {job.id for job in page if _beats(living.get(job.worker or ""), job, now.wall)}
@@ -366,6 +370,16 @@ class Reaper:
         gap_s = max(now - asked_at, silent_s)
         if gap_s > SILENCE_S:
             self._gap_s, self._gap_ended = gap_s, self._store.now().lease
+        self._compare_clocks(self._store.now().lease)
+
+    def _compare_clocks(self, theirs: float) -> None:
+        """Take it for a gap when the store's clock has gone further since the last look than our own."""
+        ahead = theirs - self._clock.lease()
+        jump_s = clock_jump_s(self._ahead, ahead)
+        self._ahead = ahead
+        if jump_s > SILENCE_S:
+            log.warning("the store's clock was set ahead by %.0f s; living workers get one beat to renew", jump_s)
+            self._gap_s, self._gap_ended = jump_s, theirs
 
     def _keep_in_touch(self) -> None:
         """Note that a write was answered: a pass over very many is long, and no gap. A silence is left to be found."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.lease import trust
+from holdfast.core.lease import clock_jump_s, trust
 from holdfast.core.policy import Policy
 
 leases = st.floats(min_value=0.1, max_value=1e6)
@@ -74,3 +74,10 @@ def test_a_later_beat_never_shortens_trust(sent: float, lease_s: float, later: f
     first, second = trust(sent, lease_s), trust(sent + later, lease_s)
     assert second.stop_at >= first.stop_at
     assert second.end_at >= first.end_at
+
+
+def test_a_clock_that_is_set_ahead_has_jumped_by_as_much() -> None:
+    assert clock_jump_s(None, 100.0) == 0.0, "the first look has nothing to compare with"
+    assert clock_jump_s(100.0, 100.0) == 0.0
+    assert clock_jump_s(100.0, 3700.0) == 3600.0
+    assert clock_jump_s(100.0, -3500.0) == 0.0, "it was set back: no lease ends early"

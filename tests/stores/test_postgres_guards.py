@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -95,6 +96,18 @@ def test_a_claim_that_finds_nothing_writes_nothing(store: PostgresStore, postgre
     with psycopg.connect(postgres, autocommit=True) as db:
         assert claim(store, worker) == []
         assert db.execute("SELECT xmax::text FROM holdfast.worker").fetchall() == [("0",)]
+
+
+def test_the_clock_of_the_server_is_asked_again_before_leases_are_judged(postgres: str) -> None:
+    """It may have been set since, and what was known of it is a few seconds old."""
+    with closing(PostgresStore(postgres)) as store:
+        store.migrate()
+        start(store, lease_s=0.1)
+        truth = store.now().lease
+        store._ahead = store._ahead[0] - 3600 if store._ahead else 0.0, CLOCK.lease()
+        assert store.now().lease < truth - 3500
+        until(lambda: store.overdue(), "the lease ends")
+        assert abs(store.now().lease - truth) < 600
 
 
 # -------------------------------------------------------------------------------------------- forgetting

@@ -4,6 +4,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -840,6 +841,35 @@ def many_overdue(store: Store, clock: FakeClock, number: int) -> str:
     assert len(claimed) == number
     clock.advance(3.0)
     return claimed[0].id
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
+def test_leases_that_end_because_the_clock_of_the_store_is_set_ahead_may_be_renewed_first(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, clock: FakeClock
+) -> None:
+    theirs = FakeClock()
+    url = request.getfixturevalue("postgres") if kind == "postgres" else ""
+    with closing(open_store(kind, theirs, tmp_path, url)) as store:
+        store.migrate()
+        living, lost = (start(store, enrol(store, beat_s=BEAT_S), lease_s=LEASE_S) for _ in range(2))
+        reaper = Reaper(store, clock)
+        reaper.once()
+        theirs.advance(3600)
+
+        def look(seconds: int) -> list[str]:
+            found = []
+            for _ in range(seconds):
+                found += [zombie.job.id for zombie in reaper.once().zombies]
+                for each in (theirs, clock):
+                    each.advance(1.0)
+            return found
+
+        assert look(5) == []
+        beat(store, living)
+        assert look(10) == [lost.id]
+        assert look(10) == []
+        assert (row(store, living.id).state, row(store, living.id).fence) == ("running", 1)
+        assert row(store, lost.id).crashes == 0, "nobody is to blame"
 
 
 def test_a_pass_over_very_many_is_no_gap(store: Store, clock: FakeClock) -> None:

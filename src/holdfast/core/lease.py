@@ -2,7 +2,7 @@
 
 Trust is anchored at the instant *before* the claim or beat was sent, so that a slow answer can never stretch
 it: the store counted the lease from a later instant than we do. All instants are on the lease clock of the
-worker's own host; nothing here compares clocks of two hosts.
+worker's own host. Only `clock_jump_s` compares two clocks, and only how fast they went.
 """
 
 from __future__ import annotations
@@ -43,3 +43,11 @@ def trust(sent_at: float, lease_s: float, beat_s: float | None = None) -> TrustW
         stop_at=sent_at + lease_s * 5 / 6,
         end_at=sent_at + lease_s * 59 / 60,
     )
+
+
+def clock_jump_s(ahead_before: float | None, ahead: float) -> float:
+    """Return by how many seconds a clock was set ahead, from how far it is ahead of another one at two looks.
+
+    A clock that was set back, or was never looked at before, gives 0.
+    """
+    return 0.0 if ahead_before is None else max(0.0, ahead - ahead_before)

@@ -223,6 +223,8 @@ class PostgresStore(Schedules, Workflows):
         while (page := self._often.one("overdue", values))[0] != "[]":
             if jobs := codec.jobs_from(page[0]):
                 ends = codec.floats_from(page[1])
+                if self._ahead is not None:  # whoever judges them asks the server's clock anew: it may have been set
+                    self._ahead = self._ahead[0], float("-inf")
                 return [msgspec.structs.replace(job, lease_until=ends[job.id]) for job in jobs]
             values["skip"] += limit  # not one of them can be read; those behind them must not suffer
         return []
