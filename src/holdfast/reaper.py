@@ -257,7 +257,7 @@ class Reaper:
         if epitaph.detector is None:
             self._release_all_of(worker, epitaph.cause)
             return []
-        return self._settle_all_of(worker, _death(epitaph, worker, spread_s))
+        return self._settle_all_of(worker, _death(epitaph, worker, spread_s, vanished.evidence))
 
     def _examine_worker(self, vanished: Vanished, spread_s: float, done: set[str]) -> list[Zombie]:
         """Tell what would become of its jobs, and add them to `done`; one that is only given back is no zombie."""
@@ -266,7 +266,7 @@ class Reaper:
         done |= {job.id for job in jobs}
         if epitaph.detector is None:
             return []
-        return self._judge_all(jobs, _death(epitaph, worker, spread_s), suspects=len(jobs))
+        return self._judge_all(jobs, _death(epitaph, worker, spread_s, vanished.evidence), suspects=len(jobs))
 
     def _jobs_of(self, worker: Worker) -> Iterator[Job]:
         where = Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE)
@@ -515,9 +515,10 @@ def suspected(store: Store, grace_s: float = 0.0) -> int:
     return number
 
 
-def _death(epitaph: Epitaph, worker: Worker, spread_s: float) -> Death:
+def _death(epitaph: Epitaph, worker: Worker, spread_s: float, evidence: str = "gone") -> Death:
     detector = epitaph.detector or "vanished"
-    return Death(detector, epitaph.cause, worker, spread_s, epitaph.excused, epitaph.facts)
+    facts = epitaph.facts if evidence == "gone" else {**epitaph.facts, "evidence": evidence}
+    return Death(detector, epitaph.cause, worker, spread_s, epitaph.excused, facts)
 
 
 def _beats(worker: Worker | None, job: Job, wall: float) -> bool:

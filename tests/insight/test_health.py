@@ -265,7 +265,17 @@ def test_few_jobs_do_not_say_what_is_usual(store: Store, clock: FakeClock) -> No
     [
         (Lost("exit", "c"), "dead", "Died: its worker's process ended, and the supervisor saw it."),
         (Lost("exit", "c", {"isolated": True}), "dead", "Died: its own process ended, and its worker saw it."),
-        (Lost("vanished", "c"), "dead", "Died: the host shows that its worker's process has ended."),
+        (Lost("vanished", "c"), "dead", "Died: its worker's process died or was cut off from the store."),
+        (
+            Lost("vanished", "c", {"evidence": "lock"}),
+            "dead",
+            "Died: the host shows that its worker's process has ended.",
+        ),
+        (
+            Lost("vanished", "c", {"evidence": "session"}),
+            "dead",
+            "Died: its worker's session with the server ended: its process died or was cut off from the server.",
+        ),
         (Lost("restart", "c"), "dead", "Died: its worker was started again, so the process before it has ended."),
         (Lost("expired", "c", {"seconds_since_beat": 31.5}), "dead", "Died: no beat for 31 s, and its lease ran out."),
         (Stalled("c"), "hung", "Hung: its worker lived, but it made no progress within its stall_s and was stopped."),

@@ -351,6 +351,8 @@ def test_a_dead_worker_whose_row_is_locked_does_not_keep_another_from_being_reco
         assert look(reaper) == [jobs[1].id]
         assert "cannot be recovered yet" in caplog.text
     assert look(reaper) == [jobs[0].id]
+    [zombie] = store.journal(jobs[0].id, kinds=("zombie",))
+    assert zombie.detail["evidence"] == "session", "the server knows no more than that"
 
 
 def test_an_old_worker_whose_row_is_locked_keeps_nobody_from_leaving(

@@ -23,6 +23,7 @@ _AUTOPSY = {
     "cause": "cause",
     "decision": "decision",
     "detector": "found by",
+    "evidence": "evidence",
     "host": "host",
     "pid": "pid",
     "last_beat": "last beat",

@@ -158,8 +158,15 @@ def _lease_left(job: Job, now: Moment) -> float:
 
 _SEEN_BY = {
     "exit": "its worker's process ended, and the supervisor saw it",
-    "vanished": "the host shows that its worker's process has ended",
+    "vanished": "its worker's process died or was cut off from the store",
     "restart": "its worker was started again, so the process before it has ended",
+}
+_CUT = "its worker's session with the server ended: its process died or was cut off from the server"
+_EVIDENCE = {
+    ("vanished", "lock"): "the host shows that its worker's process has ended",
+    ("vanished", "boot"): "the machine was started again under its worker",
+    ("vanished", "session"): _CUT,
+    ("restart", "session"): _CUT,
 }
 _OF_AN_ATTEMPT = frozenset({"claimed", "succeeded", "failed", "timed_out", "stalled", "zombie", "released", "snoozed"})
 
@@ -237,6 +244,8 @@ def _what_it_was(event: Event, late: set[int]) -> Iterable[tuple[Word, str]]:
 def _how_known(detail: dict[str, Any]) -> str:
     if detail.get("isolated"):
         return "its own process ended, and its worker saw it"
+    if (seen := _EVIDENCE.get((str(detail.get("detector")), str(detail.get("evidence"))))) is not None:
+        return seen
     silent_s = detail.get("seconds_since_beat")
     silence = f"no beat for {duration(silent_s)}" if isinstance(silent_s, int | float) else "no beat came"
     return _SEEN_BY.get(str(detail.get("detector")), f"{silence}, and its lease ran out")

@@ -465,7 +465,11 @@ class Connections:
             case errors.ReadOnlySqlTransaction():
                 return StoreReadOnly(f"{where} takes no writes ({words}): is it a standby?")
             case errors.InsufficientPrivilege():
-                return StoreReadOnly(f"{where}: this user may not do that ({words})")
+                return StoreReadOnly(
+                    f"{where}: this user may not do that ({words}). After a migration the owner must grant the rights "
+                    f"on new tables as well: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "
+                    f"{self.options.schema} TO <this user>"
+                )
             case errors.InvalidPassword() | errors.InvalidAuthorizationSpecification():
                 return StoreDenied(f"{where}: the server refused this user ({words})")
             case psycopg.OperationalError() if error.sqlstate is None and _DENIED.search(words):
