@@ -172,6 +172,25 @@ def test_a_table_on_a_terminal_has_colours_and_whole_ids(folder: Path, store: St
     assert ("no luck" in plain) is (columns == 120)
 
 
+@pytest.mark.parametrize("command", ["held", "dead"])
+def test_on_a_narrow_terminal_a_list_keeps_the_function_the_detail_and_the_fence(
+    folder: Path, store: Store, url: str, command: str
+) -> None:
+    job_id = "01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d"
+    job = start(store, id=job_id, task="shop.payments.jobs.charge", on_crash="hold", attempts_max=1)
+    settle(store, job, EXPIRED if command == "held" else Failed("MailDown: no route to it"))
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(folder, command, "list", HOLDFAST_DB=url))
+    head, line = (each.split() for each in plain.splitlines())
+    fence = ["FENCE"] if command == "held" else []
+    assert head == ["ID", "TASK", *fence, "AGE", "DETAIL"]
+    assert line[0] == job_id
+    assert line[1].startswith("…")
+    assert line[1].endswith("charge")
+    detail = plain.splitlines()[1][plain.splitlines()[0].index("DETAIL") :]
+    assert len(detail) >= 14
+    assert detail.startswith("the lease ran" if command == "held" else "MailDown: no")
+
+
 @pytest.mark.parametrize("command", [("jobs", "list"), ("jobs", "show", "x")])
 def test_no_color_is_honoured(folder: Path, store: Store, command: tuple[str, ...]) -> None:
     job_in(store, State.DEAD, id="x")

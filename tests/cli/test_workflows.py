@@ -97,7 +97,7 @@ def test_only_workflows_are_listed_with_what_they_wait_for(run: Run, store: Stor
     shown = {line.split()[0]: line for line in run("workflows", "list").stdout.splitlines()[1:]}
     assert [*shown] == [sleeps.id, waits.id, asks.id, done.id]
     assert plain.id not in shown
-    assert 'an answer to "Ship it?"' in shown[asks.id]
+    assert 'asks "Ship it?"' in shown[asks.id]
     assert "the signal paid, job j1, at most 1 h 58 min" in shown[waits.id]
     assert "its time, in 1 h 58 min" in shown[sleeps.id]
     assert [job["id"] for job in run.json("workflows", "list", "--state", "running")] == [done.id]

@@ -24,7 +24,7 @@ _ASIDE = {"held": "held", "dead": "dead", "rolled_back": "sent to roll back"}
 
 _COLUMNS = [
     Column("ID", lambda zombie: zombie["id"], keep=True),
-    Column("TASK", lambda zombie: zombie["task"]),
+    Column("TASK", lambda zombie: zombie["task"], keeps_end=True),
     Column("WORKER", lambda zombie: zombie["worker"], rank=2),
     Column("FOUND BY", lambda zombie: zombie["detector"], rank=1),
     Column("CRASHES", lambda zombie: zombie["crashes"], right=True, rank=3),

@@ -45,7 +45,7 @@ _COLUMNS = [
     Column("KEY", lambda view: view["key"], least=12),
     Column("CRON", lambda view: view["spec"], keep=True),
     Column("ZONE", lambda view: view["tz"], rank=3),
-    Column("TASK", lambda view: view["task"], least=8, rank=2),
+    Column("TASK", lambda view: view["task"], least=8, rank=2, keeps_end=True),
     Column("NOW", _now, keep=True),
     Column("NEXT", _next, right=True, keep=True),
     Column("LAST", _ago, right=True, keep=True),

@@ -110,10 +110,12 @@ def columns(text: str) -> int:
     return cell_len(text)
 
 
-def fitted(text: str, room: int) -> str:
-    """Cut a clean text to so many columns, and say so by its last one."""
+def fitted(text: str, room: int, *, keeps_end: bool = False) -> str:
+    """Cut a clean text to so many columns, and say so by its last one; with `keeps_end` by its first one."""
     if columns(text) <= room:
         return text
+    if keeps_end:
+        return fitted(text[::-1], room)[::-1]
     cut = text[: room - 1]
     while columns(cut) > room - 1:
         cut = cut[:-1]
@@ -143,7 +145,9 @@ def paragraph(text: str, first: str = "", rest: str = "") -> None:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. `keep`: never shortened. `rank`: the highest goes first when the terminal is narrow."""
+    """A column of a table. `keep`: never shortened. `rank`: the highest goes first when the terminal is narrow.
+    `grows`: spare room goes to it before others. `keeps_end`: what tells most is at its end, as in a task's name.
+    """
 
     head: str
     cell: Callable[[Any], object]
@@ -151,6 +155,8 @@ class Column:
     right: bool = False
     rank: int = 0
     least: int = 6  # how short its cells may be cut
+    grows: bool = False
+    keeps_end: bool = False
 
 
 def show_table(columns: Sequence[Column], rows: Sequence[Any]) -> None:
@@ -189,7 +195,11 @@ def _rich_table(columns: Sequence[Column], rows: Sequence[Any]) -> None:
         justify = "right" if column.right else "left"
         table.add_column(column.head, width=size, no_wrap=True, overflow="ellipsis", justify=justify)  # type: ignore[arg-type]
     for cells in _cells(columns, rows):
-        table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in cells))
+        cut = [
+            fitted(cell, size, keeps_end=True) if column.keeps_end else cell
+            for cell, size, column in zip(cells, widths, columns, strict=True)
+        ]
+        table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in cut))
     console.print(table)
 
 
@@ -211,10 +221,10 @@ def _fitted(
             break
         kept.remove(max(droppable, key=lambda column: column.rank))
     spare = max(0, room - gaps - sum(least))
-    widths = []
-    for column, size in zip(kept, least, strict=True):
-        more = min(spare, wanted[column.head] - size)
-        widths.append(size + more)
+    widths = list(least)
+    for place in sorted(range(len(kept)), key=lambda place: not kept[place].grows):
+        more = min(spare, wanted[kept[place].head] - widths[place])
+        widths[place] += more
         spare -= more
     return kept, widths
 

@@ -14,7 +14,7 @@ from holdfast.cli.screen import Column, bold, paragraph, show_json, show_table
 from holdfast.cli.types import Duration, json_option
 
 _TASKS = [
-    Column("TASK", lambda row: row["task"] or "(deleted)", least=12),
+    Column("TASK", lambda row: row["task"] or "(deleted)", least=12, keeps_end=True),
     Column("QUEUE", lambda row: row["queue"], rank=3),
     Column("ZOMBIES", lambda row: row["zombies"], right=True, keep=True),
     Column("JOBS", lambda row: row["jobs"], right=True, keep=True, rank=2),
@@ -32,13 +32,13 @@ _DETECTORS = [
 ]
 _REPEATS = [
     Column("ID", lambda row: row["id"], keep=True),
-    Column("TASK", lambda row: row["task"], least=12),
+    Column("TASK", lambda row: row["task"], least=12, keeps_end=True),
     Column("ZOMBIES", lambda row: row["zombies"], right=True, keep=True),
     Column("STATE", lambda row: row["state"], keep=True),
     Column("LAST ERROR", lambda row: row["error"], rank=1, least=16),
 ]
 _GROUPS = [
-    Column("TASK", lambda row: row["task"], least=12),
+    Column("TASK", lambda row: row["task"], least=12, keeps_end=True),
     Column("ARGUMENTS", lambda row: f"#{row['arguments']}", keep=True, rank=2),
     Column("JOBS", lambda row: row["jobs"], right=True, keep=True),
     Column("LAST SEEN", lambda row: row["last_seen"].replace("T", " ")[:19], keep=True, rank=1),

@@ -38,6 +38,8 @@ def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
             return ", ".join(part for part in parts if part)
         case "done":
             return job.result
+        case "waiting" if job.question is not None:
+            return ", ".join([f'asks "{job.question}"', *awaited(job, now)[1:]])
         case "waiting":
             return ", ".join(awaited(job, now)) or None
         case "held" if job.open_step is not None:
