@@ -322,7 +322,7 @@ def test_the_tries_of_a_step_and_the_time_of_the_next_one_are_shown(run: Run, st
     assert "fetch" in first
     assert tries.strip() == "tried 3 times"
     assert re.search(r"mail   waiting  ", second)
-    assert re.search(rf"^ +tried again after a pause until {insight.moment(retry_at)}, \d+ min more$", waits)
+    assert re.search(rf"^ +tried again at {insight.moment(retry_at)}, in \d+ min$", waits)
     assert error.strip() == "raised OSError: down"
     assert once.strip() == "tried once"
     shown = run.json("workflows", "show", job.id)["steps"]
@@ -617,7 +617,7 @@ def test_an_open_step_is_named_and_needs_a_result(run: Run, store: Store, clock:
     assert (shown["id"], shown["open_step"], shown["question"]) == (job.id, "charge", None)
     said = run("held", "done", job.id, code=6).stderr
     assert "'charge'" in said
-    assert "a result" in said
+    assert f"held done {job.id} --result JSON" in said
     assert row(store, job.id) == job
     for words in (f"held done {job.id}", f"held approve {job.id}", f"rollback {job.id}", f"held fail {job.id}"):
         assert f"{words} --fence {job.fence}" in run("jobs", "show", job.id).stdout

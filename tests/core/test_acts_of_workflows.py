@@ -214,7 +214,7 @@ def test_that_it_happened_is_said_of_the_open_step() -> None:
     [said] = verdict.steps
     assert (said.name, said.state, said.result, said.ended_at) == ("charge", "started", "7", NOW)
     assert verdict.notes[0].detail == {"answer": "done", "step": "charge", "note": "seen"}
-    with pytest.raises(IllegalMove, match="a result"):
+    with pytest.raises(IllegalMove, match="--result JSON"):
         acts.resolve(job, "done", NOW, actor="ann", steps=steps)
     with pytest.raises(IllegalMove, match="not on record"):
         acts.resolve(job, "done", NOW, actor="ann", result="7", steps=[a_step(1)])

@@ -119,7 +119,7 @@ def test_codes_of_our_own_have_words(parent: Parent, caplog: pytest.LogCaptureFi
     [event] = parent.store.journal(job.id)
     words = "ended itself because no beat had reached the store in time: it exited with code 76"
     assert event.detail["cause"].endswith(f"its process {words}")
-    assert f"{words}; 1 of its jobs were settled" in caplog.text
+    assert f"{words}; 1 of its jobs was settled" in caplog.text
     assert module._how_it_ended(EXIT_STUCK).startswith("ended with handlers that would not stop, or a store")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncFlow, Flow, Retry, Rollback
+from holdfast import AsyncFlow, Flow, JobDead, Retry, Rollback
 from tests.worker.house import House, until
 
 ONCE = Retry(attempts_max=1)
@@ -150,3 +150,36 @@ def test_a_workflow_that_uses_the_flow_of_another_one_is_refused(one_house: Hous
     assert str(late.error) == str(first.error)
     assert ran == []
     assert until(lambda: [step.name for step in one_house.app.steps(theirs.id)] in ([], ["wait"]))
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_plain_function_is_no_child(one_house: House, kind: str) -> None:
+    def plain() -> None: ...
+
+    @one_house.app.workflow(name="sync", retry=ONCE)
+    def sync(flow: Flow) -> None:
+        flow.start(plain)  # type: ignore[arg-type]
+
+    @one_house.app.workflow(name="async", retry=ONCE)
+    async def loop(flow: AsyncFlow) -> None:
+        await flow.start(plain)  # type: ignore[arg-type]
+
+    one_house.start()
+    job = (sync if kind == "sync" else loop).enqueue()
+    with pytest.raises(
+        JobDead, match=r"flow\.start takes a task or a workflow, and .*plain is none; run a function with"
+    ):
+        job.result(60)
+
+
+def test_an_async_step_of_a_plain_workflow_is_refused_by_its_name(one_house: House) -> None:
+    async def later() -> None: ...
+
+    @one_house.app.workflow(retry=ONCE)
+    def sync(flow: Flow) -> None:
+        flow.step(later, name="later")
+
+    one_house.start()
+    job = sync.enqueue()
+    with pytest.raises(JobDead, match="the step 'later' is an async function; use it in an async workflow"):
+        job.result(60)

@@ -103,9 +103,10 @@ def done(
 @fence_option
 @json_option
 def fail(job_id: str, by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
-    """Give the job up: it goes to the dead ones.
+    """Give the job up, or answer no to a question.
 
-    Nothing is undone. To a workflow that asks something it says no.
+    A held job goes to the dead ones, and nothing is undone. A workflow that asks something gets no for an answer, and
+    goes on.
     """
     _answer(job_id, "fail", by, note, fence, as_json)
 

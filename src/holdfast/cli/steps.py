@@ -180,8 +180,8 @@ def _awaits(step: Step, told: Told) -> str:
     at_most = "for as long as it takes"
     if until is not None:
         at_most = f"until {insight.moment(until)}, {insight.duration(until - told.now.wall)} more"
-    if is_paused(step):
-        return f"tried again after a pause {at_most}"
+    if is_paused(step) and until is not None:
+        return f"tried again at {insight.moment(until)}, in {insight.duration(until - told.now.wall)}"
     if step.kind == "sleep":
         return f"waits {at_most}"
     things = {"approve": "a person's answer", "wait": "this signal", "result": f"the end of {_child(told)}"}

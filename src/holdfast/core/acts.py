@@ -227,7 +227,7 @@ def resolve(
     if answer == "done" and job.workflow and result is None:
         raise IllegalMove(
             f"workflow {job.id} has no open step, so this would be said of all of it: run it again (held approve), or "
-            "say what the whole workflow returned (a result, null if nothing); then no more of it is run"
+            "say what the whole workflow returned (held done --result JSON, null if nothing); then no more of it is run"
         )
     move = Move.RESOLVE if answer == "done" else Move.BURY
     notes = [Note("resolved", {"answer": answer, "note": reason}, actor)]
@@ -276,7 +276,7 @@ def _it_happened(
     if result is None:
         raise IllegalMove(
             f"workflow {job.id} waits for an answer about its step {first.name!r}: say what it returned "
-            "(a result, null if nothing), and the workflow goes on behind it"
+            f"(`holdfast held done {job.id} --result JSON`, null if nothing), and the workflow goes on behind it"
         )
     said = replace(first, result=result, ended_at=now)  # it is recorded by the worker that can read it
     if others:

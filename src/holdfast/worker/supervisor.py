@@ -302,7 +302,8 @@ class Supervisor:
             return
         how = _how_it_ended(code, silent)
         report = reaper.recover_worker(worker, "exit", f"its process {how}", excused=code == EXIT_FENCED)
-        log.warning("%s %s; %d of its jobs were settled", worker.name, how, report.recovered)
+        were = "was" if report.recovered == 1 else "were"
+        log.warning("%s %s; %d of its jobs %s settled", worker.name, how, report.recovered, were)
 
     # ------------------------------------------------------------------------------------ all of them
 

@@ -173,6 +173,11 @@ class Flow:
 
     def start(self, task: Sender[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Start a job or another workflow, once, and return its handle. `flow.result(job)` waits for its end."""
+        if not hasattr(task, "job"):
+            name = getattr(task, "__qualname__", repr(task))
+            raise UsageError(
+                f"flow.start takes a task or a workflow, and {name} is none; run a function with flow.step"
+            )
         draft = task.job(*args, **kwargs)
         if draft.task.app is not self._run.app:
             raise UsageError(f"{draft.task.name} belongs to another app; a child lives in the same store")

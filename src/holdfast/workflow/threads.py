@@ -114,7 +114,7 @@ class Threaded:
     def _do(self, wish: Do) -> Any:
         fn = getattr(wish.fn, "fn", wish.fn)
         if inspect.iscoroutinefunction(fn):
-            raise UsageError(f"{wish.what} {fn!r} is async; use it in an async workflow")
+            raise UsageError(f"the {wish.what} {wish.at[1]!r} is an async function; use it in an async workflow")
         self.run.check_goes_on()
         with self.run.attempt.inside(*wish.at), inside(wish), _time_limit(wish.timeout_s, self.run):
             return wish.fn(*wish.args, **wish.kwargs)
