@@ -215,3 +215,7 @@ class Declares:
                 raise UsageError(f"this app has a task {task.name!r} already; give one of them another name=")
             self.tasks = {**self.tasks, task.name: task}  # a new dict: whoever walks the old one is not disturbed
         return task
+
+
+for _verb in ("task", "cron", "workflow"):  # an error of Python's about their arguments names the class that users know
+    getattr(Declares, _verb).__qualname__ = f"App.{_verb}"

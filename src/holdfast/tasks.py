@@ -176,6 +176,9 @@ class Sender(Generic[P, R]):
         return Sender(self._task, dataclasses.replace(self._options, **changes))
 
 
+Sender.using.__qualname__ = "Task.using"  # an error of Python's about its arguments names the class that users know
+
+
 class Task(Sender[P, R]):
     """A function that workers run. Calling it runs it here and now, as if it were not decorated.
 

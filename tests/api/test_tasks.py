@@ -382,3 +382,16 @@ def test_async_functions_can_be_called(app: App) -> None:
         return 2 * x
 
     assert asyncio.run(double(2)) == 4
+
+
+def test_an_option_that_is_not_there_is_refused_by_the_name_that_people_know() -> None:
+    app = App("memory://")
+    task = app.task(name="t")(lambda: None)
+    for call, name in (
+        (app.task, "App.task"),
+        (app.workflow, "App.workflow"),
+        (app.cron, "App.cron"),
+        (task.using, "Task.using"),
+    ):
+        with pytest.raises(TypeError, match=rf"^{name}\(\) got an unexpected keyword argument 'nice'"):
+            call(nice=1)  # type: ignore[call-overload,operator]
