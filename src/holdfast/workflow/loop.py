@@ -126,7 +126,7 @@ class Looped:
         if scope is None:
             raise UsageError("the flow is used where it does not run: in a thread, or on another event loop")
         self._check_goes_on(scope)
-        self._check_owner(scope, calling_place())
+        self._check_owner(scope)
         return scope
 
     def drive(self, operation: Operation[T], call: Call | None = None) -> Coroutine[Any, Any, T]:
@@ -147,12 +147,13 @@ class Looped:
         self._check_awaited(takewhile(lambda each: each is not made, self._made[made.line]))
         self._made[made.line].remove(made)
 
-    def _check_owner(self, line: Scope, place: Place) -> None:
+    def _check_owner(self, line: Scope, place: Place | None = None) -> None:
+        """Raise if this is not the task of the line. `place`: where the call was made, if not here and now."""
         if line.owner is not _current_task():
             raise self._refuse(
-                f"the call of the flow at {_said(place)} runs in an asyncio task of its own (create_task, TaskGroup, "
-                "asyncio.gather, wait_for, shield) or in a thread: a replay could not repeat the order of such calls; "
-                f"{INSTEAD}"
+                f"the call of the flow at {_said(place or calling_place())} runs in an asyncio task of its own "
+                "(create_task, TaskGroup, asyncio.gather, wait_for, shield) or in a thread: a replay could not repeat "
+                f"the order of such calls; {INSTEAD}"
             )
 
     def _check_awaited(self, calls: Iterable[_Made]) -> None:
