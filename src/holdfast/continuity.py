@@ -1,7 +1,8 @@
 """Notices that the store was replaced, rewound or emptied, in every process that stays connected to it.
 
 A process compares what the store says about itself with what it has seen of it before: a worker with every beat, a
-supervisor and `holdfast reaper` on a thread of their own, a producer every few seconds while it enqueues. It writes
+supervisor and `holdfast reaper` on a thread of their own, a producer every few seconds while it enqueues. A worker that
+has connected anew, perhaps to another server, compares before it starts what it claims. A process writes
 a finding into the store, so that all others learn of it, and logs it every minute, until a person accepts the store as
 it is (`holdfast db accept`). A worker in doubt claims nothing.
 """
@@ -53,6 +54,7 @@ class Continuity:
         self._heard = heard
         self._lock = threading.Lock()
         self._looked_at = clock.lease()
+        self._connections = 0  # made before the last look
         self._worker_id = ""
         self._beats = 0  # of this incarnation of the worker, that were acknowledged
         self._added: str | None = None  # the first job that this process has stored since its last look
@@ -61,6 +63,11 @@ class Continuity:
         self._found: Doubt | None = None
         self._said_at = float("-inf")
         self.in_doubt = False
+
+    @property
+    def is_outdated(self) -> bool:
+        """Say whether the store has connected to a server since the last look."""
+        return self._connections != self._store.connections_made
 
     def beaten(self, worker_id: str) -> None:
         """Count a beat that the store has acknowledged."""
@@ -101,13 +108,14 @@ class Continuity:
         self._looked_at = self._clock.lease()
         added, self._added = self._added, None
         newest = self._before.newest if self._before is not None else None
-        beats = self._beats
+        beats, connections = self._beats, self._store.connections_made
         try:
             known = [job_id for job_id in (newest, added) if job_id is not None]
             now = self._store.standing(worker_id, known, self._settled())
         except BaseException:
             self._added = added or self._added
             raise
+        self._connections = connections
         self._heard(now)
         if self._last is not None and is_accepted(self._last, now):
             log.warning("the store was accepted as it is (incarnation %d)", now.incarnation)

@@ -357,3 +357,39 @@ def test_rows_that_were_set_back_on_the_server_are_noticed(postgres_house: House
     with psycopg.connect(postgres, autocommit=True) as db:
         db.execute("UPDATE holdfast.worker SET beats = 1")
     until(lambda: kinds(house) == [("rewound", "beats")], "the worker notices")
+
+
+@pytest.mark.parametrize("when", ["before the claim", "while it claims"])
+def test_nothing_is_started_over_a_new_connection_before_the_store_is_compared(
+    postgres_house: House, postgres: str, when: str
+) -> None:
+    """A server that is restarted with an older copy of the data cuts every connection. The next beat is far away."""
+    house = postgres_house
+    started: list[str] = []
+
+    @house.app.task(name="t", lease_s=30, beat_s=10)
+    def task() -> None:
+        started.append("t")
+
+    runner = house.start(reaper=False)
+    house.until_state(task.enqueue().id, "done")
+    until(lambda: not runner._continuity.is_outdated, "it has compared once")
+    runner._continuity._beats = 7  # as if it had beaten for a while
+
+    def restore(*_: object) -> None:
+        if not runner._continuity._found:
+            with psycopg.connect(postgres, autocommit=True) as db:
+                db.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE application_name = 'holdfast' AND datname = current_database() AND pid <> pg_backend_pid()"
+                )
+
+    if when == "before the claim":
+        restore()
+    with house.store.before("claim", restore if when == "while it claims" else lambda *_: None):
+        job = task.enqueue()
+        until(lambda: kinds(house), "the worker notices")
+    until(lambda: house.row(job.id).state is State.READY, "nobody has it")
+    assert (len(started), kinds(house)) == (1, [("rewound", "beats")])
+    accept(house)
+    house.until_state(job.id, "done")

@@ -163,6 +163,11 @@ class Store(Protocol):
     row_locks: bool  # somebody's transaction may lock the row of one job
     hints_of_work: bool  # a hint says that a job became ready, and not only that something changed: claim at once
 
+    @property
+    def connections_made(self) -> int:
+        """Return how often the connections of a worker were made: each new one may lead to another server."""
+        ...
+
     def now(self) -> Moment:
         """Return the instant on the store's own clocks."""
         ...

@@ -283,6 +283,8 @@ class Runner:
         while not self._stopping.is_set():
             asked_as = self.worker_id  # the keeper may be told that this one is gone, and enrol anew, while we ask
             try:
+                if self._continuity.is_outdated:
+                    self._continuity.look(asked_as)
                 if self._continuity.in_doubt:
                     self._give_back_buffer(0.0, "the store may not be what it was")
                     if self._until_idle:
@@ -345,6 +347,8 @@ class Runner:
     def _claim(self, worker_id: str, claim_id: str, sent_at: float, limit: int, ahead: int) -> list[Job]:
         self._queues.append(self._queues.pop(0))  # the next claim begins with another queue
         jobs = self._store.claim(worker_id, claim_id, self._queues, self._homes.claimable(), limit, ahead)
+        if self._continuity.is_outdated:  # if the look fails, the claim is asked again, and gives the same jobs
+            self._continuity.look(worker_id)
         attempts = [Attempt(job, self._tasks[job.task], sent_at) for job in jobs]
         self._keeper.keep(attempts)
         admitted = self._entrance.admit(attempts)

@@ -52,6 +52,7 @@ class MemoryStore(Workflows):
     believe_s = 0.1
     row_locks = False
     hints_of_work = False
+    connections_made = 0
 
     def __init__(self, url: str = "memory://", *, clock: Clock | None = None) -> None:
         super().__init__()

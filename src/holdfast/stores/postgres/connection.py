@@ -230,6 +230,7 @@ class Connections:
         self._closed = False
         self._dropped_at = float("-inf")
         self._failures = 0  # of the pool to connect, that were looked into
+        self.made = 0  # connections, over all time
         self.pooled = False  # somebody stands between us and the server, who lends its sessions to many
         _forks.add(self)
 
@@ -327,6 +328,7 @@ class Connections:
 
     def _configure(self, session: Session) -> None:
         """Prepare a session for the pool."""
+        self.made += 1
         if not self._pin(session) and self._often:
             session.execute(PLAN_ONCE)
 

@@ -96,6 +96,10 @@ class PostgresStore(Schedules, Workflows):
         self._purge = Purge(self._db, self._clock)
         _forks.add(self)
 
+    @property
+    def connections_made(self) -> int:
+        return self._often.made
+
     def now(self) -> Moment:
         if self._fake is not None:
             return Moment(self._fake.wall(), self._fake.lease())

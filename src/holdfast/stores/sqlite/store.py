@@ -62,6 +62,7 @@ class SqliteStore(Schedules, Workflows):
     believe_s = 0.1
     row_locks = False
     hints_of_work = False
+    connections_made = 0
 
     def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True) -> None:
         self.url = url
