@@ -2045,6 +2045,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/worker/test_claiming.py",),
     ),
     (
+        "lists: what is due is listed as scheduled",
+        "insight/views.py",
+        "where = replace(where, later=store.now().wall, tried=tried)",
+        "where = replace(where, tried=tried)",
+        ("tests/cli/test_views.py",),
+    ),
+    (
+        "lists: what was tried is listed as scheduled",
+        "insight/views.py",
+        "where = replace(where, later=store.now().wall, tried=tried)",
+        "where = replace(where, later=store.now().wall)",
+        ("tests/cli/test_views.py",),
+    ),
+    (
         "alerts: a question is told each time its workflow parks",
         "alerts/teller.py",
         'if event.kind == "asked" and not self._is_first(event):',
