@@ -2189,6 +2189,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "        if False:  # if",
         ("tests/worker/test_continuity.py",),
     ),
+    (
+        "postgres: an autovacuum looks like another run of the server",
+        "stores/postgres/migrations/0018_server.sql",
+        " AND datid IS NULL",
+        "",
+        ("tests/stores/test_postgres_schema.py",),
+    ),
     ("standing by is a gap", "daemon.py", "                reaper.stand_by()\n", "                pass\n", REAPER),
     (
         "an enrolment that failed keeps its lock",
