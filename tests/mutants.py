@@ -2196,6 +2196,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "",
         ("tests/stores/test_postgres_schema.py",),
     ),
+    (
+        "text that no job can have is looked for",
+        "app.py",
+        "if isinstance(text, str) and not is_storable(text):",
+        "if False:",
+        ("tests/api/test_app.py",),
+    ),
     ("standing by is a gap", "daemon.py", "                reaper.stand_by()\n", "                pass\n", REAPER),
     (
         "an enrolment that failed keeps its lock",

@@ -17,6 +17,7 @@ from holdfast.core.payload import JSON, Codec, encode_value
 from holdfast.core.records import Filter, Schedule
 from holdfast.core.records import Job as Row
 from holdfast.core.retention import Age, Retention
+from holdfast.core.text import is_storable
 from holdfast.core.verdict import Verdict
 from holdfast.declaring import Declares
 from holdfast.errors import NotFound, Refused, UsageError
@@ -241,6 +242,7 @@ class App(Declares, Verbs):
         limit: int = 100,
     ) -> list[Job[Any]]:
         """Return the jobs that match, newest first, at most `limit`. `state` is one, several, or None for any."""
+        _check_text(queue=queue, task=task, key=key)
         where = Filter(states=states_named(state), queue=queue, task=task, key=key, limit=limit)
         return [self._handle(row) for row in self.store.find(where)]
 
@@ -371,6 +373,7 @@ class App(Declares, Verbs):
         return row
 
     def _row(self, id: str) -> Row:
+        _check_text(id=id)
         row = self.store.get(id)
         if row is None:
             raise NotFound(f"there is no job {id!r}")
@@ -386,3 +389,10 @@ class App(Declares, Verbs):
         text = task.encode_result(result)
         task.decode_result(text)  # a person's answer is held to the annotation: nothing is lost by asking again
         return text
+
+
+def _check_text(**given: object) -> None:
+    """Refuse what no store can hold, and no job can have."""
+    for name, text in given.items():
+        if isinstance(text, str) and not is_storable(text):
+            raise UsageError(f"{name}={text!r} holds a character that cannot be stored")

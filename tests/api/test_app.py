@@ -306,6 +306,17 @@ def test_nobody_finds_a_job_that_is_not_there(app: App) -> None:
             verb("nope")
 
 
+@pytest.mark.parametrize("text", ["a\x00", "a\ud800"])
+def test_text_that_no_job_can_have_is_refused_by_every_store(app: App, text: str) -> None:
+    asked = (
+        *(lambda: app.get(text), lambda: app.cancel(text)),
+        *(lambda: app.find(key=text), lambda: app.find(task=text), lambda: app.find(queue=text)),
+    )
+    for ask in asked:
+        with pytest.raises(UsageError, match="holds a character that cannot be stored"):
+            ask()
+
+
 def test_find(app: App, add: Task[[int, int], int]) -> None:
     ready = add.using(queue="a", key="k").enqueue(1, 2)
     waiting = held(app, add)

@@ -36,6 +36,11 @@ def _escaped(char: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def is_storable(text: str) -> bool:
+    """Say whether every store can hold the text."""
+    return _storable(text) == text
+
+
 def _storable(text: str) -> str:
     return text.replace("\0", "␀").encode("utf-8", "replace").decode("utf-8")
 
