@@ -4188,13 +4188,6 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/core/test_payload.py",),
     ),
     (
-        "a call that does not fit is tried again",
-        "worker/attempt.py",
-        "            self.fatal = error\n",
-        "",
-        ("tests/worker/test_runner.py",),
-    ),
-    (
         "what could not be undone is rolled back",
         "worker/attempt.py",
         "if self.job.undoable or self.job.rolling_back:",

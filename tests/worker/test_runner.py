@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import Context, JobDead, Retry, Snooze
+from holdfast import App, Context, JobDead, Retry, Snooze
 from holdfast.errors import HoldfastError, LeaseLost, Stopping
 from tests.worker.house import House, on_every_store, until
 
@@ -325,18 +325,33 @@ def test_a_result_that_cannot_be_stored_is_a_failure_with_that_reason(
         job.result(60)
 
 
-def test_a_payload_that_no_longer_fits_the_signature_is_a_failure(file_house: House) -> None:
+def test_a_payload_that_does_not_fit_is_tried_again_by_a_worker_whose_code_it_fits(file_house: House) -> None:
+    """In the middle of a deploy old and new code run side by side."""
     house = file_house
+    retry = Retry(attempts_max=1000, base_s=0.2, cap_s=0.2)
 
-    def new(count: int, colour: str) -> None: ...
+    @house.app.task(name="t", retry=retry)
+    def old(count: int) -> None: ...
 
-    task = house.app.task(name="t", retry=Retry(attempts_max=5))(new)
-    old = task.job(1, "red").new
-    house.store.add([type(old)(id="old", task="t", payload='{"args":["many"]}', policy=old.policy)])
-    house.start()
-    row = house.until_state("old", "dead")
-    assert row.failures == 1  # the next time it would not fit either
-    assert row.error.endswith("it takes (count, colour); it would fail the same way again")
+    with App(house.app.url) as newer:
+
+        @newer.task(name="t", retry=retry)
+        def new(count: int, colour: str = "red") -> str:
+            return colour
+
+        job = new.enqueue(1, "blue")
+        runner = house.start()
+        until(lambda: house.row(job.id).failures > 0, "the old code has tried")
+        assert "unexpected argument 'colour'; it takes (count)" in (house.row(job.id).error or "")
+        runner.stop()
+        house.join(runner)
+
+        def is_done() -> bool:
+            newer.tick(budget_s=20)
+            return job.refresh().state == "done"
+
+        until(is_done, "the new code has run it")
+        assert job.result(1) == "blue"
 
 
 def test_what_a_handler_says_of_another_payload_is_an_ordinary_failure(house: House) -> None:

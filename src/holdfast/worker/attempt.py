@@ -238,15 +238,15 @@ class Attempt:
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what the handler is called with, without the context.
 
-        A call that does not fit the signature will not fit the next time either: that failure is final. But a workflow
-        that has something to undo could not even do that; it is held until the code fits again.
+        A call that does not fit the signature is a failure as any other: in the middle of a deploy the next attempt may
+        meet a worker whose code it fits. But a workflow that has something to undo could not even do that; it is held
+        until the code fits again.
         """
         try:
             return self.task.decode(self.job.payload)
         except PayloadError as error:
             if self.job.undoable or self.job.rolling_back:
                 raise Diverged(f"the code does not fit the arguments: {error}; {MEND}") from error
-            self.fatal = error
             raise
 
     def unlimit(self) -> None:
