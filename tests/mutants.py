@@ -1582,6 +1582,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/worker/test_forks.py",),
     ),
     (
+        "a log that nobody reads stops the worker",
+        "cli/logs.py",
+        "    return bool(poll.poll(wait_s * 1000))",
+        "    return True",
+        ("tests/cli/test_logs.py",),
+    ),
+    (
         "silence: nobody minds",
         "worker/supervisor.py",
         "return silence.seconds >= silence.limit_s",

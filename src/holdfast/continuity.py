@@ -115,7 +115,6 @@ class Continuity:
         except BaseException:
             self._added = added or self._added
             raise
-        self._connections = connections
         self._heard(now)
         if self._last is not None and is_accepted(self._last, now):
             log.warning("the store was accepted as it is (incarnation %d)", now.incarnation)
@@ -126,6 +125,7 @@ class Continuity:
         if self._found is None:
             self._before = now
         self.in_doubt = self._found is not None or now.doubts > 0
+        self._connections = connections  # only now: another thread starts what it has claimed when nothing is outdated
         self._say()
         if self._found is not None:  # last: the store may refuse the row
             self._store.doubt(now.incarnation, self._found)  # again: a store may be rewound twice

@@ -261,7 +261,15 @@ def test_every_handler_that_misbehaves_is_shown() -> None:
     shown = {fn.__name__ for fn, _ in CASES.values()} | {fn.__name__ for fn in DEADLY}
     elsewhere = {"hold_the_lock", "hold_the_lock_for_long", "start_a_grandchild", "fork_and_return", "stall"}
     elsewhere |= {"fork_and_await", "fork_inside", "exit_endlessly_in_a_callback"} | {fn.__name__ for fn in LOOP_ENDS}
-    cells = {"recurse_in_c", "ignore_the_end", "talk_nonsense", "return_a_gibibyte", "ignore_everything"}
+    cells = {
+        "leave_a_thread",
+        "hear_a_thread",
+        "recurse_in_c",
+        "ignore_the_end",
+        "talk_nonsense",
+        "return_a_gibibyte",
+        "ignore_everything",
+    }
     fine = {"neighbour", "polite_neighbour", "pid", "tell", "snooze_once", "pay", "wait_to_be_stopped", "keep_memory"}
     logs = {"tell_and_spin", "tell_and_kill_itself", "tell_and_raise"}  # in tests/worker/test_lines.py
     assert set(bad.ASYNC) == {name for name in shown if not name.startswith("a_")} | elsewhere | cells | fine | logs

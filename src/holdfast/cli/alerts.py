@@ -14,8 +14,9 @@ import click
 from holdfast.alerts import Alert, declare
 from holdfast.alerts.messages import a_test
 from holdfast.alerts.rules import KINDS, Given
-from holdfast.cli.base import LOG_FORMAT, Command, Group, settings
+from holdfast.cli.base import Command, Group, settings
 from holdfast.cli.loading import import_options, named_app
+from holdfast.cli.logs import LOG_FORMAT, log_to_stderr
 from holdfast.cli.screen import Column, show_json, show_table
 from holdfast.cli.types import ParamType, Text, Words, json_option
 from holdfast.clock import SystemClock
@@ -176,7 +177,7 @@ def test(ctx: click.Context, /, app: str | None, as_json: bool, **given: Any) ->
     channels = {channel.identity: channel for alert in told for channel in alert.channels}
     if not channels:
         raise UsageError("there is no channel to try: name an APP that calls app.alert(…), or use --alert-webhook")
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    log_to_stderr(logging.INFO)
     message = a_test(SystemClock().wall())
     rows = []
     for channel in channels.values():

@@ -20,12 +20,12 @@ import click
 
 from holdfast.cli.arguments import overwrite
 from holdfast.cli.exits import Exit, code_of
+from holdfast.cli.logs import log_to_stderr
 from holdfast.cli.screen import clean_lines
 from holdfast.errors import HoldfastError
 from holdfast.stores.urls import masked_url
 
 DEFAULT_DB = "sqlite:///holdfast.db"
-LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 
 
 @dataclass
@@ -66,7 +66,7 @@ def is_quiet() -> bool:
 def show_log() -> None:
     """Show the program's own log with -v; without, a command says itself what it did. Workers have their own way."""
     if settings().verbosity > 0:
-        logging.basicConfig(level=logging.DEBUG, format=LOG_FORMAT)
+        log_to_stderr(logging.DEBUG)
     else:
         logging.getLogger("holdfast").addHandler(logging.NullHandler())
 

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from holdfast.app import App
-from holdfast.cli.base import LOG_FORMAT
 from holdfast.cli.loading import load_app
+from holdfast.cli.logs import log_to_stderr
 from holdfast.errors import SchemaMismatch, StoreError, StoreUnsupported, UsageError, is_passing
 from holdfast.stores.sqlite import protected
 from holdfast.trouble import Trouble
@@ -40,7 +40,7 @@ def main() -> None:
     settings = _first_order(orders)
     os.set_blocking(orders, False)
     options = msgspec.convert(settings["options"], WorkerOptions)
-    logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)
+    log_to_stderr(options.log_level.upper())
     app = _load(settings["app"], settings["db"], options.imports)
     ended, signals = os.pipe(), catch_signals()
     see_children_end()

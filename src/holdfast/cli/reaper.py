@@ -11,8 +11,9 @@ from typing import Any
 import click
 
 from holdfast.cli.alerts import alert_options, alerts_of
-from holdfast.cli.base import LOG_FORMAT, Command, say
+from holdfast.cli.base import Command, say
 from holdfast.cli.loading import import_options, opened_store, own_app
+from holdfast.cli.logs import log_to_stderr
 from holdfast.cli.types import Duration, Text
 from holdfast.clock import SystemClock
 
@@ -75,7 +76,7 @@ def reaper(
     if found is not None:
         alerts = (*found.alerts, *alerts)
     retention = Retention.declare({"done": keep, "cancelled": keep, "rolled_back": keep, "dead": keep_dead})
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    log_to_stderr(logging.INFO)
     with opened_store() as store:
         stop, clock = _stopped_by_signals(), SystemClock()
         who = name or f"{socket.gethostname()}:{os.getpid()}"

@@ -12,8 +12,9 @@ import click
 
 from holdfast.app import App
 from holdfast.cli.alerts import alert_options, alerts_of
-from holdfast.cli.base import LOG_FORMAT, Command, settings
+from holdfast.cli.base import Command, settings
 from holdfast.cli.loading import import_options, named_app, wanted_modules
+from holdfast.cli.logs import log_to_stderr
 from holdfast.cli.types import Duration, Text, Words
 from holdfast.clock import pause
 from holdfast.errors import StoreError, is_final
@@ -130,7 +131,7 @@ def worker(
         imports=wanted_modules(),
         log_level="debug" if told.verbosity > 0 else "error" if told.verbosity < 0 else log_level.lower(),
     )
-    logging.basicConfig(level=options.log_level.upper(), format=LOG_FORMAT)
+    log_to_stderr(options.log_level.upper())
     _warn_of_strange_queues(found, app, options.queues)
     with ExitStack() as stack:
         stack.callback(found.close)

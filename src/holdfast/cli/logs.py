@@ -1,0 +1,58 @@
+"""The log of programs that must go on: nobody has to read it.
+
+A pipe whose reader has stopped, or a terminal that was stopped by Ctrl-S, lets every writer wait. A worker that waits
+settles nothing, so its log waits a second at most; then it drops lines until somebody reads again, and says how many.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import sys
+
+LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
+WAIT_S = 1.0
+PIECE = select.PIPE_BUF  # bytes that a pipe takes at once if it takes anything
+
+
+def log_to_stderr(level: str | int) -> None:
+    """Send the log of this program to stderr, unless the program has chosen another place for it."""
+    logging.basicConfig(level=level, format=LOG_FORMAT, handlers=[PatientHandler()])
+
+
+class PatientHandler(logging.Handler):
+    """Writes to stderr, and never waits for long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dropped = 0  # lines, since somebody has read the last one
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if sys.stderr is not None:
+                self._write(sys.stderr.fileno(), f"{self.format(record)}\n".encode(errors="backslashreplace"))
+        except RecursionError:
+            raise
+        except Exception:
+            self.handleError(record)
+
+    def _write(self, descriptor: int, line: bytes) -> None:
+        if self._dropped:
+            if not _is_ready(descriptor, 0.0):
+                self._dropped += 1
+                return
+            line = f"{self._dropped} lines of the log are missing here: nobody read them\n".encode() + line
+            self._dropped = 0
+        for start in range(0, len(line), PIECE):
+            if not _is_ready(descriptor, WAIT_S):
+                self._dropped += 1
+                return
+            os.write(descriptor, line[start : start + PIECE])
+
+
+def _is_ready(descriptor: int, wait_s: float) -> bool:
+    """Say whether a piece can be written without waiting; wait for that a little."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(wait_s * 1000))
