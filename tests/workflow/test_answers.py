@@ -293,9 +293,7 @@ def test_an_undo_that_keeps_failing_may_be_done_by_hand(house: House, shop: Shop
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_arguments_that_do_not_fit_are_final_and_hold_what_could_not_be_undone(
-    house: House, shop: Shop, kind: str
-) -> None:
+def test_arguments_that_do_not_fit_fail_and_hold_what_could_not_be_undone(house: House, shop: Shop, kind: str) -> None:
     def sync(flow: Flow, order: int) -> None:
         flow.step(shop.do, "a", undo=shop.undo)
 
@@ -311,7 +309,7 @@ def test_arguments_that_do_not_fit_are_final_and_hold_what_could_not_be_undone(
     store.add([odd])
     house.start()
     fresh = ended(house, odd.id, "dead")
-    assert (fresh.failures, "unexpected argument 'oder'" in fresh.error) == (1, True)
+    assert (fresh.failures, "unexpected argument 'oder'" in fresh.error) == (2, True)
     held = ended(house, begun.id, "held")
     assert (held.failures, held.rolling_back) == (0, False)
     assert "the code does not fit the arguments" in held.error
