@@ -123,9 +123,7 @@ class Reaper:
         self._under: Duty | None = None
         self._free_locks: dict[str, float] = {}  # worker -> since when its lock is seen free
         self._overdue: dict[OverdueKey, float] = {}  # -> since when it is seen so, with its row not locked
-        self._doubts: list[
-            float
-        ] = []  # in how many seconds each thing that the last pass was not sure of can be settled
+        self._doubts: list[float] = []  # seconds until each thing that the last pass was not sure of can be settled
         self._holders: dict[str, Worker] = {}
         self._contact: float | None = None
         self._complained: dict[str, float] = {}

@@ -54,7 +54,7 @@ class Webhook:
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise UsageError("the webhook's address is no URL; write https://host/path") from None
+            raise UsageError("the webhook's address is not a URL; write https://host/path") from None
         if parts.scheme != "https" and not (private and parts.scheme == "http"):
             wanted = "a webhook's address begins with https://"
             raise UsageError(f"{wanted}; plain http only with private=True (--alert-private)")

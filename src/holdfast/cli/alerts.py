@@ -15,12 +15,13 @@ from holdfast.alerts import Alert, declare
 from holdfast.alerts.messages import a_test
 from holdfast.alerts.rules import KINDS, Given
 from holdfast.cli.base import Command, Group, settings
-from holdfast.cli.loading import import_options, named_app
+from holdfast.cli.loading import import_options, named_app, own_app
 from holdfast.cli.logs import LOG_FORMAT, log_to_stderr
 from holdfast.cli.screen import Column, show_json, show_table
 from holdfast.cli.types import ParamType, Text, Words, json_option
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
+from holdfast.hooks import Hooks
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -93,6 +94,12 @@ def alert_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def hooks_and_alerts(app: str | None, given: dict[str, Any]) -> tuple[Hooks | None, tuple[Alert, ...]]:
+    """Return the hooks of the App that a command was given, if any, and all alerts: the App's and the options'."""
+    found, alerts = own_app(app), alerts_of(given)
+    return (None, alerts) if found is None else (found.hooks, (*found.alerts, *alerts))
 
 
 def alerts_of(given: dict[str, Any]) -> tuple[Alert, ...]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from holdfast.cli.alerts import alert_options, alerts_of
+from holdfast.cli.alerts import alert_options, hooks_and_alerts
 from holdfast.cli.base import Command, say
-from holdfast.cli.loading import import_options, opened_store, own_app
+from holdfast.cli.loading import import_options, opened_store
 from holdfast.cli.logs import log_to_stderr
 from holdfast.cli.types import Duration, Text
 from holdfast.clock import SystemClock
@@ -72,15 +72,13 @@ def reaper(
 
     if not 0.05 <= interval <= 3600:
         raise click.BadParameter("must be between 50ms and 1h", param_hint="--interval")
-    found, alerts = own_app(app), alerts_of(given)
-    if found is not None:
-        alerts = (*found.alerts, *alerts)
+    hooks, alerts = hooks_and_alerts(app, given)
     retention = Retention.declare({"done": keep, "cancelled": keep, "rolled_back": keep, "dead": keep_dead})
     log_to_stderr(logging.INFO)
     with opened_store() as store:
         stop, clock = _stopped_by_signals(), SystemClock()
         who = name or f"{socket.gethostname()}:{os.getpid()}"
-        hooks = found.hooks if found is not None else Hooks()
+        hooks = hooks or Hooks()
         pruner = Pruner(store, clock, retention, hooks=hooks, name=who, interval_s=PRUNE_EVERY * interval)
         with Watcher(store, clock, who, REAPER), Teller(store, clock, alerts, name=who), pruner:
             settled = serve(store, clock, stop, hooks=hooks, name=who, grace_s=grace, interval_s=interval)

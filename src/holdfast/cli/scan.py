@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from holdfast import insight
-from holdfast.cli.alerts import TELL_S, alert_options, alerts_of, telling_shown
+from holdfast.cli.alerts import TELL_S, alert_options, hooks_and_alerts, telling_shown
 from holdfast.cli.base import Command, acknowledge, is_quiet, say
 from holdfast.cli.exits import Exit
-from holdfast.cli.loading import import_options, opened_store, own_app
+from holdfast.cli.loading import import_options, opened_store
 from holdfast.cli.screen import Column, Progress, is_watched, show_json, show_table
 from holdfast.cli.types import Duration, Text, json_option
 from holdfast.clock import SystemClock
@@ -65,10 +65,7 @@ def scan(
     from holdfast.alerts.teller import tell_once
     from holdfast.reaper import reap, suspected
 
-    found, alerts = own_app(app), alerts_of(given)
-    hooks = None
-    if found is not None:
-        hooks, alerts = found.hooks, (*found.alerts, *alerts)
+    hooks, alerts = hooks_and_alerts(app, given)
     with opened_store() as store, telling_shown():
         shown = fix and is_watched() and not as_json and not is_quiet()
         with Progress("recovering", suspected(store, grace) if shown else 0) as progress:

@@ -80,7 +80,7 @@ def is_watched() -> bool:
 
 
 def styled(word: str, key: str | None = None) -> str:
-    """Colour a word by what it means; click takes the colour away again when stdout is no terminal."""
+    """Colour a word by what it means; click takes the colour away again when stdout is not a terminal."""
     style = _STYLES.get(key or word)
     return click.style(word, fg=style) if style and uses_colour() else word
 

@@ -34,7 +34,7 @@ class Duration(ParamType):
             return float(value)
         length_s = seconds(str(value))
         if length_s is None:
-            self.fail(f"{value!r} is no length of time; write seconds, or 90s, 15m, 2h, 7d", param, ctx)
+            self.fail(f"{value!r} is not a length of time; write seconds, or 90s, 15m, 2h, 7d", param, ctx)
         if length_s > _LONGEST_S:
             self.fail(f"{value!r} is too long", param, ctx)
         return length_s

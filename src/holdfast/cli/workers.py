@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from holdfast import insight
-from holdfast.cli.alerts import TELL_S, alert_options, alerts_of, telling_shown
+from holdfast.cli.alerts import TELL_S, alert_options, hooks_and_alerts, telling_shown
 from holdfast.cli.base import Group, acknowledge, say
-from holdfast.cli.loading import import_options, opened_store, own_app
+from holdfast.cli.loading import import_options, opened_store
 from holdfast.cli.screen import Column, show_json, show_table
 from holdfast.cli.types import Text, json_option, person
 from holdfast.clock import SystemClock
@@ -70,10 +70,7 @@ def forget(name: str, app: str | None, by: str | None, as_json: bool, **given: A
     """
     from holdfast.alerts.teller import tell_once
 
-    found, alerts = own_app(app), alerts_of(given)
-    hooks = None
-    if found is not None:
-        hooks, alerts = found.hooks, (*found.alerts, *alerts)
+    hooks, alerts = hooks_and_alerts(app, given)
     with opened_store() as store, telling_shown():
         named, now = [worker for worker in store.workers() if worker.name == name], store.now()
         if not named:

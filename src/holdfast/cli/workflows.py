@@ -106,7 +106,7 @@ def show(job_id: str, step_arguments: bool, as_json: bool) -> None:
 def _known(store: Store, job_id: str) -> Job:
     job = known(store, job_id)
     if not job.workflow:
-        raise Refused(f"job {job_id} is no workflow; see `holdfast jobs show {job_id}`")
+        raise Refused(f"job {job_id} is not a workflow; see `holdfast jobs show {job_id}`")
     return job
 
 

@@ -32,7 +32,7 @@ def name_of(fn: Any) -> str:
 def checked_name(name: Any) -> str:
     """Return the name if it can be recorded."""
     if not isinstance(name, str) or not 1 <= len(name) <= NAME_MAX or clean(name, NAME_MAX) != name:
-        raise UsageError(f"{name!r} is no name for a step: use text of 1 to {NAME_MAX} characters")
+        raise UsageError(f"{name!r} cannot be the name of a step: use text of 1 to {NAME_MAX} characters")
     return name
 
 
