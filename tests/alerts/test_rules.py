@@ -281,8 +281,8 @@ def test_limits_that_make_no_sense_are_refused(limits: dict[str, Any]) -> None:
         ({"webhook": "http://example.org/"}, "begins with https://"),
         ({"webhook": "ftp://example.org/", "private": True}, "begins with https://"),
         ({"webhook": "https:///path"}, "names no host"),
-        ({"webhook": "https://exa mple.org/"}, "no URL"),
-        ({"webhook": "https://example.org:port/"}, "no URL"),
+        ({"webhook": "https://exa mple.org/"}, "not a URL"),
+        ({"webhook": "https://example.org:port/"}, "not a URL"),
         ({"webhook": "https://example.org/", "secret": "short"}, "too short"),
     ],
 )

@@ -102,7 +102,8 @@ def leave_a_thread(ctx: Context, folder: str) -> None:
             said = "accepted"
         except BaseException as error:
             said = str(error)
-        Path(folder, "said").write_text(said)
+        Path(folder, "saying").write_text(said)
+        Path(folder, "saying").rename(Path(folder, "said"))  # never seen half written
 
     threading.Thread(target=speak, daemon=True).start()
 
