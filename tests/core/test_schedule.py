@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
+from functools import cache
+from itertools import pairwise
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 from hypothesis import given, settings
@@ -152,7 +154,7 @@ def test_every_hour_means_every_hour_that_passes(after: str) -> None:
 @settings(max_examples=100, deadline=None)
 @given(
     spec=st.tuples(*FIELDS).map(" ".join),
-    tz=st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"]),
+    tz=st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "Asia/Beirut"]),
     change=st.sampled_from(["2026-03-29 01:00", "2026-10-25 01:00", "2026-04-04 15:00", "2026-03-08 07:00"]),
     starts=st.lists(st.integers(-2 * 86_400, 86_400), min_size=2, max_size=5),
 )
@@ -169,6 +171,132 @@ def test_from_wherever_one_looks_the_instants_are_the_same(spec: str, tz: str, c
             assert {each for each in others if each > start} == instants, (before, start)
         seen.append((start, instants))
         assert last_instant(spec, tz, start, end) == max(instants, default=None)
+
+
+def offset_s(zone: ZoneInfo, instant: float) -> float:
+    offset = datetime.fromtimestamp(instant, zone).utcoffset()
+    assert offset is not None
+    return offset.total_seconds()
+
+
+@cache
+def changes() -> list[tuple[str, float]]:
+    """Every way in which zones set their clocks from 1997 to 2037: at which time of day, from and to which offset."""
+    found: dict[tuple[float, float, float], tuple[str, float]] = {}
+    start, step_s, steps = at("1997-01-01"), 10 * DAY_S, 4 * 366
+    for name in sorted(available_timezones()):
+        zone = ZoneInfo(name)
+        offsets = [offset_s(zone, start + number * step_s) for number in range(steps)]
+        for number, (before, after) in enumerate(pairwise(offsets)):
+            if before != after:
+                early, late = start + number * step_s, start + (number + 1) * step_s
+                while late - early > MINUTE_S:
+                    middle = early + (late - early) // (2 * MINUTE_S) * MINUTE_S
+                    early, late = (middle, late) if offset_s(zone, middle) == before else (early, middle)
+                found[(late + before) % DAY_S, before, after] = name, late
+    return list(found.values())
+
+
+def walked(spec: str, tz: str, after: float, until: float) -> list[float]:
+    """The instants as the scheduler finds them: each from the one before it."""
+    found, instant = [], next_instant(spec, tz, after)
+    while instant is not None and instant <= until:
+        found.append(instant)
+        instant = next_instant(spec, tz, instant)
+    return found
+
+
+def by_the_clock_on_the_wall(spec: str, tz: str, after: float, until: float) -> list[float]:
+    """The oracle: what somebody fires who looks at the clock on the wall at every minute.
+
+    With a fixed minute and hour he fires when the clock reaches a time for the first time or passes over it; otherwise
+    whenever the clock matches.
+    """
+    fixed = not any(field.startswith("*") for field in spec.split()[:2])
+    zone, minute = ZoneInfo(tz), timedelta(minutes=1)
+    seen = datetime.fromtimestamp(after - DAY_S, zone).replace(tzinfo=None)  # the latest time that the clock has shown
+    found = []
+    for number in range(-1440, int((until - after) // MINUTE_S) + 1):
+        instant = after + number * MINUTE_S
+        shown = datetime.fromtimestamp(instant, zone).replace(tzinfo=None)
+        reached = [seen + minute * each for each in range(1, (shown - seen) // minute + 1)] if fixed else [shown]
+        seen = max(seen, shown)
+        if instant > after and any(matches(spec, each.replace(tzinfo=UTC)) for each in reached):
+            found.append(instant)
+    return found
+
+
+IN_PARTICULAR = [
+    ("America/Santiago", at("2026-09-06 04:00")),  # no midnight
+    ("Asia/Beirut", at("2026-03-28 22:00")),
+    ("America/Havana", at("2026-03-08 05:00")),
+    ("Africa/Cairo", at("2026-04-23 22:00")),
+    ("Africa/Cairo", at("2026-10-29 21:00")),  # the hour before midnight twice
+    ("Australia/Lord_Howe", at("2026-10-03 15:30")),  # half an hour
+    ("Australia/Lord_Howe", at("2026-04-04 15:00")),
+    ("Pacific/Apia", at("2011-12-30 10:00")),  # no 30 December
+]
+NEAR_MIDNIGHT = [
+    "*/15 1-3 * * 7",
+    "0 */2 * * 7",
+    "*/20 0 * * *",
+    "* 1 * * *",
+    "5 * * * 5-7",
+    "30 0,1 * * *",
+    "0 0 * * 7",
+]
+
+
+def test_a_quarter_of_an_hour_passes_between_two_instants_at_every_change_of_every_zone() -> None:
+    wrong = {}
+    for tz, change in changes():
+        if any(offset_s(ZoneInfo(tz), instant) % 900 for instant in (change - 1, change)):
+            continue
+        begin, end = (change // 3600 + hours for hours in (-2, 2))
+        instants = walked("*/15 * * * *", tz, begin * 3600, end * 3600)
+        if instants != [begin * 3600 + quarter * 900 for quarter in range(1, 17)]:
+            wrong[tz, written(change)] = [written(instant) for instant in instants]
+    assert not wrong
+
+
+@pytest.mark.parametrize("spec", ["0 0 * * *", "30 0 * * *", "30 2 * * *", "0 3 * * *", "59 23 * * *"])
+def test_every_date_of_every_zone_has_one_instant_of_a_fixed_time(spec: str) -> None:
+    """Also a date without this time, and one without a midnight."""
+    wrong = {}
+    for tz, change in changes():
+        zone = ZoneInfo(tz)
+        if abs(offset_s(zone, change) - offset_s(zone, change - 1)) >= DAY_S:
+            continue  # there a whole date is missing
+        middle = datetime.fromtimestamp(change, zone).date()
+        begin, end = (datetime.combine(middle + timedelta(days=days), time(12), zone).timestamp() for days in (-2, 2))
+        instants = walked(spec, tz, begin, end)
+        if len(instants) != 4 or not all(18 * 3600 < two - one < 30 * 3600 for one, two in pairwise(instants)):
+            wrong[tz, written(change)] = [written(instant) for instant in instants]
+    assert not wrong
+
+
+@pytest.mark.parametrize(("tz", "change"), IN_PARTICULAR, ids=lambda value: value if isinstance(value, str) else None)
+def test_what_matches_the_clock_on_the_wall_is_fired_where_midnight_is_missing(tz: str, change: float) -> None:
+    begin, end = change - 26 * 3600, change + 26 * 3600
+    for spec in NEAR_MIDNIGHT:
+        assert walked(spec, tz, begin, end) == by_the_clock_on_the_wall(spec, tz, begin, end), spec
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    spec=st.tuples(*FIELDS).map(" ".join),
+    place=st.deferred(lambda: st.sampled_from(changes())),
+    minutes=st.integers(-360, 360),
+)
+def test_what_matches_the_clock_on_the_wall_is_fired_in_every_zone(
+    spec: str, place: tuple[str, float], minutes: int
+) -> None:
+    tz, change = place
+    begin = change + minutes * MINUTE_S
+    end = begin + 8 * 3600
+    expected = by_the_clock_on_the_wall(spec, tz, begin, end)
+    assert walked(spec, tz, begin, end) == expected
+    assert last_instant(spec, tz, begin, end) == (expected[-1] if expected else None)
 
 
 # --- Which one is due ------------------------------------------------------------------------------------

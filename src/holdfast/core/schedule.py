@@ -2,14 +2,15 @@
 
 An expression has the five fields of cron and means what Debian's cron makes of it, in a named time zone. Where clocks
 are set forward, a time that does not exist is taken at the end of the gap; where they are set back, a time that comes
-twice is taken once, at its first coming. Expressions with `*` as minute or hour follow the hours that really pass.
+twice is taken once, at its first coming. Expressions whose minute or hour begins with `*` follow the time that really
+passes: every minute at which the clock on the wall matches, no other, and both comings of one that comes twice.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, takewhile
 from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo
@@ -89,17 +90,54 @@ def late(schedule: Schedule, now: float) -> Late | None:
 
 
 def _instants(spec: str, zone: tzinfo, after: float) -> Iterator[float]:
-    """Yield the instants after `after`. Where clocks change, two times of a day may be one instant, or an earlier one
-    may come later: what does not lead on is left out."""
+    """Yield the instants after `after`, each once, in their order.
+
+    CronSim walks through local times and knows nothing of zones: in them it loses its way where clocks skip midnight
+    or are set by half an hour. An hour that comes twice is walked through once; its second coming waits in `repeated`.
+    """
     try:
-        walk = CronSim(spec, datetime.fromtimestamp(after, zone))
+        walk = CronSim(spec, _start(zone, after))
     except CronSimError as error:
         raise UsageError(f"{spec!r} is no cron expression: {error}; {_ADVICE}") from None
+    elapsed = any(field.startswith("*") for field in spec.split()[:2])
+    last = after
+    repeated: list[float] = []
     for local in walk:
-        instant = local.timestamp()
-        if instant > after:
-            yield instant
-            after = instant
+        first, second = _readings(local, zone)
+        if first > second:  # clocks never show this time
+            if elapsed:
+                continue
+            first = second = _end_of_gap(local, zone)
+        while repeated and repeated[0] < first:
+            yield repeated.pop(0)
+        if first > last:
+            yield first
+            last = first
+        if elapsed and second > first and second > after:
+            repeated.append(second)
+    yield from repeated
+
+
+def _start(zone: tzinfo, after: float) -> datetime:
+    """Return the earliest time that clocks show from `after` on; they may be set back within the next day."""
+    now, tomorrow = (
+        datetime.fromtimestamp(instant, zone).replace(tzinfo=None, fold=0) for instant in (after, after + _DAY_S)
+    )
+    return min(now, tomorrow - timedelta(days=1))
+
+
+def _readings(local: datetime, zone: tzinfo) -> tuple[float, float]:
+    """Return when clocks show `local` for the first and for the second time: two equal instants when they show it once,
+    and the later one first when they never do (PEP 495)."""
+    return local.replace(tzinfo=zone).timestamp(), local.replace(tzinfo=zone, fold=1).timestamp()
+
+
+def _end_of_gap(local: datetime, zone: tzinfo) -> float:
+    first, second = _readings(local, zone)
+    while first > second:
+        local += timedelta(minutes=1)
+        first, second = _readings(local, zone)
+    return first
 
 
 def _zone(tz: str) -> tzinfo:
