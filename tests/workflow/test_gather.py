@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import AsyncFlow, Flow, Retry, Rollback
 from holdfast.tasks import Task
+from holdfast.workflow.loop import STEPS_MAX
 from tests.worker.house import House, until
 
 FORMS = ["sync", "async"]
@@ -386,3 +387,26 @@ def test_a_caught_failure_is_recorded_before_the_workflow_waits(house: House, fo
     house.app.signal(job.id, "go", 1)
     assert job.result(60) == "1"
     assert shop.lines == ["check"]
+
+
+def test_a_workflow_whose_many_branches_block_delays_no_other_workflow(one_house: House) -> None:
+    work = Work()
+
+    @one_house.app.workflow()
+    async def wide(flow: AsyncFlow) -> None:
+        await flow.gather(*[lambda: flow.step(work.in_c, name="work") for _ in range(STEPS_MAX + 1)])
+
+    @one_house.app.workflow()
+    async def other(flow: AsyncFlow) -> int:
+        return await flow.step(int, "7")
+
+    one_house.start(slots=2)
+    blocked = wide.enqueue()
+    until(lambda: work.at_work == STEPS_MAX, "as many branches as may are at work")
+    try:
+        assert other.enqueue().result(timeout=30) == 7  # shorter than the branches block
+    finally:
+        work.may_end.set()
+    one_house.until_state(blocked.id, "done")
+    assert work.begun == STEPS_MAX + 1
+    assert work.at_once == STEPS_MAX

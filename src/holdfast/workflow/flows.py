@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import Clock
@@ -20,8 +19,6 @@ from holdfast.workflow.run import Run
 if TYPE_CHECKING:
     from holdfast.app import App
 
-ASIDE_MAX = 64  # blocking functions of async workflows that run at once
-
 
 class Flows:
     """See the module's docstring."""
@@ -34,7 +31,7 @@ class Flows:
         self._clock = clock
         self._make_context = make_context
         self._recorder = Recorder(store, clock, died)
-        self._aside: ThreadPoolExecutor | None = None
+        self._aside: loop.Aside | None = None
         self._mailbox: loop.Mailbox | None = None
 
     def play(self, attempt: Attempt) -> Any:
@@ -46,7 +43,7 @@ class Flows:
     async def aplay(self, attempt: Attempt) -> Any:
         """Run an async workflow on this event loop."""
         if self._aside is None:
-            self._aside = ThreadPoolExecutor(ASIDE_MAX, thread_name_prefix="holdfast-step")
+            self._aside = loop.Aside()
         if self._mailbox is None:
             self._mailbox = loop.Mailbox(asyncio.get_running_loop())
         run = Run(attempt, self._store, self._app, in_order=False)
@@ -57,7 +54,7 @@ class Flows:
     def close(self) -> None:
         self._recorder.close()
         if self._aside is not None:
-            self._aside.shutdown(wait=False, cancel_futures=True)
+            self._aside.close()
 
 
 def _called(attempt: Attempt, flow: Flow) -> Any:

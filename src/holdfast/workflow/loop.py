@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,11 +33,26 @@ from holdfast.workflow.threads import StepTimeout, Stoppable, too_long
 T = TypeVar("T")
 CLEANUP_S = 1.0  # how long code may clean up that is parked, before it is cancelled again
 TURN_HOPS = 8  # so many turns of the loop has the code of a replay for one result before it gets the next
+READS_MAX = 64  # reads of the store that run at once, for all workflows of the process
+STEPS_MAX = 64  # blocking functions that run at once, for each workflow
 HOPS = 32  # so many turns of the loop without a call of the flow: nothing of this workflow runs any more
 INSTEAD = (
     "run calls side by side with flow.gather(…), and limit one with flow.step(…, timeout_s=…) or "
     "flow.wait(…, timeout=…)"
 )
+
+
+class Aside:
+    """The threads of the process that work for async workflows. Steps have as many as they need: each workflow keeps to
+    its own bound, so none waits for the steps of another."""
+
+    def __init__(self) -> None:
+        self.reads = ThreadPoolExecutor(READS_MAX, thread_name_prefix="holdfast-reads")
+        self.steps = ThreadPoolExecutor(sys.maxsize, thread_name_prefix="holdfast-step")
+
+    def close(self) -> None:
+        self.reads.shutdown(wait=False, cancel_futures=True)
+        self.steps.shutdown(wait=False, cancel_futures=True)
 
 
 class Mailbox:
@@ -95,12 +111,13 @@ class _Made:
 class Looped:
     """Carries out the operations of one workflow whose function is async."""
 
-    def __init__(self, run: Run, recorder: Recorder, aside: ThreadPoolExecutor, mailbox: Mailbox) -> None:
+    def __init__(self, run: Run, recorder: Recorder, aside: Aside, mailbox: Mailbox) -> None:
         self.run = run
         self._mailbox = mailbox
         self.parking: Parking | None = None
         self._recorder = recorder
-        self._aside = aside  # for functions that block
+        self._aside = aside
+        self._places = asyncio.Semaphore(STEPS_MAX)
         self._loop = asyncio.get_running_loop()
         self._main: asyncio.Task[Any] | None = asyncio.current_task()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -117,7 +134,7 @@ class Looped:
 
     async def load(self) -> None:
         """Read what is recorded."""
-        await self._loop.run_in_executor(self._aside, self.run.load)
+        await self._loop.run_in_executor(self._aside.reads, self.run.load)
         self._replays = not self.run.replay.is_empty
 
     def scope(self) -> Scope:
@@ -259,7 +276,7 @@ class Looped:
             case Write():
                 return await self._write(wish.record)
             case Read():
-                return await self._loop.run_in_executor(self._aside, wish.fn)
+                return await self._loop.run_in_executor(self._aside.reads, wish.fn)
             case Pause():
                 return await asyncio.sleep(wish.seconds)
             case Wait():
@@ -271,14 +288,15 @@ class Looped:
         if inspect.iscoroutinefunction(fn):
             running = fn(*wish.args, **wish.kwargs)
             return await (running if wish.timeout_s is None else self._in_time(running, wish.timeout_s))
-        value = await self._blocking(Stoppable(_called, (fn, wish), {}, self.run.check_goes_on), wish.timeout_s)
+        async with self._places:
+            value = await self._blocking(Stoppable(_called, (fn, wish), {}, self.run.check_goes_on), wish.timeout_s)
         return await value if inspect.isawaitable(value) else value
 
     async def _blocking(self, call: Stoppable, timeout_s: float | None) -> Any:
         """Run a function in a thread. If it is to stop, wait for its end all the same: what comes after it,
         above all its undo, must not run beside it."""
         context = contextvars.copy_context()
-        running = self._loop.run_in_executor(self._aside, context.run, call)
+        running = self._loop.run_in_executor(self._aside.steps, context.run, call)
         try:
             done, _ = await asyncio.wait([running], timeout=timeout_s)
         except asyncio.CancelledError:
@@ -383,7 +401,7 @@ class Looped:
             if task is not None and not task.done():
                 task.cancel()
         if self.run.lingers():
-            self._loop.run_in_executor(self._aside, self.run.tell_caught)
+            self._loop.run_in_executor(self._aside.reads, self.run.tell_caught)
         self._schedule(self._cancel_lines)
 
     async def ended_by(self, error: BaseException | None) -> BaseException | None:
@@ -395,7 +413,7 @@ class Looped:
                 self._check_awaited(self._made.get(self.run.main, ()))
         if self.run.caught_at is None:
             return self.run.ended_by(error)
-        return await self._loop.run_in_executor(self._aside, self.run.ended_by, error)
+        return await self._loop.run_in_executor(self._aside.reads, self.run.ended_by, error)
 
     async def _end_lines(self, error: BaseException | None) -> None:
         """Wait a moment for the other lines that were parked with the main line."""
