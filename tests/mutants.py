@@ -1603,6 +1603,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         GATHER,
     ),
     (
+        "the rows of workers do not follow the name of the server's run",
+        "stores/postgres/lifeline.py",
+        "            self._unwritten |= dict.fromkeys(self._held, run)",
+        "            pass",
+        ("tests/stores/test_postgres_liveness.py",),
+    ),
+    (
         "silence: nobody minds",
         "worker/supervisor.py",
         "return silence.seconds >= silence.limit_s",

@@ -148,7 +148,8 @@ def test_listening_resumes_after_a_restart(houses: Houses, server: PostgresServe
     server.stop()
     server.start()
     assert at.enqueue().result(60)
-    until(lambda: server.execute("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%' OR query = 'SELECT 1;'"))
+    listens = "SELECT 1 FROM pg_stat_activity WHERE query ~ '^(LISTEN|SELECT [^ ]+[.]server[(])'"
+    until(lambda: server.execute(listens), "it listens again")
     took = []
     for _ in range(5):
         until(lambda: house.store.calls["due"] and _is_waiting(house))
@@ -298,6 +299,25 @@ def test_one_at_a_time_looks_for_free_locks_and_the_next_takes_over(
     assert stores[2].vanished() == []
     for store in stores[1:]:
         store.close()
+
+
+@pytest.mark.slow  # the session looks twice a second
+def test_a_death_is_found_though_somebody_has_reset_the_counters_of_the_server(
+    server: PostgresServer, schema: str
+) -> None:
+    """The name of the server's run is made of them. The rows of workers whose sessions last follow it."""
+    first, second = (PostgresStore(f"{server.url}?schema={schema}") for _ in range(2))
+    first.migrate()
+    workers = {enrol(first), enrol(second)}
+    before = server.execute(f"SELECT {schema}.server()")
+    server.execute("SELECT pg_stat_reset_shared('bgwriter')")
+    if int(str(server.execute("SHOW server_version_num")[0][0])) >= 150_000:
+        assert server.execute(f"SELECT {schema}.server()") != before
+    named = f"SELECT id FROM {schema}.worker WHERE server = {schema}.server()"
+    until(lambda: {worker for (worker,) in server.execute(named)} == workers, "both rows name the run")
+    first.close()
+    until(lambda: [each.worker.id for each in second.vanished()], "the death is found")
+    second.close()
 
 
 @pytest.mark.slow  # it waits for the moment at which it may look again

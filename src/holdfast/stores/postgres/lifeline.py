@@ -51,6 +51,7 @@ class Lifeline:
         self._workers: set[str] = set()  # whose locks are ours
         self._held: set[str] = set()  # those of them that this session has
         self._unwritten: dict[str, str] = {}  # those whose rows do not say yet on which run of the server that is
+        self._run: str | None = None  # that run, as the rows of the others name it
         self._wishes: list[_Wish] = []
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -181,7 +182,7 @@ class Lifeline:
         return False
 
     def _set_up(self, session: Connection) -> None:
-        self._held, self._unwritten, self._since = set(), {}, _CLOCK.lease()
+        self._held, self._unwritten, self._run, self._since = set(), {}, None, _CLOCK.lease()
         self._take_all(session)
         session.add_notify_handler(lambda news: self._changed(news.payload))
         session.execute(self._db["wait"])
@@ -198,9 +199,20 @@ class Lifeline:
                     os.read(self._wake_r, 4096)
                     self._grant_wishes(session)
                 if ready != [self._wake_r] or _CLOCK.lease() >= look_at:  # wishes may come more often than looks
-                    session.execute(self._db["wait_look"])  # is it still there, and what has it heard?
+                    self._look(session)
                     self._take_all(session)
                     look_at = _CLOCK.lease() + LOOK_S
+
+    def _look(self, session: Connection) -> None:
+        """See whether the session is still there, and what it has heard. Follow the name of the server's run, which
+        changes when somebody resets the server's counters: the locks that are held were taken on this run."""
+        if self._run is None:
+            session.execute(self._db["wait_look"])
+            return
+        run = str(self._db.row(session.execute(self._db["enroll_run"]))[0])
+        if run != self._run:
+            self._run = run
+            self._unwritten |= dict.fromkeys(self._held, run)
 
     def _take_all(self, session: Connection) -> None:
         """Take the locks that this session does not have: of all after a cut, and of those that the server still gave
@@ -249,6 +261,7 @@ class Lifeline:
         if not taken:
             return None
         self._held.add(worker_id)
+        self._run = self._run or str(server)
         return str(server)
 
     def _try_to_watch(self, session: Connection) -> bool:

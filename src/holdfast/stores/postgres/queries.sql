@@ -805,6 +805,9 @@ SELECT CASE WHEN pg_backend_pid() = %(told)s THEN pg_try_advisory_lock(hashtexte
 -- name: enroll_unlock
 SELECT pg_advisory_unlock(hashtextextended(%(id)s, 0));
 
+-- name: enroll_run
+SELECT {schema}.server();
+
 -- name: enroll_again
 UPDATE {schema}.worker SET server = %(server)s WHERE id = %(id)s AND gone_at IS NULL;
 
