@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from holdfast.core.machine import State
+from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import Event, Filter
 from holdfast.core.records import Job as Row
 from tests.crash.world import Entry, World, now
@@ -26,6 +27,7 @@ class Book:
     """What was done to the workers, and what was asked of them."""
 
     back_s: float = 10.0  # after an outage, workers consume again by then (DESIGN 14)
+    lease_s: float = 30.0
     jobs: list[str] = field(default_factory=list)  # acknowledged
     paying: set[str] = field(default_factory=set)  # those of them that write an effect
     repeated: int = 0  # enqueues that were not acknowledged at first
@@ -36,6 +38,15 @@ class Book:
     def was_away(self, at: float) -> bool:
         """Whether a session could have been cut at this moment, or been refused because the server was not back."""
         return any(killed_at <= at < back_at + 2.0 for killed_at, back_at in self.outages)
+
+    def could_renew(self, until: float) -> bool:
+        """Whether a living worker could beat during the lease that ended by then: the server was there for a beat, and
+        for the moment that a session takes to come back."""
+        free_from, longest = until - self.lease_s, 0.0
+        for killed_at, back_at in [*self.outages, (until, until)]:
+            longest = max(longest, min(killed_at, until) - free_from)
+            free_from = max(free_from, back_at)
+        return longest > self.lease_s / BEATS_PER_LEASE + 2.0
 
 
 @dataclass
@@ -138,9 +149,11 @@ def _troubles(row: Row | None, entries: list[Entry], events: list[Event], book: 
 
 
 def _false_deaths(starts: list[Entry], events: list[Event], book: Book) -> Iterator[str]:
-    """P9: an attempt has a successor only if its process was killed, or its transaction with the server."""
+    """P9: an attempt has a successor only if its process was killed, or its transaction with the server, or if nobody
+    could renew its lease because the server was away."""
     wall_minus_boot = time.time() - now()
-    cut_off = {event.fence for event in events if event.kind == "failed" or _is_outage(event, book)}
+    excused = [event for event in events if _could_not_renew(event, book, wall_minus_boot)]
+    cut_off = {event.fence for event in events if event.kind == "failed" or _is_outage(event, book) or event in excused}
     for sooner, later in itertools.pairwise(starts):
         if sooner.fence in cut_off:
             continue
@@ -150,7 +163,7 @@ def _false_deaths(starts: list[Entry], events: list[Event], book: Book) -> Itera
         elif later.at < killed_at:
             yield f"P9: attempt {later.fence} was started {killed_at - later.at:.3f} s before the kill"
     for event in events:
-        if event.kind == "zombie" and event.detail.get("pid") not in book.killed:
+        if event.kind == "zombie" and event.detail.get("pid") not in book.killed and event not in excused:
             yield f"P9: a false zombie, of process {event.detail.get('pid')} that nobody killed"
         elif event.kind == "failed" and not (event.job_id in book.paying and book.was_away(event.at - wall_minus_boot)):
             yield f"it failed, and the server was there: {event.detail}"
@@ -161,6 +174,11 @@ def _false_deaths(starts: list[Entry], events: list[Event], book: Book) -> Itera
 def _is_outage(event: Event, book: Book) -> bool:
     """Say whether a transaction was cut off with the server: its job was given back at no cost."""
     return event.kind == "released" and event.job_id in book.paying
+
+
+def _could_not_renew(event: Event, book: Book, wall_minus_boot: float) -> bool:
+    expired = event.kind == "zombie" and event.detail["detector"] == "expired"
+    return expired and bool(book.outages) and not book.could_renew(event.at - wall_minus_boot)
 
 
 def _check_effects(world: World, book: Book, rows: dict[str, Row], figures: Figures) -> None:

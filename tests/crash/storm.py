@@ -49,7 +49,7 @@ def storm(folder: Path, plan: Plan, url: str = "", server: PostgresServer | None
     world = World(folder, url=url)
     try:
         lots = random.Random(plan.seed)
-        book = Book(back_s=plan.back_s)
+        book = Book(back_s=plan.back_s, lease_s=plan.lease_s)
         if plan.effects:
             assert world.store.schema().found
             with contextlib.closing(world.connect()) as db:

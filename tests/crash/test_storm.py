@@ -84,6 +84,11 @@ def test_the_checker_can_fail(world: World) -> None:
     assert any("it failed, and the server was there" in line for line in wrong(paying={jobs[5]}))
 
 
+def test_the_checker_knows_when_nobody_could_renew_a_lease() -> None:
+    book = Book(lease_s=6.0, outages=[(10.0, 12.0), (12.5, 14.5)])
+    assert [book.could_renew(until) for until in (9.0, 13.0, 15.0, 18.0, 19.0)] == [True, False, False, False, True]
+
+
 class Fake:
     """What `write` needs of a context."""
 
