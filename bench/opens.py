@@ -2,7 +2,8 @@
 
     python bench/opens.py
 
-Prints the microseconds that it adds to the first open of a path, and to every later one: the best of several rounds.
+Prints the microseconds that it adds to the first open of a path, and to every later one within a second: the best of
+several rounds.
 """
 
 import os

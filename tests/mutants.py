@@ -1233,6 +1233,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         PROTECTED,
     ),
     (
+        "protected: a path is harmless for ever",
+        "stores/sqlite/protected.py",
+        "    if _now() >= _forget_at:\n        _forget()\n",
+        "",
+        PROTECTED,
+    ),
+    (
+        "protected: a path may become a link to the store",
+        "stores/sqlite/protected.py",
+        "            _forget()\n        return\n",
+        "            pass\n        return\n",
+        PROTECTED,
+    ),
+    (
         "protected: a new -wal file is not noticed",
         "stores/sqlite/connection.py",
         "        protected.refresh()  # the first connection makes a new `-wal` file\n",
@@ -1525,6 +1539,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ISOLATION,
     ),
     ("broken: run says nothing", "worker/runner.py", "raise self._broken", "pass", BROKEN),
+    (
+        "broken: Ctrl-C while it enrols leaves its row",
+        "worker/runner.py",
+        "            self.worker_id = worker.id\n            raise\n",
+        "            raise\n",
+        BROKEN,
+    ),
     (
         "a store that fails is a failure of the workflow that reads",
         "workflow/ledger.py",

@@ -163,6 +163,8 @@ store.migrate()
 protected.install()
 looks = []
 real = protected._identity
+protected._now = lambda: 0.0  # no second passes
+protected.refresh()
 protected._identity = lambda path: looks.append(path) or real(path)
 plain = f"{folder}/plain"
 open(plain, "w").close()
@@ -174,11 +176,63 @@ store.close()
 """
 
 
-def test_only_the_first_open_of_a_path_costs_a_look_at_its_file(tmp_path: Path) -> None:
+def test_a_path_that_is_opened_often_costs_one_look_at_its_file_each_second(tmp_path: Path) -> None:
     """A look is a system call. All other opens cost less than a microsecond: see `bench/opens.py`."""
     done = subprocess.run([sys.executable, "-c", LOOKS, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "2 2\n", "one before the file was there, and one after"
+
+
+MEANS_ANOTHER = """
+import os, subprocess, sys
+from holdfast.errors import ProtectedFile
+from holdfast.stores.sqlite import protected
+from holdfast.stores.sqlite.store import SqliteStore
+
+folder, way = sys.argv[1:]
+os.mkdir(f"{folder}/other")
+os.symlink(f"{folder}/jobs.db", f"{folder}/link")
+os.symlink(f"{folder}/jobs.db", f"{folder}/latest")
+os.chdir(f"{folder}/other")
+store = SqliteStore(f"sqlite:///{folder}/jobs.db")
+store.migrate()
+seconds = 0.0
+protected._now = lambda: seconds
+protected.install()
+open("latest", "w").close()
+open("latest").close()
+assert "latest" in protected._harmless, "it is remembered"
+if way == "chdir":
+    os.chdir(folder)
+elif way == "replace":
+    os.replace("../link", "latest")
+elif way == "program":
+    subprocess.run(["ln", "-sf", "../jobs.db", "latest"], check=True)
+else:
+    os.unlink("latest")
+    if way == "symlink":
+        os.symlink("../jobs.db", "latest")
+    elif way == "link":
+        os.link("../jobs.db", "latest")
+    elif way == "another process":
+        os.symlink("../jobs.db", "latest")
+        protected._harmless.add("latest")  # as if the hook had not seen it
+        seconds = protected.REMEMBERED_S
+try:
+    open("latest").close()
+    print("opened")
+except ProtectedFile:
+    print("refused")
+store.close()
+"""
+
+
+@pytest.mark.parametrize("way", ["chdir", "replace", "program", "symlink", "link", "another process"])
+def test_a_path_that_has_become_a_link_to_the_store_is_refused(tmp_path: Path, way: str) -> None:
+    command = [sys.executable, "-W", "error", "-c", MEANS_ANOTHER, str(tmp_path), way]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "refused\n"
 
 
 def test_a_process_that_is_not_a_worker_may_open_what_it_likes(tmp_path: Path) -> None:

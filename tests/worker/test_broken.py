@@ -200,3 +200,28 @@ def test_ctrl_c_in_an_embedded_worker_gives_its_jobs_back(house: House) -> None:
         runner.run()
     assert (house.row(job.id).state, house.row(job.id).crashes) == ("ready", 0)
     assert house.store.workers() == []
+
+
+@pytest.mark.parametrize("verb", ["standing", "vanished", "overdue"])
+def test_ctrl_c_before_the_first_claim_leaves_no_thread_and_no_worker(house: House, verb: str) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = set(threading.enumerate())
+    runner = Runner(house.app, WorkerOptions(name="e"))
+    with house.store.before(verb, interrupt), pytest.raises(KeyboardInterrupt):
+        runner.run()
+    assert runner.worker_id
+    assert house.store.workers() == []
+    until(lambda: set(threading.enumerate()) <= before, "its threads end")
+
+
+def test_ctrl_c_just_after_a_worker_has_enrolled_signs_it_off(house: House) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    runner = Runner(house.app, WorkerOptions(name="e"))
+    with house.store.after("enroll", interrupt), pytest.raises(KeyboardInterrupt):
+        runner.run()
+    assert runner.worker_id
+    assert house.store.workers() == []

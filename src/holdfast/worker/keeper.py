@@ -72,7 +72,7 @@ class Keeper:
     def close(self) -> None:
         self._closing = True
         self._wake.set()
-        self._thread.join(1.0)
+        self._thread.finish(1.0)
 
     def keep(self, attempts: Iterable[Attempt]) -> None:
         """Renew these leases from now on."""

@@ -170,20 +170,9 @@ class Runner:
         """
         enable_our_loggers()
         shield_logging()
-        self._until_it_works(self._enroll)
-        self._until_it_works(lambda: self._continuity.look(self.worker_id))
-        self._keeper.start(self._broke)  # first: to settle what very many dead workers left takes its time
-        self._until_it_works(self._sweep)
-        self._settler.start(self._broke)
-        self._watch.start(self._broke)
-        if not self._until_idle:
-            self._pool.prepare()
-        if self._options.reaper:
-            self._patrol.start(self._broke)
-        if not self._stopping.is_set():
-            self._say_ready()
         leave = self._leave
         try:
+            self._begin()
             with listening(self._app.logger.getChild("job")):
                 try:
                     self._claim_until_stopped()
@@ -200,6 +189,20 @@ class Runner:
             return code
         finally:
             leave()
+
+    def _begin(self) -> None:
+        self._until_it_works(self._enroll)
+        self._until_it_works(lambda: self._continuity.look(self.worker_id))
+        self._keeper.start(self._broke)  # first: to settle what very many dead workers left takes its time
+        self._until_it_works(self._sweep)
+        self._settler.start(self._broke)
+        self._watch.start(self._broke)
+        if not self._until_idle:
+            self._pool.prepare()
+        if self._options.reaper:
+            self._patrol.start(self._broke)
+        if not self._stopping.is_set():
+            self._say_ready()
 
     def stop(self) -> None:
         """Claim nothing more; let running jobs finish within the grace period. Not for a signal handler."""
@@ -228,7 +231,11 @@ class Runner:
             version=__version__,
             tasks={task.name: Published(task.queue) for task in self._tasks.values()},
         )
-        self._store.enroll(worker)
+        try:
+            self._store.enroll(worker)
+        except KeyboardInterrupt:  # the row may be stored all the same, so this worker signs off when it leaves
+            self.worker_id = worker.id
+            raise
         self.worker_id = self._keeper.worker_id = worker.id
 
     def _say_ready(self) -> None:
@@ -610,6 +617,7 @@ class Runner:
         self._leave()
 
     def _leave(self) -> None:
+        self._stopping.set()  # ends the reaper's thread, also when Ctrl-C came before the first claim
         self._pool.close()
         self._settler.close()
         self._flows.close()
@@ -617,7 +625,7 @@ class Runner:
         self._watch.close()
         self._threads.close()
         self._loop.close()
-        if not self._keeper.all():
+        if self.worker_id and not self._keeper.all():
             try:
                 self._store.retire(self.worker_id, "left")
             except HoldfastError as error:

@@ -104,7 +104,7 @@ class Settler:
     def close(self) -> None:
         self._closing = True
         self._wake.set()
-        self._thread.join(1.0)
+        self._thread.finish(1.0)
 
     def commit(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
         """Commit the task's own writes, if it has any, with its success. None: settled; else the outcome to report."""

@@ -30,6 +30,11 @@ class Vital(threading.Thread):
         self._died = died
         self.start()
 
+    def finish(self, timeout_s: float) -> None:
+        """Wait for its end. A thread that was never started has ended already."""
+        if self.ident is not None:
+            self.join(timeout_s)
+
     def run(self) -> None:
         error: BaseException | None = None
         try:

@@ -48,7 +48,7 @@ class Watch:
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join(1.0)
+        self._thread.finish(1.0)
 
     def look(self) -> None:
         """Stop what must stop now."""

@@ -10,8 +10,10 @@ processes then write at once and damage the database, and peers take the living 
 `sqlite3.connect` is still allowed: one library knows all its own descriptors and takes care.
 
 A file is compared by device and inode, because a link may have any name. That takes one `stat`, which costs more than
-the rest of the hook: without a system call nobody can know that a new path is not a link. So the hook remembers
-harmless paths, and their next open costs no system call. It never remembers one with the name of a protected file.
+the rest of the hook: without a system call nobody can know that a path is not a link. So the hook remembers harmless
+paths, and their next open costs no system call. It never remembers one with the name of a protected file. It forgets
+all of them after a second, and at once when this process may give a path another meaning: when it changes its folder,
+renames, links or starts a program. Another process that turns a path into a link is noticed a second later at most.
 """
 
 from __future__ import annotations
@@ -23,9 +25,15 @@ import threading
 from collections import Counter
 from typing import Any
 
+from holdfast.clock import SystemClock
 from holdfast.errors import ProtectedFile
 
+REMEMBERED_S = 1.0
 _REMEMBERED_MAX = 4096
+_GIVE_PATHS_ANOTHER_MEANING = {
+    *("os.chdir", "os.link", "os.rename", "os.symlink"),  # this process itself does it,
+    *("os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "subprocess.Popen"),  # or a program may
+}
 
 _paths: Counter[str] = Counter()  # how many users each protected path has
 _changing = threading.Lock()
@@ -35,6 +43,8 @@ _installed = False
 _names: frozenset[str] = frozenset()
 _identities: frozenset[tuple[int, int]] = frozenset()
 _harmless: set[Any] = set()
+_forget_at = 0.0
+_now = SystemClock().lease
 
 
 class OwnPath(str):
@@ -71,19 +81,30 @@ def release(*paths: str) -> None:
 
 def refresh() -> None:
     """Look up the protected files again: a `-wal` file may be a new one."""
-    global _names, _identities, _harmless
+    global _names, _identities
     if not _installed:
         return
     with _changing:
         _names = frozenset(map(os.path.basename, _paths))
         _identities = frozenset(filter(None, map(_identity, _paths)))
-        _harmless = set()
+        _forget()
+
+
+def _forget() -> None:
+    global _harmless, _forget_at
+    _harmless, _forget_at = set(), _now() + REMEMBERED_S
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "open" or not _names:
+    if event != "open":
+        if event in _GIVE_PATHS_ANOTHER_MEANING:
+            _forget()
+        return
+    if not _names:
         return
     path = arguments[0]
+    if _now() >= _forget_at:
+        _forget()
     if path in _harmless or type(path) is int or type(path) is OwnPath:
         return
     if arguments[2] & _MAKES_ANEW != _MAKES_ANEW:
