@@ -4432,10 +4432,17 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/core/test_verdict.py",),
     ),
     (
-        "an outage inside a transaction passes through on_crash",
+        "an outage inside a transaction runs a job that was to be held again",
         "core/verdict.py",
+        "return _judge(Released(True, outcome.error, delay_s=OUTAGE_S), job, now, chance)",
         "return _release(Released(True, outcome.error, delay_s=OUTAGE_S), job, now)",
-        "return _by_on_crash(outcome, job, now, chance)",
+        ("tests/core/test_verdict.py",),
+    ),
+    (
+        "after many outages a job that was to be held runs again",
+        "core/verdict.py",
+        "case Failed(finished=False, outage=False):",
+        "case Failed(finished=False):",
         ("tests/core/test_verdict.py",),
     ),
     (

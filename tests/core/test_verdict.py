@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.machine import MOVES, Move, State
+from holdfast.core.policy import OnCrash
 from holdfast.core.records import Job, Note
 from holdfast.core.rows import judged
 from holdfast.core.settlement import own_ending, settlement
@@ -66,7 +67,7 @@ OUTCOMES: dict[str, Outcome] = {
 WHILE_BUDGETS_LAST = {
     "succeeded": ("done", "done", "done", "done"),
     "failed": ("ready", "ready", "ready", "ready"),
-    "failed in an outage": ("ready", "ready", "ready", "ready"),
+    "failed in an outage": ("ready", "held", "dead", "ready"),
     "timed out": ("ready", "held", "dead", "ready"),
     "stalled": ("ready", "held", "dead", "ready"),
     "finished, not stored": ("ready", "held", "dead", "ready"),
@@ -95,7 +96,7 @@ WHEN_SPENT = {
 _CUT_SHORT = ("timed out", "stalled", "finished, not stored", "lost", "lost, excused", "lost with many")
 ROLLING_BACK = {
     "succeeded": ("rolled_back",) * 4,
-    **dict.fromkeys((*_CUT_SHORT, "released after it began"), ("ready",) * 4),
+    **dict.fromkeys((*_CUT_SHORT, "failed in an outage", "released after it began"), ("ready",) * 4),
 }
 ROLLING_BACK_WHEN_SPENT = dict.fromkeys(("failed", *(set(_CUT_SHORT) - {"lost, excused"})), ("held",) * 4)
 COUNTS_AS_FAILURE = {"failed", "timed out", "stalled", "finished, not stored"}
@@ -218,7 +219,7 @@ def test_only_a_loss_tells_how_many_were_suspects() -> None:
 
 
 def test_rolling_back_begins_once_and_only_for_those_who_declared_it() -> None:
-    short_endings = COUNTS_AS_FAILURE - {"failed"} | IS_LOSS | {"released after it began"}
+    short_endings = COUNTS_AS_FAILURE - {"failed"} | IS_LOSS | {"failed in an outage", "released after it began"}
     for case, _, verdict in cases():
         name, on_crash, rolling_back, cancel, _ = case
         begins = name in short_endings and on_crash == "rollback" and not rolling_back and not cancel
@@ -336,10 +337,25 @@ def test_a_job_that_was_claimed_ahead_and_had_not_begun_comes_back_in_its_place_
 def test_outages_are_free_until_there_were_many_in_a_row() -> None:
     outage = OUTCOMES["failed in an outage"]
     assert in_a_row(*[outage] * OUTAGES_MAX, attempts_max=1) == [OUTAGE_S] * OUTAGES_MAX
-    for on_crash in ON_CRASH:
-        often = msgspec.structs.replace(RUNNING, releases=OUTAGES_MAX, on_crash=on_crash)
-        verdict = judge(outage, often, NOW, chance=0.5)
-        assert (verdict.state, verdict.failures, verdict.releases) == (State.READY, 1, 0)
+    often = msgspec.structs.replace(RUNNING, releases=OUTAGES_MAX)
+    verdict = judge(outage, often, NOW, chance=0.5)
+    assert (verdict.state, verdict.failures, verdict.releases) == (State.READY, 1, 0)
+
+
+@pytest.mark.parametrize("releases", [0, OUTAGES_MAX])
+@pytest.mark.parametrize("on_crash", ON_CRASH)
+def test_an_outage_inside_the_transaction_is_judged_as_a_release_of_the_same_job(
+    on_crash: OnCrash, releases: int
+) -> None:
+    """Nobody knows what the handler did outside the store before its transaction failed."""
+    job = msgspec.structs.replace(RUNNING, on_crash=on_crash, releases=releases)
+    verdict = judge(OUTCOMES["failed in an outage"], job, NOW, chance=0.5)
+    released = judge(Released(True, "cut off"), job, NOW, chance=0.5)
+    assert (verdict.state, verdict.rolling_back) == (released.state, released.rolling_back)
+    assert verdict.crashes == 0
+    assert verdict.failures == (1 if releases else 0)
+    if on_crash == "hold":
+        assert verdict.error == "cut off; on_crash=hold: a person decides"
 
 
 @pytest.mark.parametrize("outcome", [LOST_AHEAD, EXCUSED])
@@ -669,6 +685,9 @@ losses: st.SearchStrategy[Outcome] = st.builds(
     started=st.booleans(),
 )
 forced: st.SearchStrategy[Outcome] = st.builds(TimedOut, texts) | st.builds(Stalled, texts)
+cut_off: st.SearchStrategy[Outcome] = st.builds(Released, st.just(True), texts) | st.builds(
+    Failed, texts, outage=st.just(True)
+)
 failures: st.SearchStrategy[Outcome] = st.builds(Failed, texts)
 outcomes: st.SearchStrategy[Outcome] = st.one_of(
     losses,
@@ -738,7 +757,7 @@ def test_no_job_runs_again_over_its_budgets(job: Job, outcome: Outcome, chance: 
 
 @given(
     job=jobs().map(lambda job: msgspec.structs.replace(job, on_crash="hold")),
-    outcome=losses | forced | st.builds(Released, st.just(True), texts),
+    outcome=losses | forced | cut_off,
     chance=chances,
 )
 def test_what_is_dangerous_to_repeat_never_becomes_ready_by_itself(job: Job, outcome: Outcome, chance: float) -> None:

@@ -735,28 +735,29 @@ def test_a_statement_that_asks_for_too_much_is_not_an_outage(error: type[psycopg
     assert is_outage(error("refused")) is is_one
 
 
-@pytest.mark.parametrize("on_crash", ["hold", "fail"])
+@pytest.mark.parametrize(("on_crash", "state"), [("hold", "held"), ("fail", "dead")])
 @pytest.mark.parametrize("meet", OUTAGES.values(), ids=OUTAGES.keys())
-def test_an_outage_inside_the_transaction_is_no_crash(
-    houses: Houses, proxy: Proxy, ledger: Ledger, on_crash: OnCrash, meet: Callable[[Any, Proxy], object]
+def test_an_outage_inside_the_transaction_passes_through_on_crash(
+    houses: Houses, proxy: Proxy, ledger: Ledger, on_crash: OnCrash, state: str, meet: Callable[[Any, Proxy], object]
 ) -> None:
-    """The handler ended by itself, and its writes were rolled back."""
+    """What the handler did outside the store is not undone with its writes: it must not do that again by itself."""
     house = houses(proxy.url)
+    starts: list[int] = []
 
     @house.app.task(on_crash=on_crash, retry=ONCE)
-    def pay(ctx: Context) -> int:
+    def pay(ctx: Context) -> None:
+        starts.append(ctx.attempt)
         with ctx.transaction() as db:
-            if ctx.attempt == 1:
-                meet(db, proxy)
-            else:
-                db.execute(PAID)
-        return ctx.attempt
+            meet(db, proxy)
 
     job = pay.enqueue()
     house.start()
-    house.until_state(job.id, "done", 60)
+    house.until_state(job.id, state, 60)
+    error = house.row(job.id).error or ""
+    assert error.startswith("the store failed inside ctx.transaction(): ")
+    assert error.endswith("; on_crash=hold: a person decides" if on_crash == "hold" else "; on_crash=fail")
     assert costs(house, job.id) == (0, 0)
-    assert ledger() == ["paid"]
+    assert (starts, ledger()) == ([1], [])
 
 
 def test_an_outage_is_not_recorded_as_a_step_that_failed(houses: Houses, proxy: Proxy, ledger: Ledger) -> None:
@@ -785,10 +786,15 @@ def test_an_outage_is_not_recorded_as_a_step_that_failed(houses: Houses, proxy: 
 
 @both_kinds
 @pytest.mark.parametrize("meet", OUTAGES.values(), ids=OUTAGES.keys())
-def test_an_outage_in_a_transaction_step_rolls_no_workflow_back(
-    houses: Houses, proxy: Proxy, ledger: Ledger, is_async: bool, meet: Callable[[Any, Proxy], object]
+@pytest.mark.parametrize("on_crash", ["retry", "rollback"])
+def test_an_outage_in_a_transaction_step_passes_through_on_crash(
+    houses: Houses,
+    proxy: Proxy,
+    ledger: Ledger,
+    is_async: bool,
+    meet: Callable[[Any, Proxy], object],
+    on_crash: OnCrash,
 ) -> None:
-    """`on_crash="rollback"` is for lost workers. What was done before stays done, and the step is run again."""
     house = houses(proxy.url)
     done: list[str] = []
 
@@ -815,14 +821,14 @@ def test_an_outage_in_a_transaction_step_rolls_no_workflow_back(
         await flow.step(reserve, undo=give_back)
         return await flow.transaction(charge)
 
-    declare = house.app.workflow(name="order", retry=ONCE, on_crash="rollback")
+    declare = house.app.workflow(name="order", retry=ONCE, on_crash=on_crash)
     job = (declare(aorder) if is_async else declare(order)).enqueue()
     house.start()
-    assert job.result(60) == "charged"
-    assert done == ["reserve", "charge", "charge"]
-    assert ledger() == ["paid"]
+    house.until_state(job.id, "done" if on_crash == "retry" else "rolled_back", 60)
+    assert done == ["reserve", "charge", "charge" if on_crash == "retry" else "give back"]
+    assert ledger() == (["paid"] if on_crash == "retry" else [])
     assert costs(house, job.id) == (0, 0)
-    assert house.kinds(job.id) == ["released", "succeeded"]
+    assert house.kinds(job.id) == ["released", "succeeded", *(["rolled_back"] if on_crash == "rollback" else [])]
 
 
 def test_an_error_of_the_task_in_its_transaction_counts_as_before(houses: Houses, server: PostgresServer) -> None:

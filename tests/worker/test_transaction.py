@@ -12,11 +12,13 @@ import psycopg
 import pytest
 
 from holdfast import App, Context, JobDead, Retry
+from holdfast.core.policy import OnCrash
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Lost, judge
-from holdfast.errors import LeaseLost, StoreUnsupported, TransactionExpired, UsageError
+from holdfast.errors import LeaseLost, StoreUnavailable, StoreUnsupported, TransactionExpired, UsageError
 from holdfast.stores.protocol import Answer
 from holdfast.stores.sqlite.connection import Pen
+from holdfast.stores.sqlite.transaction import SqliteTransaction
 from tests.worker.house import House, until
 
 ONCE = Retry(attempts_max=1)
@@ -521,8 +523,11 @@ def reap(house: House, job_id: str) -> Answer:
     return answer
 
 
-def test_a_full_disk_inside_the_transaction_costs_no_budget(file_house: House, effects: sqlite3.Connection) -> None:
-    @file_house.app.task(retry=ONCE)
+@pytest.mark.parametrize("on_crash", ["retry", "hold"])
+def test_a_full_disk_inside_the_transaction_costs_no_budget(
+    file_house: House, effects: sqlite3.Connection, on_crash: OnCrash
+) -> None:
+    @file_house.app.task(retry=ONCE, on_crash=on_crash)
     def pay(ctx: Context) -> int:
         with ctx.transaction() as db:
             if ctx.attempt == 1:
@@ -533,6 +538,37 @@ def test_a_full_disk_inside_the_transaction_costs_no_budget(file_house: House, e
 
     job = pay.enqueue()
     file_house.start()
-    assert job.result(60) == 2
+    if on_crash == "retry":
+        assert job.result(60) == 2
+    else:
+        file_house.until_state(job.id, "held", 60)
+        assert "the store failed inside ctx.transaction(): " in (file_house.row(job.id).error or "")
     assert (file_house.row(job.id).failures, file_house.row(job.id).crashes) == (0, 0)
-    assert len(seen(effects)) == 1
+    assert len(seen(effects)) == (1 if on_crash == "retry" else 0)
+
+
+def test_a_careful_job_whose_commit_meets_an_outage_is_held_after_one_start(
+    file_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card was charged: whether the store took the ending or not, nobody may charge it again unasked."""
+    starts: list[int] = []
+
+    def unavailable(*_: object) -> Answer:
+        raise StoreUnavailable("the answer to the commit was lost")
+
+    monkeypatch.setattr(SqliteTransaction, "settle", unavailable)
+
+    @file_house.app.task(on_crash="hold", retry=ONCE)
+    def charge(ctx: Context) -> None:
+        starts.append(ctx.attempt)
+        with ctx.transaction() as db:
+            db.execute("SELECT 1")
+
+    job = charge.enqueue()
+    file_house.start()
+    file_house.until_state(job.id, "held", 60)
+    found = file_house.row(job.id)
+    assert found.error == (
+        "the store failed inside ctx.transaction(): the answer to the commit was lost; on_crash=hold: a person decides"
+    )
+    assert (starts, found.failures, found.crashes) == ([1], 0, 0)

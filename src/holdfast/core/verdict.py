@@ -30,7 +30,8 @@ class Failed(msgspec.Struct, frozen=True):
 
     A job that finished has done its work: whether that may be repeated is for its `on_crash` to say.
     `final`: it would fail the same way again. `rollback`: the workflow asks for its steps to be undone.
-    `outage`: the store failed in the middle of its transaction, so its writes were rolled back.
+    `outage`: the store failed in the middle of its transaction, so its writes were rolled back. That is not the job's
+    fault, but it cut the attempt short: it costs what a release costs, and passes through `on_crash` as well.
     `frames`: where it raised, for the log; the traceback is in the detail.
     """
 
@@ -208,10 +209,10 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
         case Diverged():
             return _hold(outcome, job, outcome.error, failures=0, crashes=0)
         case Failed(outage=True) if _is_free(outcome, job):
-            return _release(Released(True, outcome.error, delay_s=OUTAGE_S), job, now)
+            return _judge(Released(True, outcome.error, delay_s=OUTAGE_S), job, now, chance)
         case Failed(rollback=True) if not job.rolling_back:
             return _undo(outcome, job, now, _reason(outcome))
-        case Failed(finished=False):
+        case Failed(finished=False, outage=False):
             return _run_again(outcome, job, now, chance, failures=1)
         case Failed() | TimedOut() | Stalled():
             return _by_on_crash(outcome, job, now, chance, failures=1)
