@@ -10,6 +10,7 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, get_args, overload
 
 from holdfast.clock import Clock, SystemClock
+from holdfast.closing import CLOSED, Closing
 from holdfast.continuity import PRODUCER, Continuity
 from holdfast.core import acts
 from holdfast.core.machine import State, States, states_named
@@ -91,6 +92,7 @@ class App(Declares, Verbs):
         self._store: Store | None = None
         self._continuity: Continuity | None = None
         self._closed = False
+        self.closing = Closing(self.logger)
         self._aio: AsyncApp | None = None
         self._lock = threading.RLock()
 
@@ -158,7 +160,7 @@ class App(Declares, Verbs):
     def _open(self) -> Store:
         with self._lock:
             if self._closed:
-                raise UsageError("this app is closed; make another one")
+                raise UsageError(CLOSED)
             if self._store is None:
                 store = open_store(self._url, clock=self.clock, create=self._migrate)
                 try:
@@ -178,7 +180,12 @@ class App(Declares, Verbs):
         return store
 
     def close(self) -> None:
-        """Close the store. Safe to call twice; the app is of no use afterwards."""
+        """Close the store. Safe to call twice; the app is of no use afterwards.
+
+        A tick or a worker of this app in another thread stops first: it claims nothing more, its running jobs may
+        finish within its budget or grace period, and what has ended is saved. Raises `UsageError` in a job.
+        """
+        self.closing.drain()
         with self._lock:
             store, self._store, self._closed = self._store, None, True
         if store is not None:

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from holdfast.app import App
 from holdfast.clock import Clock
+from holdfast.closing import Work
 from holdfast.core.text import clean
 from holdfast.core.verdict import Failed, Outcome
 from holdfast.errors import Cancelled, HoldfastError, NoProgress, StoreUnsupported, TimeLimit, UsageError
@@ -310,7 +311,8 @@ class Unshared:
 
 
 def adopt(app: App, url: str) -> App:
-    """Give an app that was found in this process the store of the worker."""
+    """Give an app that was found in this process the store of the worker, and let no job close it."""
+    app.closing.begin(Work(lambda: None, 0.0, lambda: True))
     if url.partition("?")[0].rstrip("/") == "memory:":
         app._store = cast(Store, Unshared())
     else:

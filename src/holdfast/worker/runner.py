@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from holdfast.clock import Clock
+from holdfast.closing import Work
 from holdfast.continuity import WORKER, Continuity
 from holdfast.core.isolation import isolates
 from holdfast.core.records import Job, Moment, Published, Worker
@@ -30,6 +31,7 @@ from holdfast.errors import (
     SchemaMismatch,
     Stopping,
     StoreUnsupported,
+    UsageError,
     WorkerBroken,
     WorkerGone,
 )
@@ -49,7 +51,7 @@ from holdfast.worker.frames import describe
 from holdfast.worker.homes import Homes
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.launch import Launch
-from holdfast.worker.lines import enable_our_loggers, listening
+from holdfast.worker.lines import enable_our_loggers, listening, whose
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.pace import Pace
 from holdfast.worker.patrol import Patrol
@@ -75,6 +77,8 @@ UNSERVED_S = 60.0  # how often to say which tasks nobody here knows
 BREATHLESS_S = 1.0  # how long not to claim after a thread could not be started
 GULP = 500  # so many jobs are claimed ahead in one call at most
 DOUBT_S = 0.25  # how often to look whether somebody has accepted the store
+LEAVE_S = 10.0  # to tell hooks and to sign off
+LINGER_S = 1.0  # how long `app.close()` waits for a handler that outlived its tick
 BUFFERED_MAX_S = 1.0  # a job claimed ahead that has not begun by then is given back
 
 
@@ -83,6 +87,8 @@ class Runner:
 
     _look_at: float | None = None  # when the sweep of a tick looks again at what it was not sure of,
     _sure_at = 0.0  # and when everything is settled that can be
+    _lingers = False  # a tick has returned, and a handler of it goes on
+    _broken: WorkerBroken | None = None  # what it has died of
 
     def __init__(
         self,
@@ -141,7 +147,6 @@ class Runner:
         self._watch = Watch(self._clock, self._keeper.all, self._overran, self._abandon)
         self._flows = Flows(app, self._store, self._clock, self._context, self._broke)
         self._threads = Threads(self._clock, self._context, self._settler.commit, self._ended, self._flows)
-        self._broken: WorkerBroken | None = None
         self._loop = Loop(self._clock, self._context, self._settler.commit, self._ended, self._flows, died=self._broke)
         self._alarm = Alarm(self._store, self._clock, self._tasks)
         hands = Hands(self._ended, self._settler.settled_itself, self._keeper.beat_soon, self._hold_breath, self._broke)
@@ -152,6 +157,7 @@ class Runner:
         self._ahead_target = 0
         self._breathless_until = float("-inf")
         self._abandoned = Abandoned(options.slots, may_end=may_exit)
+        self._work = Work(self.stop, options.grace_period_s + stop_s + flush_s + LEAVE_S, self._runs_the_caller)
         self.worker_id = ""
         self.recovered = 0  # by the sweep before the first claim
 
@@ -166,8 +172,16 @@ class Runner:
         """Work until told to stop; return the exit code.
 
         Raises `WorkerBroken` when a thread of it has died, and `StoreUnsupported` when no worker can use the store as
-        it is set up.
+        it is set up, `UsageError` when the app is closed.
         """
+        self._app.closing.begin(self._work)
+        try:
+            return self._run()
+        finally:
+            if not self._lingers:
+                self._app.closing.end(self._work)
+
+    def _run(self) -> int:
         enable_our_loggers()
         shield_logging()
         leave = self._leave
@@ -181,6 +195,8 @@ class Runner:
                     raise
                 code = self._drain()
             if code == EXIT_STUCK and self._until_idle:
+                self._lingers = True
+                self._work.outlive_its_caller(LINGER_S)
                 leave = threading.Thread(target=self._linger, name="holdfast-linger", daemon=True).start
             if self._broken is not None:
                 raise self._broken
@@ -214,6 +230,9 @@ class Runner:
         """Give back what runs, at once."""
         self._stop_now.set()
         self.stop()
+
+    def _runs_the_caller(self) -> bool:
+        return whose.get() in self._keeper.all()
 
     def _enroll(self) -> None:
         from holdfast import __version__
@@ -328,6 +347,8 @@ class Runner:
             except WorkerGone:
                 self._was_declared_dead(asked_as)
                 claim_id, asked_at = new_id(), None
+            except UsageError:  # the app was closed under this worker, or is to be closed here: waiting does not help
+                raise
             except HoldfastError as error:
                 self._clock.wait(self._stopping, self._trouble.met(error))
             except Exception as error:
@@ -615,6 +636,7 @@ class Runner:
         self._idle.wait()
         self._settler.flush(self._beat_s)
         self._leave()
+        self._app.closing.end(self._work)
 
     def _leave(self) -> None:
         self._stopping.set()  # ends the reaper's thread, also when Ctrl-C came before the first claim

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.alerts.teller import tell_once
+from holdfast.closing import Work
 from holdfast.errors import DutyLost, UsageError
 from holdfast.scheduler import Scheduler
 from holdfast.stores.protocol import schema_too_new
@@ -31,7 +32,7 @@ class TickReport(msgspec.Struct, frozen=True):
     settled: int  # attempts whose ending was written, given-back ones included
     recovered: int  # lost attempts of others that it settled
     fired: int  # instants of schedules whose jobs it stored
-    finished: bool  # False: the budget ended before the work did
+    finished: bool  # False: the budget ended, or the app was closed, before the work did
 
 
 def tick(app: App, budget_s: float, options: WorkerOptions) -> TickReport:
@@ -40,12 +41,21 @@ def tick(app: App, budget_s: float, options: WorkerOptions) -> TickReport:
         raise UsageError(f"budget_s={budget_s!r} must be a number of seconds")
     if not 0.1 <= budget_s <= 86_400:
         raise UsageError(f"budget_s={budget_s} must be between 0.1 and 86400 seconds")
+    spent = threading.Event()
+    work = Work(spent.set, budget_s)
+    app.closing.begin(work)
+    try:
+        return _tick(app, budget_s, options, spent)
+    finally:
+        app.closing.end(work)
+
+
+def _tick(app: App, budget_s: float, options: WorkerOptions, spent: threading.Event) -> TickReport:
     began, since = app.clock.lease(), app.store.now().wall
     fired = _fire(app)
     leave_s = min(LEAVE_S, budget_s / 4)
     tell_s = min(TELL_S, budget_s / 4) if app.alerts else 0.0
     runner = Runner(app, options, until_idle=True, stop_s=leave_s / 2, flush_s=leave_s / 4)
-    spent = threading.Event()
 
     def stop() -> None:
         spent.set()
