@@ -1659,6 +1659,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/stores/test_postgres_liveness.py",),
     ),
     (
+        "a job whose claim was answered late is not renewed first",
+        "worker/runner.py",
+        "answered_late = attempt.window.must_renew(now)",
+        "answered_late = False",
+        ("tests/worker/test_claiming.py",),
+    ),
+    (
         "silence: nobody minds",
         "worker/supervisor.py",
         "return silence.seconds >= silence.limit_s",

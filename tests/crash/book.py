@@ -39,6 +39,10 @@ class Book:
         """Whether a session could have been cut at this moment, or been refused because the server was not back."""
         return any(killed_at <= at < back_at + 2.0 for killed_at, back_at in self.outages)
 
+    def was_away_between(self, began: float, ended: float) -> bool:
+        """Whether the server was away for some of the time."""
+        return any(killed_at <= ended and began < back_at for killed_at, back_at in self.outages)
+
     def could_renew(self, until: float) -> bool:
         """Whether a living worker could beat during the lease that ended by then: the server was there for a beat, and
         for the moment that a session takes to come back."""
@@ -150,12 +154,14 @@ def _troubles(row: Row | None, entries: list[Entry], events: list[Event], book: 
 
 def _false_deaths(starts: list[Entry], events: list[Event], book: Book) -> Iterator[str]:
     """P9: an attempt has a successor only if its process was killed, or its transaction with the server, or if nobody
-    could renew its lease because the server was away."""
+    could renew its lease because the server was away: its worker gave it back, or its lease ended."""
     wall_minus_boot = time.time() - now()
     excused = [event for event in events if _could_not_renew(event, book, wall_minus_boot)]
     cut_off = {event.fence for event in events if event.kind == "failed" or _is_outage(event, book) or event in excused}
+    given_back = {event.fence: event.at - wall_minus_boot for event in events if event.kind == "released"}
     for sooner, later in itertools.pairwise(starts):
-        if sooner.fence in cut_off:
+        back_at = given_back.get(sooner.fence)
+        if sooner.fence in cut_off or (back_at is not None and book.was_away_between(sooner.at, back_at)):
             continue
         killed_at = book.killed.get(sooner.pid, book.killed.get(sooner.parent))
         if killed_at is None:

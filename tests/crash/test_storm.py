@@ -89,6 +89,12 @@ def test_the_checker_knows_when_nobody_could_renew_a_lease() -> None:
     assert [book.could_renew(until) for until in (9.0, 13.0, 15.0, 18.0, 19.0)] == [True, False, False, False, True]
 
 
+def test_the_checker_knows_whether_the_server_was_away_while_a_handler_ran() -> None:
+    book = Book(outages=[(10.0, 12.0)])
+    ran = [(8.0, 9.0), (9.0, 13.0), (11.0, 11.5), (11.0, 13.0), (12.0, 13.0)]
+    assert [book.was_away_between(*each) for each in ran] == [False, True, True, True, False]
+
+
 class Fake:
     """What `write` needs of a context."""
 

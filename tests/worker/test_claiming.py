@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Retry
+from holdfast import App, Context, Retry
 from holdfast.clock import SystemClock
 from holdfast.core.records import Job, NewJob, Published
 from holdfast.errors import StoreUnavailable
@@ -306,6 +306,37 @@ def test_trust_in_a_lease_counts_from_when_the_claim_was_first_sent(house: House
     assert attempt.window.end_at < row.lease_until
     go_on.set()
     job.result(60)
+
+
+@on_every_store
+def test_a_job_whose_claim_was_answered_late_is_renewed_before_it_starts(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an outage little may be left of the trust in such a lease, although the store is back."""
+    beaten: list[str] = []
+    seen: list[bool] = []
+    late_s = [0.0]
+    clock, lease = house.app.clock, house.app.clock.lease
+    monkeypatch.setattr(clock, "lease", lambda: lease() + late_s[0])
+
+    @house.app.task(lease_s=600)
+    def look(ctx: Context) -> None:
+        seen.append(ctx.job.id in beaten)
+
+    def answer_late(_: object) -> None:
+        if not late_s[0]:
+            late_s[0] = 450.0  # the handler would be stopped at 500
+            raise StoreUnavailable("the answer was lost")
+
+    job = look.enqueue()
+    with (
+        house.store.before("beat", lambda _, pulses: beaten.extend(pulse.lease.job_id for pulse in pulses)),
+        house.store.after("claim", answer_late),
+    ):
+        house.start()
+        house.until_state(job.id, "done")
+    assert seen == [True]
+    assert house.kinds(job.id) == ["succeeded"]
 
 
 def test_a_claim_loop_that_stumbles_goes_on(house: House, caplog: pytest.LogCaptureFixture) -> None:

@@ -430,7 +430,8 @@ class Runner:
                     too_late.append(attempt)
                     continue
                 self._running += 1
-                (to_announce if attempt.must_announce else now_due).append(attempt)
+                answered_late = attempt.window.must_renew(now)  # without a beat first it might be stopped at once
+                (to_announce if attempt.must_announce or answered_late else now_due).append(attempt)
         self._start(now_due)
         self._keeper.announce(to_announce)
         for attempt in too_late:
