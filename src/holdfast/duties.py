@@ -31,6 +31,12 @@ class Post:
         self._hooks = hooks
         self._duty: Duty | None = None
         self._window: TrustWindow | None = None
+        self._note: str | None = None
+
+    @property
+    def note(self) -> str | None:
+        """What the holder before us has left, also when the duty was renewed since."""
+        return self._note
 
     def duty(self) -> Duty | None:
         """Return the duty if it is ours, taking or renewing it when that is due. Call it before every act.
@@ -54,13 +60,13 @@ class Post:
         """Note that the store refused an act: somebody else has the duty."""
         self._lost("the store refused its term")
 
-    def resign(self) -> None:
-        """Give the duty back, if it is ours; never raises."""
+    def resign(self, note: str | None = None) -> None:
+        """Give the duty back, if it is ours, with a note for whoever takes it next; never raises."""
         duty, self._duty, self._window = self._duty, None, None
         if duty is None:
             return
         try:
-            self._store.resign(duty)
+            self._store.resign(duty, note)
             self._tell("duty_lost", duty, "resigned")
         except HoldfastError as error:
             log.warning("could not give the duty %r back: %s", self._name, error)
@@ -70,6 +76,7 @@ class Post:
             if self._duty is not None:
                 self._tell("duty_lost", self._duty, "somebody else had it in between")
             self._tell("duty_acquired", duty, "")
+            self._note = duty.note
         self._duty = duty
 
     def _lost(self, why: str) -> None:

@@ -285,7 +285,7 @@ class Stores(RuleBasedStateMachine):
         self.agree(lambda store, _: store.acquire("sweep", "r3", 1.5) and None)
         if duty is not None:
             self.agree(lambda store, _: store.retire("nobody", "swept", under=duty))
-            self.agree(lambda store, _: store.resign(duty))
+            self.agree(lambda store, _: store.resign(duty, holder if seconds > 1.5 else None))
 
     @rule(seconds=st.sampled_from([MOMENT_S, 0.5, 1.0, *LEASES_S]))
     def wait(self, seconds: float) -> None:

@@ -68,6 +68,9 @@ class Told:
         assert self._teller.flush(PATIENCE_S)
         return [(message.kind, message.status, message.task) for message in self.ear.heard[already:]]
 
+    def stop(self) -> None:
+        self._teller.resign()
+
 
 def look_all(clock: FakeClock, *tellers: Told, s: float = 0.0) -> list[tuple[str, str, str | None]]:
     """Let time pass while all of them look; return what any of them told."""
@@ -334,6 +337,58 @@ def test_a_restart_tells_nothing_twice(store: Store, clock: FakeClock) -> None:
     assert len(look_all(clock, first, s=60)) == 1
     clock.advance(3)
     assert look_all(clock, Told(store, clock), s=60) == []
+
+
+def test_who_takes_over_from_one_that_stopped_goes_on_at_once_and_tells_nothing_twice(
+    store: Store, clock: FakeClock
+) -> None:
+    first, second = Told(store, clock), Told(store, clock)
+    old = job_in(store, State.DEAD, task="old")
+    assert look_all(clock, first, second, s=20) == [("dead", "new", "old")]
+    more = job_in(store, State.DEAD, task="old")  # is told later, with others of its task
+    job_in(store, State.DEAD, task="last")
+    assert look_all(clock, first, second) == [("dead", "new", "last")]
+    first.stop()
+    job_in(store, State.DEAD, task="after")
+    assert second.look() == [("dead", "new", "after")]
+    assert look_all(clock, second, s=600)[0] == ("dead", "more", "old")
+    told = [job["id"] for ear in (first.ear, second.ear) for message in ear.heard for job in message.jobs]
+    assert (told.count(old.id), told.count(more.id), len(told)) == (1, 1, 4)
+
+
+def test_a_restart_goes_on_at_once_and_tells_the_end_of_what_was_told(store: Store, clock: FakeClock) -> None:
+    first, held = Told(store, clock), row(store, hold(store))
+    assert first.look() == [("held", "new", "charge")]
+    first.stop()
+    store.move(held.id, held.state, held.fence, acts.resolve(held, "done", clock.wall(), actor="ann"))
+    assert Told(store, clock).look() == [("held", "over", "charge")]
+
+
+def test_who_cannot_read_the_note_of_another_version_tells_what_is_in_the_window(
+    store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Told(store, clock)
+    hold(store)
+    first.look()
+    resign = type(store).resign
+    monkeypatch.setattr(type(store), "resign", lambda self, duty, _: resign(self, duty, '[{"other": 1}]'))
+    first.stop()
+    assert Told(store, clock).look() == [("held", "new", "charge")]
+
+
+def test_the_note_is_not_lost_with_a_look_that_fails(store: Store, clock: FakeClock) -> None:
+    away = Away(store)
+    first, second = Told(store, clock), Told(away, clock)  # type: ignore[arg-type]
+    hold(store)
+    assert len(first.look()) == 1
+    first.stop()
+    away.failing = {"journal": 0}
+    for _ in range(3):  # it has the duty by now, and renews it
+        with pytest.raises(StoreUnavailable):
+            second.look()
+        clock.advance(LOOK_S)
+    away.failing = {}
+    assert second.look() == []
 
 
 def test_what_happened_while_nobody_was_there_is_told_at_the_start(store: Store, clock: FakeClock) -> None:

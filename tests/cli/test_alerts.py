@@ -148,6 +148,29 @@ def test_the_reaper_tells_by_its_own_options_and_keeps_secrets_to_itself(tmp_pat
     assert not [secret for secret in (SECRET, "t0ken") if secret in text + told.read_text()]
 
 
+@pytest.mark.slow  # real processes that start and stop
+def test_a_reaper_that_is_started_again_tells_nothing_twice(tmp_path: Path, receiver: Receiver) -> None:
+    store: Store = SqliteStore(f"sqlite:///{tmp_path}/jobs.db?synchronous=normal")
+    store.migrate()
+    command = [sys.executable, "-m", "holdfast", "--db", store.url, "-q", "reaper", "--alert-private"]
+    command += ["--alert-webhook", receiver.url, "--alert-on", "held"]
+    jobs = []
+    try:
+        for task in ("charge", "refund"):
+            jobs.append(job_in(store, State.HELD, task=task).id)
+            process = subprocess.Popen(command, env={**os.environ, "HOLDFAST_ALERT_SECRET": SECRET})
+            try:
+                until(lambda: any(each["jobs"][0]["id"] == jobs[-1] for each in receiver.told), "the job was told")
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(60) == 0
+            finally:
+                process.kill()
+                process.wait()
+    finally:
+        store.close()
+    assert [each["id"] for message in receiver.told for each in message["jobs"]] == jobs
+
+
 HOOKED = """
 from pathlib import Path
 from holdfast import App

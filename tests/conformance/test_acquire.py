@@ -61,6 +61,27 @@ def test_who_comes_back_after_resigning_has_a_new_term(store: Store) -> None:
     assert acquire(store).term == 2
 
 
+def test_who_resigns_may_leave_a_note_that_the_next_holder_gets_until_it_renews(store: Store) -> None:
+    assert acquire(store).note is None
+    assert store.resign(acquire(store), "as far as Tuesday")
+    assert acquire(store, "b").note == "as far as Tuesday"
+    assert acquire(store, "b").note is None
+    store.resign(acquire(store, "b"))
+    assert acquire(store, "c").note is None
+
+
+@pytest.mark.parametrize("end", ["resigned", "died"])
+def test_a_note_stays_while_its_holder_has_not_renewed(store: Store, clock: FakeClock, end: str) -> None:
+    store.resign(acquire(store), "as far as Tuesday")
+    short = acquire(store, "b", ttl_s=1.0)
+    if end == "resigned":
+        store.resign(short)
+    clock.advance(2)
+    assert acquire(store, "c").note == "as far as Tuesday"
+    assert store.resign(short, "too late") is False
+    assert acquire(store, "c").note is None
+
+
 def test_an_act_under_the_current_term_is_accepted_also_when_its_time_has_run_out(
     store: Store, clock: FakeClock
 ) -> None:

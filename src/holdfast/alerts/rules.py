@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
+import msgspec
+
 from holdfast.alerts.messages import JOBS_MAX, Message, counted, span
 from holdfast.core.times import iso
 from holdfast.errors import UsageError
@@ -243,13 +245,19 @@ def _jobs(lines: Iterable[Line]) -> int:
 # --------------------------------------------------------------------------------------------- incidents
 
 
-@dataclass(slots=True)
-class Incident:
+class Incident(msgspec.Struct):
     """Something that was told and is not over."""
 
     since: float
     told_at: float
     told: int  # lines so far
+
+
+class Told(msgspec.Struct):
+    """What one alert has told, as a teller that stops leaves it to the next one."""
+
+    open: list[tuple[AlertKind, str, Incident]]
+    lines: dict[AlertKind, list[int]]  # by their seq
 
 
 class Incidents:
@@ -264,6 +272,16 @@ class Incidents:
     def assume(self, lines: Sequence[Line], then: float) -> None:
         """Take as told what was to be found `then`: somebody else was there to tell it."""
         self.update([line for line in lines if line.at <= then], then, lambda _: True)
+
+    def told(self) -> Told:
+        """Return what was told, for somebody else to go on from."""
+        lines = {kind: sorted(seqs) for kind, seqs in self._told.items() if seqs}
+        return Told([(*key, incident) for key, incident in self._open.items()], lines)
+
+    def resume(self, told: Told) -> None:
+        """Go on from what somebody else has told."""
+        self._open = {(kind, task): incident for kind, task, incident in told.open}
+        self._told |= {kind: set(seqs) for kind, seqs in told.lines.items()}
 
     def skip(self, lines: Sequence[Line]) -> None:
         """Take these lines as told, and no incident as open: the next one of their kind is told as new."""

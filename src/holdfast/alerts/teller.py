@@ -1,9 +1,10 @@
 """The teller: looks into the journal every few seconds, under a duty, and hands messages to the channels.
 
-Of all programs on a store that have the same alerts, one holds the duty and tells. The duty is not given back but runs
-out, so that whoever comes next, a restart included, knows by its waiting that somebody was there, and takes as told
-what that one must have found. What happened around the change may be told twice; what that one could not get rid of,
-because a channel failed, dies with it.
+Of all programs on a store that have the same alerts, one holds the duty and tells. When it stops, it gives the duty
+back with a note of what it has told, and the next one goes on from there. When it dies, its duty runs out: whoever
+comes next, a restart included, knows by its waiting that somebody was there, and takes as told what that one must have
+found. Then what happened around the change may be told twice. What a teller could not get rid of, because a channel
+failed, ends with it.
 
 Looking has a thread of its own, and so has each channel: recovery waits for none of them.
 
@@ -21,10 +22,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast.alerts import Alert, fingerprint
 from holdfast.alerts.channels import Channel
 from holdfast.alerts.messages import Message
-from holdfast.alerts.rules import Incidents, Line
+from holdfast.alerts.rules import Incidents, Line, Told
 from holdfast.clock import Clock, pause
 from holdfast.core.calls import death_of
 from holdfast.core.flow import ASKED_KINDS, asked_since
@@ -111,7 +114,7 @@ class Teller:
             return
         lines = [*self._book.read(now, self._span_s), *self._late(now)]
         if duty.term != self._term:
-            self._begin(lines)
+            self._begin(lines, self._post.note)
             self._term, self._stood_by_at = duty.term, None
         self._update(lines, now)
 
@@ -140,13 +143,21 @@ class Teller:
         for outbox in self._outboxes.values():
             outbox.leave(max(0.0, give_up_at - self._clock.lease()))
 
+    def resign(self) -> None:
+        """Give the duty back, if it is ours, with a note of what was told; never raises."""
+        told = [incidents.told() for incidents in self._incidents]
+        self._post.resign(msgspec.json.encode(told).decode() if self._term else None)
+
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until every message was sent or given up; False when the time was up first."""
         return all(outbox.flush(timeout_s) for outbox in self._outboxes.values())
 
-    def _begin(self, lines: Sequence[Line]) -> None:
+    def _begin(self, lines: Sequence[Line], note: str | None) -> None:
         self._incidents = [Incidents(alert.on, alert.limits) for alert in self._alerts]
-        if self._stood_by_at is not None:
+        if note is not None:
+            for incidents, told in zip(self._incidents, told_in(note), strict=False):
+                incidents.resume(told)
+        elif self._stood_by_at is not None:
             # Whoever had the duty then had renewed it within its time to live, and looked an interval or so before.
             then = self._stood_by_at - TTL_S - 2 * self._interval_s
             for incidents in self._incidents:
@@ -188,6 +199,7 @@ class Teller:
             self.look()
         except Exception as error:
             log.warning("alerts: the last look failed: %s", error)
+        self.resign()
 
 
 def tell_once(
@@ -200,6 +212,14 @@ def tell_once(
         Teller(store, clock, alerts, name=name).once(since, timeout_s)
     except HoldfastError as error:
         log.error("alerts are not told: %s", error)
+
+
+def told_in(note: str) -> list[Told]:
+    """Return what the last teller has told of each alert; nothing if another version has written the note."""
+    try:
+        return msgspec.json.decode(note, type=list[Told])
+    except msgspec.MsgspecError:
+        return []
 
 
 class Book:

@@ -337,6 +337,7 @@ class Duty(msgspec.Struct, frozen=True):
     holder: str
     term: int
     until: float  # on the store's lease clock
+    note: str | None = None  # what the last holder left for this one; gone when the duty is renewed
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):

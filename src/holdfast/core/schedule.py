@@ -113,7 +113,7 @@ def _instants(spec: str, zone: tzinfo, after: float) -> Iterator[float]:
         if first > last:
             yield first
             last = first
-        if elapsed and second > first and second > after:
+        if elapsed and second > first:
             repeated.append(second)
     yield from repeated
 

@@ -317,7 +317,7 @@ class Book:
             self.duties = {**self.duties, name: (duty.holder, duty.term)}
         return set()
 
-    def _resign(self, voice: Voice, done: bool, duty: Duty) -> set[str]:
+    def _resign(self, voice: Voice, done: bool, duty: Duty, note: str | None = None) -> set[str]:
         if done:
             self.duties = {**self.duties, duty.name: ("", duty.term)}
         return set()

@@ -216,14 +216,16 @@ class MemoryStore(Workflows):
             if duty is not None and not ours and duty.holder and duty.until > now:
                 return None
             term = (duty.term if duty is not None else 0) + (not ours)
-            self._duties[name] = Duty(name, holder, term, now + ttl_s)
+            note = duty.note if duty is not None and not ours else None
+            self._duties[name] = Duty(name, holder, term, now + ttl_s, note)
             return self._duties[name]
 
-    def resign(self, duty: Duty) -> bool:
+    def resign(self, duty: Duty, note: str | None = None) -> bool:
         with self._lock:
             if not self._is_current(duty):
                 return False
-            self._duties[duty.name] = replace(duty, holder="")  # the row stays: its term must not fall
+            note = note if note is not None else self._duties[duty.name].note
+            self._duties[duty.name] = replace(duty, holder="", note=note)  # the row stays: its term must not fall
             return True
 
     # --------------------------------------------------------------------------- the operator's door

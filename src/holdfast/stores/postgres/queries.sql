@@ -873,14 +873,16 @@ FROM (SELECT coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::
 ON CONFLICT (name) DO UPDATE SET
     term = duty.term + (duty.holder IS DISTINCT FROM excluded.holder)::integer,
     holder = excluded.holder,
-    until = excluded.until
+    until = excluded.until,
+    note = CASE WHEN duty.holder IS DISTINCT FROM excluded.holder THEN duty.note END
 WHERE duty.holder IS NULL
     OR duty.holder = excluded.holder
     OR duty.until <= excluded.until - %(ttl)s
-RETURNING term, until;
+RETURNING term, until, note;
 
 -- name: resign
-UPDATE {schema}.duty SET holder = NULL WHERE name = %(name)s AND holder = %(holder)s AND term = %(term)s;
+UPDATE {schema}.duty SET holder = NULL, note = coalesce(%(note)s, note)
+WHERE name = %(name)s AND holder = %(holder)s AND term = %(term)s;
 
 -- name: move
 -- The operator's door: compare-and-set on the state and the fence that the person saw.

@@ -291,8 +291,8 @@ class PostgresStore(Schedules, Workflows):
         row = self._often.one("acquire", {"name": name, "holder": holder, "ttl": ttl_s, **self._instants()})
         return Duty(name, holder, *row) if row is not None else None
 
-    def resign(self, duty: Duty) -> bool:
-        values = {"name": duty.name, "holder": duty.holder, "term": duty.term}
+    def resign(self, duty: Duty, note: str | None = None) -> bool:
+        values = {"name": duty.name, "holder": duty.holder, "term": duty.term, "note": note}
         return self._db.run(lambda db: db.execute(self._db["resign"], values, prepare=False).rowcount == 1)
 
     # --------------------------------------------------------------------------- the operator's door

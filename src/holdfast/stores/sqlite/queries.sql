@@ -438,18 +438,20 @@ ON CONFLICT (name) DO UPDATE SET
     term = duty.term + (duty.holder IS NOT excluded.holder),
     holder = excluded.holder,
     until = excluded.until,
-    boot_id = excluded.boot_id
+    boot_id = excluded.boot_id,
+    note = iif(duty.holder IS excluded.holder, NULL, duty.note)
 WHERE duty.holder IS NULL
     OR duty.holder = excluded.holder
     OR duty.until <= :lease
     OR duty.boot_id <> excluded.boot_id
-RETURNING term, until;
+RETURNING term, until, note;
 
 -- name: acquire_check
 SELECT 1 FROM holdfast_duty WHERE name = :name AND holder = :holder AND term = :term;
 
 -- name: resign
-UPDATE holdfast_duty SET holder = NULL WHERE name = :name AND holder = :holder AND term = :term;
+UPDATE holdfast_duty SET holder = NULL, note = coalesce(:note, note)
+WHERE name = :name AND holder = :holder AND term = :term;
 
 -- name: move
 -- The operator's door: compare-and-set on the state and the fence that the person saw.

@@ -230,9 +230,9 @@ class SqliteStore(Schedules, Workflows):
             row = db.execute(Q["acquire"], {**values, "boot_id": self._clock.boot_id}).fetchone()
         return Duty(name, holder, *row) if row is not None else None
 
-    def resign(self, duty: Duty) -> bool:
+    def resign(self, duty: Duty, note: str | None = None) -> bool:
         with self._db.writing() as db:
-            return db.execute(Q["resign"], batch.duty_token(duty)).rowcount == 1
+            return db.execute(Q["resign"], {**batch.duty_token(duty), "note": note}).rowcount == 1
 
     # --------------------------------------------------------------------------- the operator's door
 
