@@ -1046,8 +1046,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a producer asks for the last job that it has stored",
         "continuity.py",
-        "if self._added is None:  #",
-        "if True:  #",
+        "            self._added.append(job_id)\n",
+        "            self._added.append(job_id)\n        else:\n            self._added = [*self._added[1:], job_id]\n",
         ("tests/test_continuity.py",),
     ),
     (
@@ -1065,6 +1065,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/test_continuity.py",),
     ),
     (
+        "one job that a person has deleted stops every worker",
+        "core/continuity.py",
+        "if len(now.missing) > 1 or",
+        "if now.missing or",
+        ("tests/core/test_continuity.py",),
+    ),
+    (
+        "a store without any job is what it was",
+        "core/continuity.py",
+        " or (now.missing and not now.newest):",
+        ":",
+        ("tests/core/test_continuity.py",),
+    ),
+    (
         "beats of other workers that the store has lost are not missed",
         "core/continuity.py",
         "if now.beats_of_all < before.beats_of_all:",
@@ -1074,8 +1088,15 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "an app that ticks does not look whether the store was rewound",
         "app.py",
-        "        self._watched()\n        return tick",
-        "        return tick",
+        "        self._watched()\n        report = tick",
+        "        report = tick",
+        ("tests/test_continuity.py",),
+    ),
+    (
+        "an app that ticks does not notice that its last tick is gone",
+        "app.py",
+        "        self._watched()  # the store",
+        "        # the store",
         ("tests/test_continuity.py",),
     ),
     (
@@ -1692,6 +1713,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "answered_late = attempt.window.must_renew(now)",
         "answered_late = False",
         ("tests/worker/test_claiming.py",),
+    ),
+    (
+        "escapes: a module's error writes to the terminal",
+        "cli/loading.py",
+        "{escaped(line)}",
+        "{line}",
+        ("tests/cli/test_loading.py",),
     ),
     (
         "silence: nobody minds",

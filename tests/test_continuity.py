@@ -13,7 +13,7 @@ import pytest
 from holdfast import App, continuity
 from holdfast.clock import SystemClock
 from holdfast.continuity import LOOK_S, REAPER, Continuity, Watcher
-from holdfast.core.continuity import Doubt
+from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import State
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.protocol import Store
@@ -54,11 +54,13 @@ def kinds(store: Store) -> list[tuple[str, str]]:
 # ------------------------------------------------------------------------------------------- producers
 
 
-def test_a_producer_notices_that_a_job_is_gone_which_it_has_stored(
+def test_a_producer_notices_that_jobs_are_gone_which_it_has_stored(
     app: App, task: Any, clock: FakeClock, file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     task.enqueue()
     copy(file, tmp_path / "backup.db")
+    clock.advance(1)
+    task.enqueue()
     clock.advance(LOOK_S)
     task.enqueue()
     copy(tmp_path / "backup.db", file)
@@ -70,20 +72,20 @@ def test_a_producer_notices_that_a_job_is_gone_which_it_has_stored(
     assert app.get(late.id).state is State.READY
 
 
-def test_a_producer_misses_a_job_that_it_stored_after_its_last_look(
+def test_a_producer_misses_jobs_that_it_stored_after_its_last_look(
     app: App, task: Any, clock: FakeClock, file: Path, tmp_path: Path
 ) -> None:
     task.enqueue()
     copy(file, tmp_path / "backup.db")
     clock.advance(LOOK_S)
     app.reap()  # a look, at which nothing is new
-    lost = task.enqueue()
+    lost = [task.enqueue().id, task.enqueue().id]
     copy(tmp_path / "backup.db", file)
     task.enqueue()  # after the restore, and before the next look
     clock.advance(LOOK_S)
     task.enqueue()
     [doubt] = app.store.doubts()
-    assert (doubt.evidence, doubt.seen) == ("known job", lost.id)
+    assert (doubt.evidence, doubt.seen) == ("known job", min(lost))
 
 
 def test_a_producer_says_so_every_minute_until_the_store_is_accepted(
@@ -121,6 +123,7 @@ def test_a_job_is_stored_when_the_store_does_not_say_what_it_is(app: App, task: 
     watched = Continuity(store, clock, "p", "")  # type: ignore[arg-type]
     watched.try_to_look()
     watched.added("lost")
+    watched.added("also lost")
     clock.advance(LOOK_S)
 
     def unavailable(*_: object) -> None:
@@ -132,6 +135,21 @@ def test_a_job_is_stored_when_the_store_does_not_say_what_it_is(app: App, task: 
     clock.advance(LOOK_S)
     watched.added(job.id)
     assert watched.in_doubt, "what was stored before the store failed is asked for again"
+
+
+def test_a_look_that_nobody_could_hear_is_repeated_with_the_same_jobs(app: App, clock: FakeClock) -> None:
+    def stumble(_: Standing) -> None:
+        raise StoreUnavailable("on purpose")
+
+    watched = Continuity(app.store, clock, "p", "")
+    watched.look("")
+    watched.added("lost")
+    watched.added("also lost")
+    watched._heard = stumble
+    assert not watched.try_to_look()
+    watched._heard = lambda _: None
+    assert watched.try_to_look()
+    assert watched.in_doubt
 
 
 def test_an_app_that_ticks_runs_nothing_from_a_store_that_was_rewound(file: Path, tmp_path: Path) -> None:

@@ -355,7 +355,9 @@ class App(Declares, Verbs):
         from holdfast.worker.tick import tick
 
         self._watched()
-        return tick(self, budget_s, WorkerOptions(queues=tuple(queues), slots=slots, reaper=False))
+        report = tick(self, budget_s, WorkerOptions(queues=tuple(queues), slots=slots, reaper=False))
+        self._watched()  # the store has counted the worker of this tick: an older copy of the store has not
+        return report
 
     # ---------------------------------------------------------------------------------------- inside
 

@@ -57,7 +57,7 @@ class Continuity:
         self._connections = 0  # made before the last look
         self._worker_id = ""
         self._beats = 0  # of this incarnation of the worker, that were acknowledged
-        self._added: str | None = None  # the first job that this process has stored since its last look
+        self._added: list[str] = []  # the first two jobs that this process has stored since its last look
         self._before: Standing | None = None  # the last standing without a doubt
         self._last: Standing | None = None  # the same, or the one that is doubted
         self._found: Doubt | None = None
@@ -80,8 +80,8 @@ class Continuity:
         is_due = self._clock.lease() - self._looked_at >= LOOK_S
         if is_due and self.try_to_look():
             return
-        if self._added is None:  # the first one: a later one may have been stored after the store was rewound
-            self._added = job_id
+        if len(self._added) < 2:  # the first ones: a later one may have been stored after the store was rewound
+            self._added.append(job_id)
 
     def try_to_look(self) -> bool:
         """Look, unless another thread is at it, and return whether the store has answered. If not, it is asked again
@@ -106,16 +106,15 @@ class Continuity:
         if worker_id != self._worker_id:
             self._worker_id, self._beats = worker_id, 0
         self._looked_at = self._clock.lease()
-        added, self._added = self._added, None
-        newest = self._before.newest if self._before is not None else None
+        added, self._added = self._added, []
+        newest = self._before.newest if self._before is not None else []
         beats, connections = self._beats, self._store.connections_made
         try:
-            known = [job_id for job_id in (newest, added) if job_id is not None]
-            now = self._store.standing(worker_id, known, self._settled())
+            now = self._store.standing(worker_id, sorted({*newest, *added}), self._settled())
+            self._heard(now)
         except BaseException:
             self._added = added or self._added
             raise
-        self._heard(now)
         if self._last is not None and is_accepted(self._last, now):
             log.warning("the store was accepted as it is (incarnation %d)", now.incarnation)
             self._found, self._beats = None, now.beats or 0

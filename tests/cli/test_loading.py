@@ -134,6 +134,7 @@ def test_what_is_said_of_an_app_that_is_not_there(run: Run, folder: Path, ref: s
         ("def f():\n    return 1 / 0\nf()", ["line 3", "f()", "line 2", "return 1 / 0", "ZeroDivisionError"]),
         ("def f(:", ["line 1", "def f(:", "SyntaxError"]),
         ("import sys\nsys.exit(3)", ["line 2", "sys.exit(3)", "SystemExit: 3"]),
+        ("raise ValueError('x\\x1b[2J\\r2030 forged\\nall is lost')", ["x\\x1b[2J\\r2030 forged\n  all is lost"]),
     ],
 )
 def test_an_error_inside_the_users_module_is_told_with_its_own_lines_only(
@@ -146,6 +147,7 @@ def test_an_error_inside_the_users_module_is_told_with_its_own_lines_only(
         assert words in told
     assert "importlib" not in told
     assert "loading.py" not in told
+    assert not set("\x1b\r") & set(told), "nothing of it reaches the terminal or the log as it is"
 
 
 # ------------------------------------------------------------------------------------------- the task

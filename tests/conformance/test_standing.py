@@ -16,7 +16,7 @@ def test_a_store_says_who_it_is_and_how_often_a_worker_has_beaten(store: Store) 
     worker = enrol(store)
     before = store.standing(worker, (), None)
     assert before.identity
-    assert (before.incarnation, before.beats, before.newest, before.doubts) == (1, 0, None, 0)
+    assert (before.incarnation, before.beats, before.newest, before.doubts) == (1, 0, [], 0)
     assert before.schema == store.schema().found
     store.beat(worker, [])
     now = store.standing(worker, (), None)
@@ -25,7 +25,7 @@ def test_a_store_says_who_it_is_and_how_often_a_worker_has_beaten(store: Store) 
     store.beat(other, [])
     store.beat(other, [])
     assert [store.standing(each, (), None).beats for each in (worker, other)] == [1, 2]
-    assert store.standing(worker, (), None).beats_of_all == 3
+    assert store.standing(worker, (), None).beats_of_all == 3 + 2, "three beats, and two workers"
     assert not store.standing(worker, (), None).uncounted, "a worker of this version counts what it removes"
     assert store.standing("nobody", (), None).beats is None
 
@@ -39,13 +39,14 @@ def test_a_store_says_which_schema_it_has(store: Store) -> None:
 def test_a_job_that_is_known_is_there_until_it_is_removed(store: Store) -> None:
     job = job_in(store, State.DONE)
     before = store.standing("", [job.id], None)
-    assert (before.newest, before.missing) == (job.id, None)
+    assert (before.newest, before.missing) == ([job.id], [])
     store.purge([State.DONE], 2e9)
     now = store.standing("", [job.id], None)
-    assert (now.newest, now.missing) == (None, job.id)
+    assert (now.newest, now.missing) == ([], [job.id])
     assert now.removals > before.removals
-    other = add(store)
-    assert store.standing("", [other.id, job.id], None).missing == job.id
+    others = sorted(add(store).id for _ in range(3))
+    now = store.standing("", [others[0], job.id], None)
+    assert (now.newest, now.missing) == ([others[2], others[1]], [job.id])
 
 
 def test_a_job_that_is_deleted_counts_as_removed(store: Store) -> None:

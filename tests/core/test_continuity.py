@@ -17,8 +17,8 @@ BEFORE = Standing(
     removals=7,
     beats=10,
     beats_of_all=40,
-    newest="job",
-    missing=None,
+    newest=["job"],
+    missing=[],
     runs_again=False,
     doubts=0,
 )
@@ -31,7 +31,7 @@ def found(beats: int = 12, **changed: Any) -> tuple[str, str] | None:
 
 def test_a_store_that_went_on_is_what_it_was() -> None:
     assert found() is None
-    assert found(beats=12, newest="another", removals=8) is None
+    assert found(beats=12, newest=["another"], removals=8) is None
     assert found(doubts=1) is None
 
 
@@ -44,7 +44,8 @@ def test_a_store_that_went_on_is_what_it_was() -> None:
         ({"runs_again": True}, ("rewound", "settled job")),
         ({"wals_lost": 1}, ("rewound", "wal")),
         ({"beats_of_all": 39}, ("rewound", "beats")),
-        ({"missing": "job"}, ("emptied", "known job")),
+        ({"missing": ["job", "another"]}, ("emptied", "known job")),
+        ({"missing": ["job"], "newest": []}, ("emptied", "known job")),
     ],
 )
 def test_each_sign_is_noticed(changed: dict[str, Any], doubt: tuple[str, str]) -> None:
@@ -62,7 +63,7 @@ def test_a_beat_whose_answer_was_lost_is_no_sign() -> None:
 
 
 def test_a_row_that_is_missing_is_a_sign_unless_rows_were_removed() -> None:
-    for missing in ({"beats": None}, {"beats_of_all": 39}, {"missing": "job"}):
+    for missing in ({"beats": None}, {"beats_of_all": 39}, {"missing": ["job", "another"]}):
         assert compare(BEFORE, 10, replace(BEFORE, **missing)) is not None
         assert compare(BEFORE, 10, replace(BEFORE, **missing, removals=8)) is None
 
@@ -73,18 +74,22 @@ def test_a_worker_that_had_no_row_before_does_not_miss_it() -> None:
 
 
 def test_a_job_that_is_missing_is_no_sign_while_a_program_removes_jobs_uncounted() -> None:
-    missing = replace(BEFORE, missing="job")
+    missing = replace(BEFORE, missing=["job", "another"])
     assert compare(replace(BEFORE, uncounted=True), 10, missing) is None
     assert compare(BEFORE, 10, replace(missing, uncounted=True)) is None
 
 
 def test_an_empty_store_that_stays_empty_is_what_it_was() -> None:
-    empty = replace(BEFORE, newest=None)
+    empty = replace(BEFORE, newest=[])
     assert compare(empty, 10, empty) is None
 
 
+def test_one_job_that_a_person_has_deleted_is_not_a_sign() -> None:
+    assert found(missing=["job"]) is None
+
+
 def test_what_a_person_has_accepted_is_not_doubted() -> None:
-    assert found(incarnation=4, accepted_at=100.0, beats=0, missing="job") is None
+    assert found(incarnation=4, accepted_at=100.0, beats=0, missing=["job", "another"]) is None
 
 
 def test_an_incarnation_that_was_known_is_not_an_acceptance_though_the_clock_was_set_back() -> None:

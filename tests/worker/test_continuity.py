@@ -386,3 +386,45 @@ def test_nothing_is_started_over_a_new_connection_before_the_store_is_compared(
     assert (len(started), kinds(house)) == (1, [("rewound", "beats")])
     accept(house)
     house.until_state(job.id, "done")
+
+
+def test_a_worker_goes_on_when_a_person_has_deleted_the_newest_job(house: House, file: Path) -> None:
+    task = add_task(house)
+    jobs = sorted(task.using(run_after=3600).enqueue().id for _ in range(3))
+    runner = house.start(reaper=False)
+    until(lambda: house.store.standing(runner.worker_id, (), None).beats > 2, "it has seen them")
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        db.execute("DELETE FROM holdfast_job WHERE id = ?", [jobs[-1]])
+    looks = house.store.calls["standing"]
+    until(lambda: house.store.calls["standing"] > looks + 2, "it looks again")
+    house.until_state(task.enqueue().id, "done")
+    assert kinds(house) == []
+
+
+def test_a_result_that_a_rewound_store_refuses_is_journalled_or_at_least_logged(
+    house: House, file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The journal has the refusal of a job that is in the backup. Of the other there is only the line of the log."""
+    go, begun = threading.Event(), threading.Semaphore(0)
+
+    @house.app.task(name="slow", lease_s=30, beat_s=BEAT_S)
+    def slow() -> None:
+        begun.release()
+        assert go.wait(60)
+
+    older = slow.enqueue()
+    copy(file, tmp_path / "backup.db")
+    newer = slow.enqueue()
+    house.start(reaper=False, slots=2)
+    try:
+        assert begun.acquire(timeout=60)
+        assert begun.acquire(timeout=60)
+        copy(tmp_path / "backup.db", file)
+        until(lambda: kinds(house), "the worker notices")
+    finally:
+        go.set()
+    for job in (older, newer):
+        until(lambda job=job: f"job {job.id}: attempt 1 reported too late and was refused" in caplog.text, "it is said")
+    assert [event.detail["fence_now"] for event in house.events(older.id, "stale_report")] == [0]
+    assert house.events(newer.id) == []
+    assert house.row(older.id).state is State.READY, "nobody claims it before the store is accepted"

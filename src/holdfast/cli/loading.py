@@ -20,6 +20,7 @@ from holdfast.app import App
 from holdfast.cli.base import Settings, say, settings, show_log
 from holdfast.cli.screen import clean
 from holdfast.cli.types import Text
+from holdfast.core.text import escaped
 from holdfast.errors import SchemaMismatch, StoreMissing, UsageError
 from holdfast.stores import open_store
 from holdfast.stores.protocol import Store, schema_too_new
@@ -217,8 +218,8 @@ def _story(name: str, error: BaseException) -> str:
         if not frame.filename.startswith("<frozen ") and frame.filename not in (__file__, importlib.__file__)
     ]
     lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
-    told = "".join(lines).rstrip().replace("\n", "\n  ")
-    return f"module {name!r} could not be imported:\n  {told}"
+    told = "".join(f"\n  {escaped(line)}" for line in "".join(lines).rstrip().split("\n"))
+    return f"module {name!r} could not be imported:{told}"
 
 
 def _apps_in(module: ModuleType, wanted: str, kind: type) -> str:

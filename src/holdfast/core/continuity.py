@@ -2,7 +2,8 @@
 
 A store has an identity, and counters that only rise: its incarnation, the beats of its workers, how often rows were
 removed. A job that is there stays until it is removed, and one whose ending was acknowledged does not run under the
-same claim again. A store that says otherwise was replaced, rewound or emptied.
+same claim again. A store that says otherwise was replaced, rewound or emptied. One missing job is not enough: a person
+may have deleted it with SQL, and that must not stop every worker.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     accepted_at: float  # when this incarnation began
     removals: int  # how often jobs or workers were removed
     beats: int | None  # of the worker that asks; None: it has no row
-    beats_of_all: int  # of all workers that have a row
-    newest: str | None  # a job that is there
-    missing: str | None  # one of the jobs that were asked for
+    beats_of_all: int  # of all workers that have a row; to enrol counts as one
+    newest: list[str]  # the last two jobs
+    missing: list[str]  # of the jobs that were asked for
     runs_again: bool  # the job whose settled lease the worker has named runs under that very lease
     doubts: int  # that nobody has answered
     uncounted: bool = False  # a worker lives whose older program does not count what it removes
@@ -84,6 +85,6 @@ def compare(before: Standing, beats: int, now: Standing) -> Doubt | None:
         return None
     if now.beats_of_all < before.beats_of_all:
         return Doubt("rewound", "beats", str(before.beats_of_all), str(now.beats_of_all))
-    if now.missing is not None:
-        return Doubt("emptied", "known job", now.missing, "missing")
+    if len(now.missing) > 1 or (now.missing and not now.newest):
+        return Doubt("emptied", "known job", min(now.missing), "missing")
     return None

@@ -169,7 +169,9 @@ def lease_token(lease: Lease | None) -> dict[str, Any]:
 
 def standing_from(row: Iterable[Any]) -> Standing:
     """Read what a store says about itself, in the order of the record's fields."""
-    return msgspec.convert(dict(zip(Standing.__struct_fields__, row, strict=False)), Standing, strict=False)
+    said = dict(zip(Standing.__struct_fields__, row, strict=False))
+    jobs = {name: names_from(said[name]) for name in ("newest", "missing")}
+    return msgspec.convert(said | jobs, Standing, strict=False)
 
 
 def pulse(beat: Pulse) -> list[Any]:

@@ -7,6 +7,7 @@ Nothing outlives the process, and nobody outside it can see the store.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import threading
 from collections import Counter
@@ -391,9 +392,9 @@ class MemoryStore(Workflows):
                 accepted_at=self._accepted_at,
                 removals=self._removals,
                 beats=worker.beats if worker is not None else None,
-                beats_of_all=sum(each.beats for each in self._workers.values()),
-                newest=max(self._jobs, default=None),
-                missing=min((job_id for job_id in known if job_id not in self._jobs), default=None),
+                beats_of_all=sum(each.beats + 1 for each in self._workers.values()),
+                newest=heapq.nlargest(2, self._jobs),
+                missing=[job_id for job_id in known if job_id not in self._jobs],
                 runs_again=job is not None and job.state is State.RUNNING and job.lease == settled,
                 doubts=len(self._doubts),
             )

@@ -1475,10 +1475,12 @@ SELECT
     (SELECT at FROM {schema}.incarnation ORDER BY number DESC LIMIT 1),
     (SELECT value::bigint FROM {schema}.meta WHERE name = 'removals'),
     (SELECT beats FROM {schema}.worker WHERE id = %(worker)s),
-    (SELECT coalesce(sum(beats), 0)::bigint FROM {schema}.worker),
-    (SELECT max(id) FROM {schema}.job),
+    (SELECT coalesce(sum(beats + 1), 0)::bigint FROM {schema}.worker),
     (
-        SELECT min(known.id) FROM unnest(%(known)s::text[]) AS known (id)
+        SELECT coalesce(json_agg(id), '[]')::text FROM (SELECT id FROM {schema}.job ORDER BY id DESC LIMIT 2) AS last_two
+    ),
+    (
+        SELECT coalesce(json_agg(known.id), '[]')::text FROM unnest(%(known)s::text[]) AS known (id)
         WHERE NOT EXISTS (SELECT FROM {schema}.job WHERE job.id = known.id)
     ),
     EXISTS (

@@ -744,10 +744,10 @@ SELECT
     (SELECT at FROM holdfast_incarnation ORDER BY number DESC LIMIT 1),
     (SELECT CAST(value AS INTEGER) FROM holdfast_meta WHERE name = 'removals'),
     (SELECT beats FROM holdfast_worker WHERE id = :worker),
-    (SELECT coalesce(sum(beats), 0) FROM holdfast_worker),
-    (SELECT max(id) FROM holdfast_job),
+    (SELECT coalesce(sum(beats + 1), 0) FROM holdfast_worker),
+    (SELECT json_group_array(id) FROM (SELECT id FROM holdfast_job ORDER BY id DESC LIMIT 2)),
     (
-        SELECT min(value) FROM json_each(:known)
+        SELECT json_group_array(value) FROM json_each(:known)
         WHERE NOT EXISTS (SELECT 1 FROM holdfast_job WHERE id = value)
     ),
     EXISTS (
