@@ -807,7 +807,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a folder of locks that others may write is used",
         "stores/sqlite/liveness.py",
-        "if mode & (stat.S_IWGRP | stat.S_IWOTH):",
+        "if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):",
         "if False:",
         SQLITE,
     ),
@@ -1713,6 +1713,27 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "answered_late = attempt.window.must_renew(now)",
         "answered_late = False",
         ("tests/worker/test_claiming.py",),
+    ),
+    (
+        "a lock folder may belong to anybody",
+        "stores/sqlite/liveness.py",
+        "if found.st_uid not in (0, os.geteuid(), owner_above):",
+        "if False:",
+        ("tests/test_sqlite_store.py",),
+    ),
+    (
+        "a backup takes the place of a file that was made meanwhile",
+        "stores/sqlite/backup.py",
+        "        _rename(Path(part), target)\n",
+        "        os.replace(part, target)\n",
+        ("tests/cli/test_backup.py",),
+    ),
+    (
+        "a line of the log that was cut short runs into the next one",
+        "cli/logs.py",
+        "                self._is_torn = start > 0\n",
+        "",
+        ("tests/cli/test_logs.py",),
     ),
     (
         "escapes: a module's error writes to the terminal",

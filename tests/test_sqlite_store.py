@@ -927,3 +927,20 @@ def test_many_threads_share_one_store(store: SqliteStore) -> None:
     assert failed == []
     assert sorted(done) == sorted(f"{number}-{n}" for number in range(8) for n in range(20))
     assert store.counts() == {"default": {State.DONE: 160}}
+
+
+def test_a_lock_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    """Its owner can remove lock files, and so make a living worker look dead."""
+    me = os.geteuid()
+    stranger, friend = me + 1, me + 2
+
+    def check(owner: int, mode: int = 0o40700) -> None:
+        found = os.stat_result((mode, 1, 1, 1, owner, 0, 0, 0, 0, 0))
+        liveness._check(tmp_path, found, owner_above=friend)
+
+    for owner in (0, me, friend):
+        check(owner)
+    with pytest.raises(StoreUnsupported, match=rf"another user \(uid {stranger}\) owns .*run `chown {me} "):
+        check(stranger)
+    with pytest.raises(StoreUnsupported, match="chmod go-w"):
+        check(me, mode=0o40770)

@@ -1,13 +1,17 @@
 """`holdfast db backup`: a copy of a SQLite store that is in use."""
 
 import json
+import os
 import sqlite3
 import stat
 import threading
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from holdfast.core.records import Filter
+from holdfast.errors import UsageError
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.cli.conftest import Run
 from tests.factory import add, make_job
@@ -65,6 +69,25 @@ def test_a_backup_never_overwrites_a_file(tmp_path: Path, run: Run, url: str, st
     assert not list(tmp_path.glob("*.part"))
     with closing(sqlite3.connect(tmp_path / "new.db")) as copy:
         assert copy.execute("SELECT count(*) FROM holdfast_job").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["hard links", "no hard links"])
+def test_a_backup_never_takes_the_place_of_a_file_that_was_made_meanwhile(
+    tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    def unsupported(*_: object) -> None:
+        raise PermissionError("no hard links here")
+
+    if not links:
+        monkeypatch.setattr(os, "link", unsupported)
+    add(store)
+    target = tmp_path / "new.db"
+    with pytest.raises(UsageError, match="exists; name a new file"):
+        store.backup(target, lambda _: None if target.exists() else target.write_text("precious"))
+    assert target.read_text() == "precious"
+    target.unlink()
+    assert store.backup(target, lambda _: None) == target.stat().st_size
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_a_backup_of_another_kind_of_store_is_refused(tmp_path: Path, run: Run) -> None:

@@ -61,3 +61,11 @@ def test_a_line_of_any_length_and_any_text_is_written_whole(reader: Reader, monk
     assert reader.read() == "y" * 20_000 + "\n"
     monkeypatch.setattr(logs, "sys", SimpleNamespace(stderr=None))
     say(handler, "nowhere to write")
+
+
+def test_a_line_that_was_cut_short_does_not_run_into_the_next_one(reader: Reader) -> None:
+    handler = PatientHandler()
+    say(handler, "y" * 20_000)
+    assert set(reader.read()) == {"y"}
+    say(handler, "somebody reads again")
+    assert reader.read() == "\n1 lines of the log are missing here: nobody read them\nsomebody reads again\n"

@@ -27,6 +27,7 @@ class PatientHandler(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self._dropped = 0  # lines, since somebody has read the last one
+        self._is_torn = False  # the first of them was written in part
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -42,11 +43,13 @@ class PatientHandler(logging.Handler):
             if not _is_ready(descriptor, 0.0):
                 self._dropped += 1
                 return
-            line = f"{self._dropped} lines of the log are missing here: nobody read them\n".encode() + line
+            missing = f"{self._dropped} lines of the log are missing here: nobody read them\n"
+            line = ("\n" * self._is_torn + missing).encode() + line
             self._dropped = 0
         for start in range(0, len(line), PIECE):
             if not _is_ready(descriptor, WAIT_S):
                 self._dropped += 1
+                self._is_torn = start > 0
                 return
             os.write(descriptor, line[start : start + PIECE])
 

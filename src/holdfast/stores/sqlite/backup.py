@@ -34,13 +34,26 @@ def backup(db: Connections, target: Path, copied: Callable[[int], None]) -> int:
             closing(sqlite3.connect(part, isolation_level=None)) as copy,
         ):
             _copy(source, copy, copied)
-        os.replace(part, target)
+        _rename(Path(part), target)
+    except FileExistsError as error:
+        raise UsageError(f"{target} exists; name a new file") from error
     except sqlite3.Error as error:
         raise db.explain(error) from error
     finally:
         Path(part).unlink(missing_ok=True)
     _sync(target.parent)
     return target.stat().st_size
+
+
+def _rename(part: Path, target: Path) -> None:
+    """Give the file its name, and never take another file's place."""
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        target.touch(mode=0o600, exist_ok=False)
+        part.replace(target)
 
 
 def _copy(source: sqlite3.Connection, copy: sqlite3.Connection, copied: Callable[[int], None]) -> None:

@@ -47,18 +47,27 @@ class Life(StrEnum):
 def take(path: Path) -> int:
     """Make the lock file, lock it, and return its inode. The lock lasts as long as this process."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    mode = path.parent.stat().st_mode
-    if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise StoreUnsupported(
-            f"other users may write to {path.parent} (mode {stat.S_IMODE(mode):o}) and make a living worker look dead; "
-            f"run `chmod go-w {path.parent}`"
-        )
+    _check(path.parent, path.parent.stat(), path.parent.parent.stat().st_uid)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     file = locks.file_of(descriptor)
     _mine[path] = _Lock(descriptor, file, locks.is_listed(file))
     protected.protect(str(path))
     return file[1]
+
+
+def _check(folder: Path, found: os.stat_result, owner_above: int) -> None:
+    """Refuse a folder that other users may write to. The owner of the folder above it can replace it anyway."""
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise StoreUnsupported(
+            f"other users may write to {folder} (mode {stat.S_IMODE(found.st_mode):o}) and make a living worker look "
+            f"dead; run `chmod go-w {folder}`"
+        )
+    if found.st_uid not in (0, os.geteuid(), owner_above):
+        raise StoreUnsupported(
+            f"another user (uid {found.st_uid}) owns {folder} and may make a living worker look dead; "
+            f"run `chown {os.geteuid()} {folder}` as root"
+        )
 
 
 def renew(path: Path) -> bool:
