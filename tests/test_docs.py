@@ -8,6 +8,7 @@ executes nothing.
 """
 
 import ast
+import importlib
 import inspect
 import os
 import re
@@ -101,6 +102,28 @@ def test_every_complete_program_runs(block: Block, tmp_path: Path, request: pyte
     finally:
         log = stop(worker) if worker else ""
     assert run.returncode == 0, f"{run.stderr}\n{log}"
+
+
+def test_the_first_workflow_of_the_docs_gives_the_money_back_if_it_is_not_approved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = next(block.text for block in PYTHON if block.info == "python file=shop.py" and "workflows.md" in block.page)
+    (tmp_path / "shop.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    shop = importlib.import_module("shop")
+    refunded: list[int] = []
+    monkeypatch.setattr(shop, "refund", lambda result, order_id, cents: refunded.append(cents))
+    try:
+        job = shop.checkout.enqueue(42)
+        shop.app.tick()
+        shop.app.approve(job.id, False)
+        while job.refresh().state in ("ready", "running", "waiting"):
+            shop.app.tick()
+    finally:
+        shop.app.close()
+        del sys.modules["shop"]
+    assert (job.state, refunded) == ("rolled_back", [999])
 
 
 @pytest.mark.slow  # real workers, killed and started again
