@@ -1743,6 +1743,27 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/cli/test_loading.py",),
     ),
     (
+        "reaper: of a page that took too long the second half is skipped",
+        "reaper.py",
+        "skip += limit - sum(zombie.recovered for zombie in judged)",
+        "skip += PAGE - sum(zombie.recovered for zombie in judged)",
+        ("tests/stores/test_postgres_locked_rows.py",),
+    ),
+    (
+        "scan: a locked row is said to be settled by somebody else",
+        "reaper.py",
+        "return sum(zombie.answer is Answer.LOCKED for zombie in self.latest)",
+        "return 0",
+        ("tests/stores/test_postgres_locked_rows.py",),
+    ),
+    (
+        "enqueue_many: what is stored already is not said",
+        "app.py",
+        "error.stored_ids = tuple(job.id for job in jobs)",
+        "pass",
+        ("tests/stores/test_postgres_conflicts.py",),
+    ),
+    (
         "silence: nobody minds",
         "worker/supervisor.py",
         "return silence.seconds >= silence.limit_s",

@@ -21,7 +21,7 @@ from holdfast.core.retention import Age, Retention
 from holdfast.core.text import is_storable
 from holdfast.core.verdict import Verdict
 from holdfast.declaring import Declares
-from holdfast.errors import NotFound, Refused, UsageError
+from holdfast.errors import NotFound, Refused, StoreError, UsageError
 from holdfast.hooks import Hook, HookKind, Hooks
 from holdfast.jobs import Job
 from holdfast.stores import fit, open_store
@@ -211,8 +211,9 @@ class App(Declares, Verbs):
     def enqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Job[R]]:
         """Store many jobs, made by `task.job(…)`, and return them in order once they are durable.
 
-        A thousand share one transaction and are stored all or none. If the store fails on the way, call it again with
-        the same drafts: what is stored already is found again, not doubled.
+        A thousand share one transaction and are stored all or none. If the store fails on the way, the error says how
+        many are stored, and has their ids in `stored_ids`. Call it again with the same drafts: what is stored already
+        is found again, not doubled.
         """
         wanted = list(drafts)
         for draft in wanted:
@@ -228,7 +229,17 @@ class App(Declares, Verbs):
                 added = store.add([draft.new for draft in wanted], connection)
                 return [Job(self, each.id, existed=each.existed) for each in added]
         for start in range(0, len(wanted), ADD_AT_ONCE):
-            added = store.add([draft.new for draft in wanted[start : start + ADD_AT_ONCE]])
+            chunk = [draft.new for draft in wanted[start : start + ADD_AT_ONCE]]
+            try:
+                added = store.add(chunk)
+            except StoreError as error:
+                if jobs:
+                    error.stored_ids = tuple(job.id for job in jobs)
+                    error.args = (
+                        f"{len(jobs):,} of {len(wanted):,} jobs are stored. To enqueue the same drafts again is safe, "
+                        f"and stores nothing twice. The next {len(chunk):,} failed: {error}",
+                    )
+                raise
             jobs += [Job(self, each.id, existed=each.existed) for each in added]
             store.wake()
             if self._continuity is not None:

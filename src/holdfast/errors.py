@@ -85,7 +85,12 @@ class ProtectedFile(UsageError, PermissionError):
 
 
 class StoreError(HoldfastError):
-    """The store could not do what was asked."""
+    """The store could not do what was asked.
+
+    `stored_ids`: of an `enqueue_many` that failed on the way, the ids of the jobs that are stored all the same.
+    """
+
+    stored_ids: tuple[str, ...] = ()
 
 
 class StoreUnavailable(StoreError):
@@ -115,7 +120,7 @@ class StoreTimeout(StoreUnavailable):
 class OutcomeUnknown(StoreUnavailable):
     """The answer was lost: the call may have been carried out, or not. To repeat it with the same ids is safe.
 
-    `job_ids`: of an enqueue, the ids of its jobs; give them to `using(id=…)`.
+    `job_ids`: of an enqueue, the ids of the jobs that may be stored; give them to `using(id=…)`.
     """
 
     def __init__(self, message: str, job_ids: tuple[str, ...] = ()) -> None:

@@ -92,6 +92,16 @@ class Report(msgspec.Struct, frozen=True):
         """Count the jobs that this pass settled itself."""
         return sum(zombie.recovered for zombie in self.zombies)
 
+    @property
+    def locked(self) -> int:
+        """Count the jobs whose rows somebody else had locked. They are unchanged; the next pass looks at them again."""
+        return sum(zombie.answer is Answer.LOCKED for zombie in self.latest)
+
+    @property
+    def latest(self) -> list[Zombie]:
+        """Return each lost attempt once, as the last look at it found it."""
+        return list({(zombie.job.id, zombie.job.fence): zombie for zombie in self.zombies}.values())
+
     def ended_as(self, state: State) -> int:
         """Count the jobs that this pass sent, or a dry run would send, to a state."""
         return sum(zombie.verdict.state is state for zombie in self.zombies)
@@ -309,9 +319,12 @@ class Reaper:
     def _recover_overdue(self, fix: bool, done: set[str]) -> list[Zombie]:
         zombies: list[Zombie] = []
         seen: dict[OverdueKey, float] = {}
-        skip = 0
+        skip, limit = 0, PAGE
         living: dict[str, Worker] | None = None
-        while page := self._store.overdue(self._grace_s, PAGE, skip=skip):
+        while True:
+            page, limit = _overdue(self._store, self._grace_s, skip, limit)
+            if not page:
+                break
             now = self._store.now()
             self._compare_clocks(now.lease)
             if living is None:
@@ -331,7 +344,7 @@ class Reaper:
             zombies += judged
             done |= {zombie.job.id for zombie in judged}
             # What stays, not ripe, renewed, or not even readable and so not in the page, must not hide what comes next.
-            skip += PAGE - sum(zombie.recovered for zombie in judged)
+            skip += limit - sum(zombie.recovered for zombie in judged)
             point("reap.middle")
         recovered = {_key(zombie.job) for zombie in zombies if zombie.recovered}
         self._overdue = {key: since for key, since in seen.items() if key not in recovered}
@@ -506,11 +519,24 @@ def suspected(store: Store, grace_s: float = 0.0) -> int:
     Quicker than a dry run, for nothing is judged; and nothing is looked at twice, so a pass may settle fewer.
     """
     vanished = {each.worker.id: each.worker.running for each in store.vanished()}
-    number, skip = sum(vanished.values()), 0
-    while page := store.overdue(grace_s, PAGE, skip=skip):
+    number, skip, limit = sum(vanished.values()), 0, PAGE
+    while True:
+        page, limit = _overdue(store, grace_s, skip, limit)
+        if not page:
+            return number
         number += sum(job.worker not in vanished for job in page)
-        skip += PAGE
-    return number
+        skip += limit
+
+
+def _overdue(store: Store, grace_s: float, skip: int, limit: int) -> tuple[list[Job], int]:
+    """Return a page of jobs, and how many rows it is of: a page that takes too long is asked for in smaller pieces."""
+    while True:
+        try:
+            return store.overdue(grace_s, limit, skip=skip), limit
+        except StoreTimeout:
+            if limit < 2:
+                raise
+            limit //= 2
 
 
 def _death(epitaph: Epitaph, worker: Worker, spread_s: float, evidence: str = "gone") -> Death:

@@ -29,8 +29,8 @@ JOB = {
     *("created_at", "run_at", "ended_at", "worker", "lease_until", "error", "result", "progress"),
 }
 EVENT = {"at", "kind", "fence", "worker", "actor", "detail"}
-SCAN = {"zombies_found", "zombies_recovered", "held", "dead", "rolled_back", "zombies"}
-ZOMBIE = {"id", "task", "queue", "worker", "lease_until", "last_beat", "detector", "crashes", "decision"}
+SCAN = {"zombies_found", "zombies_recovered", "zombies_locked", "held", "dead", "rolled_back", "zombies"}
+ZOMBIE = {"id", "task", "queue", "worker", "lease_until", "last_beat", "detector", "crashes", "decision", "answer"}
 WORKER = {
     *("id", "name", "state", "host", "pid", "queues", "tasks", "slots", "running", "rss_mb", "version"),
     *("started_at", "last_beat", "gone_at", "gone_cause"),
@@ -245,7 +245,8 @@ def test_a_scan_counts_what_it_would_do_and_what_it_did(run: Run, store: Store) 
     fixed = run.json("scan", "--fix")
     assert {key: fixed[key] for key in counts} == counts | {"zombies_recovered": 4}
     assert {zombie["id"]: zombie for zombie in fixed["zombies"]} == {
-        zombie["id"]: {**zombie, "lease_until": fixed_end(fixed, zombie)} for zombie in dry["zombies"]
+        zombie["id"]: {**zombie, "lease_until": fixed_end(fixed, zombie), "answer": "accepted"}
+        for zombie in dry["zombies"]
     }
     assert run.json("scan", "--fix") == {**dict.fromkeys(SCAN, 0), "zombies": []}
     assert row(store, living.id).state is State.RUNNING

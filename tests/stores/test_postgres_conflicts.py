@@ -1,17 +1,19 @@
 """Transactions that wait for each other: producers with the same keys in another order, and a conflict that the server
 resolves by undoing one of them."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import psycopg
 import pytest
 
 from holdfast import App
 from holdfast.core.records import Filter
-from holdfast.errors import StoreUnavailable
-from holdfast.stores.postgres import connection
+from holdfast.errors import OutcomeUnknown, StoreLocked, StoreUnavailable
+from holdfast.stores.postgres import batch, connection
 from holdfast.stores.postgres.store import PostgresStore
 from tests.factory import make_job
 from tests.servers import PostgresServer
@@ -67,6 +69,52 @@ def test_of_two_jobs_with_one_key_in_a_batch_the_first_is_stored(store: Postgres
     assert [(each.id, each.existed) for each in answers] == [(first.id, False), (other.id, False), (first.id, True)]
 
 
+def test_an_enqueue_of_many_that_fails_on_the_way_says_what_is_stored(server: PostgresServer, schema: str) -> None:
+    """A thousand jobs share one transaction; the third thousand meets a key that somebody holds."""
+    with App(f"{server.url}?schema={schema}&wait_s=1") as app, psycopg.connect(server.url) as holder:
+        task = app.task(name="t")(lambda: None)
+        drafts = [task.using(key=f"key-{number}").job() for number in range(3_500)]
+        ids = [draft.new.id for draft in drafts]
+        task.using(connection=holder, key="key-2500").enqueue()
+        with pytest.raises(StoreLocked) as caught:
+            app.enqueue_many(drafts)
+        said = r"2,000 of 3,500 jobs are stored. .* stores nothing twice. The next 1,000 failed: .* changed nothing"
+        assert re.match(said, str(caught.value))
+        assert caught.value.stored_ids == tuple(ids[:2_000])
+        assert [each.id for each in app.store.find(Filter(limit=5_000))] == ids[1_999::-1]
+        holder.rollback()
+        jobs = app.enqueue_many(drafts)
+        assert [job.id for job in jobs] == ids
+        assert [job.existed for job in jobs] == [True] * 2_000 + [False] * 1_500
+        assert app.counts()["ready"] == 3_500
+
+
+def test_an_enqueue_of_many_whose_answer_is_lost_names_the_jobs_that_may_be_stored(
+    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with App(f"{server.url}?schema={schema}") as app:
+        task = app.task(name="t")(lambda: None)
+        drafts = [task.job() for _ in range(2_500)]
+        ids = [draft.new.id for draft in drafts]
+        real, calls = batch.add, []
+
+        def add(*given: Any) -> Any:
+            calls.append(1)
+            answer = real(*given)
+            if len(calls) == 2:
+                raise OutcomeUnknown("the connection was cut")
+            return answer
+
+        monkeypatch.setattr(batch, "add", add)
+        with pytest.raises(
+            OutcomeUnknown, match=r"^1,000 of 2,500 jobs are stored.* The next 1,000 failed: "
+        ) as caught:
+            app.enqueue_many(drafts)
+        assert (caught.value.stored_ids, caught.value.job_ids) == (tuple(ids[:1_000]), tuple(ids[1_000:2_000]))
+        assert [job.existed for job in app.enqueue_many(drafts)] == [True] * 2_000 + [False] * 500
+        assert app.counts()["ready"] == 2_500
+
+
 def test_a_deadlock_in_our_own_transaction_is_tried_again(
     server: PostgresServer, store: PostgresStore, schema: str
 ) -> None:
@@ -83,11 +131,20 @@ def test_a_deadlock_in_our_own_transaction_is_tried_again(
             assert [each.existed for each in ours.result(60)] == [True, True]
 
 
+@pytest.fixture
+def slow_to_see_deadlocks(server: PostgresServer) -> Iterator[None]:
+    """All sessions of the server but those that say otherwise look for a deadlock only after a minute."""
+    server.execute("ALTER SYSTEM SET deadlock_timeout = '60s'")
+    server.execute("SELECT pg_reload_conf()")
+    yield
+    server.execute("ALTER SYSTEM RESET deadlock_timeout")
+    server.execute("SELECT pg_reload_conf()")
+
+
+@pytest.mark.usefixtures("slow_to_see_deadlocks")
 def test_a_deadlock_in_a_caller_s_transaction_is_raised(
     server: PostgresServer, store: PostgresStore, schema: str
 ) -> None:
-    server.execute("ALTER SYSTEM SET deadlock_timeout = '60s'")
-    server.execute("SELECT pg_reload_conf()")
     with App(f"{server.url}?schema={schema}") as app, psycopg.connect(server.url) as caller:
         task = app.task(name="t")(lambda: None)
         caller.execute("SET deadlock_timeout = '10ms'")
@@ -100,8 +157,6 @@ def test_a_deadlock_in_a_caller_s_transaction_is_raised(
                 task.using(connection=caller, key="a").enqueue()
             caller.rollback()
             assert [each.existed for each in ours.result(60)] == [False, False]
-    server.execute("ALTER SYSTEM RESET deadlock_timeout")
-    server.execute("SELECT pg_reload_conf()")
 
 
 def test_a_conflict_that_does_not_end_is_said(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -94,9 +95,21 @@ def _show(view: dict[str, Any], fixed: bool) -> None:
         theirs = "its" if found == 1 else "their"
         say(f"{jobs} lost {theirs} worker. Nothing was changed; to recover: holdfast scan --fix")
         return
-    recovered, others = view["zombies_recovered"], found - view["zombies_recovered"]
     aside = [f"{view[key]} {words}" for key, words in _ASIDE.items() if view[key]]
-    text = f"{recovered} of {jobs} recovered"
+    text = f"{view['zombies_recovered']} of {jobs} recovered"
     text += f", of these {', '.join(aside)}" if aside else ""
-    text += f"; {others} had been settled by another reaper" if others else ""
+    text += "".join(f"; {reason}" for reason in _not_recovered(view))
     say(f"{text}." + (" To decide: holdfast held list" if view["held"] else ""))
+
+
+def _not_recovered(view: dict[str, Any]) -> Iterator[str]:
+    """Say of the jobs that were found and are as they were why that is so."""
+    locked = view["zombies_locked"]
+    failed = sum(zombie["answer"] is None for zombie in view["zombies"])
+    if locked:
+        rows = "1 row is" if locked == 1 else f"{locked} rows are"
+        yield f"{rows} locked by somebody else and left for the next pass"
+    if failed:
+        yield f"{failed} could not be settled: the log says why"
+    if others := view["zombies_found"] - view["zombies_recovered"] - locked - failed:
+        yield f"{others} had been settled or renewed by another process"

@@ -196,11 +196,12 @@ def health_of(store: Store, job: Job, workers: Sequence[Worker] | None = None) -
 
 def scan_view(report: Report, now: Moment, *, fixed: bool) -> dict[str, Any]:
     """Show one pass of the reaper: what it settled or, without `fixed`, what it would settle."""
-    found = list({(zombie.job.id, zombie.job.fence): zombie for zombie in report.zombies}.values())
+    found = report.latest
     acted = [zombie for zombie in found if zombie.recovered or not fixed]
     return {
         "zombies_found": len(found),
         "zombies_recovered": sum(zombie.recovered for zombie in found),
+        "zombies_locked": report.locked,
         "held": sum(zombie.verdict.state is State.HELD for zombie in acted),
         "dead": sum(zombie.verdict.state is State.DEAD for zombie in acted),
         "rolled_back": sum(zombie.verdict.move is Move.UNDO for zombie in acted),
@@ -221,6 +222,7 @@ def zombie_view(zombie: Zombie, now: Moment) -> dict[str, Any]:
         "detector": zombie.detector,
         "crashes": job.crashes + zombie.verdict.crashes,
         "decision": zombie.verdict.move.value,
+        "answer": zombie.answer,
     }
 
 

@@ -289,7 +289,8 @@ class Store(Protocol):
         """Return running jobs whose lease ended at least `grace_s` ago, longest ago first, without the first `skip`.
 
         Only reads. A row that cannot be read is left out, so fewer than `limit` may come although there are more; none
-        at all come only when there are no more. `skip` counts the rows that cannot be read.
+        at all come only when there are no more. `skip` counts the rows that cannot be read. `StoreTimeout`: ask for
+        fewer.
         """
         ...
 

@@ -451,8 +451,8 @@ class Connections:
                 )
             case errors.LockNotAvailable():
                 return StoreLocked(
-                    f"{where}: another transaction holds a lock that this needs; nothing was changed, and nothing will "
-                    "be. Repeat the call when that transaction has ended; pg_stat_activity lists it"
+                    f"{where}: another transaction holds a lock that this needs. The statement changed nothing, and "
+                    "will not later. Repeat the call when that transaction has ended; pg_stat_activity lists it"
                 )
             case errors.QueryCanceled():
                 return StoreTimeout(

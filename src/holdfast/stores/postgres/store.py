@@ -215,14 +215,6 @@ class PostgresStore(Schedules, Workflows):
     # ------------------------------------------------------------------------------ finding the dead
 
     def overdue(self, grace_s: float = 0.0, limit: int = 500, skip: int = 0) -> list[Job]:
-        try:
-            return self._overdue(grace_s, limit, skip)
-        except StoreTimeout:
-            if limit < 2:
-                raise
-            return self.overdue(grace_s, limit // 2, skip)
-
-    def _overdue(self, grace_s: float, limit: int, skip: int) -> list[Job]:
         values: dict[str, Any] = {**self._instants(), "grace": grace_s, "limit": limit, "skip": skip}
         while (page := self._often.one("overdue", values))[0] != "[]":
             if jobs := codec.jobs_from(page[0]):
