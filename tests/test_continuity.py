@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, continuity
-from holdfast.clock import SystemClock
+from holdfast import App
 from holdfast.continuity import LOOK_S, REAPER, Continuity, Watcher
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import State
@@ -172,16 +172,33 @@ def test_an_app_that_ticks_runs_nothing_from_a_store_that_was_rewound(file: Path
 # --------------------------------------------------------------------------------- supervisors, reapers
 
 
-def test_a_program_that_does_not_beat_notices_by_itself(
-    app: App, clock: FakeClock, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(continuity, "LOOK_S", 0.01)
+class SteppedClock(FakeClock):
+    """Lets whoever waits go on when the test says so; then the time that it asked for has passed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = 0
+        self.go = threading.Semaphore(0)
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self.waits += 1
+        while not self.go.acquire(timeout=0.01):
+            if event.is_set():
+                return True
+        self.advance(timeout_s)
+        return event.is_set()
+
+
+def test_a_program_that_does_not_beat_notices_within_five_seconds(app: App, file: Path, tmp_path: Path) -> None:
     worker = enrol(app.store)
     copy(file, tmp_path / "backup.db")
     app.store.beat(worker, [])
-    store = Meddler(app.store)
-    with Watcher(store, SystemClock(), "r", REAPER):  # type: ignore[arg-type]
-        until(lambda: store.calls["standing"] > 1, "it looks")
+    clock = SteppedClock()
+    with Watcher(app.store, clock, "r", REAPER):
+        until(lambda: clock.waits == 1, "it has looked")
         assert kinds(app.store) == []
         copy(tmp_path / "backup.db", file)
-        until(lambda: kinds(app.store) == [("rewound", "beats")], "it notices")
+        began = clock.lease()
+        clock.go.release()
+        until(lambda: clock.waits == 2, "it has looked again")
+        assert (kinds(app.store), clock.lease() - began) == ([("rewound", "beats")], 5.0)

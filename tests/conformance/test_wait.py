@@ -49,13 +49,13 @@ def test_a_settlement_between_two_waits_is_not_missed(store: Store) -> None:
 
 
 def test_two_threads_that_wait_are_both_woken(store: Store) -> None:
-    drained, woken = threading.Barrier(3, timeout=10), []
+    drained, woken = threading.Barrier(3, timeout=60), []
     go = threading.Event()
 
     def waiter() -> None:
         drain(store)
         drained.wait()
-        go.wait(10)
+        go.wait(60)
         woken.append(store.wait(0))
 
     threads = [threading.Thread(target=waiter) for _ in range(2)]
@@ -65,5 +65,5 @@ def test_two_threads_that_wait_are_both_woken(store: Store) -> None:
     store.wake()
     go.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert woken == [True, True]

@@ -40,8 +40,8 @@ class Book:
         return any(killed_at <= at < back_at + 2.0 for killed_at, back_at in self.outages)
 
     def was_away_between(self, began: float, ended: float) -> bool:
-        """Whether the server was away for some of the time."""
-        return any(killed_at <= ended and began < back_at for killed_at, back_at in self.outages)
+        """Whether a session could have been cut, or been refused, at some moment of this time."""
+        return any(killed_at <= ended and began < back_at + 2.0 for killed_at, back_at in self.outages)
 
     def could_renew(self, until: float) -> bool:
         """Whether a living worker could beat during the lease that ended by then: the server was there for a beat, and
@@ -157,7 +157,7 @@ def _false_deaths(starts: list[Entry], events: list[Event], book: Book) -> Itera
     could renew its lease because the server was away: its worker gave it back, or its lease ended."""
     wall_minus_boot = time.time() - now()
     excused = [event for event in events if _could_not_renew(event, book, wall_minus_boot)]
-    cut_off = {event.fence for event in events if event.kind == "failed" or _is_outage(event, book) or event in excused}
+    cut_off = {event.fence for event in events if event.kind == "failed" or event in excused}
     given_back = {event.fence: event.at - wall_minus_boot for event in events if event.kind == "released"}
     for sooner, later in itertools.pairwise(starts):
         back_at = given_back.get(sooner.fence)
@@ -175,11 +175,6 @@ def _false_deaths(starts: list[Entry], events: list[Event], book: Book) -> Itera
             yield f"it failed, and the server was there: {event.detail}"
         elif event.kind not in ("zombie", "succeeded", "claimed", "released", "failed"):
             yield f"unexpected: {event.kind} {event.detail}"
-
-
-def _is_outage(event: Event, book: Book) -> bool:
-    """Say whether a transaction was cut off with the server: its job was given back at no cost."""
-    return event.kind == "released" and event.job_id in book.paying
 
 
 def _could_not_renew(event: Event, book: Book, wall_minus_boot: float) -> bool:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.continuity import Doubt
 from holdfast.core.machine import State
 from tests.crash.world import Process, World, on_every_store, until
 from tests.servers import PostgresServer
@@ -85,12 +84,21 @@ def test_a_table_that_was_truncated_under_a_worker_stops_its_claims(world: World
     world.until_state(world.tasks.quick.enqueue().id, "done")
     with closing(world.connect()) as db:
         db.execute("TRUNCATE job")
+    until_beaten(world, 3)
+    assert worker.said("This worker claims no jobs"), "after two whole beats at most"
     assert_nothing_is_claimed_until_it_is_accepted(world, worker)
 
 
 @on_every_store
 def test_a_supervisor_says_that_the_store_is_not_what_it_was(world: World) -> None:
-    world.store.doubt(1, Doubt("emptied", "truncate", "job", "ann"))
     worker = world.worker("w").until_ready()
+    meta = "meta" if world.kind == "postgres" else "holdfast_meta"
+    with closing(world.connect()) as db:
+        db.execute(f"UPDATE {meta} SET value = '-1' WHERE name = 'removals'")  # an older copy has fewer
     until(lambda: worker.said("Workers claim no jobs. Check the jobs"), "the supervisor says so")
     until(lambda: worker.said("This worker claims no jobs"), "its child says so")
+    until(lambda: len(world.store.doubts()) == 2, "each of them has found it")
+    assert {(each.worker, each.kind, each.evidence) for each in world.store.doubts()} == {
+        ("w", "rewound", "removals"),
+        ("w/1", "rewound", "removals"),
+    }

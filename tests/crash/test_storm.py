@@ -63,6 +63,7 @@ def test_the_checker_can_fail(world: World) -> None:
     assert any("P3: attempt 1 was accepted" in line for line in wrong())
     assert any("P9" in line for line in wrong())
     assert any("before the kill" in line for line in wrong({start.pid: now() + 60}))
+    _journal(world, jobs[0], Note("released"))
     world.tasks.write("start", Fake(jobs[1], 1))
     assert any("P4: its fences did not rise" in line for line in wrong())
     row = world.row(jobs[2])
@@ -80,6 +81,8 @@ def test_the_checker_can_fail(world: World) -> None:
         for _ in range(2):
             connection.execute("INSERT INTO effect VALUES (?, 1)", (jobs[5],))
         assert any("P6: its effects are of the attempts [1, 1]" in line for line in wrong(paying={jobs[5]}))
+    told = wrong(paying={jobs[0]})
+    assert any("P9: attempt 1 was taken over" in line for line in told), "it was given back, and the server was there"
     _journal(world, jobs[5], Note("failed"))
     assert any("it failed, and the server was there" in line for line in wrong(paying={jobs[5]}))
 
@@ -91,8 +94,8 @@ def test_the_checker_knows_when_nobody_could_renew_a_lease() -> None:
 
 def test_the_checker_knows_whether_the_server_was_away_while_a_handler_ran() -> None:
     book = Book(outages=[(10.0, 12.0)])
-    ran = [(8.0, 9.0), (9.0, 13.0), (11.0, 11.5), (11.0, 13.0), (12.0, 13.0)]
-    assert [book.was_away_between(*each) for each in ran] == [False, True, True, True, False]
+    ran = [(8.0, 9.0), (9.0, 13.0), (11.0, 11.5), (11.0, 13.0), (13.5, 15.0), (14.0, 15.0)]
+    assert [book.was_away_between(*each) for each in ran] == [False, True, True, True, True, False]
 
 
 class Fake:

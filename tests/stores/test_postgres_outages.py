@@ -289,7 +289,7 @@ def test_enrolling_over_a_session_that_was_cut_is_trouble_that_passes(far: Postg
     enrol(far)
     for _ in range(3):
         proxy.cut()
-        until(lambda: _enrolled(far), "it works again", timeout_s=5)
+        until(lambda: _enrolled(far), "it works again", timeout_s=60)
     assert far.vanished() == []
 
 
@@ -357,7 +357,7 @@ def test_a_connection_that_never_answers_is_given_up(
     house.start()
     assert fine.enqueue().result(60) == "fine"
     proxy.abandon()
-    until(lambda: loud(caplog, "no answer within 1 s"), timeout_s=10)
+    until(lambda: loud(caplog, "no answer within 1 s"), timeout_s=60)
     assert fine.enqueue().result(60) == "fine"
     assert {worker.gone_at for worker in house.store.workers(gone=True)} == {None}
 

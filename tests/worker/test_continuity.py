@@ -373,9 +373,8 @@ def test_nothing_is_started_over_a_new_connection_before_the_store_is_compared(
     runner = house.start(reaper=False)
     house.until_state(task.enqueue().id, "done")
     until(lambda: not runner._continuity.is_outdated, "it has compared once")
-    runner._continuity._beats = 7  # as if it had beaten for a while
-
     with psycopg.connect(postgres, autocommit=True) as db:
+        db.execute("UPDATE holdfast.meta SET value = '-1' WHERE name = 'removals'")  # an older copy has fewer
         db.execute(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "  # and wait for it
             "WHERE application_name = 'holdfast' AND datname = current_database() AND pid <> pg_backend_pid()"
@@ -383,7 +382,7 @@ def test_nothing_is_started_over_a_new_connection_before_the_store_is_compared(
     job = task.enqueue()
     until(lambda: kinds(house), "the worker notices")
     until(lambda: house.row(job.id).state is State.READY, "nobody has it")
-    assert (len(started), kinds(house)) == (1, [("rewound", "beats")])
+    assert (len(started), kinds(house)) == (1, [("rewound", "removals")])
     accept(house)
     house.until_state(job.id, "done")
 
@@ -428,3 +427,15 @@ def test_a_result_that_a_rewound_store_refuses_is_journalled_or_at_least_logged(
     assert [event.detail["fence_now"] for event in house.events(older.id, "stale_report")] == [0]
     assert house.events(newer.id) == []
     assert house.row(older.id).state is State.READY, "nobody claims it before the store is accepted"
+
+
+def test_a_worker_says_every_minute_that_it_claims_nothing(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    continuity = Continuity(house.store, clock, "w", WORKER)  # type: ignore[arg-type]
+    house.store.doubt(1, Doubt("emptied", "truncate", "job", "ann"))
+    said = []
+    for _ in range(19):  # a beat every ten seconds, for three minutes
+        continuity.look("")
+        said.append(caplog.text.count("This worker claims no jobs"))
+        clock.advance(10)
+    assert said == [1] * 6 + [2] * 6 + [3] * 6 + [4]

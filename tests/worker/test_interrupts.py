@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Retry, Snooze, shield
-from holdfast.clock import SystemClock
 from holdfast.errors import Cancelled, UsageError
 from holdfast.shield import breathe, calm, interrupt, shield_logging, shielded
 from holdfast.stores.sqlite.writers import Writers
@@ -225,10 +224,8 @@ def test_cancelling_handlers_that_are_inside_the_store_leaves_the_store_usable(h
             house.app.cancel(job.id)
         for job in jobs:
             house.until_state(job.id, "cancelled")
-    began = SystemClock().lease()
-    last = leaf.enqueue()
+    last = leaf.enqueue()  # raises if it waited in vain for a lock that nobody holds
     house.until_state(last.id, "done")
-    assert SystemClock().lease() - began < 9  # nobody waited out a lock that nobody holds
 
 
 # --------------------------------------------------------------------------------- one among neighbours

@@ -276,7 +276,7 @@ def test_a_worker_beats_while_it_recovers_what_others_left(house: House) -> None
         house.start()
         try:
             until(lambda: house.store.calls["vanished"], "it looks for orphans")
-            until(lambda: house.store.calls["beat"], "it beats", 20)
+            until(lambda: house.store.calls["beat"], "it beats", 50)
         finally:
             over.set()
 

@@ -190,7 +190,7 @@ def test_branches_that_look_at_the_same_time_take_a_signal_each(
     def work(flow: Flow) -> list[int]:
         return sorted(flow.gather(lambda: flow.wait("go"), lambda: flow.wait("go")))
 
-    both, look = threading.Barrier(2, timeout=20), one_house.app.store.inbox
+    both, look = threading.Barrier(2, timeout=60), one_house.app.store.inbox
 
     def inbox(*given: Any) -> Inbox:
         found = look(*given)
@@ -212,7 +212,7 @@ def test_of_two_branches_that_see_the_same_signal_one_takes_it_and_the_other_wai
     def work(flow: Flow) -> list[int]:
         return sorted(flow.gather(lambda: flow.wait("go"), lambda: flow.wait("go")))
 
-    both, look, looks = threading.Barrier(2, timeout=20), one_house.app.store.inbox, []
+    both, look, looks = threading.Barrier(2, timeout=60), one_house.app.store.inbox, []
 
     def inbox(*given: Any) -> Inbox:
         found = look(*given)
