@@ -100,7 +100,7 @@ def test_a_problem_ends_with_seven_and_stands_first(run: Run, calm: Store) -> No
     add(calm)
     shown = run("doctor", code=7)
     assert shown.stdout.startswith("✗ problem  No worker is alive: jobs are due in default, the oldest for 1 min 4")
-    assert "\n           fix: start one: holdfast worker APP --queues default\n" in shown.stdout
+    assert "\n           fix: start one: holdfast worker APP\n" in shown.stdout
     assert shown.stderr == "1 problem.\n"
     assert run.json("doctor", code=7)["ok"] is False
 
@@ -130,7 +130,8 @@ def test_a_schema_that_does_not_fit(run: Run, folder: Path, store: Store) -> Non
     sqlite3.connect(folder / "other.db").close()
     (folder / "other.db").touch()
     [finding] = run.json("doctor", "--db", "sqlite:///other.db", code=7)["findings"]
-    assert (finding["title"], finding["fix"]) == ("There is no store here", "make one: holdfast db init")
+    fix = "if there was one, restore it from a backup; otherwise make one: holdfast db init"
+    assert (finding["title"], finding["fix"]) == ("There is no store here", fix)
     assert finding["evidence"].endswith("/other.db has no tables of Holdfast")
 
 
@@ -156,6 +157,12 @@ def test_a_store_that_breaks_in_the_middle_still_shows_what_was_found(
 
 
 # ------------------------------------------------------------------------------------------ the medium
+
+
+def test_the_size_of_a_store_includes_its_wal(calm: Store, clock: FakeClock, folder: Path) -> None:
+    add(calm)
+    wal = size((folder / "jobs.db-wal").stat().st_size)
+    assert diagnose(calm, clock)["The file is sound"].evidence.endswith(f", with {wal} more in jobs.db-wal")
 
 
 def test_damage(store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,6 +330,9 @@ def test_an_app_brings_its_own_store(run: Run, calm: Store, url: str, folder: Pa
     view = run.json("doctor", "clinic:app", "--db", url)
     assert "The app knows every task that is due" in [finding["title"] for finding in view["findings"]]
     run("doctor", "clinic:nothing", code=2)
+    add(calm, task="clinic.f")
+    [fix] = [each["fix"] for each in run.json("doctor", "clinic:app", "--db", url, code=7)["findings"] if each["fix"]]
+    assert fix == "start one: holdfast worker clinic:app", "for all queues of the app, not only those that are behind"
 
 
 # ------------------------------------------------------------------------------------------------ jobs
@@ -337,11 +347,20 @@ def test_zombies_that_nobody_reaps(run: Run, calm: Store) -> None:
 
 def test_held_jobs(calm: Store, clock: FakeClock) -> None:
     first, _ = job_in(calm, State.HELD), job_in(calm, State.HELD)
-    clock.advance(3600)
-    assert diagnose(calm, clock)["Held jobs wait for an answer"].severity == "ok"
-    clock.advance(86_400.5)
+    clock.advance(3600.5)
     finding = diagnose(calm, clock)["Held jobs wait for an answer"]
-    assert (finding.severity, finding.evidence) == ("warning", f"2 held, {first.id} ({first.task}) for 1 d 1 h")
+    assert (finding.severity, finding.evidence) == ("warning", f"2 held, {first.id} ({first.task}) for 1 h")
+    assert finding.fix == "decide: holdfast held list"
+
+
+def test_an_open_question_is_ok_and_still_something_to_do(run: Run, calm: Store) -> None:
+    worker = enrol(calm)
+    park(calm, start_flow(calm, worker), "signal:approve:2", question="Ship it?")
+    calm.retire(worker, "stopped")
+    shown = run("doctor")
+    assert "Workflows wait for an answer" in shown.stdout
+    assert "\n           fix: decide: holdfast held list\n" in shown.stdout
+    assert shown.stderr == "Nothing is wrong; somebody waits for an answer.\n"
 
 
 def test_questions_to_people(calm: Store, clock: FakeClock) -> None:

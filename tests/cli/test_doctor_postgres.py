@@ -119,6 +119,16 @@ def test_another_writer_that_holds_everything_up_is_found_in_the_server(store: P
     assert "pg_blocking_pids()" in to_take_writes(store, StoreUnavailable("no answer in time"))
 
 
+def test_a_server_that_is_down_is_to_be_started() -> None:
+    command = [sys.executable, "-m", "holdfast", "doctor", "--json", "--db", "postgresql://nobody@127.0.0.1:1/none"]
+    env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    [finding] = json.loads(done.stdout)["findings"]
+    assert done.returncode == 3
+    assert finding["fix"].startswith("start the server")
+    assert "refused. Is the server running" in finding["evidence"], "two lines of libpq are two sentences"
+
+
 def test_a_job_without_its_worker_is_damage(store: PostgresStore, good: Condition, postgres: str) -> None:
     from tests.factory import start
 

@@ -66,7 +66,7 @@ def _examine(ref: str | None) -> tuple[list[Finding], Exit]:
     except StoreError as error:
         return [_unreadable(error)], code_of(error)
     try:
-        found.extend(diagnose(store, SystemClock(), app))
+        found.extend(diagnose(store, SystemClock(), app, ref or "APP"))
     except StoreError as error:
         return [*found, _unreadable(error)], code_of(error)
     finally:
@@ -75,9 +75,9 @@ def _examine(ref: str | None) -> tuple[list[Finding], Exit]:
 
 
 def _unreadable(error: StoreError) -> Finding:
-    return problem(
-        "The store cannot be read", str(error), "make it readable, or name another one with --db; then ask again"
-    )
+    from holdfast.insight.medium import to_be_read
+
+    return problem("The store cannot be read", str(error), to_be_read(settings().db, error))
 
 
 def _show(view: dict[str, Any]) -> None:
@@ -92,7 +92,8 @@ def _show(view: dict[str, Any]) -> None:
             paragraph(finding["fix"], f"{_INDENT}{bold('fix:')} ", f"{_INDENT}     ")
     words = [finding["severity"] for finding in view["findings"]]
     if view["ok"]:
-        say("Nothing to do.")
+        to_do = any(finding["fix"] for finding in view["findings"])
+        say("Nothing is wrong; somebody waits for an answer." if to_do else "Nothing to do.")
     else:
         numbers = [(words.count("problem"), "problem"), (words.count("warning"), "warning")]
         say(f"{' and '.join(insight.counted(number, word) for number, word in numbers if number)}.")

@@ -59,7 +59,10 @@ def require_schema(store: Store) -> None:
     schema = store.schema()
     url = insight.shown_url(store.url)
     if schema.found == 0:
-        raise StoreMissing(f"there is no Holdfast store in {url}; make one with `holdfast db init --db {url}`")
+        raise StoreMissing(
+            f"there is no Holdfast store in {url}; if there was one, restore it from a backup, otherwise make one with "
+            f"`holdfast db init --db {url}`"
+        )
     if schema.is_too_new:
         raise schema_too_new(url, schema)
     if schema.is_stale:

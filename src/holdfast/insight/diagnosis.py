@@ -20,7 +20,7 @@ from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Filter, Job, Worker
 from holdfast.core.times import duration
 from holdfast.errors import StoreError
-from holdfast.insight.findings import Finding, ok, problem, warning
+from holdfast.insight.findings import Finding, Severity, ok, problem, warning
 from holdfast.insight.health import worker_state
 from holdfast.insight.medium import of_the_medium, to_take_writes
 from holdfast.insight.schedules import late_now
@@ -35,7 +35,7 @@ from holdfast.stores.protocol import Schema, Store, in_words, schema_too_new
 from holdfast.stores.urls import shown_url
 
 DAY_S = 86_400.0
-HELD_LONG_S = DAY_S
+ASKED_LONG_S = DAY_S
 PAUSED_LONG_S = 3600.0
 WAIT_LONG_S = 600.0
 ENDED_MAX = 1_000_000
@@ -45,8 +45,11 @@ _LOOKED_AT = 50  # held jobs, from the oldest
 _TASKS_NAMED = 3  # with a command for each
 
 
-def diagnose(store: Store, clock: Clock, app: App | None = None) -> Iterator[Finding]:
-    """Check everything; with `app` also whether it knows the tasks of the jobs in its queues."""
+def diagnose(store: Store, clock: Clock, app: App | None = None, name: str = "APP") -> Iterator[Finding]:
+    """Check everything; with `app` also whether it knows the tasks of the jobs in its queues.
+
+    name: how the command line names the app, for the commands that a person is to type.
+    """
     schema = store.schema()
     if schema.is_stale or schema.is_too_new:
         yield _misfit(store, schema)
@@ -59,8 +62,8 @@ def diagnose(store: Store, clock: Clock, app: App | None = None) -> Iterator[Fin
     yield _writes(store)
     yield from of_the_medium(store)
     queues = queue_views(store)
-    yield from _of_workers(store, queues)
-    yield from _of_queues(queues, someone_works=any(queue["served"] for queue in queues))
+    yield from _of_workers(store, queues, quote(name))
+    yield from _of_queues(queues, quote(name), someone_works=any(queue["served"] for queue in queues))
     if app is not None:
         yield from _of_tasks(store, app)
     yield _zombies(store, clock)
@@ -74,7 +77,8 @@ def diagnose(store: Store, clock: Clock, app: App | None = None) -> Iterator[Fin
 def _misfit(store: Store, schema: Schema) -> Finding:
     where = shown_url(store.url)
     if not schema.found:
-        return problem("There is no store here", f"{where} has no tables of Holdfast", "make one: holdfast db init")
+        fix = "if there was one, restore it from a backup; otherwise make one: holdfast db init"
+        return problem("There is no store here", f"{where} has no tables of Holdfast", fix)
     evidence = f"{where} has version {schema.found}; this program needs {schema.wanted}"
     if schema.is_too_new:
         return problem("The schema is too new for this program", str(schema_too_new(where, schema)), "upgrade Holdfast")
@@ -109,7 +113,7 @@ def _writes(store: Store) -> Finding:
 # --------------------------------------------------------------------------------- workers, queues, tasks
 
 
-def _of_workers(store: Store, queues: Sequence[dict[str, Any]]) -> Iterator[Finding]:
+def _of_workers(store: Store, queues: Sequence[dict[str, Any]], app: str) -> Iterator[Finding]:
     workers, now = store.workers(), store.now()
     alive = [worker for worker in workers if worker_state(worker, now) == "alive"]
     due = [queue["queue"] for queue in queues if queue["oldest_due_s"] is not None and not queue["paused"]]
@@ -118,7 +122,7 @@ def _of_workers(store: Store, queues: Sequence[dict[str, Any]]) -> Iterator[Find
     elif due:
         oldest = max(queue["oldest_due_s"] for queue in queues if queue["queue"] in due)
         evidence = f"jobs are due in {listed(due)}, the oldest for {duration(oldest)}"
-        yield problem("No worker is alive", evidence, f"start one: holdfast worker APP --queues {quote(','.join(due))}")
+        yield problem("No worker is alive", evidence, f"start one: holdfast worker {app}")
     else:
         yield ok("No worker is alive", "and nothing is due")
     for worker in workers:
@@ -129,7 +133,7 @@ def _of_workers(store: Store, queues: Sequence[dict[str, Any]]) -> Iterator[Find
             fix = f"it hangs, is stopped or has died; if it is dead: holdfast workers forget {quote(worker.name)}"
             yield warning("A worker is silent", f"{evidence}, one every {worker.beat_s:g} s expected", fix)
     if idle := [worker.name for worker in alive if worker.tasks == {}]:
-        fix = "import the modules that declare them: holdfast worker APP --import MODULE"
+        fix = f"import the modules that declare them: holdfast worker {app} --import MODULE"
         yield warning("A worker has no tasks", f"{listed(idle)} will run no jobs", fix)
     yield from _of_names(alive)
 
@@ -144,7 +148,7 @@ def _of_names(alive: Sequence[Worker]) -> Iterator[Finding]:
         yield warning("Workers of several versions", listed(versions), fix)
 
 
-def _of_queues(queues: Sequence[dict[str, Any]], *, someone_works: bool) -> Iterator[Finding]:
+def _of_queues(queues: Sequence[dict[str, Any]], app: str, *, someone_works: bool) -> Iterator[Finding]:
     for queue in queues:
         name, waited = queue["queue"], queue["oldest_due_s"]
         if waited is None:
@@ -155,7 +159,7 @@ def _of_queues(queues: Sequence[dict[str, Any]], *, someone_works: bool) -> Iter
                 yield warning("A queue is paused", evidence, f"if that is over: holdfast queues resume {name}")
         elif not queue["served"]:
             if someone_works:  # otherwise it is said that nobody works at all
-                yield problem("A queue is served by nobody", evidence, f"holdfast worker APP --queues {quote(name)}")
+                yield problem("A queue is served by nobody", evidence, f"holdfast worker {app} --queues {quote(name)}")
         elif queue["unserved"]:
             tasks = [f"{task} ({counted(number, 'due job')})" for task, number in queue["unserved"].items()]
             fix = "run a worker of the code that has the task, or declare it again under that name; nothing is lost"
@@ -204,9 +208,9 @@ def _held(store: Store) -> Finding:
     waited = store.now().wall - since
     evidence = f"{' and '.join(numbers)}, {longest.id} ({longest.task}) for {duration(waited)}"
     said = "Held jobs wait for an answer" if held else "Workflows wait for an answer"
-    if waited > HELD_LONG_S:
-        return warning(said, evidence, "decide: holdfast held list")
-    return ok(said, evidence)
+    # A held job was interrupted, and its work stands still. A question is part of a workflow's ordinary way.
+    severity: Severity = "warning" if held or waited > ASKED_LONG_S else "ok"
+    return Finding(severity, said, evidence, "decide: holdfast held list")
 
 
 def _at_least(page: Sequence[Job]) -> str:

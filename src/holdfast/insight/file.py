@@ -46,7 +46,8 @@ def _soundness(store: Store, found: Condition) -> Finding:
     if damage:
         fix = "stop the workers and restore the file from a backup; see holdfast db check"
         return problem("The file is damaged", listed(damage, 3), fix)
-    return ok("The file is sound", f"{found.path}, {size(found.file_bytes)}")
+    wal = f", with {size(found.wal_bytes)} more in {found.path.name}-wal" if found.wal_bytes else ""
+    return ok("The file is sound", f"{found.path}, {size(found.file_bytes)}{wal}")
 
 
 def _durability(found: Condition) -> Finding:

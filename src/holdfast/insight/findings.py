@@ -17,7 +17,7 @@ class Finding(msgspec.Struct, frozen=True):
     severity: Severity
     title: str
     evidence: str
-    fix: str | None = None
+    fix: str | None = None  # one that is ok may have something to do, too: an answer to give
 
 
 def ok(title: str, evidence: str) -> Finding:

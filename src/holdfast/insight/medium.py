@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.errors import StoreError, StoreReadOnly
+from holdfast.errors import StoreError, StoreReadOnly, StoreUnavailable
 from holdfast.insight.database import of_the_database
 from holdfast.insight.file import of_the_file
 from holdfast.insight.findings import Finding, warning
@@ -24,6 +24,13 @@ def of_the_medium(store: Store) -> Iterator[Finding]:
         yield from of_the_database(store, found)
     else:
         yield warning("Nothing is kept", f"{store.url} lives in one process and ends with it", "use sqlite:///jobs.db")
+
+
+def to_be_read(url: str, error: StoreError) -> str:
+    """Say what makes a store readable that could not be opened or read."""
+    if url.startswith("postgres") and type(error) is StoreUnavailable:
+        return "start the server, or find out why it cannot be reached from here; then ask again"
+    return "make it readable, or name another one with --db; then ask again"
 
 
 def to_take_writes(store: Store, error: StoreError) -> str:

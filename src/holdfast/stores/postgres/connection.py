@@ -563,7 +563,9 @@ logging.getLogger("psycopg.pool").addFilter(_Quiet())
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    """Join the lines of libpq, which end without a full stop, to sentences."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    return " ".join([*(line if line[-1] in ".:;,?!" else f"{line}." for line in lines[:-1]), *lines[-1:]])
 
 
 _forks: weakref.WeakSet[Connections] = weakref.WeakSet()
