@@ -722,8 +722,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     ),
     (
         "postgres: any search path of a caller will do",
-        "stores/postgres/joining.py",
-        "if not found[1]:",
+        "stores/postgres/batch.py",
+        "if not leads_to_ours:",
         "if False:",
         SETTINGS,
     ),

@@ -5,15 +5,19 @@ it is."""
 import itertools
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
 from holdfast import App, Context
+from holdfast.cli.exits import Exit
 from holdfast.core.machine import State
 from holdfast.errors import StoreUnsupported, UsageError
 from holdfast.reaper import Reaper
@@ -21,8 +25,8 @@ from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import FakeClock
 from tests.factory import make_job, start
 from tests.proxy import PgBouncer, Pooler
-from tests.servers import PostgresServer, pause
-from tests.worker.house import House
+from tests.servers import PostgresServer
+from tests.worker.house import House, until
 
 Houses = Callable[..., House]
 Reach = Callable[[tuple[str, ...]], str]
@@ -43,7 +47,7 @@ STRANGE = (
     (ENCODINGS[1], "extra_float_digits = 0", "default_transaction_isolation = 'repeatable read'", HARMLESS[4]),
 )  # for a role; each of these alone breaks something if it is not pinned
 BINARY = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
-WAYS = {"direct": None, "pooler": Pooler} | ({"pgbouncer": PgBouncer} if BINARY else {})
+WAYS = {"direct": None, "pooler": Pooler, "pgbouncer": PgBouncer}
 _numbers = itertools.count(1)
 
 
@@ -61,6 +65,8 @@ def _decoy(server: PostgresServer) -> None:
 @pytest.fixture(params=WAYS.values(), ids=WAYS.keys())
 def reach(request: pytest.FixtureRequest, server: PostgresServer) -> Iterator[Reach]:
     """Return the address of the server for a new role with these settings, straight or through a pooler."""
+    if request.param is PgBouncer and BINARY is None:
+        pytest.skip("pgbouncer is not installed")
     with ExitStack() as stack:
 
         def url(settings: tuple[str, ...]) -> str:
@@ -155,7 +161,8 @@ def test_a_limit_for_idle_sessions_does_not_end_those_of_a_worker(server: Postgr
     proof = "SELECT DISTINCT pid FROM pg_locks WHERE locktype = 'advisory'"
     before = server.execute(proof)
     assert before
-    pause(0.5)  # the limit must have the time to strike
+    idle = f"SELECT bool_or(now() - state_change > '200ms') FROM pg_stat_activity WHERE pid IN ({proof})"
+    until(lambda: server.execute(idle) == [(True,)] or server.execute(proof) != before, "the limit could strike", 60)
     assert server.execute(proof) == before
 
 
@@ -179,6 +186,26 @@ def test_a_database_that_cannot_hold_every_text_is_refused(server: PostgresServe
             store.migrate()
         with pytest.raises(StoreUnsupported):
             store.add([make_job()])
+
+
+@pytest.mark.slow
+def test_a_worker_on_a_database_that_cannot_hold_every_text_ends_and_says_so(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    """Slow: a worker is started. It used to spin, with an empty log and deaf to SIGTERM."""
+    server.execute("CREATE DATABASE for_a_worker ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    (tmp_path / "shop.py").write_text("from holdfast import App\napp = App()\napp.task(name='echo')(print)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "worker", "shop:app"],
+        cwd=tmp_path,
+        env={**os.environ, "HOLDFAST_DB": server.url.replace("/postgres", "/for_a_worker")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (Exit.STORE, "")
+    assert "encoding is SQL_ASCII" in done.stderr
+    assert "needs UTF8" in " ".join(done.stderr.split())
 
 
 # --------------------------------------------------------------------------------- the caller's connection
@@ -225,6 +252,23 @@ def test_a_caller_s_connection_that_would_change_what_is_stored_is_refused(
         assert settings_of(db) == before
         db.commit()
     assert app.store.counts() == stored
+
+
+@pytest.mark.parametrize("many", [1, 150])
+def test_a_search_path_that_is_set_between_two_enqueues_is_refused_as_well(
+    app: App, server: PostgresServer, many: int
+) -> None:
+    stored = app.store.counts()["default"][State.READY]
+    with psycopg.connect(server.url) as db:
+        drafts = [app.tasks["echo"].using(connection=db).job(TEXT) for _ in range(2 * many)]
+        app.enqueue_many(drafts[:many])
+        db.execute(f"SET {DECOYS}")
+        with pytest.raises(UsageError, match="search_path names other schemas before pg_catalog"):
+            app.enqueue_many(drafts[many:])
+        db.execute("SET search_path = decoy, public")
+        assert [job.existed for job in app.enqueue_many(drafts)] == [True] * many + [False] * many
+        db.commit()
+    assert app.store.counts()["default"][State.READY] == stored + 2 * many
 
 
 def test_instants_can_be_compared_with_now_in_psql(server: PostgresServer, schema: str) -> None:

@@ -27,7 +27,7 @@ from holdfast.stores.postgres.transaction import FencedConnection
 from holdfast.stores.protocol import Answer
 from tests.factory import EXPIRED, add, again, row, settle, settlement, start
 from tests.proxy import Proxy
-from tests.servers import PostgresServer, pause
+from tests.servers import PostgresServer
 from tests.worker.house import House, until
 
 ONCE = Retry(attempts_max=1)
@@ -847,9 +847,16 @@ def test_an_error_of_the_task_in_its_transaction_counts_as_before(houses: Houses
 
 @pytest.mark.parametrize("whose", ["its own", "its parent's"])
 def test_a_row_that_is_locked_at_the_commit_is_waited_for(
-    houses: Houses, server: PostgresServer, schema: str, ledger: Ledger, whose: str
+    houses: Houses,
+    server: PostgresServer,
+    schema: str,
+    ledger: Ledger,
+    whose: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its success must not be reported without what it wrote."""
+    monkeypatch.setattr("holdfast.stores.postgres.transaction._LOCK_MS", "5000")  # a starved machine is slow to look
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FOR NO KEY UPDATE%'"
     house = houses(server.url)
     locked: Queue[str] = Queue()
 
@@ -870,7 +877,7 @@ def test_a_row_that_is_locked_at_the_commit_is_waited_for(
         job = pay.enqueue() if whose == "its own" else order.enqueue()
         house.start()
         paying = locked.get(timeout=60)
-        pause(0.2)  # the settlement must have the time to meet the lock
+        until(lambda: server.execute(waits) == [(1,)], "the settlement has met the lock")
         assert (house.row(paying).state, ledger()) == ("running", [])
         psql.rollback()
         assert job.result(60) == 1

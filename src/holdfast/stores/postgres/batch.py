@@ -12,7 +12,7 @@ from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import Policy
 from holdfast.core.records import Duty, Job, NewJob
 from holdfast.core.settlement import Settlement, own_ending, stale_report
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.stores import codec
 from holdfast.stores.postgres.connection import Connections, Cursor
 from holdfast.stores.postgres.frontier import Frontier
@@ -31,6 +31,7 @@ def add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) 
     values = {"jobs": rows, "wall": wall, "channel": q.channel}
     for _ in range(10):
         row = q.row(db.execute(q["add"], values))
+        _check_path(row[2])
         new = codec.names_from(row[0])
         if len(new) == len(jobs):
             return [Added(job.id, False) for job in jobs]
@@ -40,6 +41,16 @@ def add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) 
             return _answers(jobs, [name for name in stored if name is not None], set(new))
         # A job that had the key has ended between the two: the key is free now.
     raise StoreUnavailable(f"{q.options.shown}: a key changes hands faster than it can be looked at; try again")
+
+
+def _check_path(leads_to_ours: bool) -> None:
+    """Refuse what was done with functions that are not PostgreSQL's own; the caller of this undoes it. A session of
+    ours has its search_path pinned, but that of a caller's connection may be set at any time."""
+    if not leads_to_ours:
+        raise UsageError(
+            "the connection's search_path names other schemas before pg_catalog: their functions would take the "
+            "place of PostgreSQL's own. Leave pg_catalog out of it, or put it first"
+        )
 
 
 def _copy(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) -> bool:
@@ -52,7 +63,7 @@ def _copy(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None
             else:
                 with db.copy(q["add_copy"]) as stream:
                     stream.write("".join([_line(job, added_at) for job in jobs]))
-            db.execute(q["add_tell"], {"channel": q.channel})
+            _check_path(q.row(db.execute(q["add_tell"], {"channel": q.channel}))[1])
     except errors.UniqueViolation:
         return False
     return True

@@ -112,8 +112,8 @@ class Callers:
         return connection, connection.guest() if isinstance(connection, AwaitedConnection) else Guest(connection)
 
     def _check_identity(self, connection: Any, cursor: Any) -> None:
-        """A caller's connection must lead to this very store, not to one that looks like it. Its search_path is checked
-        here too, once, because a check each time would cost every enqueue a round trip."""
+        """A caller's connection must lead to this very store, not to one that looks like it. Where it leads to does not
+        change, so that is asked once; its search_path may, so each enqueue looks at that by itself (`add`)."""
         key = connection.real if isinstance(connection, AwaitedConnection) else connection
         if key in self._checked:
             return
@@ -126,11 +126,6 @@ class Callers:
         if found is None or found[0] != self._identity:
             options = self._db.options
             raise UsageError(f"the connection is not open on {options.shown} (schema {options.schema})")
-        if not found[1]:
-            raise UsageError(
-                "the connection's search_path names other schemas before pg_catalog: their functions would take the "
-                "place of PostgreSQL's own. Leave pg_catalog out of it, or put it first"
-            )
         self._checked.add(key)
 
     def _explain(self, error: psycopg.Error) -> HoldfastError:

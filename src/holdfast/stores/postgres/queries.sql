@@ -19,13 +19,23 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 
 -- name: add
 -- A taken key is waited for. So the rows go in by their keys, lest two producers wait for each other; their numbers, by
--- which jobs run, follow the call.
-WITH clock AS MATERIALIZED (
+-- which jobs run, follow the call. A caller's search_path may put other functions before PostgreSQL's own: then it stores
+-- nothing, and says so.
+WITH path AS MATERIALIZED (
+    SELECT pg_catalog.array_position(
+        pg_catalog.array_remove(
+            pg_catalog.current_schemas(true), pg_catalog.pg_my_temp_schema()::pg_catalog.regnamespace::pg_catalog.name
+        ),
+        'pg_catalog'
+    ) OPERATOR(pg_catalog.=) 1 AS is_ours
+),
+clock AS MATERIALIZED (
     SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
 ),
 wanted AS MATERIALIZED (
     SELECT value, place, nextval('{schema}.job_seq_seq') AS seq FROM (
         SELECT value, place FROM json_array_elements(%(jobs)s::json) WITH ORDINALITY AS each (value, place)
+        WHERE (SELECT is_ours FROM path)
         ORDER BY place
     ) AS called
 ),
@@ -51,7 +61,7 @@ stored AS (
 told AS MATERIALIZED (
     SELECT pg_notify(%(channel)s, '') FROM (SELECT FROM stored LIMIT 1) AS anything
 )
-SELECT coalesce(json_agg(id), '[]')::text, (SELECT count(*) FROM told) FROM stored;
+SELECT coalesce(json_agg(id), '[]')::text, (SELECT count(*) FROM told), (SELECT is_ours FROM path) FROM stored;
 
 -- name: add_copy
 COPY {schema}.job (
@@ -71,7 +81,14 @@ COPY {schema}.job (
 SELECT json_agg(nextval('{schema}.job_seq_seq'))::text FROM generate_series(1, %(many)s);
 
 -- name: add_tell
-SELECT pg_notify(%(channel)s, '');
+-- Says whether the search_path leads to PostgreSQL's own functions, as `add` does.
+SELECT pg_notify(%(channel)s, ''),
+    pg_catalog.array_position(
+        pg_catalog.array_remove(
+            pg_catalog.current_schemas(true), pg_catalog.pg_my_temp_schema()::pg_catalog.regnamespace::pg_catalog.name
+        ),
+        'pg_catalog'
+    ) OPERATOR(pg_catalog.=) 1;
 
 -- name: add_holders
 -- For each wanted job: the id that is stored, its own or that of the job that has the key; NULL: neither any more.
@@ -1531,12 +1548,8 @@ SELECT (SELECT value::integer FROM {schema}.meta WHERE name = 'schema'),
 SELECT value FROM {schema}.meta WHERE name = 'identity';
 
 -- name: identity_joined
--- The same on a caller's connection, whose search_path may put other functions before those that our statements use.
-SELECT value, pg_catalog.array_position(
-    pg_catalog.array_remove(pg_catalog.current_schemas(true), pg_catalog.pg_my_temp_schema()::pg_catalog.regnamespace::name),
-    'pg_catalog'
-) = 1
-FROM {schema}.meta WHERE name = 'identity';
+-- The same on a caller's connection, whose search_path may put other operators before PostgreSQL's own.
+SELECT value FROM {schema}.meta WHERE name OPERATOR(pg_catalog.=) 'identity';
 
 -- name: migrate_lock
 SELECT pg_advisory_xact_lock(hashtextextended(%(schema)s, 2));
