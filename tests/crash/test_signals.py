@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT, and the death of the supervisor alone (DESIGN 14: SIGTERM; a child whose supervisor dies)."""
+"""SIGTERM, SIGINT, SIGHUP; the death of the supervisor alone (DESIGN 14: SIGTERM; a child whose supervisor dies)."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from tests.crash.world import World, is_alive, on_every_store, until
 
 
 @on_every_store
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_running_jobs_finish_within_the_grace_period(world: World, number: signal.Signals) -> None:
     worker = world.worker("w", "--grace-period", "50").until_ready()
     job = world.tasks.wait.enqueue().id
@@ -55,6 +55,19 @@ def test_a_second_one_releases_at_once(world: World) -> None:
     assert worker.wait() == 0
     assert world.kinds(job) == ["released"]
     assert world.row(job).crashes == 0
+
+
+def test_a_second_sighup_does_not_hurry_running_jobs(world: World) -> None:
+    """A shell that ends sends it to its jobs, and the kernel sends it once more."""
+    worker = world.worker("w", "--grace-period", "600").until_ready()
+    job = world.tasks.wait.enqueue().id
+    world.until_started(job)
+    for times in (1, 2):
+        worker.signal_leader(signal.SIGHUP)
+        until(lambda times=times: worker.said("holdfast.supervisor stopping\n") == times, "it has heard")
+    world.go()
+    assert worker.wait() == 0
+    assert world.row(job).state is State.DONE
 
 
 def test_one_that_reaches_the_whole_group_counts_once(world: World) -> None:

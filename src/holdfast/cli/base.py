@@ -20,6 +20,7 @@ import click
 
 from holdfast.cli.arguments import overwrite
 from holdfast.cli.exits import Exit, code_of
+from holdfast.cli.leaving import story
 from holdfast.cli.logs import log_to_stderr
 from holdfast.cli.screen import clean_lines
 from holdfast.errors import HoldfastError
@@ -34,6 +35,7 @@ class Settings:
 
     db_given: str | None = None  # on the command line, so it overrides the address that an App has
     verbosity: int = 0
+    serves: bool = False  # until it is told to stop: then its process must leave, whatever the user's code does
     imports: tuple[str, ...] = ()  # modules that declare tasks of the App
     discover: tuple[str, ...] = ()  # packages whose modules named `tasks` do
 
@@ -159,9 +161,10 @@ class Root(Group):
                 traceback.print_exc(file=sys.stderr)
             complain(str(error))
             ctx.exit(code_of(error))
-        except KeyboardInterrupt:
-            complain("interrupted")
-            ctx.exit(Exit.INTERRUPTED)
+        except KeyboardInterrupt as error:
+            what, code = story(error)
+            complain(what)
+            ctx.exit(code)
         except BrokenPipeError:  # `… | head` has seen enough
             nowhere = os.open(os.devnull, os.O_WRONLY)
             for stream in (1, 2):

@@ -26,13 +26,14 @@ from holdfast.trouble import Trouble
 from holdfast.worker.launch import Launch
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import EXIT_TOO_OLD, EXIT_UNSUPPORTED, Runner
-from holdfast.worker.signals import catch_signals, see_children_end
+from holdfast.worker.signals import catch_signals, handle_signals, see_children_end
 from holdfast.worker.supervisor import EXIT_UNUSABLE
 
 log = logging.getLogger("holdfast.worker")
 
 
 def main() -> None:
+    handle_signals(lambda *_: os._exit(0))  # while it is loaded there is nothing to give back
     protected.install()
     launch = Launch.now()
     orders = int(sys.argv[1])
@@ -149,4 +150,9 @@ def _first_order(orders: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BaseException:
+        log.exception("the worker cannot start")
+    logging.shutdown()
+    os._exit(1)  # a thread of the user's module must not keep us

@@ -10,6 +10,7 @@ import click
 from holdfast import insight
 from holdfast.cli.base import Group, acknowledge, complain, say, settings, show_log
 from holdfast.cli.exits import Exit
+from holdfast.cli.leaving import noting
 from holdfast.cli.loading import open_existing, opened_store, require_schema
 from holdfast.cli.screen import Progress, clean, show_json
 from holdfast.cli.types import Text, Words, json_option, older_than_option, person
@@ -213,7 +214,8 @@ def purge(store: Store, states: list[State], older_than_s: float) -> int:
     before = store.now().wall - older_than_s
     totals = insight.totals(store)
     deleted = 0
-    with Progress("pruning", sum(totals[state.value] for state in states)) as progress:
+    how_far = noting(lambda: f"at least {insight.counted(deleted, 'job')} deleted")
+    with Progress("pruning", sum(totals[state.value] for state in states)) as progress, how_far:
         while page := store.purge(states, before, _PAGE):
             deleted += page
             progress.advance(page)

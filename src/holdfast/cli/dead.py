@@ -9,6 +9,7 @@ from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.db import purge as purge_ended
 from holdfast.cli.jobs import confirm, show_jobs
 from holdfast.cli.jobs import revive as revive_each
+from holdfast.cli.leaving import noting
 from holdfast.cli.loading import opened_app, opened_store, suggest_task
 from holdfast.cli.screen import Progress, clean, show_json
 from holdfast.cli.types import (
@@ -112,7 +113,8 @@ def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bo
     with opened_app() as app:
         revived = 0
         refused: list[str] = []
-        with Progress("reviving", len(ids)) as progress:
+        how_far = noting(lambda: f"at least {revived} of {insight.counted(len(ids), 'job')} revived")
+        with Progress("reviving", len(ids)) as progress, how_far:
             for job_id in ids:
                 try:
                     app.revive(job_id, by=by, note=note)

@@ -1,7 +1,8 @@
 """What an ending is called: the one place that turns errors into exit codes.
 
 0 ok · 1 failed · 2 usage or import error · 3 store unreachable, missing, lost, read-only or full
-4 schema stale or newer · 5 not found · 6 refused (fence, state) · 7 unhealthy · 130 interrupted · 141 nobody reads on
+4 schema stale or newer · 5 not found · 6 refused (fence, state) · 7 unhealthy
+129 hung up · 130 interrupted · 141 nobody reads on · 143 terminated
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ class Exit(IntEnum):
     NOT_FOUND = 5
     REFUSED = 6
     UNHEALTHY = 7
+    HUNG_UP = 129  # 128 and the number of the signal
     INTERRUPTED = 130
     UNREAD = 141  # as if SIGPIPE had ended it; not 0, because a verdict or an act may be among what was not said
+    TERMINATED = 143
 
 
 # The first that fits; so the narrow ones stand before the broad ones.

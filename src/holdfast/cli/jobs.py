@@ -14,6 +14,7 @@ from holdfast.cli import story
 from holdfast.cli.base import Group, acknowledge, complain, is_quiet, say
 from holdfast.cli.exits import Exit, code_of
 from holdfast.cli.export import export
+from holdfast.cli.leaving import noting
 from holdfast.cli.loading import opened_app, opened_store, suggest_task
 from holdfast.cli.screen import Column, Progress, clean, is_terminal, show_json, show_table, styled
 from holdfast.cli.types import (
@@ -248,7 +249,8 @@ def act_on(
     first_code: Exit | None = None
     ids = list(dict.fromkeys(job_ids))
     shown = len(ids) >= _MANY and not as_json and not is_quiet() and not is_terminal()  # there each has its line
-    with opened_app(app_ref) as app, Progress("acting", len(ids) if shown else 0) as progress:
+    how_far = noting(lambda: f"at least {len(done)} of {insight.counted(len(ids), 'job')} done")
+    with opened_app(app_ref) as app, Progress("acting", len(ids) if shown else 0) as progress, how_far:
         for job_id in ids:
             progress.advance(1)
             try:

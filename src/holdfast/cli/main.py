@@ -7,7 +7,8 @@ import sys
 import click
 
 from holdfast import __version__
-from holdfast.cli.base import Root
+from holdfast.cli.base import Root, Settings
+from holdfast.cli.leaving import LEAVE_S, leave_within, raise_signals
 
 # In the order in which a newcomer needs them. A test compares each summary with the command's own help.
 COMMANDS = {
@@ -55,14 +56,21 @@ def cli() -> None:
     HOLDFAST_WORKER_SLOTS=8 is `holdfast worker --slots 8`.
 
     Exit codes: 0 ok, 1 failed, 2 usage or import error, 3 store unreachable or missing, 4 schema stale or newer,
-    5 not found, 6 refused (state or fence), 7 unhealthy.
+    5 not found, 6 refused (state or fence), 7 unhealthy; 129, 130 and 143 stopped by SIGHUP, Ctrl-C and SIGTERM.
     """
 
 
 def main() -> None:
     """Run the command line and exit."""
+    raise_signals()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:  # what the terminal's encoding lacks is escaped; it never raises
             reconfigure(errors="backslashreplace")
-    cli(prog_name="holdfast")
+    told = Settings()
+    try:
+        cli(prog_name="holdfast", obj=told)
+    except SystemExit as end:
+        if told.serves:
+            leave_within(LEAVE_S, end.code if isinstance(end.code, int) else 0)
+        raise

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from holdfast.cli.alerts import alert_options, hooks_and_alerts
-from holdfast.cli.base import Command, say
+from holdfast.cli.base import Command, say, settings
 from holdfast.cli.loading import import_options, opened_store
 from holdfast.cli.logs import log_to_stderr
 from holdfast.cli.types import Duration, Text
@@ -72,6 +72,7 @@ def reaper(
 
     if not 0.05 <= interval <= 3600:
         raise click.BadParameter("must be between 50ms and 1h", param_hint="--interval")
+    settings().serves = True
     hooks, alerts = hooks_and_alerts(app, given)
     retention = Retention.declare({"done": keep, "cancelled": keep, "rolled_back": keep, "dead": keep_dead})
     log_to_stderr(logging.INFO)

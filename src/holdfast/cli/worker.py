@@ -102,7 +102,7 @@ def worker(
     APP is module:name, imported with the current folder on the path. Its tasks are those that are declared when that
     module, and those of --import and --discover, are loaded.
 
-    SIGTERM or Ctrl-C ends it gracefully: no new jobs,
+    SIGTERM, SIGHUP or Ctrl-C ends it gracefully: no new jobs,
     running ones may finish within the grace period, the rest is given back. A second one gives everything back at once.
     """
     from holdfast.alerts.teller import Teller
@@ -115,6 +115,7 @@ def worker(
 
     launch = Launch.now()
     told = settings()
+    told.serves = True
     found = named_app(app)
     found.alerts = (*found.alerts, *alerts_of(given))
     options = WorkerOptions(

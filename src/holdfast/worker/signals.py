@@ -1,22 +1,33 @@
-"""SIGTERM and SIGINT as bytes on a pipe, so that nothing of ours ever runs inside a signal handler."""
+"""SIGTERM, SIGINT and SIGHUP as bytes on a pipe, so that nothing of ours ever runs inside a signal handler."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
+from collections.abc import Callable
 
 log = logging.getLogger("holdfast.worker")
 
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 
 def catch_signals() -> int:
-    """Catch both from now on; return the descriptor on which each arrives as one byte. For the main thread only."""
+    """Catch them from now on; return the descriptor on which each arrives as one byte. For the main thread only."""
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    handle_signals(lambda *_: None)
     return read_end
+
+
+def handle_signals(handler: Callable[..., object]) -> None:
+    """Call `handler` at each of them, also where a parent or a module of the user's has blocked them. For the main
+    thread only. SIGHUP stays ignored if it is: the program was started by `nohup`."""
+    for number in _ENDING:
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_ENDING, signal.SIGCHLD))
 
 
 def see_children_end() -> None:

@@ -62,7 +62,7 @@ EXIT_UNUSABLE = 2  # of a child that cannot load the app; see cli/child.py
 
 
 def supervise(app_ref: str, app: App, options: WorkerOptions, launch: Launch) -> int:
-    """Run the workers of an app until SIGTERM or SIGINT; a second one gives back what runs at once."""
+    """Run the workers of an app until SIGTERM, SIGINT or SIGHUP; a second SIGTERM or SIGINT gives back what runs."""
     protected.install()  # the app's hooks run in this process
     return Supervisor(app_ref, app, options, launch).run()
 
@@ -102,7 +102,9 @@ class Supervisor:
         kill_at = float("inf")
         while any(monitor.is_alive() for monitor in monitors):
             if select.select([signals], [], [], 0.2)[0]:
-                told += len([number for number in os.read(signals, 64) if number in (signal.SIGTERM, signal.SIGINT)])
+                caught = os.read(signals, 64)
+                told += len([number for number in caught if number in (signal.SIGTERM, signal.SIGINT)])
+                told = told or 1  # SIGHUP: a shell that ends may send it twice, and means the same by it
                 self._stopping.set()
                 self._order("now" if told > 1 else "stop")
                 log.info("stopping now" if told > 1 else "stopping")
