@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import cast
@@ -19,6 +20,8 @@ from holdfast.stores.sqlite import locks
 from holdfast.worker.keeper import LOCKED_BEATS, Keeper
 from tests.stores.test_protected import worker
 from tests.worker.house import until
+
+LEASE_S = 3.0
 
 FORGETFUL = """
 import sqlite3, time
@@ -74,11 +77,19 @@ def test_a_handler_that_leaves_a_transaction_of_its_own_open_stops_the_store_for
         with worker(tmp_path, "forgetful:app"):
             innocent.enqueue().result(60)
             first = leaky.enqueue()
-            until((tmp_path / "leaks").exists, "the handler leaks it", 60)
+            leaks = tmp_path / "leaks"
+            until(lambda: leaks.exists() and leaks.read_text(), "the handler leaks it", 60)
             second = innocent.enqueue()  # waits for the lock
+            locked_s = time.time() - leaks.stat().st_mtime
             second.result(60)
             first.result(60)
-        assert app.get(first.id).row.crashes <= 1
+        assert locked_s < 3 * LEASE_S, "a lease, on a machine that is not busy"
+        causes = [event.detail["cause"] for event in app.store.journal(first.id, ["zombie"])]
+        if kind == "plain":
+            assert (len(causes), app.get(first.id).row.crashes) == (1, 1)
+            assert "a handler had left a transaction of its own open" in causes[0]
+        else:
+            assert (causes, app.get(first.id).row.crashes) == ([], 0), "its result was in hand"
 
 
 @pytest.mark.slow

@@ -225,3 +225,34 @@ def test_ctrl_c_just_after_a_worker_has_enrolled_signs_it_off(house: House) -> N
         runner.run()
     assert runner.worker_id
     assert house.store.workers() == []
+
+
+def test_an_embedded_worker_whose_thread_dies_gives_back_what_it_has_not_started(
+    house: House, embedded: Callable[[], Embedded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.runner.BUFFERED_MAX_S", 600.0)
+
+    @house.app.task(name="long")
+    def long(ctx: Context) -> None:
+        while ctx.attempt == 1:
+            threading.Event().wait(0.01)
+
+    @house.app.task(name="quick")
+    def quick() -> None: ...
+
+    worker = embedded()
+    for job in house.app.enqueue_many([quick.job() for _ in range(200)]):
+        house.until_state(job.id, "done")  # from now on the worker claims ahead
+    both = [long.using(priority=1).enqueue() for _ in range(2)]
+    others = house.app.enqueue_many([quick.job() for _ in range(200)])
+    until(lambda: all(house.row(job.id).state == "running" for job in both), "the slots are taken")
+    until(lambda: worker.runner._buffer, "jobs are claimed ahead")
+    end(thread_of(worker.runner, "keeper"))
+    assert isinstance(worker.join(), WorkerBroken)
+    given_back = [event for job in others for event in house.events(job.id, "released")]
+    assert given_back
+    assert not any(event.detail["started"] for event in given_back)
+    assert all(house.row(event.job_id).state == "ready" for event in given_back)
+    house.start()
+    for job in (*both, *others):
+        house.until_state(job.id, "done")

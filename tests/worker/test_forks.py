@@ -1,6 +1,7 @@
 """A process that a handler forks: it may enqueue, and is no worker."""
 
 import os
+import signal
 import threading
 from collections.abc import Callable
 
@@ -8,10 +9,10 @@ import pytest
 
 from holdfast import Context, Flow
 from holdfast.errors import LeaseLost
-from holdfast.forks import Door
+from holdfast.forks import Door, end_if_forked
 from holdfast.worker.executors import Loop
 from tests.servers import CLOCK
-from tests.worker.house import House
+from tests.worker.house import House, until
 
 RAISED, PASSED, OTHERWISE = 0, 3, 4
 
@@ -32,7 +33,14 @@ def in_a_fork(act: Callable[[], object]) -> int:
             code = RAISED
         finally:
             os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    ended: list[tuple[int, int]] = []
+    try:
+        until(lambda: (found := os.waitpid(child, os.WNOHANG)) != (0, 0) and ended.append(found) is None, "it ends")
+    finally:
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+            ended.append(os.waitpid(child, 0))
+    return os.waitstatus_to_exitcode(ended[0][1])
 
 
 def test_the_door_is_open_only_to_the_process_that_made_it(file_house: House) -> None:
@@ -82,8 +90,17 @@ def test_a_step_is_not_even_begun_in_a_forked_process(shared_house: House) -> No
 
 def test_a_loop_that_has_ended_does_not_hide_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may start a worker after another one: the thread of the new loop can have the number of the old one."""
-    loop = Loop(CLOCK, *(None,) * 3, died=lambda *_: None)  # type: ignore[arg-type]
-    loop.close()
-    number = loop._thread.ident
-    monkeypatch.setattr(threading, "get_ident", lambda: number)
-    loop.after_fork_in_child()  # raised, and the loops after it did not hear of the fork
+    loop, later = (Loop(CLOCK, *(None,) * 3, died=lambda *_: None) for _ in range(2))  # type: ignore[arg-type]
+    try:
+        loop.close()
+        number = loop._thread.ident
+        later._thread._ident = number  # type: ignore[attr-defined]
+        monkeypatch.setattr(threading, "get_ident", lambda: number)
+        heard: list[object] = []
+        monkeypatch.setattr(later._loop, "call_soon", lambda *what: heard.append(what))
+        for each in (loop, later):  # the first one raised, and the loops after it did not hear of the fork
+            each.after_fork_in_child()
+        assert heard == [(end_if_forked, os.getpid())]
+    finally:
+        monkeypatch.undo()
+        later.close()

@@ -132,21 +132,24 @@ class Secret:
         return JSON.decode(text[::-1])
 
 
-def test_the_arguments_are_encoded_by_the_codec_of_the_app(one_house: House) -> None:
+def test_the_arguments_are_encoded_by_the_codec_of_the_app() -> None:
     undone: list[Any] = []
 
-    @one_house.app.workflow(name="w")
+    house = House(App("memory://", codec=Secret()))
+
+    @house.app.workflow(name="w")
     def work(flow: Flow) -> None:
         flow.step(str, "card 4711", undo=lambda result, card: undone.append(card))
         raise Rollback("why")
 
-    one_house.app.codec = Secret()
-    work._signature._codec = Secret()
-    one_house.start()
-    job = work.enqueue()
-    until(lambda: one_house.row(job.id).state == "rolled_back", "it is rolled back")
-    assert undone == ["card 4711"]
-    assert "1174 drac" in str(one_house.app.steps(job.id)[0].arguments)
+    try:
+        house.start()
+        job = work.enqueue()
+        until(lambda: house.row(job.id).state == "rolled_back", "it is rolled back")
+        assert undone == ["card 4711"]
+        assert "1174 drac" in str(house.app.steps(job.id)[0].arguments)
+    finally:
+        house.close()
 
 
 def test_a_step_that_was_recorded_without_arguments_is_undone_by_todays_code_with_a_warning(
