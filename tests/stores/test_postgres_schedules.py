@@ -1,17 +1,19 @@
 """Schedules on PostgreSQL: locks of others delay only their own schedule, and a thousand fire within two seconds."""
 
+import threading
 from collections.abc import Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
 
 from holdfast import App
 from holdfast.core.records import Filter
-from holdfast.scheduler import Scheduler
+from holdfast.scheduler import DUTY, Scheduler
 from holdfast.testing import FakeClock
 from tests.factory import make_job
 from tests.servers import CLOCK, PostgresServer
+from tests.worker.house import until
 
 NOON = 1_750_075_200.0  # on a full minute
 
@@ -56,6 +58,32 @@ def test_a_key_that_an_open_transaction_holds_delays_only_its_schedule(
     assert fired(app) == list("abcdef")
 
 
+def test_a_batch_of_schedules_waits_a_tenth_of_a_second_for_a_key(
+    app: App, server: PostgresServer, schema: str, clock: FakeClock
+) -> None:
+    """The server says which limit is in force; of three looks the quickest is measured, because the machine may be
+    busy. With the limit of other calls a look would take two seconds: one for the batch, one for the schedule alone."""
+    scheduler = Scheduler(app, name="x")
+    scheduler.look()
+    server.execute(f"CREATE TABLE {schema}.seen (lock_timeout text)")
+    server.execute(
+        f"CREATE FUNCTION {schema}.see() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN INSERT INTO {schema}.seen VALUES (current_setting('lock_timeout')); RETURN new; END $$"
+    )
+    server.execute(f"CREATE TRIGGER see BEFORE INSERT ON {schema}.job FOR EACH ROW EXECUTE FUNCTION {schema}.see()")
+    took_s = []
+    with psycopg.connect(server.url) as db:
+        app.store.add([make_job(key="K")], connection=db)
+        for _ in range(3):
+            clock.advance(60)
+            began = CLOCK.lease()
+            assert scheduler.look()[0] == 5
+            took_s.append(CLOCK.lease() - began)
+        db.rollback()
+    assert set(server.execute(f"SELECT * FROM {schema}.seen")) == {("100ms",)}
+    assert 0.1 <= min(took_s) < 1.0
+
+
 def test_a_schedule_whose_row_is_locked_delays_only_itself(
     app: App, server: PostgresServer, schema: str, clock: FakeClock
 ) -> None:
@@ -72,25 +100,36 @@ def test_a_schedule_whose_row_is_locked_delays_only_itself(
 def test_a_thousand_schedules_that_are_due_at_one_instant_fire_within_two_seconds(
     server: PostgresServer, schema: str
 ) -> None:
-    """Each instant is stored once, and the duty does not move. The best of three: the machine may be busy."""
-    app = App(f"{server.url}?schema={schema}")
+    """Each instant is stored once, and the duty does not move, although another program wants it all the time. The best
+    of three: the machine may be busy."""
+    address = f"{server.url}?schema={schema}"
+    due_again = f"TRUNCATE {schema}.job; UPDATE {schema}.schedule SET fired_at = NULL, mark = mark - 120"
+    term = f"SELECT holder, term FROM {schema}.duty WHERE name = '{DUTY}'"
+    took_s, over, fired_by_the_other = [], threading.Event(), []
+    with App(address) as app, App(address) as other, ThreadPoolExecutor(1) as pool:
+        for each in (app, other):
+            task = each.task(name="report")(lambda: None)
+            for number in range(1000):
+                each.cron("* * * * *", task, key=f"s{number}")
+        scheduler, contender = Scheduler(app, name="x"), Scheduler(other, name="y")
+        scheduler.look()
+        before = server.execute(term)
 
-    @app.task(name="report")
-    def report() -> None: ...
+        def contend() -> None:
+            while not over.wait(0.1):
+                fired_by_the_other.append(contender.look()[0])
 
-    for number in range(1000):
-        app.cron("* * * * *", report, key=f"s{number}")
-    moved: list[Any] = []
-    app.on("duty_lost", moved.append)
-    scheduler = Scheduler(app, name="x")
-    scheduler.look()
-    took_s = []
-    for _ in range(3):
-        server.execute(f"TRUNCATE {schema}.job; UPDATE {schema}.schedule SET fired_at = NULL, mark = mark - 120")
-        began = CLOCK.lease()
-        assert scheduler.look()[0] == 1000
-        took_s.append(CLOCK.lease() - began)
-    assert min(took_s) < 2.0
-    assert len({job.id for job in app.store.find(Filter(limit=2000))}) == 1000
-    assert moved == []
-    app.close()
+        contending = pool.submit(contend)
+        try:
+            until(lambda: fired_by_the_other, "the other has asked for the duty", 60)
+            for _ in range(3):
+                server.execute(due_again)
+                began = CLOCK.lease()
+                assert scheduler.look()[0] == 1000
+                took_s.append(CLOCK.lease() - began)
+        finally:
+            over.set()
+        contending.result(60)
+        assert min(took_s) < 2.0
+        assert len({job.id for job in app.store.find(Filter(limit=2000))}) == 1000
+        assert (server.execute(term), sum(fired_by_the_other)) == (before, 0)
