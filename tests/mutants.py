@@ -1694,6 +1694,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/cli/test_logs.py",),
     ),
     (
+        "questions: the journal does not say what was answered",
+        "core/records.py",
+        "if self.answer is not None else {}",
+        "if False else {}",
+        ("tests/conformance/test_signal.py",),
+    ),
+    (
         "alerts: nobody reads what a teller that stopped has left",
         "alerts/teller.py",
         "        if note is not None:\n",
@@ -4532,8 +4539,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "an answer comes too late, and is called accepted",
         "workflow/verbs.py",
-        ", note=note, seen_fence=row.fence)",
-        ", note=note)",
+        "seen_fence=row.fence,",
+        "",
         ANSWERS,
     ),
     (

@@ -808,7 +808,7 @@ def test_questions_are_among_what_waits_for_people(run: Run, store: Store, clock
 
 
 @pytest.mark.parametrize(("word", "value"), [("approve", "true"), ("fail", "false")])
-def test_a_question_is_answered_once(run: Run, store: Store, word: str, value: str) -> None:
+def test_a_question_is_answered_once(run: Run, store: Store, clock: FakeClock, word: str, value: str) -> None:
     job = asking(store)
     run("held", word, job.id, "--fence", "9", code=6)
     run("held", "done", job.id, code=6)
@@ -816,7 +816,15 @@ def test_a_question_is_answered_once(run: Run, store: Store, word: str, value: s
     run("held", word, job.id, code=6)
     [sent] = store.inbox(job.id).signals
     assert (sent.name, sent.value, sent.actor) == ("approve:2", value, "ann")
-    assert store.journal(job.id)[-1].detail["note"] == "it looks good"
+    assert store.journal(job.id)[-1].detail == {"name": "approve:2", "answer": value == "true", "note": "it looks good"}
+    answer = {"approve": "yes", "fail": "no"}[word]
+    shown = run("workflows", "show", job.id).stdout
+    assert re.search(
+        rf"signalled +fence 1, by ann\n +name +approve:2\n +answer +{answer}\n +note +it looks good", shown
+    )
+    clock.advance(2 * PAST_S)
+    put(store, again(store, row(store, job.id)), step(store, job, 2, "Ship it?", kind="approve", result=value))
+    assert shown_steps(run, job)[-1].split()[-1] == answer
 
 
 def test_an_answer_that_was_repeated_does_not_count_for_the_next_question(

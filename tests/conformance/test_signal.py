@@ -35,6 +35,16 @@ def test_a_signal_is_journalled_under_the_fence_of_its_workflow(store: Store, cl
     assert (event.fence, event.worker, event.at) == (job.fence, None, clock.wall())
 
 
+@pytest.mark.parametrize("answer", [True, False])
+def test_an_answer_to_a_question_is_journalled_and_not_kept_with_it(store: Store, answer: bool) -> None:
+    job = start_flow(store)
+    signal = a_signal(job, "approve:1", value="null", answer=answer, note="so be it")
+    store.signal(signal)
+    [event] = store.journal(job.id)
+    assert event.detail == {"name": "approve:1", "answer": answer, "note": "so be it"}
+    assert [(each.answer, each.note) for each in store.inbox(job.id).signals] == [(None, None)]
+
+
 @pytest.mark.parametrize("state", sorted(ENDED))
 def test_who_has_ended_takes_none(store: Store, state: State) -> None:
     job = job_in(store, state, workflow=True)

@@ -166,6 +166,8 @@ async def async_flow(flow: AsyncFlow, n: int) -> str:
     await flow.step(ship, 1, undo=refund_a_name)  # error: arg-type
     flow.step(charge, 1, 2)  # error: unused-coroutine
     flow.sleep(60)  # error: unused-coroutine
+    await flow.sleep(timedelta(hours=1), minutes=30)
+    reveal_type(await flow.step(ship, 1, timeout_s=timedelta(minutes=5)))  # is: bytes
     return await flow.step(charge, n)
 
 

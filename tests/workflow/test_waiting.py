@@ -108,6 +108,52 @@ def test_a_sleep_parks_and_wakes_at_its_instant(house: House) -> None:
     assert house.row(job.id).attempt == 2
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_flow_takes_lengths_of_time_as_seconds_or_timedelta(one_house: House, kind: str) -> None:
+    hour = timedelta(hours=1)
+
+    def sync(flow: Flow) -> str:
+        flow.step(int, timeout_s=hour)
+        flow.sleep(timedelta(milliseconds=1))
+        flow.sleep(hour, minutes=30)
+        return "slept"
+
+    async def loop(flow: AsyncFlow) -> str:
+        await flow.step(int, timeout_s=hour)
+        await flow.sleep(timedelta(milliseconds=1))
+        await flow.sleep(hour, minutes=30)
+        return "slept"
+
+    work = one_house.app.workflow(name="w")(sync if kind == "sync" else loop)  # type: ignore[type-var]
+    one_house.start()
+    before = one_house.store.now().wall
+    row = waits(one_house, work.enqueue().id)
+    assert row.wake_at is not None
+    assert 5400 <= row.wake_at - before < 5400 + 60
+
+
+LENGTHS = [-1, "5", timedelta(seconds=-1), float("nan"), 10.0**11]
+
+
+@pytest.mark.parametrize("length", LENGTHS, ids=repr)
+@pytest.mark.parametrize("call", ["sleep", "wait", "approve", "step"])
+def test_what_is_no_length_of_time_is_refused_with_what_to_write(one_house: House, call: str, length: Any) -> None:
+    @one_house.app.workflow(name="w", retry=Retry(attempts_max=1))
+    def work(flow: Flow) -> None:
+        calls: dict[str, Any] = {
+            "sleep": lambda: flow.sleep(length),
+            "wait": lambda: flow.wait("go", timeout=length),
+            "approve": lambda: flow.approve("Go?", timeout=length),
+            "step": lambda: flow.step(int, timeout_s=length),
+        }
+        calls[call]()
+
+    one_house.start()
+    job = work.enqueue()
+    error = one_house.until_state(job.id, "dead").error or ""
+    assert "must be a number of seconds, not negative, or a timedelta" in error
+
+
 @pytest.mark.parametrize("side_by_side", [False, True], ids=["alone", "in branches"])
 def test_a_signal_does_not_wake_who_only_sleeps(house: House, side_by_side: bool) -> None:
     """It would be a replay for nothing; the signal is kept for whoever waits for it later."""

@@ -171,6 +171,8 @@ def _returned(step: Step, told: Told) -> str:
     value = insight.result_of(step)
     if step.kind == "sleep":
         return f"until {str(value).replace('T', ' ')}"
+    if step.kind == "approve" and isinstance(value, bool):
+        return "yes" if value else "no"
     text = one_line(value)
     return text if len(text) <= _RESULT_MAX else f"{text[:_RESULT_MAX]}…"
 

@@ -224,11 +224,15 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     sent_at: float = 0.0
     note: str | None = None  # why it was sent: for the journal, and not kept with it
     seen_fence: int | None = None  # of whom it answers; whoever went on since is not reached. Not kept either
+    answer: bool | None = None  # of a person, to a question: for the journal, and not kept either
 
     @property
     def line(self) -> Note:
         """Return what the journal says of it. Its value is not there: it may be large, or a secret."""
-        return Note("signalled", {"name": self.name, **({"note": self.note} if self.note else {})}, self.actor)
+        answer = {"answer": self.answer} if self.answer is not None else {}
+        return Note(
+            "signalled", {"name": self.name, **answer, **({"note": self.note} if self.note else {})}, self.actor
+        )
 
 
 class Inbox(msgspec.Struct, frozen=True):

@@ -79,7 +79,7 @@ class Flow:
         *args: *Ts,
         undo: Callable[[R | None, *Ts], object] | None = None,
         retry: Retry | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | timedelta | None = None,
         repeatable: bool = True,
         name: str | None = None,
     ) -> R: ...
@@ -92,7 +92,7 @@ class Flow:
         *args: Any,
         undo: Callable[..., Any] | None = None,
         retry: Retry | None = None,
-        timeout_s: float | None = None,
+        timeout_s: float | timedelta | None = None,
         repeatable: bool = True,
         name: str | None = None,
         **kwargs: Any,
@@ -105,11 +105,12 @@ class Flow:
         dies in it, a person decides. name: what it is recorded by, the function's name by default.
         """
         call = self._call("step", checked_name(name) if name is not None else name_of(fn))
-        if timeout_s is not None and not timeout_s > 0:
-            raise UsageError(f"timeout_s={timeout_s!r} must be a number of seconds")
+        limit_s = _limit("timeout_s", timeout_s)
+        if limit_s == 0:
+            raise UsageError("timeout_s=0 must be more than 0 seconds")
         if undo is not None:
             self._run.learn_undo(call, undo, fn, args, kwargs)
-        options: dict[str, Any] = {"undo": undo, "retry": retry, "timeout_s": timeout_s, "repeatable": repeatable}
+        options: dict[str, Any] = {"undo": undo, "retry": retry, "timeout_s": limit_s, "repeatable": repeatable}
         return self._driver.drive(self._run.step(call, fn, args, kwargs, **options), call)
 
     @overload
@@ -134,11 +135,12 @@ class Flow:
         results: list[Any] = self._driver.gather(branches)
         return results
 
-    def sleep(self, seconds: float = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0) -> None:
+    def sleep(
+        self, seconds: float | timedelta = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0
+    ) -> None:
         """Wait so long, without a slot."""
-        length = seconds + 60.0 * minutes + 3600.0 * hours + 86_400.0 * days
-        if not 0 <= length <= SLEEP_MAX_S:
-            raise UsageError(f"flow.sleep: {length!r} must be a number of seconds from now")
+        more = 60.0 * minutes + 3600.0 * hours + 86_400.0 * days
+        length = _seconds("flow.sleep", _seconds("flow.sleep: seconds", seconds) + more)
         return self._sleep_until(lambda now: now + length)
 
     def sleep_until(self, instant: datetime) -> None:
@@ -154,12 +156,12 @@ class Flow:
         `default` if that is given.
         """
         call = self._call("wait", signal_name(signal))
-        return self._driver.drive(self._run.wait(call, signal, _seconds(timeout), default), call)
+        return self._driver.drive(self._run.wait(call, signal, _limit("timeout", timeout), default), call)
 
     def approve(self, question: str, timeout: float | timedelta | None = None, *, default: Any = NOTHING) -> bool:
         """Ask a person, and return the answer: true or false. It shows in the list of what waits for people."""
         call = self._call("approve", checked_name(question))
-        operation = self._run.wait(call, f"{APPROVAL}{call.path}", _seconds(timeout), default, question)
+        operation = self._run.wait(call, f"{APPROVAL}{call.path}", _limit("timeout", timeout), default, question)
         answer: bool = self._driver.drive(operation, call)
         return answer
 
@@ -253,11 +255,13 @@ class AsyncFlow(Flow):
         @overload  # type: ignore[override]
         def step(self, fn: Callable[[*Ts], Awaitable[R]], /, *args: *Ts,
                  undo: Callable[[R | None, *Ts], object] | None = None, retry: Retry | None = None,
-                 timeout_s: float | None = None, repeatable: bool = True, name: str | None = None) -> Coro[R]: ...
+                 timeout_s: float | timedelta | None = None, repeatable: bool = True,
+                 name: str | None = None) -> Coro[R]: ...
         @overload
         def step(self, fn: Callable[[*Ts], R], /, *args: *Ts,
                  undo: Callable[[R | None, *Ts], object] | None = None, retry: Retry | None = None,
-                 timeout_s: float | None = None, repeatable: bool = True, name: str | None = None) -> Coro[R]: ...
+                 timeout_s: float | timedelta | None = None, repeatable: bool = True,
+                 name: str | None = None) -> Coro[R]: ...
         @overload
         def step(self, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> Coro[R]: ...
         @overload
@@ -270,7 +274,7 @@ class AsyncFlow(Flow):
                         **kwargs: P.kwargs) -> Coro[R]: ...
         def transaction(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any: ...  # type: ignore[misc]
         def gather(self, *branches: Any) -> Coro[list[Any]]: ...  # type: ignore[override]
-        def sleep(self, seconds: float = 0.0, *, minutes: float = 0.0,  # type: ignore[override]
+        def sleep(self, seconds: float | timedelta = 0.0, *, minutes: float = 0.0,  # type: ignore[override]
                   hours: float = 0.0, days: float = 0.0) -> Coro[None]: ...
         def sleep_until(self, instant: datetime) -> Coro[None]: ...  # type: ignore[override]
         def wait(self, signal: str, timeout: float | timedelta | None = None, *,
@@ -288,8 +292,13 @@ class AsyncFlow(Flow):
         # fmt: on
 
 
-def _seconds(timeout: float | timedelta | None) -> float | None:
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if seconds is not None and not 0 <= seconds <= SLEEP_MAX_S:
-        raise UsageError(f"timeout={timeout!r} must be a number of seconds, or a timedelta")
-    return None if seconds is None else float(seconds)
+def _seconds(name: str, length: float | timedelta) -> float:
+    """Return a length of time in seconds, if it is one."""
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= SLEEP_MAX_S:
+        raise UsageError(f"{name}={length!r} must be a number of seconds, not negative, or a timedelta")
+    return float(seconds)
+
+
+def _limit(name: str, length: float | timedelta | None) -> float | None:
+    return None if length is None else _seconds(name, length)

@@ -78,8 +78,10 @@ class Verbs(ABC):
         # Two answers to one question are one signal; the fence is in its name because it may be asked again.
         once = f"{id}:signal:{name}:{row.fence}"
         text = encode_value(yes, "the answer", codec=self.codec)
-        answer = Signal(id=once, job_id=id, name=name, value=text, actor=by, note=note, seen_fence=row.fence)
-        if not self._send(answer):
+        signal = Signal(
+            id=once, job_id=id, name=name, value=text, actor=by, note=note, seen_fence=row.fence, answer=yes
+        )
+        if not self._send(signal):
             raise Refused(f"the question of workflow {id} was answered before; look again")
         return self.get(id)
 

@@ -165,7 +165,7 @@ class Workflows(ABC):
         if signal.id in self._signals:
             return
         job, wall = self._jobs[signal.job_id], self._clock.wall()
-        self._signals[signal.id] = replace(signal, sent_at=wall, note=None, seen_fence=None)
+        self._signals[signal.id] = replace(signal, sent_at=wall, note=None, seen_fence=None, answer=None)
         self._jobs[job.id] = rows.reached(job, f"signal:{signal.name}", wall)
         self._write(job.id, signal.line, job.fence, None)
 
