@@ -3815,8 +3815,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "nobody waits for a branch that was interrupted",
         "workflow/threads.py",
-        "                while not line.has_ended():  # however long",
-        "                while False:  # however long",
+        "                while not line.has_ended():  # without a limit",
+        "                while False:  # without a limit",
         GATHER,
     ),
     (
@@ -4504,7 +4504,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a time limit of a step hits whoever comes behind it",
         "workflow/threads.py",
-        "                timer.join()  # or it comes when nobody reckons with it any more\n",
+        "                timer.join()  # otherwise it could interrupt the code after this block\n",
         "",
         ("tests/workflow/test_steps.py",),
     ),

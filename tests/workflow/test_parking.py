@@ -257,9 +257,12 @@ def test_a_gather_that_waits_parks_the_line_above_it(house: House, world: World)
 
 
 def test_on_the_loop_all_lines_park_together_and_a_cleanup_that_hangs_is_cancelled_again(
-    one_house: House, world: World
+    one_house: House, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @one_house.app.workflow(name="w")
+    monkeypatch.setattr("holdfast.worker.watch.LEAVE_S", 600.0)  # nobody else ends it
+    spans: list[float] = []
+
+    @one_house.app.workflow(name="w", lease_s=600)
     async def work(flow: AsyncFlow) -> str:
         async def line(name: str) -> None:
             try:
@@ -273,7 +276,11 @@ def test_on_the_loop_all_lines_park_together_and_a_cleanup_that_hangs_is_cancell
                 await flow.wait("go")
             except asyncio.CancelledError:
                 world.do("go is parked")
-                await asyncio.sleep(3600)
+                began = time.monotonic()
+                try:
+                    await asyncio.sleep(3600)
+                finally:
+                    spans.append(time.monotonic() - began)
 
         await flow.gather(line("beside"), stubborn)
         return "done"
@@ -282,6 +289,7 @@ def test_on_the_loop_all_lines_park_together_and_a_cleanup_that_hangs_is_cancell
     job = work.enqueue()
     waits(one_house, job.id)
     assert sorted(world.lines) == ["beside is parked", "go is parked"]
+    assert 0.9 < spans[0] < 10.0, "one second, or more on a busy machine"
     one_house.app.signal(job.id, "go")
     waits(one_house, job.id, attempt=2)
     one_house.app.signal(job.id, "beside")

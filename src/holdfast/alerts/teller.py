@@ -368,7 +368,7 @@ class Outbox:
 
 
 def late_line(schedule: Schedule, now: float) -> Line | None:
-    """Return what is to be told of a schedule that is late. The line of the same instant has the same seq."""
+    """Return the line that tells of a late schedule; None if it is not late. One instant always gets the same `seq`."""
     try:
         overdue = late(schedule, now)
     except UsageError:

@@ -26,10 +26,15 @@ APPROVAL = "approve:"  # the signal that answers `flow.approve` at a path is cal
 
 
 class Scope:
-    """One line of calls. `failed` holds what has ended in it, mostly badly, and is not written yet; `owner` is who
-    walks it; `parked` is set once the line waits without a slot: no further call of it is carried out. `waits_at` has
-    the paths of the calls that it waits in; `dropped` is set once the `gather` that it belongs to has failed without
-    it. `main` is the main line of the workflow that it belongs to."""
+    """One line of calls: the main line of a workflow, or a branch of a `gather`.
+
+    - `main`: the main line of the same workflow.
+    - `owner`: the thread or the asyncio task that runs the line.
+    - `failed`: steps that have ended, mostly with an error, and are not recorded yet.
+    - `waits_at`: the paths of the calls in which the line waits.
+    - `parked`: set when the line waits without a slot. Its further calls are not carried out.
+    - `dropped`: set when the `gather` of this branch has failed while the branch still ran.
+    """
 
     __slots__ = (
         "_count",
@@ -199,8 +204,10 @@ def is_answered(step: Step) -> bool:
 
 
 def is_paused(step: Step) -> bool:
-    """Say whether a try of the step has failed and the beginning of the next one is not on record. It always is for a
-    step that must not be repeated: while that pauses, nothing of it is at work."""
+    """Say whether a try of the step has failed and the start of the next one is not recorded.
+
+    For a step that must not be repeated the start of every try is recorded, so nothing of it runs while it pauses.
+    """
     return step.state == "started" and step.retry_at is not None
 
 

@@ -251,10 +251,12 @@ def _hold_open(outcome: Outcome, job: Job) -> Verdict:
 
 
 def _is_forgiven(outcome: Lost, job: Job) -> bool:
-    """Say whether this loss says nothing about the job: it had not begun, or the store was away. A suspect, and one
-    that died alone, run in a process of their own: if that had died, this would be known (one suspect). So their worker
-    died, and not by their doing. But not for ever: a worker that cannot give them such a process may run them among
-    others."""
+    """Say whether this crash is not the job's fault: it had not started, the store was away, or its worker died.
+
+    A job that is suspected of an earlier crash runs in a process of its own. The end of that process is reported with
+    one suspect, so any other report means that the worker around it died. A worker that cannot isolate jobs may run it
+    among others; therefore a job is forgiven only so often.
+    """
     in_its_cell = job.crashes > 0 and job.suspects > 0 and outcome.suspects != 1
     return outcome.excused or not outcome.started or (in_its_cell and job.zombies < FORGIVEN_MAX)
 

@@ -201,7 +201,7 @@ class Uncounted:
 
 
 def uncounted(job: Job, events: Sequence[Event]) -> Uncounted:
-    """Return how many losses of its worker count no longer, or never did. Only of those since its budgets began."""
+    """Return how many crashes of the job are not charged to it. Those before its budgets were reset are ignored."""
     lost = unrecorded = 0
     for event in events:
         if event.kind == "zombie":

@@ -97,8 +97,7 @@ def with_failures(job: Job, steps: Sequence[Step], events: Sequence[Event]) -> l
 
 
 def result_of(step: Step) -> Any:
-    """Return what a step returned. What stands there while it waits, or what it raised, is no result; some results are
-    instants."""
+    """Return the value that the step returned, with instants as text; None while it waits and when it has failed."""
     if (step.state == "started" and not is_answered(step)) or step.error_kind is not None:
         return None
     value = parsed(step.result)

@@ -195,7 +195,7 @@ class Pool:
             if cell is None:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._bell, 4096)
-                self._woken = False  # only now: up without a byte in the pipe, it would keep everybody from ringing
+                self._woken = False  # after the read: set while the pipe is empty, it would keep us asleep
             elif key.fileobj is not cell.socket:
                 self._bury(cell)
             elif cell in self._cells:  # it may have been buried in this very turn

@@ -71,7 +71,7 @@ class Mailbox:
             self._loop.call_soon_threadsafe(self._hand_out)
 
     def _hand_out(self) -> None:
-        self._knocked = False  # first: who comes from here on knocks again
+        self._knocked = False  # first: an answer that comes from now on calls this again
         while self._answers:
             _set(*self._answers.popleft())
 

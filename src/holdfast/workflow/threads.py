@@ -161,7 +161,7 @@ class Threaded:
             for line in begun:
                 line.stop(type(error) if isinstance(error, Interrupted) else Interrupted)
             for line in begun:
-                while not line.has_ended():  # however long: who gives this up knows by that that something is at work
+                while not line.has_ended():  # without a limit: as long as this waits, the attempt counts as at work
                     pass
             raise
         errors = [each for line in lines if (each := self._error_of(line)) is not None]
@@ -254,8 +254,8 @@ def _time_limit(timeout_s: float | None, run: Run) -> Iterator[None]:
         finally:
             with shielded():
                 timer.cancel()
-                timer.join()  # or it comes when nobody reckons with it any more
-                calm()  # one that comes too late hits nobody
+                timer.join()  # otherwise it could interrupt the code after this block
+                calm()  # drop an interrupt that it has sent too late
             if run.attempt.interrupt is not None:
                 raise run.attempt.interrupt
     except StepTimeout:
@@ -319,7 +319,7 @@ def play(driver: Threaded, code: Callable[[], Any]) -> Any:
         if not run.rewinds:
             return _forward(driver, code)
         if run.replay.has_undos_ahead:
-            with suppress(Rewinding, Parking, Exception):  # it comes as far as it ever did
+            with suppress(Rewinding, Parking, Exception):  # replay what is recorded, to learn the undos
                 code()
         run.check_goes_on()
         driver.drive(run.undo_all())

@@ -221,7 +221,7 @@ class Lifeline:
             server = self._take(session, worker_id)
             if server is not None:
                 self._unwritten[worker_id] = server
-        with suppress(errors.ReadOnlySqlTransaction, errors.LockNotAvailable):  # ours; the row says so when it can
+        with suppress(errors.ReadOnlySqlTransaction, errors.LockNotAvailable):  # then write the row later
             for worker_id, server in list(self._unwritten.items()):
                 session.execute(self._db["enroll_again"], {"id": worker_id, "server": server})
                 del self._unwritten[worker_id]

@@ -991,8 +991,8 @@ UPDATE {schema}.step SET aside = %(seen_fence)s
 WHERE job_id = %(id)s AND aside = 0 AND position >= %(aside_from)s;
 
 -- name: move_give_back
--- Whoever took these signals does not count any more: they wait to be taken again. A person's answer does not, and one that
--- came too late to be taken never will: what was asked may look different by now, and is asked again.
+-- The steps that took these signals are set aside, so the signals wait to be taken again. Answers of people are not given
+-- back, also those that came too late to be taken: the question is asked again, because the facts may have changed.
 UPDATE {schema}.signal
 SET taken = CASE WHEN starts_with(name, 'approve:') THEN coalesce(taken, %(aside_from)s) END
 WHERE job_id = %(id)s AND coalesce(taken, %(aside_from)s) >= %(aside_from)s;
@@ -1169,10 +1169,10 @@ SELECT coalesce(json_agg(
 ), '[]')::text FROM {schema}.schedule;
 
 -- name: fire
--- One statement, so that a client that is frozen on the way holds no lock on the duty. The mark only ever rises: who
--- comes second finds it there, whether or not the job still is. Where somebody takes a job's key at this very moment,
--- nothing is stored, and job_id names a job that never was. No schedule, and no key that an open transaction holds, is
--- waited for for long.
+-- One statement, so that a frozen client holds no lock on the duty. The mark only rises: a second worker that fires the
+-- same instant finds the mark, even when the job is gone. If another transaction takes the job's key at the same moment,
+-- no job is stored, and job_id names a job that does not exist. The statement does not wait long for the row of a schedule,
+-- or for a key that an open transaction holds.
 WITH clock AS MATERIALIZED (
     SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall,
         set_config('lock_timeout', %(lock_ms)s, true) AS lock_timeout

@@ -481,8 +481,8 @@ RETURNING queue, parent;
 UPDATE holdfast_step SET aside = :seen_fence WHERE job_id = :id AND aside = 0 AND position >= :aside_from;
 
 -- name: move_give_back
--- Whoever took these signals does not count any more: they wait to be taken again. A person's answer does not, and one that
--- came too late to be taken never will: what was asked may look different by now, and is asked again.
+-- The steps that took these signals are set aside, so the signals wait to be taken again. Answers of people are not given
+-- back, also those that came too late to be taken: the question is asked again, because the facts may have changed.
 UPDATE holdfast_signal SET taken = iif(name GLOB 'approve:*', coalesce(taken, :aside_from), NULL)
 WHERE job_id = :id AND coalesce(taken, :aside_from) >= :aside_from;
 
