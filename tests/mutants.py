@@ -1806,6 +1806,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/stores/test_postgres_conflicts.py",),
     ),
     (
+        "acts: the error that asked stays after the answer",
+        "core/acts.py",
+        'return "" if job.state is State.HELD and',
+        "return None if job.state is State.HELD and",
+        ("tests/conformance/test_move_steps.py",),
+    ),
+    (
         "silence: nobody minds",
         "worker/supervisor.py",
         "return silence.seconds >= silence.limit_s",

@@ -75,6 +75,7 @@ def test_an_answer_that_cannot_be_read_is_asked_for_again(house: House, shop: Sh
         assert state_of(house, job.id, "charge") == ("started", None)
     house.app.resolve(job.id, "done", result="paid", by="ann")
     assert job.result(60) == "PAID"
+    assert house.row(job.id).error is None, "what the error asked was answered"
     assert state_of(house, job.id, "charge") == ("recorded", '"paid"')
     gate.open.set()
     assert gate.runs == 1

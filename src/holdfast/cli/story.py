@@ -140,7 +140,7 @@ def _facts(
     if job.result is not None:
         yield "result", _short(one_line(insight.parsed(job.result)))
     if job.error is not None:
-        yield ("last error" if job.state == "done" else "error"), job.error
+        yield ("last error" if job.state in ("done", "waiting") else "error"), job.error
 
 
 def _span(job: Job) -> str:

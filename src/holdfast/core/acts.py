@@ -63,11 +63,17 @@ def revive(
         run_at=now,
         cancel_requested=False,
         undo_requested=False,
+        error=_answered(job),
         open_step="",  # whoever says that it may run says so of the step that was begun, too
         fresh_budgets=True,
         raises_fence=True,
         notes=(Note("revived", {"from": job.state.value, **repeated, "note": reason}, actor),),
     )
+
+
+def _answered(job: Job) -> str | None:
+    """Return the error of a job whose open step a person has answered for: it only asked about that step."""
+    return "" if job.state is State.HELD and job.open_step is not None and not job.rolling_back else None
 
 
 def _must_not_be_repeated(job: Job, names: Sequence[str]) -> IllegalMove:
@@ -285,6 +291,7 @@ def _it_happened(
         move=Move.REVIVE,
         state=after(job.state, Move.REVIVE, job.id),
         run_at=now,
+        error=_answered(job),
         open_step="",
         fresh_budgets=True,
         raises_fence=True,

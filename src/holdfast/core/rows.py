@@ -94,7 +94,7 @@ def judged(job: Job, verdict: Verdict, wall: float) -> Job:
         job, state=verdict.state, open_step=new("open_step") or None, undo_requested=new("undo_requested"),
         wake_at=verdict.wake_at if waits else None, awaits=list(verdict.awaits) if waits else None,
         question=verdict.question if waits else None,
-        run_at=new("run_at"), error=new("error"), result=new("result"), suspects=new("suspects"),
+        run_at=new("run_at"), error=new("error") or None, result=new("result"), suspects=new("suspects"),
         rolling_back=new("rolling_back"), cancel_requested=new("cancel_requested"), priority=new("priority"),
         failures=(0 if verdict.fresh_budgets else job.failures) + verdict.failures,
         crashes=(0 if verdict.fresh_budgets else job.crashes) + verdict.crashes,

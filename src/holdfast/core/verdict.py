@@ -142,7 +142,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     move: Move
     state: State
     run_at: float | None = None
-    error: str | None = None
+    error: str | None = None  # "" removes it: a person has answered what it asked
     result: str | None = None
     failures: int = 0
     crashes: int = 0

@@ -910,7 +910,7 @@ moved AS (
     UPDATE {schema}.job AS job SET
         state = %(state)s,
         run_at = coalesce(%(run_at)s, job.run_at),
-        error = coalesce(%(error)s, job.error),
+        error = nullif(coalesce(%(error)s, job.error), ''),
         result = coalesce(%(result)s, job.result),
         failures = CASE WHEN %(fresh_budgets)s THEN 0 ELSE job.failures END,
         crashes = CASE WHEN %(fresh_budgets)s THEN 0 ELSE job.crashes END,

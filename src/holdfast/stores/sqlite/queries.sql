@@ -458,7 +458,7 @@ WHERE name = :name AND holder = :holder AND term = :term;
 UPDATE holdfast_job SET
     state = :state,
     run_at = coalesce(:run_at, run_at),
-    error = coalesce(:error, error),
+    error = nullif(coalesce(:error, error), ''),
     result = coalesce(:result, result),
     failures = iif(:fresh_budgets, 0, failures),
     crashes = iif(:fresh_budgets, 0, crashes),
