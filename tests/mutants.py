@@ -1813,6 +1813,20 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/conformance/test_move_steps.py",),
     ),
     (
+        "times: a bound is rounded down",
+        "core/times.py",
+        "duration(ceil(round(seconds / unit_s, 6)) * unit_s)",
+        "duration(seconds)",
+        ("tests/core/test_times.py",),
+    ),
+    (
+        "log: the frames of a library hide those of the author",
+        "worker/frames.py",
+        "    kept = [*own[-most:],",
+        "    kept = [*theirs[-most:],",
+        ("tests/worker/test_frames.py",),
+    ),
+    (
         "silence: nobody minds",
         "worker/supervisor.py",
         "return silence.seconds >= silence.limit_s",

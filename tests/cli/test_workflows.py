@@ -98,7 +98,7 @@ def test_only_workflows_are_listed_with_what_they_wait_for(run: Run, store: Stor
     assert [*shown] == [sleeps.id, waits.id, asks.id, done.id]
     assert plain.id not in shown
     assert 'asks "Ship it?"' in shown[asks.id]
-    assert "the signal paid, job j1, at most 1 h 58 min" in shown[waits.id]
+    assert "the signal paid, job j1, at most 1 h 59 min" in shown[waits.id]
     assert "its time, in 1 h 58 min" in shown[sleeps.id]
     assert [job["id"] for job in run.json("workflows", "list", "--state", "running")] == [done.id]
     assert run("workflows", "list", "--task", "shop.chekout").stderr.splitlines() == [

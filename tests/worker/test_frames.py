@@ -1,15 +1,17 @@
 """Tracebacks and stacks: the frames of the author of a task, and of ours only those that may tell something."""
 
+import copy
 import re
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from holdfast import AsyncFlow, Context, Flow, Retry
 from holdfast.core import times
 from holdfast.errors import UsageError
-from holdfast.worker.frames import stack_text, trace_of
+from holdfast.worker.frames import FRAMES_MAX, stack_text, trace_of, user_frames
 from tests.worker.house import House, until
 
 ONCE = Retry(attempts_max=1)
@@ -101,6 +103,51 @@ def test_a_group_of_exceptions_is_shown_by_the_same_rule() -> None:
 
     text = trace_of(ExceptionGroup("several", [one(), one()]))
     assert frames_of(text) == ["one", "inner"] * 2
+
+
+def logged_functions(error: BaseException) -> list[str]:
+    return [line.split(" in ", 1)[1].partition(":")[0] for line in user_frames(error, FRAMES_MAX)]
+
+
+def test_the_log_shows_the_authors_frames_and_then_the_last_one_of_a_library() -> None:
+    with pytest.raises(TypeError, match="cannot pickle") as raised:
+        copied([[[[threading.Lock()]]]])
+    shown = ["test_the_log_shows_the_authors_frames_and_then_the_last_one_of_a_library", "copied", "deepcopy"]
+    assert logged_functions(raised.value) == shown
+
+
+def copied(what: object) -> object:
+    return copy.deepcopy(what)
+
+
+def test_the_log_of_a_wait_that_timed_out_shows_the_line_of_the_workflow(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    @house.app.workflow(name="w", retry=ONCE)
+    def work(flow: Flow) -> None:
+        flow.wait("nothing", timeout=0)
+
+    house.start()
+    trace(house, work.enqueue().id)
+    [line] = [record.getMessage() for record in caplog.records if "attempt 1 ended" in record.getMessage()]
+    assert re.findall(r" in (\w+): ", line) == ["work"]
+
+
+def test_a_task_that_is_installed_is_its_authors_code() -> None:
+    modules = {
+        "shop/tasks.py": "def task(): helper()",
+        "shop/parts.py": "def helper(): fetch()",
+        "httpx/client.py": "def fetch(): send()",
+        "httpx/pool.py": "def send(): int('x')",
+    }
+    names: dict[str, Any] = {}
+    for file, text in modules.items():
+        exec(compile(text, f"/venv/lib/site-packages/{file}", "exec"), names)
+    with pytest.raises(ValueError, match="invalid literal") as raised:
+        names["task"]()
+    assert raised.value.__traceback__ is not None
+    error = raised.value.with_traceback(raised.value.__traceback__.tb_next)  # without this test, which is not installed
+    assert logged_functions(error) == ["task", "helper", "send"]
 
 
 def test_the_stack_of_a_handler_that_hangs_begins_with_the_handler(house: House) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from math import ceil
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|min|s|m|h|d|w)", re.ASCII)
@@ -38,3 +39,11 @@ def duration(seconds: float) -> str:
             rest = whole % size // small_size
             return f"{whole // size} {unit} {rest} {small}" if rest and whole < 10 * size else f"{whole // size} {unit}"
     return f"{whole} s"
+
+
+def at_most(seconds: float) -> str:
+    """Write a length of time that is a bound, as `duration` does, but rounded up."""
+    sizes = ((86_400, 3600), (3600, 60), (60, 1))
+    unit = next((small if seconds < 10 * size else size for size, small in sizes if seconds >= size), 1)
+    unit_s = 0.001 if seconds < 1 else 0.1 if seconds < 10 else unit
+    return f"at most {duration(ceil(round(seconds / unit_s, 6)) * unit_s)}"

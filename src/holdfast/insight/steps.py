@@ -21,7 +21,7 @@ from holdfast.core.flow import (
 )
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Event, Filter, Job, Moment, Step, StepKind
-from holdfast.core.times import duration, iso
+from holdfast.core.times import at_most, duration, iso
 from holdfast.insight.deaths import death_view, deaths
 from holdfast.insight.words import first_line, parsed
 from holdfast.stores.protocol import Store
@@ -222,7 +222,7 @@ def awaited(job: Job, now: Moment) -> list[str]:
             words.append(f"the signal {name}")
     if job.wake_at is not None:
         left = max(0.0, job.wake_at - now.wall)
-        words.append(f"at most {duration(left)}" if words else f"its time, in {duration(left)}")
+        words.append(at_most(left) if words else f"its time, in {duration(left)}")
     return words
 
 

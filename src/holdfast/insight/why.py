@@ -9,7 +9,7 @@ from shlex import quote
 from holdfast.core.flow import WAYS_OUT, asked_about, to_undo
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Job, Moment, Step
-from holdfast.core.times import duration
+from holdfast.core.times import at_most, duration
 from holdfast.insight.health import Health, health
 from holdfast.insight.steps import awaited, named, steps_of
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
@@ -119,7 +119,7 @@ def _why_waiting(job: Job, now: Moment) -> Why:
     if job.question is not None:
         seen = f"{job.id} --fence {job.fence}"
         choices = (("yes", f"holdfast held approve {seen}"), ("no", f"holdfast held fail {seen}"))
-        late = f" waits at most {duration(job.wake_at - now.wall)} more, and" if job.wake_at is not None else ""
+        late = f" waits {at_most(job.wake_at - now.wall)} more, and" if job.wake_at is not None else ""
         return Why(f'It asks a person: "{first_line(job.question)}" It{late} holds no slot meanwhile.', choices)
     what = " and ".join(awaited(job, now)).replace(" and at most", ", at most") or "a signal, a timer or other jobs"
     signals = [each.removeprefix("signal:") for each in job.awaits or () if each.startswith("signal:")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sysconfig
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
@@ -13,12 +14,15 @@ from holdfast.errors import HoldfastError, Interrupted
 
 ERROR_MAX = 8_000  # characters of an error's text
 LOGGED_MAX = 1_000  # the same in the log
-FRAMES_MAX = 5  # of a traceback in the log: the innermost of its author's code
+FRAMES_MAX = 5  # of its author's code in the log: the innermost
 FRAME_MAX = 300  # characters of one frame in the log
 
 _HOUSE = f"{Path(__file__).parents[1]}/"
 _GUESTS = (f"{_HOUSE}demo/", f"{_HOUSE}testing/")  # these are written as users would
 _MACHINERY = (threading.__file__, f"{Path(asyncio.__file__).parent}/")  # what calls us
+
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_STANDARD = ("<frozen ", *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")))
 
 _CALLERS = ("_do",)  # where the functions of steps are called
 
@@ -51,13 +55,37 @@ def logged(text: str, frames: Sequence[str]) -> str:
 
 
 def user_frames(error: BaseException, most: int) -> tuple[str, ...]:
-    """Return the innermost frames of the author's code, each on a line; the place where it was raised comes last."""
+    """Return the innermost frames of the author's code, each on a line, and then the place in a library that raised.
+
+    Where none is known to be the author's, return the innermost frames of all.
+    """
     try:
-        frames = _without_ours(traceback.extract_tb(error.__traceback__), answers=isinstance(error, HoldfastError))
-        shown = [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames[-most:]]
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [frame for frame in frames if not is_ours(frame.filename)]
+        own = _own(theirs)
+        kept = [*own[-most:], *(theirs[-1:] if own and own[-1] is not theirs[-1] else [])]
+        kept = kept or _without_ours(frames, answers=isinstance(error, HoldfastError))[-most:]
+        shown = [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in kept]
     except Exception:
         return ()
     return tuple(clean(line, FRAME_MAX) for line in shown)
+
+
+def _own(theirs: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """Return the frames of the author's code. If all of it is installed, that is the package that we have called."""
+    if own := [frame for frame in theirs if _package(frame.filename) is None]:
+        return own
+    called = next((_package(frame.filename) for frame in theirs if not frame.filename.startswith(_MACHINERY)), None)
+    return [frame for frame in theirs if called and _package(frame.filename) == called]
+
+
+def _package(file: str) -> str | None:
+    """Return the installed package or the standard library that a file belongs to; None: it is the author's."""
+    for folder in _INSTALLED:
+        head, found, tail = file.partition(folder)
+        if found:
+            return head + found + tail.partition("/")[0]
+    return next((folder for folder in _STANDARD if file.startswith(folder)), None)
 
 
 def stack_text(frames: traceback.StackSummary) -> str:
