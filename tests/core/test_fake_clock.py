@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.testing import FakeClock
+from holdfast.testing import FakeClock, ShiftedClock
 
 
 def test_it_stands_still_until_it_is_moved() -> None:
@@ -54,3 +54,15 @@ def test_both_clocks_are_clocks() -> None:
         assert clock.wall() > 1_600_000_000
         assert clock.lease() <= clock.lease()
         assert clock.wait(threading.Event(), -5) is False
+
+
+def test_a_shifted_clock_runs_and_only_its_wall_clock_is_set_ahead() -> None:
+    clock, real = ShiftedClock(), SystemClock()
+    clock.advance(3600)
+    clock.advance(60)
+    assert clock.wall() - real.wall() == pytest.approx(3660, abs=30)
+    before = real.lease()
+    assert before <= clock.lease() <= real.lease()
+    assert clock.boot_id == real.boot_id
+    with pytest.raises(ValueError, match="backwards"):
+        clock.advance(-1)

@@ -1,8 +1,10 @@
-"""A clock that stands still until a test moves it."""
+"""Clocks in the hand of a test: one that stands still, and one that runs and can be set ahead."""
 
 from __future__ import annotations
 
 import threading
+
+from holdfast.clock import SystemClock
 
 
 class FakeClock:
@@ -52,3 +54,23 @@ class FakeClock:
             return True
         self.advance(max(0.0, timeout_s))
         return event.is_set()
+
+
+class ShiftedClock(SystemClock):
+    """The real clock, with a wall clock that a test sets ahead: for `app.tick()`, timers of workflows and schedules.
+
+    Leases, and everything that waits, go by the real time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead_s = 0.0
+
+    def wall(self) -> float:
+        return super().wall() + self._ahead_s
+
+    def advance(self, seconds: float) -> None:
+        """Set the wall clock ahead."""
+        if seconds < 0:
+            raise ValueError(f"time does not run backwards ({seconds=})")
+        self._ahead_s += seconds
