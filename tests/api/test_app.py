@@ -537,6 +537,14 @@ def test_the_url_may_be_set_until_the_store_is_used() -> None:
     ("url", "said"),
     [
         ("", "does not say what kind of store it is"),  # a setting that is empty is no wish for the default
+        ("sqlite:s3cret.db", "begins with 'sqlite:', but is not written like such an address; write sqlite:///jobs.db"),
+        ("sqlite://s3cret.db", "begins with 'sqlite:', but is not written like such an address"),
+        ("sqlite:///", "begins with 'sqlite:', but is not written like such an address"),
+        ("sqlite:///?busy_s=1", "begins with 'sqlite:', but is not written like such an address"),
+        (
+            "postgresql:s3cret@host/shop",
+            "begins with 'postgresql:', but is not written like such an address; write sqlite",
+        ),
         ("carrier-pigeon://ann:s3cret@coop", "begins with 'carrier-pigeon:', which no store does; write sqlite:///"),
         (
             "jobs.db",

@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 from holdfast.errors import BadURL
 
-SCHEMES = ("sqlite", "postgresql", "postgres", "memory")
+_ADDRESS = re.compile(r"(?i)(?:(sqlite):///[^?]|(postgresql|postgres|memory)://)")
+_SCHEMES = ("sqlite", "postgresql", "postgres", "memory")
 
 
 def check_url(url: str) -> str:
@@ -16,10 +17,15 @@ def check_url(url: str) -> str:
 
     What is wrong is said without the rest of the address, where there may be a password.
     """
+    if found := _ADDRESS.match(url):
+        return (found[1] or found[2]).lower()
     scheme, colon, _ = url.partition(":")
-    if colon and scheme.lower() in SCHEMES:
-        return scheme.lower()
-    what = f"begins with {scheme + colon!r}, which no store does" if colon else "does not say what kind of store it is"
+    if not colon:
+        what = "does not say what kind of store it is"
+    elif scheme.lower() in _SCHEMES:
+        what = f"begins with {scheme + colon!r}, but is not written like such an address"
+    else:
+        what = f"begins with {scheme + colon!r}, which no store does"
     raise BadURL(f"the store address {what}; write sqlite:///jobs.db, postgresql://user@host/database or memory://")
 
 
