@@ -131,18 +131,19 @@ def test_a_job_is_started_only_when_it_is_due(house: House) -> None:
 
 
 @on_every_store
-def test_a_job_is_started_as_soon_as_it_is_due_and_not_at_the_next_poll(house: House) -> None:
+def test_a_job_is_started_as_soon_as_it_is_due_and_not_at_the_next_poll(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.runner.POLL_S", 3600.0)
+
     @house.app.task
     def now() -> float:
         return time.time()
 
     house.start()
     assert now.enqueue().result(60)
-    late = []
-    for _ in range(3):
-        due_at = time.time() + 0.1
-        late.append(now.using(run_after=0.1).enqueue().result(60) - due_at)
-    assert min(late) < 0.7  # the poll comes every second
+    due_at = time.time() + 0.1
+    assert now.using(run_after=0.1).enqueue().result(60) >= due_at
 
 
 def test_with_a_full_journal_claims_and_the_success_are_written_down(house: House) -> None:
@@ -438,7 +439,7 @@ def test_what_a_handler_left_behind_cannot_use_its_context(house: House, is_asyn
 def test_progress_is_seen_in_the_store_soon(house: House) -> None:
     done = threading.Event()
 
-    @house.app.task
+    @house.app.task(lease_s=3600)  # an ordinary beat is far away
     def slow(ctx: Context) -> None:
         ctx.progress(0.25, note="a quarter\0")
         done.wait(60)
@@ -446,10 +447,7 @@ def test_progress_is_seen_in_the_store_soon(house: House) -> None:
     house.start()
     job = slow.enqueue()
     try:
-        house.until_state(job.id, "running")
-        asked_at = time.monotonic()
         until(lambda: house.row(job.id).progress == 0.25, "the progress reaches the store")
-        assert time.monotonic() - asked_at < 5  # 1.5 s on a machine that is not busy
         assert house.row(job.id).note == "a quarter␀"
     finally:
         done.set()

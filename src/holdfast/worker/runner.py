@@ -74,6 +74,7 @@ EXIT_TOO_OLD = 77  # for the schema of the store; nothing was left behind
 EXIT_UNSUPPORTED = 79  # no worker can use the store as it is set up; nothing was left behind
 EXIT_LOCKED = 80  # a handler left a transaction of its own open, and nobody could write
 UNSERVED_S = 60.0  # how often to say which tasks nobody here knows
+POLL_S = 1.0  # how often to look for work though nobody has said that there is any
 BREATHLESS_S = 1.0  # how long not to claim after a thread could not be started
 GULP = 500  # so many jobs are claimed ahead in one call at most
 DOUBT_S = 0.25  # how often to look whether somebody has accepted the store
@@ -386,9 +387,9 @@ class Runner:
         return jobs
 
     def _wait_for_work(self) -> bool:
-        timeout_s = 1.0 if self._due_in_s is None else min(1.0, max(0.001, self._due_in_s))
+        timeout_s = POLL_S if self._due_in_s is None else min(POLL_S, max(0.001, self._due_in_s))
         timeout_s = min(timeout_s, self._alarm.in_s())
-        most_s = 1.0 if not self._until_idle else 0.02 if self._look_at is None else SECOND_LOOK_S
+        most_s = POLL_S if not self._until_idle else 0.02 if self._look_at is None else SECOND_LOOK_S
         return self._store.wait(min(timeout_s, most_s))
 
     def _is_idle(self) -> bool:
