@@ -69,7 +69,7 @@ class _Door:
         raise NotImplementedError
 
     def _dial(self) -> socket.socket:
-        server = socket.create_connection(self._target, timeout=5)
+        server = socket.create_connection(self._target, timeout=60)
         server.settimeout(None)
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return server
@@ -390,7 +390,7 @@ class PgBouncer:
 
     def _answers(self) -> bool:
         try:
-            psycopg.connect(self.url, connect_timeout=2).close()
+            psycopg.connect(self.url, connect_timeout=30).close()
         except psycopg.OperationalError:
             return False
         return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import socket
@@ -112,7 +113,7 @@ class PostgresServer:
 
     def _answers(self) -> bool:
         try:
-            psycopg.connect(self.url, connect_timeout=2).close()
+            psycopg.connect(self.url, connect_timeout=30).close()
         except psycopg.OperationalError:
             return False
         return True
@@ -165,7 +166,12 @@ def _candidates() -> Iterator[Path]:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a port that nobody listens on.
+
+    It is below those that the system lends to clients: nobody else gets it while its server is away for a moment.
+    """
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
