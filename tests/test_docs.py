@@ -151,7 +151,7 @@ def start_worker(app: str, folder: Path, env: dict[str, str]) -> subprocess.Pope
 def stop(worker: subprocess.Popen[str]) -> str:
     worker.send_signal(signal.SIGTERM)
     try:
-        log, _ = worker.communicate(timeout=30)
+        log, _ = worker.communicate(timeout=120)
     except subprocess.TimeoutExpired:
         worker.kill()
         log, _ = worker.communicate()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
+from holdfast.clock import SystemClock
 from holdfast.core.machine import State
 from holdfast.core.records import Duty, Filter, Job, Schedule
 from holdfast.errors import DutyLost, PayloadError, UsageError
@@ -378,11 +379,10 @@ def test_one_that_cannot_be_understood_does_not_stop_the_others(
 
 
 def until(condition: Callable[[], bool]) -> None:
-    for _ in range(20_000):
-        if condition():
-            return
+    give_up_at = SystemClock().lease() + 60
+    while not condition():
+        assert SystemClock().lease() < give_up_at, "it did not happen in a minute"
         threading.Event().wait(0.001)
-    raise AssertionError("it did not happen in twenty seconds")
 
 
 def test_the_thread_fires_within_a_second_and_gives_its_duty_back(store: Store, clock: FakeClock) -> None:
@@ -455,7 +455,7 @@ def test_a_tick_fires_what_is_due_and_runs_it(tmp_path: Any) -> None:
             ran.append(kind)
 
         app.cron("* * * * *", report, key="minutely")
-        report_of_tick = app.tick(budget_s=20)
+        report_of_tick = app.tick(budget_s=60)
         assert (report_of_tick.fired, report_of_tick.settled, ran) == (1, 1, ["daily"])
         assert app.find(State.DONE)[0].id == app.store.schedules()[0].job_id
         assert app.store.acquire(DUTY, "next", TTL_S) is not None, "it was given back"

@@ -412,7 +412,7 @@ def test_a_write_waits_for_another_writer_and_then_gives_up(path: Path, store: S
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="stayed locked by another transaction of this process"):
         hasty.ping()
-    assert 0.2 <= time.monotonic() - began < 5
+    assert 0.2 <= time.monotonic() - began < 60
     hasty.counts()  # reads go on
     other.execute("ROLLBACK")
     hasty.ping()
@@ -792,7 +792,7 @@ def test_an_enrolment_that_fails_leaves_no_lock(path: Path, store: SqliteStore) 
 
 def change(path: Path, statement: str, *values: object) -> None:
     """Write what no program of ours would."""
-    with sqlite3.connect(path, timeout=20) as connection:
+    with sqlite3.connect(path, timeout=60) as connection:
         connection.execute("PRAGMA ignore_check_constraints = ON")
         connection.execute(statement, values)
     connection.close()

@@ -85,14 +85,14 @@ def test_after_its_time_it_is_killed_with_all_that_it_started(tmp_path: Path) ->
     program = """
 import subprocess, sys, time
 sys.stdin.read()
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(240)"])
 open(sys.argv[1], "w").write(str(child.pid))
-time.sleep(60)
+time.sleep(240)
 """
     began_at = SystemClock().lease()
     sent = run(program, str(tmp_path / "pid"), clock=Sandglass(tmp_path / "pid"))
     assert sent == Sent(False, f"did not end within {PATIENCE_S:g} s and was killed", again=True)
-    assert SystemClock().lease() - began_at < 40  # it was not waited for
+    assert SystemClock().lease() - began_at < 200  # it was not waited for
     grandchild = int((tmp_path / "pid").read_text())
     until(lambda: not lives(grandchild))
 
@@ -134,7 +134,7 @@ def test_what_it_leaves_running_does_not_hold_us_up(tmp_path: Path) -> None:
     """It ended, but somebody it started still has its stdout."""
     program = """
 import subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(240)"])
 open(sys.argv[1], "w").write(str(child.pid))
 """
     began_at = SystemClock().lease()
@@ -143,11 +143,11 @@ open(sys.argv[1], "w").write(str(child.pid))
     assert sent == Sent(True, "ended with code 0")
     with suppress(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 9)
-    assert took_s < 40
+    assert took_s < 200
 
 
 def test_the_end_of_the_program_ends_a_command_that_still_runs(tmp_path: Path) -> None:
-    program = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
+    program = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(240)"
     channel = CommandChannel([sys.executable, "-c", program, str(tmp_path / "pid")], limit_s=60)
     outbox = Outbox(channel, SystemClock(), STORE)
     outbox.put(MESSAGE)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from holdfast.clock import SystemClock, pause
 
-PATIENCE_S = 20.0
-FOR_EVER_S = 40.0  # what hangs does so for much longer than anybody waits, and yet a test that fails comes to an end
+PATIENCE_S = 60.0
+FOR_EVER_S = 120.0  # what hangs does so for much longer than anybody waits, and yet a test that fails comes to an end
 
 
 def until(condition: Callable[[], bool]) -> None:

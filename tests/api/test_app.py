@@ -662,7 +662,7 @@ def test_the_async_facade_does_what_the_app_does(url: str) -> None:
                 await aio.revive(job.id, fence=0)
             assert (await aio.revive(job.id, fence=job.refresh().row.fence)).state == "ready"
             run(app, job)
-            assert await job.aresult(timeout=5) == 1
+            assert await job.aresult(timeout=60) == 1
             run(app, many, EXPIRED)
             for act in (aio.cancel(many.id, fence=9), aio.resolve(many.id, "done", fence=9)):
                 with pytest.raises(Refused):
@@ -679,7 +679,7 @@ def test_waiting_for_a_result_leaves_the_loop_free(url: str) -> None:
     async def story() -> None:
         app = App(url)
         job = app.task(name="t")(lambda: 5).enqueue()
-        waiting = [asyncio.create_task(app.get(job.id).aresult(timeout=10)) for _ in range(50)]
+        waiting = [asyncio.create_task(app.get(job.id).aresult(timeout=60)) for _ in range(50)]
         await asyncio.to_thread(run, app, job)
         assert await asyncio.gather(*waiting) == [5] * 50
         with pytest.raises(TimeoutError, match="is still ready after 0 s"):

@@ -51,7 +51,7 @@ def orders(outside: psycopg.Connection[Any]) -> list[int]:
 def wakeups(outside: psycopg.Connection[Any]) -> int:
     """How many were sent until now: one of our own comes after them."""
     outside.execute("SELECT pg_notify('holdfast', 'the last')")
-    for count, notify in enumerate(outside.notifies(timeout=20)):
+    for count, notify in enumerate(outside.notifies(timeout=60)):
         if notify.payload == "the last":
             return count
     raise AssertionError("no wake-up came at all")
@@ -396,7 +396,7 @@ def test_a_commit_wakes_a_worker_that_waits(app: App, postgres: str) -> None:
         while waiter.submit(worker.store.wait, 0.2).result():
             pass
         ship.using(connection=connection).enqueue(1)
-        waiting = waiter.submit(worker.store.wait, 20.0)
+        waiting = waiter.submit(worker.store.wait, 60.0)
         connection.commit()
         assert waiting.result()
 

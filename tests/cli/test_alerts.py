@@ -35,9 +35,9 @@ def receiver() -> Iterator[Receiver]:
 
 def until(condition: Callable[[], bool], what: str) -> None:
     clock = SystemClock()
-    give_up_at = clock.lease() + 30
+    give_up_at = clock.lease() + 60
     while not condition():
-        assert clock.lease() < give_up_at, f"not in 30 s: {what}"
+        assert clock.lease() < give_up_at, f"not in 60 s: {what}"
         pause(0.02)
 
 
@@ -176,11 +176,12 @@ from pathlib import Path
 from holdfast import App
 
 app = App("sqlite:///jobs.db")
-app.alert(command=["sh", "-c", "cat > told"], on=["held"])
+app.alert(command=["sh", "-c", "cat > told.part && mv told.part told"], on=["held"])
 
 @app.on("held")
 def on_held(event):
-    Path("hooked").write_text(event["id"])
+    Path("hooked.part").write_text(event["id"])
+    Path("hooked.part").rename("hooked")
 """
 
 

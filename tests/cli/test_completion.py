@@ -41,7 +41,8 @@ def shell(folder: Path) -> dict[str, str]:
 
 @pytest.mark.skipif(BASH is None, reason="there is no bash here")
 def test_a_real_bash_completes(shell: dict[str, str]) -> None:
-    done = subprocess.run([str(BASH), "--norc", "-c", PRESS_TAB], env=shell, capture_output=True, text=True, timeout=30)
+    command = [str(BASH), "--norc", "-c", PRESS_TAB]
+    done = subprocess.run(command, env=shell, capture_output=True, text=True, timeout=120)
     assert done.stderr == ""
     installed, *answers = done.stdout.splitlines()
     assert "-F _holdfast_completion holdfast" in installed

@@ -172,7 +172,7 @@ def test_help_needs_no_store_and_none_of_the_heavy_modules(folder: Path) -> None
 def until_done(folder: Path, job_id: str) -> dict[str, object]:
     store = SqliteStore(f"sqlite:///{folder}/jobs.db")
     try:
-        give_up_at = SystemClock().lease() + 30
+        give_up_at = SystemClock().lease() + 60
         while row(store, job_id).state is not State.DONE:
             assert SystemClock().lease() < give_up_at
             pause(0.05)
@@ -186,7 +186,7 @@ def until_dead(folder: Path) -> None:
     """The child may outlive the supervisor that it killed by a moment."""
     store = SqliteStore(f"sqlite:///{folder}/jobs.db")
     try:
-        give_up_at = SystemClock().lease() + 30
+        give_up_at = SystemClock().lease() + 60
         while not store.vanished():
             assert SystemClock().lease() < give_up_at
             pause(0.02)

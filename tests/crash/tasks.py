@@ -113,7 +113,7 @@ def wait(ctx: Context) -> int:
     return ctx.fence
 
 
-@app.task(name="deaf", timeout_s=0.3, retry=Retry(attempts_max=1))
+@app.task(name="deaf", timeout_s=1.5, retry=Retry(attempts_max=1))
 def deaf(ctx: Context) -> None:
     """Read from a pipe that nobody writes to: no interrupt gets through."""
     write("start", ctx)

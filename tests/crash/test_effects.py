@@ -58,14 +58,14 @@ def test_a_process_frozen_inside_its_write_is_no_zombie_for_the_others(world: Wo
     """DESIGN 14: the documented exception. Nobody can write until it goes on or dies; then all go on, and nobody who
     lived has been taken for dead (15.5)."""
     ann, bob = (world.worker(name).until_ready() for name in ("ann", "bob"))
-    waiting = [world.tasks.wait.using(lease_s=4.5).enqueue().id for _ in range(3)]
+    waiting = [world.tasks.wait.using(lease_s=15).enqueue().id for _ in range(3)]
     for job in waiting:
         world.until_started(job)
     frozen = world.tasks.stops_inside.using(lease_s=30).enqueue().id
     pid = world.until_started(frozen).pid
     until(lambda: is_stopped(pid), "it is frozen, and holds the file")
     frozen_at = os.times().elapsed
-    until(lambda: os.times().elapsed > frozen_at + 2.0)
+    until(lambda: os.times().elapsed > frozen_at + 5.5)
     assert not world.is_writable()
     os.kill(pid, signal.SIGKILL)
     row = world.until_state(frozen, "done")

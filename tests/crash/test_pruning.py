@@ -15,7 +15,7 @@ from tests.crash.world import until as patiently
 from tests.factory import job_in
 
 AGO_S = 100 * 86_400.0
-until = partial(patiently, timeout_s=40.0)  # less than a mutant is given: what it leaves running is ended with the test
+until = partial(patiently, timeout_s=60.0)  # less than a mutant is given: what it leaves running is ended with the test
 
 
 def old_jobs(world: World, *states: State) -> list[str]:

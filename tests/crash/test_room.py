@@ -29,7 +29,7 @@ def test_a_full_file_is_said_loudly_and_kills_nobody(tmp_path: Path) -> None:
     world = World(tmp_path, "?max_mb=1")
     try:
         worker = world.worker("w").until_ready()
-        running = world.tasks.wait.using(lease_s=3).enqueue().id
+        running = world.tasks.wait.using(lease_s=9).enqueue().id
         world.until_started(running)
         world.store.pause("default", True)
         stored = fill(world)

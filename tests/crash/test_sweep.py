@@ -20,7 +20,7 @@ from tests.crash.world import Process, World, on_every_store, until
 FLOWS = Path(__file__).parent / "flows.py"
 KILLED = -signal.SIGKILL
 WORKERS = 2
-PATIENCE_S = 240.0
+PATIENCE_S = 480.0
 STEPS = ("reserve", "charge", "pack", "label", "ship", "mail")
 UNDONE = ("reserve", "charge", "label")
 ONCE = ("charge", "ship")
@@ -200,7 +200,7 @@ def test_a_zombie_that_returns_can_neither_record_nor_signal_nor_start(world: Wo
         db.execute("CREATE TABLE effect (job TEXT, fence INTEGER)")
     zombie, other = world.tasks.zombie, world.tasks.other.enqueue().id
     frozen = world.worker("ann", "--slots", "8")
-    jobs = {deed: zombie.using(lease_s=1.5).enqueue(deed, other).id for deed in DEEDS}
+    jobs = {deed: zombie.using(lease_s=6).enqueue(deed, other).id for deed in DEEDS}
     until(lambda: {line.step for line in ledger(world) if line.event == "comes"} == set(DEEDS), "all are in the middle")
     world.until_state(other, "waiting")
     world.worker("bob", "--slots", "8").until_ready()

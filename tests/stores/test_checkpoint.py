@@ -149,7 +149,7 @@ def test_a_forked_child_neither_ends_its_parents_turn_nor_has_it(store: SqliteSt
 
 def test_connections_of_the_users_own_go_on_as_they_do(store: SqliteStore, path: Path) -> None:
     def write() -> None:
-        own = sqlite3.connect(path, timeout=10)
+        own = sqlite3.connect(path, timeout=60)
         own.execute("CREATE TABLE own (text TEXT)")
         for _ in range(FILL):
             own.execute("INSERT INTO own VALUES (?)", (LARGE,))

@@ -89,7 +89,7 @@ def test_a_worker_saves_all_results_but_that_of_the_locked_row(
     until(lambda: house.store.counts()["default"].get(State.RUNNING) == 51, "all run", PATIENCE_S)
     with locked(server, schema, jobs[25].id):
         gate.set()
-        until(lambda: house.store.counts()["default"].get(State.DONE) == 50, "fifty results are saved", 30.0)
+        until(lambda: house.store.counts()["default"].get(State.DONE) == 50, "fifty results are saved", PATIENCE_S)
         assert house.row(jobs[25].id).state == "running"
         assert waiting_backends(server) == 0
     assert jobs[25].result(PATIENCE_S) == 25
@@ -103,7 +103,7 @@ def test_a_lock_that_outlives_the_lease_costs_nothing_when_the_result_is_in_hand
     mine, other = houses(server.url), houses(server.url)
     gate, runs = threading.Event(), []
 
-    @mine.app.task(name="work", lease_s=2.0)
+    @mine.app.task(name="work", lease_s=9.0)
     def work() -> str:
         runs.append(1)
         gate.wait(PATIENCE_S)
@@ -471,7 +471,7 @@ def test_a_server_process_ends_at_its_limit_when_its_client_was_killed(
             finally:
                 client.kill()
         left = f"SELECT pid FROM pg_stat_activity WHERE pid = {pid}"
-        until(lambda: not server.execute(left), "the server's process has ended", 30.0)
+        until(lambda: not server.execute(left), "the server's process has ended", PATIENCE_S)
 
 
 @pytest.mark.parametrize("verb", ["move", "delete"])

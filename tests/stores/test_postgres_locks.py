@@ -33,7 +33,7 @@ from tests.factory import (
 from tests.servers import CLOCK, pause
 
 LOCK = "SELECT FROM holdfast.job WHERE id = %s FOR NO KEY UPDATE"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from holdfast.scheduler import DUTY, Scheduler
 from holdfast.testing import FakeClock
 from tests.factory import make_job
 from tests.servers import CLOCK, PostgresServer
+from tests.timing import assert_within
 from tests.worker.house import until
 
 NOON = 1_750_075_200.0  # on a full minute
@@ -98,14 +99,14 @@ def test_a_schedule_whose_row_is_locked_delays_only_itself(
 
 
 def test_a_thousand_schedules_that_are_due_at_one_instant_fire_within_two_seconds(
-    server: PostgresServer, schema: str
+    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each instant is stored once, and the duty does not move, although another program wants it all the time. The best
-    of three: the machine may be busy."""
+    """Each instant is stored once, and the duty does not move, although another program wants it all the time."""
+    monkeypatch.setattr("holdfast.scheduler.TTL_S", 60.0)  # the machine may be busy between two looks
     address = f"{server.url}?schema={schema}"
     due_again = f"TRUNCATE {schema}.job; UPDATE {schema}.schedule SET fired_at = NULL, mark = mark - 120"
     term = f"SELECT holder, term FROM {schema}.duty WHERE name = '{DUTY}'"
-    took_s, over, fired_by_the_other = [], threading.Event(), []
+    over, fired_by_the_other = threading.Event(), []
     with App(address) as app, App(address) as other, ThreadPoolExecutor(1) as pool:
         for each in (app, other):
             task = each.task(name="report")(lambda: None)
@@ -119,17 +120,18 @@ def test_a_thousand_schedules_that_are_due_at_one_instant_fire_within_two_second
             while not over.wait(0.1):
                 fired_by_the_other.append(contender.look()[0])
 
+        def took() -> float:
+            server.execute(due_again)
+            began = CLOCK.lease()
+            assert scheduler.look()[0] == 1000
+            return CLOCK.lease() - began
+
         contending = pool.submit(contend)
         try:
             until(lambda: fired_by_the_other, "the other has asked for the duty", 60)
-            for _ in range(3):
-                server.execute(due_again)
-                began = CLOCK.lease()
-                assert scheduler.look()[0] == 1000
-                took_s.append(CLOCK.lease() - began)
+            assert_within(2.0, took)
         finally:
             over.set()
         contending.result(60)
-        assert min(took_s) < 2.0
         assert len({job.id for job in app.store.find(Filter(limit=2000))}) == 1000
         assert (server.execute(term), sum(fired_by_the_other)) == (before, 0)

@@ -157,9 +157,9 @@ def test_a_statement_that_runs_on_is_stopped_when_the_time_is_over(
     store: PostgresStore, ledger: Ledger, server: PostgresServer
 ) -> None:
     job = start(store)
-    with store.transaction(job.lease, 0.1) as transaction:
+    with store.transaction(job.lease, 2.0) as transaction:
         transaction.connection.execute(PAID)
-        with pytest.raises(TransactionExpired, match=r"open for more than 0\.1 s and was rolled back; keep it short"):
+        with pytest.raises(TransactionExpired, match=r"open for more than 2 s and was rolled back; keep it short"):
             transaction.connection.execute("SELECT pg_sleep(60)")
         with pytest.raises(TransactionExpired):
             transaction.settle(settlement(job, Succeeded()))
@@ -172,7 +172,7 @@ def test_an_idle_one_lets_its_locks_go_when_the_time_is_over(
 ) -> None:
     server.execute("INSERT INTO ledger VALUES ('old')")
     job = start(store)
-    with store.transaction(job.lease, 0.1) as transaction:
+    with store.transaction(job.lease, 2.0) as transaction:
         transaction.connection.execute("UPDATE ledger SET entry = 'new'")
         server.execute("UPDATE ledger SET entry = 'another'")  # waits until the row is free
         for use in (transaction.connection.cursor, transaction.connection.transaction().__enter__):
@@ -186,7 +186,7 @@ def test_an_idle_one_lets_its_locks_go_when_the_time_is_over(
 def test_the_server_ends_it_when_the_worker_cannot(store: PostgresStore, server: PostgresServer, running: bool) -> None:
     """A worker that is frozen, or whose network is gone: its timer is of no use."""
     job = start(store)
-    with store.transaction(job.lease, 0.02) as transaction:
+    with store.transaction(job.lease, 2.0) as transaction:
         transaction._timer.cancel()
         transaction.connection.execute("SELECT 'frozen'")
         if running:
@@ -217,7 +217,7 @@ def test_a_network_that_is_silent_does_not_hold_the_task(
 
     monkeypatch.setattr(FencedConnection, "wait", waited)
     monkeypatch.setattr(FencedConnection, "close", lambda self: (order.append("closed"), close(self)))
-    with far.transaction(job.lease, 0.1) as transaction:
+    with far.transaction(job.lease, 2.0) as transaction:
         order.clear()
         proxy.stall()
         with pytest.raises(TransactionExpired):
@@ -601,7 +601,7 @@ def test_a_coroutine_that_is_stopped_while_a_thread_has_its_connection(
 ) -> None:
     house = houses(server.url)
 
-    @house.app.task(retry=ONCE, timeout_s=0.3)
+    @house.app.task(retry=ONCE, timeout_s=2)
     async def pay(ctx: Context) -> None:
         with ctx.transaction() as db:
             db.execute(PAID)

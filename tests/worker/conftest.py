@@ -47,7 +47,7 @@ def _opened(url: str) -> Iterator[House]:
     house = House(App(url, journal="full"))
     try:
         yield house
-    finally:
         trouble = house.store.check()
+    finally:
         house.close()
     assert trouble == []

@@ -2,7 +2,6 @@
 cancellation (DESIGN 15.11)."""
 
 import asyncio
-import statistics
 import threading
 import time
 from typing import Any
@@ -12,11 +11,12 @@ import pytest
 from holdfast import Context, JobCancelled, Retry, Snooze
 from holdfast.core.settlement import Settlement
 from holdfast.errors import Cancelled
+from tests.timing import assert_within
 from tests.worker.house import House, on_every_store, until
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@pytest.mark.slow  # three cancellations of up to a second
+@pytest.mark.slow  # a cancellation of up to a second
 def test_a_running_handler_is_stopped_within_a_second(shared_house: House, is_async: bool) -> None:
     house = shared_house
     running, stopped_at = threading.Event(), [0.0]
@@ -38,8 +38,8 @@ def test_a_running_handler_is_stopped_within_a_second(shared_house: House, is_as
 
     task = house.app.task(name="spin")(aspin if is_async else spin)
     house.start()
-    took = []
-    for _ in range(3):
+
+    def took() -> float:
         running.clear()
         job = task.enqueue()
         running.wait(60)
@@ -47,11 +47,12 @@ def test_a_running_handler_is_stopped_within_a_second(shared_house: House, is_as
         house.app.cancel(job.id, by="ann", note="enough")
         with pytest.raises(JobCancelled):
             job.result(60)
-        took.append(stopped_at[0] - asked_at)
         row = house.row(job.id)
         assert (row.attempt, row.failures, row.crashes) == (1, 0, 0)
         assert house.kinds(job.id).count("cancelled") == 1
-    assert statistics.median(took) < 1.0
+        return stopped_at[0] - asked_at
+
+    assert_within(1.0, took)
 
 
 def test_the_handler_sees_it_in_its_context_and_may_clean_up(house: House) -> None:
@@ -208,7 +209,7 @@ def test_cancelling_one_job_leaves_its_neighbours_alone(house: House) -> None:
 
     @house.app.task
     async def neighbour(n: int) -> int:
-        await asyncio.to_thread(running.wait, 20)
+        await asyncio.to_thread(running.wait, 60)
         while not go_on.is_set():
             await asyncio.sleep(0.005)
         return n

@@ -40,11 +40,11 @@ def test_it_stops_its_jobs_enrols_anew_and_goes_on(house: House, is_async: bool)
             raise
         return ctx.fence
 
-    task = house.app.task(name="spin", lease_s=0.9)(aspin if is_async else spin)
+    task = house.app.task(name="spin", lease_s=3)(aspin if is_async else spin)
     runner = house.start(reaper=False)
     first_id = runner.worker_id
     job = task.enqueue()
-    begun.acquire(timeout=20)
+    assert begun.acquire(timeout=60)
     house.store.real.retire(first_id, "vanished: a mistake")
     until(lambda: runner.worker_id != first_id, "it enrols anew")
     assert job.result(60) in (2, 3)  # released by itself, or reaped and then claimed

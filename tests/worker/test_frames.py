@@ -151,7 +151,7 @@ def test_a_task_that_is_installed_is_its_authors_code() -> None:
 
 
 def test_the_stack_of_a_handler_that_hangs_begins_with_the_handler(house: House) -> None:
-    @house.app.task(name="t", retry=ONCE, stall_s=0.5)
+    @house.app.task(name="t", retry=ONCE, stall_s=2)
     def task(ctx: Context) -> None:
         ctx.progress(0.1)
         wait(threading.Event())

@@ -85,12 +85,12 @@ def test_snooze_works(file_house: House, way: str) -> None:
 
 
 def test_a_stall_ends_it_with_its_stack(shared_house: House) -> None:
-    task = shared_house.app.task(name="stalls", isolate=True, stall_s=0.3, retry=ONCE)(bad.stall)
+    task = shared_house.app.task(name="stalls", isolate=True, stall_s=2, retry=ONCE)(bad.stall)
     shared_house.start()
     job = task.enqueue()
     shared_house.until_state(job.id, "dead")
     [event] = shared_house.events(job.id, "stalled")
-    assert event.detail["error"] == "no progress for stall_s=0.3"
+    assert event.detail["error"] == "no progress for stall_s=2"
     assert "in stall" in event.detail["stack"]
     assert "process" not in event.detail  # it stopped when it was asked
 
@@ -103,7 +103,7 @@ def effects(shared_house: House, tmp_path: Path) -> Iterator[Any]:
     """A table of the user's own in the same database, as somebody else sees it."""
     where = shared_house.app.url
     if where.startswith("sqlite"):
-        connection: Any = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None, timeout=20)
+        connection: Any = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None, timeout=60)
     else:
         connection = psycopg.connect(where, autocommit=True)
     connection.execute("CREATE TABLE effect (job TEXT, fence INTEGER)")
@@ -198,7 +198,7 @@ def test_nothing_that_it_started_outlives_the_attempt(
     file_house: House, tmp_path: Path, ending: str, own_session: bool
 ) -> None:
     task = file_house.app.task(
-        name="starts", isolate=True, timeout_s=0.3 if ending == "hang" else None, retry=ONCE, crashes_max=1
+        name="starts", isolate=True, timeout_s=3 if ending == "hang" else None, retry=ONCE, crashes_max=1
     )(bad.start_a_grandchild)
     file_house.start()
     job = task.enqueue(str(tmp_path / "pid"), ending, own_session)

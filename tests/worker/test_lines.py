@@ -403,7 +403,7 @@ def test_a_success_writes_nothing(house: House) -> None:
 
 @pytest.mark.parametrize("isolate", [False, True], ids=["in process", "isolated"])
 def test_a_time_limit_has_the_last_lines(house: House, isolate: bool) -> None:
-    task = house.app.task(name="t", timeout_s=0.4, retry=ONCE, isolate=isolate)(bad.tell_and_spin)
+    task = house.app.task(name="t", timeout_s=2, retry=ONCE, isolate=isolate)(bad.tell_and_spin)
     house.start()
     job = task.enqueue()
     house.until_state(job.id, "dead")

@@ -14,7 +14,7 @@ from tests.worker.house import House, on_every_store, until
 def held(house: House) -> str:
     """A job that is dangerous to repeat and was held; its second start returns at once."""
 
-    @house.app.task(name="careful", on_crash="hold", timeout_s=0.2)
+    @house.app.task(name="careful", on_crash="hold", timeout_s=2)
     def careful(ctx: Context) -> int:
         while ctx.attempt == 1:
             time.sleep(0.005)
@@ -43,7 +43,7 @@ def test_an_approval_that_comes_after_the_job_was_held_again_is_refused(house: H
     """15.8: the state is the same as the one that the person saw, and the attempt is not."""
     started = threading.Semaphore(0)
 
-    @house.app.task(name="careful", on_crash="hold", timeout_s=0.2)
+    @house.app.task(name="careful", on_crash="hold", timeout_s=2)
     def careful() -> None:
         started.release()
         while True:
@@ -53,8 +53,8 @@ def test_an_approval_that_comes_after_the_job_was_held_again_is_refused(house: H
     job = careful.enqueue()
     seen = house.until_state(job.id, "held")
     house.app.resolve(job.id, "retry", by="ann")
-    started.acquire(timeout=20)
-    started.acquire(timeout=20)
+    assert started.acquire(timeout=60)
+    assert started.acquire(timeout=60)
     again = house.until_state(job.id, "held")
     assert again.fence > seen.fence
     assert not house.store.move(job.id, seen.state, seen.fence, acts.revive(seen, time.time(), actor="bob"))

@@ -84,7 +84,7 @@ def test_a_branch_stops_before_the_cancelled_workflow_has_ended(one_house: House
 @pytest.mark.parametrize("form", FORMS)
 def test_a_step_in_a_branch_never_runs_beside_its_own_next_attempt(one_house: House, form: str) -> None:
     work, twice = Work(), Retry(attempts_max=2, base_s=0.0)
-    job = flows(one_house, form, work, work.in_python, timeout_s=0.3, retry=twice).enqueue()
+    job = flows(one_house, form, work, work.in_python, timeout_s=2, retry=twice).enqueue()
     one_house.start(slots=2)
     one_house.until_state(job.id, "rolled_back")
     work.may_end.set()
@@ -94,7 +94,7 @@ def test_a_step_in_a_branch_never_runs_beside_its_own_next_attempt(one_house: Ho
 @pytest.mark.parametrize("form", FORMS)
 def test_nothing_is_undone_while_a_branch_that_cannot_be_stopped_goes_on(one_house: House, form: str) -> None:
     work = Work()
-    job = flows(one_house, form, work, work.in_c, timeout_s=0.3, retry=Retry(attempts_max=1)).enqueue()
+    job = flows(one_house, form, work, work.in_c, timeout_s=2, retry=Retry(attempts_max=1)).enqueue()
     one_house.start(slots=2)
     try:
         held = one_house.until_state(job.id, "held")
@@ -182,6 +182,7 @@ def test_a_branch_that_waited_when_another_one_failed_does_nothing_more(house: H
     assert shop.lines == ["check", "withdrawn"] if tells else ["check"]
 
 
+@pytest.mark.slow  # it sleeps until the other branch has failed for certain
 @pytest.mark.parametrize("form", FORMS)
 def test_a_branch_that_slept_when_another_one_failed_does_nothing_more(one_house: House, form: str) -> None:
     shop = Shop()
@@ -189,25 +190,25 @@ def test_a_branch_that_slept_when_another_one_failed_does_nothing_more(one_house
     @one_house.app.workflow(name="sync")
     def sync(flow: Flow) -> str:
         def remind() -> None:
-            flow.sleep(1.2)
+            flow.sleep(5)
             flow.step(shop.do, "remind", name="remind")
 
         try:
             flow.gather(lambda: flow.gather(remind), lambda: flow.step(shop.check))
         except ValueError:
-            flow.sleep(1.5)
+            flow.sleep(5.3)
         return "withdrawn"
 
     @one_house.app.workflow(name="async")
     async def loop(flow: AsyncFlow) -> str:
         async def remind() -> None:
-            await flow.sleep(1.2)
+            await flow.sleep(5)
             await flow.step(shop.do, "remind", name="remind")
 
         try:
             await flow.gather(lambda: flow.gather(remind), lambda: flow.step(shop.check))
         except ValueError:
-            await flow.sleep(1.5)
+            await flow.sleep(5.3)
         return "withdrawn"
 
     one_house.start()

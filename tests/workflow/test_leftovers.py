@@ -41,11 +41,13 @@ def test_a_task_left_over_from_an_ended_workflow_runs_no_step(house: House) -> N
     kept: list[asyncio.Task[None]] = []
     ran: list[int] = []
     refused: list[str] = []
+    ended = threading.Event()
 
     @house.app.workflow(name="w")
     async def work(flow: AsyncFlow) -> str:
         async def left_over() -> None:
-            await asyncio.sleep(0.05)  # its first call of the flow comes after the end: nobody knew it to cancel it
+            while not ended.is_set():  # its first call of the flow comes after the end: nobody knew it to cancel it
+                await asyncio.sleep(0.005)
             try:
                 await flow.step(ran.append, 1)
             except LeaseLost as error:
@@ -56,6 +58,7 @@ def test_a_task_left_over_from_an_ended_workflow_runs_no_step(house: House) -> N
 
     house.start()
     assert work.enqueue().result(60) == "done"
+    ended.set()
     until(lambda: refused, "the step is refused")
     assert ran == []
 

@@ -90,12 +90,13 @@ def test_a_wait_has_an_end_and_perhaps_a_default(house: House) -> None:
     assert [step.error_kind for step in house.app.steps(job.id)] == ["TimeoutError", "TimeoutError", None]
 
 
+@pytest.mark.slow  # it sleeps
 def test_a_sleep_parks_and_wakes_at_its_instant(house: House) -> None:
     seen: list[datetime] = []
 
     @house.app.workflow(name="w")
     def work(flow: Flow) -> None:
-        flow.sleep(2.5)  # on a slow machine what is left after the record is more than a second, so it parks
+        flow.sleep(6)  # on a slow machine what is left after the record is more than a second, so it parks
         flow.sleep_until(flow.now() - timedelta(hours=1))
         seen.append(datetime.now(UTC))
 
