@@ -275,7 +275,7 @@ class Incidents:
 
     def told(self) -> Told:
         """Return what was told, for somebody else to go on from."""
-        lines = {kind: sorted(seqs) for kind, seqs in self._told.items() if seqs}
+        lines: dict[AlertKind, list[int]] = {kind: sorted(seqs) for kind, seqs in self._told.items() if seqs}
         return Told([(*key, incident) for key, incident in self._open.items()], lines)
 
     def resume(self, told: Told) -> None:
