@@ -117,6 +117,49 @@ def test_without_create_a_missing_file_is_refused_and_not_made(path: Path) -> No
     assert not path.exists()
 
 
+def test_a_number_sign_in_a_file_name_is_written_as_an_escape(tmp_path: Path) -> None:
+    with pytest.raises(BadURL, match="write %23"):
+        SqliteStore(f"sqlite:///{tmp_path}/h#x.db", clock=SystemClock())
+    assert list(tmp_path.iterdir()) == []
+    with closing(SqliteStore(f"sqlite:///{tmp_path}/h%23x.db", clock=SystemClock())):
+        assert (tmp_path / "h#x.db").exists()
+
+
+OUT_OF_FILES = """
+import os, resource, sys
+from holdfast.clock import SystemClock
+from holdfast.errors import StoreUnavailable
+from holdfast.stores.sqlite.store import SqliteStore
+from tests.factory import a_worker
+
+store = SqliteStore(sys.argv[1], clock=SystemClock())
+store.migrate()
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+taken = []
+while True:
+    try:
+        taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        break
+try:
+    SqliteStore(sys.argv[1], clock=SystemClock()).schema()
+except StoreUnavailable as error:
+    print(error)
+try:
+    store.enroll(a_worker())
+except StoreUnavailable as error:
+    print(error)
+os._exit(0)
+"""
+
+
+def test_a_process_that_can_open_no_more_files_says_so(path: Path) -> None:
+    command = [sys.executable, "-c", OUT_OF_FILES, f"sqlite:///{path}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.count("the limit of this process is 64; raise it (ulimit -n)") == 2, done
+
+
 @pytest.mark.parametrize("query", ["?x=1", "?synchronous=off", "?busy_s=soon", "?max_mb=lots"])
 def test_an_address_that_means_nothing_is_refused(path: Path, query: str) -> None:
     with pytest.raises(BadURL):

@@ -18,7 +18,7 @@ from tests.crash.world import until
 
 HEAD = """
 import logging, logging.config, os, signal
-from holdfast import App
+from holdfast import App, Context
 
 app = App("sqlite:///jobs.db")
 
@@ -37,6 +37,14 @@ def fail() -> None:
 @app.task(name="silence", isolate=ISOLATE)
 def silence() -> None:
     logging.config.dictConfig({"version": 1})
+    raise ValueError("no luck")
+
+@app.task(name="configure", isolate=ISOLATE)
+def configure(ctx: Context) -> None:
+    handler = {"class": "logging.FileHandler", "filename": "own.log"}
+    logging.config.dictConfig({"version": 1, "handlers": {"own": handler}, "root": {"handlers": ["own"]}})
+    ctx.log.warning("said by ctx.log")
+    logging.getLogger("later").warning("said by a logger")
     raise ValueError("no luck")
 """
 
@@ -61,6 +69,9 @@ class Shop:
 
         @self.app.task(name="silence")
         def silence() -> None: ...
+
+        @self.app.task(name="configure")
+        def configure() -> None: ...
 
     @contextmanager
     def worker(self, module: str, *, isolate: bool) -> Iterator[None]:
@@ -171,3 +182,16 @@ def test_a_program_that_gevent_has_patched_may_enqueue_but_not_work(shop: Shop) 
     assert refused.returncode == 2
     assert "gevent or eventlet has replaced Python's threads in this process" in refused.stderr
     assert shop.app.get(waiting.id).row.state == "ready"
+
+
+@ALONE
+def test_what_a_job_logs_is_kept_although_it_has_configured_the_root_logger(shop: Shop, isolate: bool) -> None:
+    with shop.worker("", isolate=isolate):
+        job = shop.enqueue("configure")
+        until(lambda: shop.app.get(job.id).row.failures, "it has failed")
+    [failed] = [event for event in shop.app.get(job.id).events() if event.kind == "failed"][:1]
+    said = "\n".join(failed.detail["log"])
+    assert "WARNING holdfast.job: said by ctx.log" in said
+    assert "WARNING later: said by a logger" in said
+    log = (shop.log if isolate else shop.folder / "own.log").read_text()
+    assert f"job {job.id} (configure): attempt 1 ended" in log, "the failure is where the process logs to"

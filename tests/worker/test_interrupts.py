@@ -270,7 +270,7 @@ def test_a_note_that_is_no_text_is_refused(house: House) -> None:
 
 
 def test_jobs_for_which_no_thread_can_be_started_are_given_back_and_run_later(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     real, refused = threading.Thread.start, []
 
@@ -290,6 +290,7 @@ def test_jobs_for_which_no_thread_can_be_started_are_given_back_and_run_later(
     house.start()
     assert [job.result(60) for job in jobs] == [0, 1, 2, 3, 4]
     assert len(refused) == 3
+    assert caplog.text.count("no more threads (can't start new thread)") == 1, "one line for all of them"
     assert all(house.row(job.id).crashes == 0 for job in jobs)
 
 

@@ -382,6 +382,17 @@ def test_a_worker_says_that_it_is_ready_and_what_it_recovered(house: House, capl
     assert "worker w is ready: 7 slots, queues mail, 1 tasks" in caplog.text
 
 
+def test_of_very_many_queues_a_worker_names_a_few(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    @house.app.task
+    def send() -> None: ...
+
+    house.start(queues=tuple(f"q{number}" for number in range(3000)))
+    until(lambda: "is ready" in caplog.text)
+    assert "queues q0, q1, q2, q3, q4, q5, q6, q7, q8, q9 and 2990 more, 1 tasks" in caplog.text
+
+
 def test_a_worker_signs_off_when_it_leaves(house: House) -> None:
     runner = house.start(name="ann")
     [worker] = house.store.workers()

@@ -22,7 +22,7 @@ from holdfast.stores.sqlite import protected
 from holdfast.tasks import Task
 from holdfast.worker import homes, inside, wire
 from holdfast.worker.frames import describe
-from holdfast.worker.lines import enable_our_loggers
+from holdfast.worker.lines import enable_our_loggers, keep_handler
 
 
 def main() -> None:
@@ -40,7 +40,8 @@ def main() -> None:
     except UsageError as error:
         line.send(wire.Unusable(str(error)))
         os._exit(2)  # a thread of the user's module must not keep us
-    root.handlers = [inside.Forward(line)]  # the worker has those that the user's modules set up
+    root.handlers = []  # the worker has those that the user's modules set up
+    keep_handler(root, inside.Forward(line))
     enable_our_loggers()
     shield_logging()
     line.send(wire.Ready())

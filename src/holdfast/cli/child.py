@@ -22,6 +22,7 @@ from holdfast.cli.loading import load_app
 from holdfast.cli.logs import log_to_stderr
 from holdfast.errors import SchemaMismatch, StoreError, StoreUnsupported, UsageError, is_passing
 from holdfast.stores.sqlite import protected
+from holdfast.stores.sqlite.connection import out_of_files
 from holdfast.trouble import Trouble
 from holdfast.worker.launch import Launch
 from holdfast.worker.options import WorkerOptions
@@ -66,8 +67,11 @@ def main() -> None:
         except StoreUnsupported as error:
             log.error("%s", error)
             codes.append(EXIT_UNSUPPORTED)
-        except BaseException:
-            log.exception("the worker failed")
+        except BaseException as error:
+            if isinstance(error, OSError) and (short := out_of_files()) is not None:
+                log.error("the worker failed: %s", short)
+            else:
+                log.exception("the worker failed")
         finally:
             os.write(ended[1], b".")
 

@@ -17,6 +17,7 @@ from holdfast.cli.loading import import_options, named_app, wanted_modules
 from holdfast.cli.logs import log_to_stderr
 from holdfast.cli.types import Duration, Text, Words
 from holdfast.clock import pause
+from holdfast.core.text import listed
 from holdfast.errors import StoreError, is_final
 from holdfast.trouble import Trouble
 
@@ -171,5 +172,5 @@ def _warn_of_strange_queues(app: App, ref: str, queues: Sequence[str]) -> None:
             logging.getLogger("holdfast.worker").warning(
                 "queue %r is not named by any task of %s; it is served, but gets only jobs that were enqueued to it by "
                 "name. Named are: %s",
-                *(queue, ref, ", ".join(named) or "none"),
+                *(queue, ref, listed(named) or "none"),
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _PASSWORD = re.compile(r"(://[^\s:/?#@]*:)[^\s@/]*@")
@@ -34,6 +35,12 @@ def _escaped(char: str) -> str:
     if code < 0x100:
         return _SHORT.get(char, f"\\x{code:02x}")
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """Join names for a line of the log: of very many, the first ones and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def is_storable(text: str) -> bool:

@@ -140,7 +140,7 @@ def listening(logger: logging.Logger) -> Iterator[None]:
     with _lock:
         for place in places:
             _places[place] += 1
-            place.addHandler(_listener)
+            keep_handler(place, _listener)
     try:
         yield
     finally:
@@ -148,7 +148,20 @@ def listening(logger: logging.Logger) -> Iterator[None]:
             for place in places:
                 _places[place] -= 1
                 if not _places[place]:
+                    vars(place).pop("removeHandler", None)
                     place.removeHandler(_listener)
+
+
+def keep_handler(logger: logging.Logger, handler: logging.Handler) -> None:
+    """Add a handler that `logging.config` and `basicConfig(force=True)` do not take away: a job may call them at any
+    time, and they remove all that is there."""
+
+    def remove(other: logging.Handler) -> None:
+        if other is not handler:
+            type(logger).removeHandler(logger, other)
+
+    logger.addHandler(handler)
+    vars(logger)["removeHandler"] = remove
 
 
 class _Enabled(logging.Logger):
@@ -162,6 +175,7 @@ class _Enabled(logging.Logger):
 def enable_our_loggers() -> None:
     """Keep `logging.config` from disabling our loggers, now and later: by default it silences every logger that was
     there before, and a handler may call it at any time."""
+    logging.getLogger("holdfast.job")  # what `ctx.log` is by default: now, so that it is among them
     for name, logger in tuple(logging.root.manager.loggerDict.items()):
         if isinstance(logger, logging.Logger) and name.partition(".")[0] == "holdfast":
             logger.disabled = False

@@ -21,7 +21,7 @@ from holdfast.closing import Work
 from holdfast.continuity import WORKER, Continuity
 from holdfast.core.isolation import isolates
 from holdfast.core.records import Job, Moment, Published, Worker
-from holdfast.core.text import escaped
+from holdfast.core.text import escaped, listed
 from holdfast.core.verdict import Outcome, Released
 from holdfast.errors import (
     BudgetSpent,
@@ -40,7 +40,7 @@ from holdfast.identity import new_id
 from holdfast.reaper import LOOK_S, SECOND_LOOK_S, Reaper
 from holdfast.shield import shield_logging
 from holdfast.stores.protocol import Store
-from holdfast.trouble import Trouble
+from holdfast.trouble import SAY_EVERY_S, Trouble
 from holdfast.worker.abandoned import ABANDONED, Abandoned
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
@@ -88,6 +88,7 @@ class Runner:
 
     _look_at: float | None = None  # when the sweep of a tick looks again at what it was not sure of,
     _sure_at = 0.0  # and when everything is settled that can be
+    _said_short_at = float("-inf")  # that there are no more threads
     _lingers = False  # a tick has returned, and a handler of it goes on
     _broken: WorkerBroken | None = None  # what it has died of
 
@@ -261,7 +262,7 @@ class Runner:
     def _say_ready(self) -> None:
         log.info(
             "worker %s is ready: %d slots, queues %s, %d tasks",
-            *(self.name, self._options.slots, ", ".join(self._queues), len(self._tasks)),
+            *(self.name, self._options.slots, listed(self._queues), len(self._tasks)),
         )
         if not self._tasks:
             log.warning(
@@ -460,12 +461,21 @@ class Runner:
         try:
             executor.start([attempt])
         except (RuntimeError, OSError) as error:  # the system gives no more threads
-            log.error("job %s cannot be started (%s); it is given back", attempt.job.id, error)
+            self._say_short_of_threads(error)
             self._hold_breath(BREATHLESS_S)
             attempt.ended = True
             self._settler.put(attempt, Released(started=False, cause=f"no thread could be started: {error}"))
             with self._lock:
                 self._running -= 1
+
+    def _say_short_of_threads(self, error: Exception) -> None:
+        if self._clock.lease() - self._said_short_at >= SAY_EVERY_S:
+            self._said_short_at = self._clock.lease()
+            log.error(
+                "the system gives this process no more threads (%s); jobs that cannot start are given back. Is its "
+                "limit of memory (ulimit -v) or of threads (ulimit -u) too low for %d slots?",
+                *(error, self._options.slots),
+            )
 
     def _ended(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """Take the ending of an attempt, from whatever thread it ran in."""

@@ -6,8 +6,10 @@ they go to SQLite's, because SQLite lets waiters sleep and does not keep a queue
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import resource
 import sqlite3
 import threading
 import weakref
@@ -67,6 +69,8 @@ class Options:
         parts = urlsplit(url)
         if parts.scheme != "sqlite" or parts.netloc or not parts.path.startswith("/") or len(parts.path) < 2:
             raise BadURL(f"{url!r} is not a SQLite address; write sqlite:///jobs.db or sqlite:////absolute/jobs.db")
+        if "#" in url:
+            raise BadURL(f"{url!r}: a # in an address does not belong to the path; write %23 for one in a file's name")
         path = Path(unquote(parts.path[1:], errors="surrogateescape"))  # a folder may have any bytes
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
         unknown = set(given) - {"synchronous", "busy_s", "max_mb"}
@@ -345,7 +349,7 @@ class Connections:
             except FileExistsError:
                 pass
             except OSError as error:
-                raise StoreReadOnly(f"cannot create {path}: {error.strerror}") from error
+                raise (out_of_files() or StoreReadOnly(f"cannot create {path}: {error.strerror}")) from error
         try:
             found = path.stat()
         except FileNotFoundError:
@@ -476,7 +480,7 @@ class Connections:
             case sqlite3.SQLITE_READONLY:
                 return StoreReadOnly(f"{path} cannot be written ({error})")
             case sqlite3.SQLITE_CANTOPEN:
-                return StoreMissing(f"{path} cannot be opened ({error})")
+                return out_of_files() or StoreMissing(f"{path} cannot be opened ({error})")
             case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
                 return StoreLost(f"{path} is damaged or not a SQLite file ({error}); restore it from a backup")
             case sqlite3.SQLITE_IOERR:
@@ -507,6 +511,20 @@ def _commits_by_itself(connection: sqlite3.Connection) -> bool:
 def is_outage(error: sqlite3.Error) -> bool:
     """Say whether the file cannot be written just now, whoever tries."""
     return _code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
+
+
+def out_of_files() -> StoreUnavailable | None:
+    """Return the error of a process that cannot open one more file; None: it can."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            return StoreUnavailable(
+                f"no more files can be opened ({error.strerror}): the limit of this process is {most}; raise it "
+                "(ulimit -n), or close what handlers leave open"
+            )
+    return None
 
 
 def _code(error: sqlite3.Error) -> int | None:

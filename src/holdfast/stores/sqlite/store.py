@@ -47,7 +47,7 @@ from holdfast.stores.sqlite.backup import backup
 from holdfast.stores.sqlite.batch import Q
 from holdfast.stores.sqlite.bell import Bell
 from holdfast.stores.sqlite.condition import Condition
-from holdfast.stores.sqlite.connection import Connections, Options
+from holdfast.stores.sqlite.connection import Connections, Options, out_of_files
 from holdfast.stores.sqlite.schedules import Schedules
 from holdfast.stores.sqlite.transaction import SqliteTransaction
 from holdfast.stores.sqlite.workflows import Workflows
@@ -438,7 +438,8 @@ class SqliteStore(Schedules, Workflows):
         except FileExistsError:
             raise Refused(f"worker {worker_id} is enrolled already; every start of a worker has a new id") from None
         except OSError as error:
-            raise StoreReadOnly(f"cannot write {self._lock_path(worker_id)}: {error.strerror}") from error
+            why = out_of_files() or StoreReadOnly(f"cannot write {self._lock_path(worker_id)}: {error.strerror}")
+            raise why from error
 
     def _lock_path(self, worker_id: str) -> Path:
         path = self._db.options.path
