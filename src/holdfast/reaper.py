@@ -17,6 +17,7 @@ A store without locks on rows knows no such case.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -27,7 +28,7 @@ from holdfast.clock import Clock, pause
 from holdfast.core.autopsy import autopsy, of_worker
 from holdfast.core.epitaph import Epitaph, read_epitaph
 from holdfast.core.isolation import ended_itself
-from holdfast.core.lease import clock_jump_s
+from holdfast.core.lease import Gap, clock_jump_s, last_gap
 from holdfast.core.machine import State
 from holdfast.core.records import Detector, Duty, Filter, Job, Vanished, Worker
 from holdfast.core.settlement import Settlement, settlement
@@ -48,6 +49,7 @@ SECOND_LOOK_S = 0.1
 LOOK_S = 1.0  # how often to look while a worker that beats is given its time
 COMPLAIN_S = 60.0  # how often to say that a row is damaged
 SILENCE_S = 2.0  # when the store does not answer for longer than this, it was a gap
+GAPS = 20  # so many of the last gaps are remembered
 STORM = 100  # when one pass recovers more than this many jobs,
 STORM_SPREAD_S = 5.0  # they come back over so many seconds
 GOES_ON = frozenset({Answer.ACCEPTED, Answer.AGAIN})  # after these the next page is another one; some is judged anew
@@ -138,8 +140,7 @@ class Reaper:
         self._contact: float | None = None
         self._complained: dict[str, float] = {}
         self._ahead: float | None = None  # the store's clock minus ours, at the last look
-        self._gap_s = 0.0
-        self._gap_ended = float("-inf")
+        self._gaps: deque[Gap] = deque(maxlen=GAPS)
         self._swept_at = float("-inf")  # when workers that are silent for long were last looked for
 
     def once(self, *, fix: bool = True, under: Duty | None = None) -> Report:
@@ -357,16 +358,15 @@ class Reaper:
         if worker_beats:  # its row was locked, and the worker may have a result in hand
             patience_s = job.beat_s
         left_s = patience_s - (now - self._overdue[_key(job)])
-        if self._gap_s >= job.beat_s:
-            left_s = max(left_s, self._gap_ended + job.beat_s - now)
-        return left_s
+        gap = last_gap(self._gaps, job.beat_s)
+        return left_s if gap is None else max(left_s, gap.ended + job.beat_s - now)
 
     # ----------------------------------------------------------------------------------------- gaps
 
     def _reaches_into_the_gap(self, job: Job) -> bool:
         """Say whether the lease ended during or after the last gap, and was last renewed before the gap was over."""
-        lease_until = job.lease_until or 0.0
-        return self._gap_ended - self._gap_s <= lease_until < self._gap_ended + job.lease_s
+        gap = last_gap(self._gaps, job.beat_s)
+        return gap is not None and gap.began <= (job.lease_until or 0.0) < gap.ended + job.lease_s
 
     def _feel_for_a_gap(self) -> None:
         """Take the store's write lock for an instant: reads may work while nobody can renew.
@@ -380,7 +380,8 @@ class Reaper:
         silent_s = now - since - self._pace_s  # our own pause between two passes is no gap
         gap_s = max(now - asked_at, silent_s)
         if gap_s > SILENCE_S:
-            self._gap_s, self._gap_ended = gap_s, self._store.now().lease
+            ended = self._store.now().lease
+            self._gaps.append(Gap(ended - gap_s, ended))
         self._compare_clocks(self._store.now().lease)
 
     def _compare_clocks(self, theirs: float) -> None:
@@ -390,7 +391,7 @@ class Reaper:
         self._ahead = ahead
         if jump_s > SILENCE_S:
             log.warning("the store's clock was set ahead by %.0f s; living workers get one beat to renew", jump_s)
-            self._gap_s, self._gap_ended = jump_s, theirs
+            self._gaps.append(Gap(theirs - jump_s, theirs))
 
     def _keep_in_touch(self) -> None:
         """Note that a write was answered: a pass over very many is long, and no gap. A silence is left to be found."""
@@ -413,7 +414,7 @@ class Reaper:
     def _judge(self, job: Job, death: Death, suspects: int) -> Zombie:
         now = self._store.now()
         holder = death.worker or self._holder(job)
-        in_gap = death.detector == "expired" and self._gap_s >= job.beat_s and self._reaches_into_the_gap(job)
+        in_gap = death.detector == "expired" and self._reaches_into_the_gap(job)
         outcome = Lost(
             detector=death.detector,
             cause=f"worker {holder.name if holder else job.worker} was lost: {death.cause}",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.lease import clock_jump_s, trust
+from holdfast.core.lease import Gap, clock_jump_s, last_gap, trust
 from holdfast.core.policy import Policy
 
 leases = st.floats(min_value=0.1, max_value=1e6)
@@ -52,6 +52,23 @@ def test_a_beat_of_its_own_moves_only_the_renewal() -> None:
 def test_a_window_does_not_change() -> None:
     with pytest.raises(AttributeError):
         trust(0.0, 30.0).end_at = 99.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "found"),
+    [
+        ([], None),
+        ([Gap(0, 9)], None),
+        ([Gap(0, 10)], Gap(0, 10)),
+        ([Gap(0, 30), Gap(31, 34)], Gap(0, 34)),
+        ([Gap(0, 30), Gap(50, 53)], Gap(0, 30)),
+        ([Gap(0, 30), Gap(50, 80)], Gap(50, 80)),
+        ([Gap(0, 4), Gap(5, 9), Gap(10, 14)], Gap(0, 14)),
+        ([Gap(0, 8), Gap(18, 26)], None),
+    ],
+)
+def test_gaps_with_less_than_a_beat_between_them_are_one(gaps: list[Gap], found: Gap | None) -> None:
+    assert last_gap(gaps, 10.0) == found
 
 
 @given(sent=instants, lease_s=leases)

@@ -929,6 +929,23 @@ def test_a_frozen_writer_is_a_gap_although_reads_work(store: Store, clock: FakeC
     assert row(store, job.id).zombies == 0
 
 
+@pytest.mark.parametrize("gaps", [(22.0, 3.0), (7.0, 7.0, 7.0)])
+def test_the_living_come_first_after_several_gaps_in_a_row(
+    store: Store, clock: FakeClock, gaps: tuple[float, ...]
+) -> None:
+    """15.5: a short gap does not end the patience after a long one, and several short ones count as one."""
+    reaper = Reaper(store, clock)
+    job = start(store)
+    wait_idle(reaper, clock, BEAT_S - 0.5)
+    for gap_s in gaps:
+        clock.advance(gap_s)
+        assert wait_idle(reaper, clock, 0.5) == 0
+    assert wait_idle(reaper, clock, BEAT_S - 1) == 0
+    beat(store, job)
+    assert wait_idle(reaper, clock, LEASE_S - 1) == 0
+    assert wait_idle(reaper, clock, 2) == 1
+
+
 def test_a_loss_long_after_a_gap_is_an_ordinary_crash(store: Store, clock: FakeClock) -> None:
     reaper = Reaper(store, clock)
     reaper.once()
