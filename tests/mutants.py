@@ -1862,6 +1862,27 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/worker/test_frames.py",),
     ),
     (
+        "two gaps with less than a beat between them are two",
+        "core/lease.py",
+        "if whole is not None and gap.began - whole.ended < beat_s else gap",
+        "if False else gap",
+        ("tests/core/test_lease.py",),
+    ),
+    (
+        "the last gap counts, however short",
+        "core/lease.py",
+        "        if whole.ended - whole.began >= beat_s:\n            found = whole",
+        "        found = whole if whole.ended - whole.began >= beat_s else None",
+        ("tests/core/test_lease.py",),
+    ),
+    (
+        "a worker in doubt forgets what a lost answer gave it",
+        "worker/runner.py",
+        "if asked_at is not None:  # what",
+        "if False:  # what",
+        ("tests/worker/test_continuity.py",),
+    ),
+    (
         "silence: nobody minds",
         "worker/supervisor.py",
         "return silence.seconds >= silence.limit_s",
@@ -4371,8 +4392,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a gap is measured by the clock of the reaper",
         "reaper.py",
-        "self._gap_s, self._gap_ended = gap_s, self._store.now().lease",
-        "self._gap_s, self._gap_ended = gap_s, now",
+        "ended = self._store.now().lease",
+        "ended = now",
         REAPER,
     ),
     (

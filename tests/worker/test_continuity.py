@@ -23,6 +23,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.testing import FakeClock
 from tests.factory import enrol
 from tests.worker.house import House, until
+from tests.worker.meddler import once
 
 BEAT_S = 0.2
 
@@ -359,28 +360,39 @@ def test_rows_that_were_set_back_on_the_server_are_noticed(postgres_house: House
     until(lambda: kinds(house) == [("rewound", "beats")], "the worker notices")
 
 
+@pytest.mark.parametrize("when", ["before the claim", "while it claims", "while it claims, and the note of it fails"])
 def test_nothing_is_started_over_a_new_connection_before_the_store_is_compared(
-    postgres_house: House, postgres: str
+    postgres_house: House, postgres: str, when: str
 ) -> None:
     """A server that is restarted with an older copy of the data cuts every connection. The next beat is far away."""
     house = postgres_house
     started: list[str] = []
+    restored = threading.Event()
 
-    @house.app.task(name="t", lease_s=30, beat_s=10)
+    @house.app.task(name="t", lease_s=600, beat_s=10)
     def task() -> None:
         started.append("t")
 
     runner = house.start(reaper=False)
     house.until_state(task.enqueue().id, "done")
     until(lambda: not runner._continuity.is_outdated, "it has compared once")
-    with psycopg.connect(postgres, autocommit=True) as db:
-        db.execute("UPDATE holdfast.meta SET value = '-1' WHERE name = 'removals'")  # an older copy has fewer
-        db.execute(
-            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "  # and wait for it
-            "WHERE application_name = 'holdfast' AND datname = current_database() AND pid <> pg_backend_pid()"
-        )
-    job = task.enqueue()
-    until(lambda: kinds(house), "the worker notices")
+
+    def restore(*_: object) -> None:
+        if not restored.is_set():
+            with psycopg.connect(postgres, autocommit=True) as db:
+                db.execute("UPDATE holdfast.meta SET value = '-1' WHERE name = 'removals'")  # an older copy has fewer
+                db.execute(
+                    "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "  # and wait for it
+                    "WHERE application_name = 'holdfast' AND datname = current_database() AND pid <> pg_backend_pid()"
+                )
+            restored.set()
+
+    if when == "before the claim":
+        restore()
+    note_fails = once(StoreUnavailable("cut again")) if when.endswith("fails") else restore
+    with house.store.before("claim", restore), house.store.before("doubt", note_fails):
+        job = task.enqueue()
+        until(lambda: kinds(house), "the worker notices")
     until(lambda: house.row(job.id).state is State.READY, "nobody has it")
     assert (len(started), kinds(house)) == (1, [("rewound", "removals")])
     accept(house)

@@ -314,6 +314,9 @@ class Runner:
                 if self._continuity.is_outdated:
                     self._continuity.look(asked_as)
                 if self._continuity.in_doubt:
+                    if asked_at is not None:  # what a lost answer gave is asked for, and nothing more: nobody keeps it
+                        self._claim(asked_as, claim_id, asked_at, 0, 0)
+                        claim_id, asked_at = new_id(), None
                     self._give_back_buffer(0.0, "the store may not be what it was")
                     if self._until_idle:
                         return

@@ -328,7 +328,8 @@ class Connections:
 
     def _configure(self, session: Session) -> None:
         """Prepare a session for the pool."""
-        self.made += 1
+        with self._lock:
+            self.made += 1
         if not self._pin(session) and self._often:
             session.execute(PLAN_ONCE)
 
