@@ -1137,8 +1137,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a worker claims from a store that is in doubt",
         "worker/runner.py",
-        "if self._continuity.in_doubt:\n                    self",
-        "if False:\n                    self",
+        "if self._continuity.in_doubt:\n                    if asked_at",
+        "if False:\n                    if asked_at",
         ("tests/worker/test_continuity.py",),
     ),
     (
@@ -2572,7 +2572,21 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         "a claim that is sent again shuts nobody out",
         "stores/postgres/store.py",
         '                db.execute(self._db["claim_again"], values, prepare=False)\n',
-        "",
+        "                pass\n",
+        OUTAGES,
+    ),
+    (
+        "a claim that is sent again waits for whoever has locked the worker's row",
+        "stores/postgres/store.py",
+        "if self._clock.lease() - sent_at <= self._often.limits.statement_s:",
+        "if True:",
+        OUTAGES,
+    ),
+    (
+        "a claim that is sent again does not wait for its first try",
+        "stores/postgres/store.py",
+        "if self._clock.lease() - sent_at <= self._often.limits.statement_s:",
+        "if False:",
         OUTAGES,
     ),
     (

@@ -114,6 +114,30 @@ def test_a_claim_waits_for_its_first_try_that_the_server_still_works_on(
         end.close()
 
 
+def test_a_claim_that_is_sent_again_does_not_wait_long_for_whoever_has_locked_the_workers_row(
+    server: PostgresServer, schema: str, proxy: Proxy, houses: Houses, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = houses(proxy.url)
+    house.store.real._often.limits = limits = connection.Limits(0.2, 1.0)
+    house.store.real._keep_beat = lambda _: None
+
+    @house.app.task
+    def fine() -> str:
+        return "fine"
+
+    runner = house.start()
+    with psycopg.connect(server.url) as stranger:
+        stranger.execute(f"SELECT FROM {schema}.worker WHERE id = '{runner.worker_id}' FOR UPDATE")
+        proxy.swallow(b"beside AS MATERIALIZED")  # of the claim
+        sent_at = time.monotonic()
+        job = fine.enqueue()
+        assert job.result(60) == "fine"
+        assert proxy.swallowed == 1
+        assert time.monotonic() - sent_at >= limits.statement_s, "the server may have worked on the first try till then"
+    assert house.row(job.id).attempt == 1
+    assert len(loud(caplog, "no jobs are claimed meanwhile")) == 1
+
+
 def _waiting(server: PostgresServer, event: str) -> Any:
     rows = server.execute(
         f"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = '{event}'"

@@ -87,7 +87,7 @@ class PostgresStore(Schedules, Workflows):
         self._ahead: tuple[float, float] | None = None  # the server's clock minus ours, and when that was measured
         self._hints = Hints()
         self._frontier = Frontier()
-        self._unanswered: set[str] = set()  # claims that were sent and have no answer yet
+        self._unanswered: dict[str, float] = {}  # claims without an answer yet -> when each was last sent
         self._claim_try = 0  # rises when a claim is sent again
         self._batches = 0
         self._beat_s = BEAT_S  # the shortest of this process
@@ -147,8 +147,8 @@ class PostgresStore(Schedules, Workflows):
             if claim_id in self._unanswered:
                 self._claim_try += 1
                 values["try"] = self._claim_try
-                db.execute(self._db["claim_again"], values, prepare=False)
-            self._unanswered.add(claim_id)
+                self._shut_out_earlier_tries(db, values, self._unanswered[claim_id])
+            self._unanswered[claim_id] = self._clock.lease()
             return batch.claim(self._often, db, self._frontier, now, values, limit, ahead)
 
         try:
@@ -157,12 +157,22 @@ class PostgresStore(Schedules, Workflows):
             if limit + ahead < 2:
                 raise
             return self.claim(worker_id, claim_id, queues, tasks, (limit + 1) // 2, ahead // 2)
-        self._unanswered.discard(claim_id)
+        self._unanswered.pop(claim_id, None)
         self._keep_beat(job.beat_s for job in jobs or ())
         point("claim.after")
         if jobs is None:
             raise WorkerGone(f"worker {worker_id} is not enrolled or was declared dead")
         return jobs
+
+    def _shut_out_earlier_tries(self, db: Cursor, values: dict[str, Any], sent_at: float) -> None:
+        """Wait for the tries of a claim that the server still works on, and have later ones refused."""
+        try:
+            with db.connection.transaction():
+                db.execute(self._db["claim_again"], values, prepare=False)
+        except errors.LockNotAvailable:
+            if self._clock.lease() - sent_at <= self._often.limits.statement_s:
+                raise
+            # The server has ended every try of ours: somebody else has locked the row. Late tries skip a locked row.
 
     def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
         rows = codec.encode([codec.pulse(pulse) for pulse in pulses]).decode()
