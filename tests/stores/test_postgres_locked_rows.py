@@ -16,7 +16,7 @@ from holdfast import App
 from holdfast.cli.main import cli
 from holdfast.core import acts
 from holdfast.core.machine import State
-from holdfast.core.records import Filter, Job, Pulse
+from holdfast.core.records import Filter, Job, Moment, Pulse
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import OutcomeUnknown, Refused, StoreLocked, StoreUnavailable
 from holdfast.reaper import Reaper, reap, suspected
@@ -221,11 +221,11 @@ def test_a_single_pass_waits_one_beat_for_a_worker_that_beats_and_none_for_a_loc
 
 
 def test_a_tick_recovers_what_a_worker_that_beats_has_forgotten(
-    server: PostgresServer, schema: str, houses: Houses
+    server: PostgresServer, schema: str, houses: Houses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house, other = houses(server.url), threading.Event()
 
-    @house.app.task(name="t", lease_s=12.0)
+    @house.app.task(name="t", lease_s=3.0)
     def work() -> str:
         return "fine"
 
@@ -235,12 +235,21 @@ def test_a_tick_recovers_what_a_worker_that_beats_has_forgotten(
     house.store.real._db.run(
         lambda db: db.execute(f"UPDATE {schema}.job SET lease_until = lease_until - 13 WHERE id = %s", (claimed.id,))
     )
+    real_now, swept = house.store.real.now, threading.Event()
+    began = real_now().lease
+
+    def now() -> Moment:
+        """Let the beat that the job is given pass after the sweep, not during it, however slow the machine is."""
+        return Moment(real_now().wall, began + 1.5 * swept.is_set())
+
+    monkeypatch.setattr(house.store.real, "now", now)
     beating = threading.Thread(
         target=lambda: [house.store.beat(worker, []) for _ in iter(lambda: other.wait(0.2), True)]
     )
     beating.start()
     try:
-        report = house.app.tick(budget_s=60.0)
+        with house.store.before("due", lambda *_: swept.set()):
+            report = house.app.tick(budget_s=60.0)
     finally:
         other.set()
         beating.join()

@@ -14,6 +14,7 @@ from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 from tests.worker import bad
 from tests.worker.house import House, on_every_store, until
+from tests.worker.meddler import once
 
 LOOP_ENDS = (bad.exit_in_a_subtask, bad.exit_in_a_callback, bad.exit_slowly_in_a_callback, bad.stop_the_loop)
 
@@ -107,6 +108,21 @@ def test_an_embedded_worker_whose_thread_dies_gives_back_its_jobs_and_raises(
     assert house.store.workers() == []
     house.start()
     house.until_state(job.id, "done")
+
+
+@on_every_store
+def test_a_result_that_was_being_saved_when_its_thread_died_is_saved(
+    house: House, embedded: Callable[[], Embedded]
+) -> None:
+    @house.app.task(name="quick")
+    def quick() -> None: ...
+
+    worker = embedded()
+    with house.store.before("settle", once(SystemExit())):
+        job = quick.enqueue()
+        error = worker.join()
+    assert str(error) == "the thread holdfast-settler of worker e has died (SystemExit)"
+    assert house.kinds(job.id) == ["succeeded"]
 
 
 @on_every_store
