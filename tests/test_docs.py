@@ -8,7 +8,9 @@ executes nothing.
 """
 
 import ast
-import importlib
+import asyncio
+import atexit
+import importlib.util
 import inspect
 import os
 import re
@@ -18,7 +20,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import click
 import pytest
@@ -107,11 +110,7 @@ def test_every_complete_program_runs(block: Block, tmp_path: Path, request: pyte
 def test_the_first_workflow_of_the_docs_gives_the_money_back_if_it_is_not_approved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = next(block.text for block in PYTHON if block.info == "python file=shop.py" and "workflows.md" in block.page)
-    (tmp_path / "shop.py").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    shop = importlib.import_module("shop")
+    shop = documented("workflows.md", "shop", tmp_path, monkeypatch)
     refunded: list[int] = []
     monkeypatch.setattr(shop, "refund", lambda result, order_id, cents: refunded.append(cents))
     try:
@@ -122,8 +121,51 @@ def test_the_first_workflow_of_the_docs_gives_the_money_back_if_it_is_not_approv
             shop.app.tick()
     finally:
         shop.app.close()
-        del sys.modules["shop"]
     assert (job.state, refunded) == ("rolled_back", [999])
+
+
+class Web:
+    """As much of FastAPI as the example uses: its lifespan, and the function behind an address."""
+
+    def __init__(self, *, lifespan: Any) -> None:
+        self.lifespan = lifespan
+
+    def post(self, path: str, *, status_code: int) -> Any:
+        return lambda function: function
+
+
+def test_the_web_application_of_the_docs_serves_a_second_test_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fastapi", SimpleNamespace(FastAPI=Web))
+    tasks = documented("tasks.md", "tasks", tmp_path, monkeypatch)
+    web = documented("tasks.md", "web", tmp_path, monkeypatch)
+
+    async def client(name: str) -> str:
+        async with web.api.lifespan(web.api):
+            return str((await asyncio.to_thread(web.create, name))["job"])
+
+    try:
+        ids = [asyncio.run(client(name)) for name in ("Ann", "Bob")]
+        assert [tasks.app.get(id).state for id in ids] == ["ready", "ready"]
+    finally:
+        tasks.app.close()
+        atexit.unregister(tasks.app.close)
+
+
+def documented(page: str, module: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import the first module of this name that a page shows, in a folder of its own."""
+    info = f"python file={module}.py"
+    text = next(block.text for block in PYTHON if block.page == f"docs/{page}" and block.info == info)
+    (folder / f"{module}.py").write_text(text)
+    monkeypatch.chdir(folder)
+    spec = importlib.util.spec_from_file_location(module, folder / f"{module}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, module, found)
+    spec.loader.exec_module(found)
+    return found
 
 
 @pytest.mark.slow  # real workers, killed and started again

@@ -31,9 +31,11 @@ transaction: Transaction
 """,
     "fastapi.pyi": """
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 F = TypeVar("F", bound=Callable[..., object])
 class FastAPI:
+    def __init__(self, *, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None) -> None: ...
     def post(self, path: str, *, status_code: int) -> Callable[[F], F]: ...
 """,
 }

@@ -166,8 +166,10 @@ class Connections:
         try:
             cursor = connection.cursor()
         except sqlite3.ProgrammingError as error:  # it is closed, or bound to the thread that opened it
-            what = "is closed" if "closed" in str(error) else f"cannot be used here ({error})"
-            raise UsageError(f"the connection {what}; pass one that is open, in the thread that opened it") from error
+            if "closed" in str(error):
+                raise UsageError("the connection is closed; pass one that is open") from error
+            ways = "open it with check_same_thread=False, which aenqueue needs, or use it in the thread that opened it"
+            raise UsageError(f"the connection cannot be used here ({error}); {ways}") from error
         cursor.row_factory = None  # the caller may have set another
         files = [row[2] for row in cursor.execute("PRAGMA database_list") if row[1] in ("main", b"main")]
         if not files[0] or not os.path.samefile(files[0], self.options.path):
