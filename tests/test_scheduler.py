@@ -90,6 +90,7 @@ def test_a_wrong_declaration_is_refused_where_it_stands(store: Store, clock: Fak
     declare("* * * * *", report, key="", match="the schedule's key")
     declare("* * * * *", report, key="a\nb", match="the schedule's key")
     declare("* * * * *", needy, error=PayloadError, match="order")
+    declare("61 * * * *", needy, match="61")  # what stands first is said first
     declare("* * * * *", other.tasks["report"], match="is not a task of this app")
     declare("* * * * *", print, match="is not a task of this app")
     declare("* * * * *", report.using(run_after=5), match="run_after have no meaning")

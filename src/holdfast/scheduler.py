@@ -44,6 +44,7 @@ SOON_S = 0.001  # clocks differ by a hair; better so much late than a look too m
 
 def declaration(app: App, spec: str, task: Any, key: str | None, tz: str, missed: str) -> Schedule:
     """Return what `app.cron(…)` declares, if everything about it is right."""
+    spec, tz = checked(spec, tz, app.clock.wall())
     draft = task.job() if isinstance(task, Sender) else task
     if not isinstance(draft, Draft) or draft.task.app is not app:
         raise UsageError(f"{task!r} is not a task of this app; give one, or task.using(…), or task.job(…)")
@@ -51,7 +52,6 @@ def declaration(app: App, spec: str, task: Any, key: str | None, tz: str, missed
         raise UsageError("connection, run_at and run_after have no meaning in a schedule; leave them out")
     if missed not in get_args(Missed):
         raise UsageError(f'missed={missed!r} is not known; choose "last" or "skip"')
-    spec, tz = checked(spec, tz, app.clock.wall())
     name = check_name("the schedule's key", key if key is not None else draft.task.name)
     if name in app.schedules:
         raise UsageError(f"this app has a schedule {name!r} already; give one of them another key=")

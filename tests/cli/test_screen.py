@@ -25,7 +25,21 @@ from holdfast.errors import StoreError
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run, lose
-from tests.factory import EXPIRED, a_step, add, again, enrol, job_in, make_job, record, row, settle, start, start_flow
+from tests.factory import (
+    EXPIRED,
+    a_step,
+    add,
+    again,
+    enrol,
+    job_in,
+    make_job,
+    park,
+    record,
+    row,
+    settle,
+    start,
+    start_flow,
+)
 
 # A title change, a colour, a carriage return that overwrites, a C1 escape, a bidi override, a bell, a line of its own.
 EVIL = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\rover\x9b2J\u202edrawkcab\nfaked line\x7f"
@@ -177,18 +191,26 @@ def test_on_a_narrow_terminal_a_list_keeps_the_function_the_detail_and_the_fence
     folder: Path, store: Store, url: str, command: str
 ) -> None:
     job_id = "01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d"
-    job = start(store, id=job_id, task="shop.payments.jobs.charge", on_crash="hold", attempts_max=1)
+    job = start(store, id=job_id, task="shop.orders.payments.jobs.charge", on_crash="hold", attempts_max=1)
     settle(store, job, EXPIRED if command == "held" else Failed("MailDown: no route to it"))
     plain = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(folder, command, "list", HOLDFAST_DB=url))
-    head, line = (each.split() for each in plain.splitlines())
+    head, line, detail = plain.splitlines()
     fence = ["FENCE"] if command == "held" else []
-    assert head == ["ID", "TASK", *fence, "AGE", "DETAIL"]
-    assert line[0] == job_id
-    assert line[1].startswith("…")
-    assert line[1].endswith("charge")
-    detail = plain.splitlines()[1][plain.splitlines()[0].index("DETAIL") :]
-    assert len(detail) >= 14
-    assert detail.startswith("the lease ran" if command == "held" else "MailDown: no")
+    assert head.split() == ["ID", "TASK", *fence, "AGE"]
+    assert line.startswith(f"{job_id}  ")
+    assert line.split()[1].endswith("jobs.charge")
+    assert detail == ("  the lease ran out" if command == "held" else "  MailDown: no route to it")
+
+
+def test_a_question_is_shown_whole_on_a_narrow_terminal(folder: Path, store: Store, url: str) -> None:
+    question = "Ship order 4711 to Hamburg although its address could not be verified by the carrier?"
+    park(store, start_flow(store, id="01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d"), "signal:approve:2", question=question)
+    shown = on_a_terminal(folder, "held", "list", HOLDFAST_DB=url)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert " ".join(line.strip() for line in lines[2:]) == f'asks "{question}"'
+    wide = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(folder, "held", "list", columns=250, HOLDFAST_DB=url))
+    assert len(wide.splitlines()) == 2, "where there is room it stays in its row"
 
 
 @pytest.mark.parametrize("command", [("jobs", "list"), ("jobs", "show", "x")])
@@ -203,6 +225,13 @@ def test_a_dumb_terminal_gets_plain_text(folder: Path, store: Store) -> None:
     job_in(store, State.DEAD, id="x")
     shown = on_a_terminal(folder, "jobs", "list", TERM="dumb", HOLDFAST_DB=f"sqlite:///{folder}/jobs.db")
     assert "\x1b" not in shown
+
+
+def test_a_backup_to_a_name_that_is_taken_is_refused_without_a_bar(folder: Path, store: Store, url: str) -> None:
+    (folder / "copy.db").touch()
+    shown = on_a_terminal(folder, "db", "backup", "copy.db", HOLDFAST_DB=url, code=2)
+    assert "exists; name a new file" in shown
+    assert "copying" not in shown
 
 
 def test_a_scan_shows_a_bar_to_who_watches_it(folder: Path, store: Store, url: str) -> None:

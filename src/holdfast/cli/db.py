@@ -18,6 +18,7 @@ from holdfast.core.machine import ENDED, State
 from holdfast.errors import Refused, UsageError
 from holdfast.stores import open_store
 from holdfast.stores.protocol import Schema, Store, in_words
+from holdfast.stores.sqlite.backup import check_target
 from holdfast.stores.sqlite.store import SqliteStore
 
 _PAGE = 1000
@@ -167,6 +168,7 @@ def backup(target: Path, as_json: bool) -> None:
     with opened_store() as store:
         if not isinstance(store, SqliteStore):
             raise UsageError(f"{insight.shown_url(store.url)} is not a SQLite store; PostgreSQL has pg_dump")
+        check_target(target)  # before the bar is drawn
         with Progress("copying", store.condition().file_bytes) as progress:
             written = store.backup(target, progress.advance)
     if as_json:

@@ -125,18 +125,19 @@ def _columns(
     """Return what is shown of jobs. `since`: what the age of each is counted from. `tells`: the detail matters more
     than queue and attempts."""
     one_state, answers = len(states) == 1, "held" in states
-    tells = tells or tuple(states) in (("held",), ("dead",))
+    asks = tuple(states) in (("held",), ("dead",))  # a person reads them to decide
+    tells = tells or asks
     queue, attempt, age, detail = (4, 5, 3, 1) if tells else (4, 5, 1, 2) if one_state else (2, 3, 1, 4)
     fence = Column("FENCE", lambda job: job.fence, right=True, keep=True)
     return [
         Column("ID", lambda job: job.id, keep=True),
         Column("STATE", lambda job: job.shown_state(now.wall), keep=True, rank=6 if one_state else 0),
-        Column("TASK", lambda job: job.task, least=10 if answers else 12, keeps_end=True),
+        Column("TASK", lambda job: job.task, least=24 if asks else 10 if answers else 12, keeps_end=True),
         Column("QUEUE", lambda job: job.queue, rank=queue),
         Column("ATTEMPT", lambda job: job.attempt, right=True, keep=True, rank=attempt),
         *([fence] if answers else []),  # whoever answers says which one was seen
         Column("AGE", lambda job: insight.brief(now.wall - since[job.id]), right=True, keep=True, rank=age),
-        Column("DETAIL", lambda job: insight.in_short(job, now, names), rank=detail, least=14, grows=tells),
+        Column("DETAIL", lambda job: insight.in_short(job, now, names), rank=detail, least=14, grows=tells, below=asks),
     ]
 
 

@@ -20,6 +20,7 @@ import click
 
 from holdfast.core.text import escaped
 
+_BELOW_MAX = 3  # lines of one cell
 _STYLES = {
     "ready": "cyan",
     "scheduled": "cyan",
@@ -147,6 +148,7 @@ def paragraph(text: str, first: str = "", rest: str = "") -> None:
 class Column:
     """A column of a table. `keep`: never shortened. `rank`: the highest goes first when the terminal is narrow.
     `grows`: spare room goes to it before others. `keeps_end`: what tells most is at its end, as in a task's name.
+    `below`: where it would be cut, it goes below the row, on lines of its own.
     """
 
     head: str
@@ -157,6 +159,7 @@ class Column:
     least: int = 6  # how short its cells may be cut
     grows: bool = False
     keeps_end: bool = False
+    below: bool = False
 
 
 def show_table(columns: Sequence[Column], rows: Sequence[Any]) -> None:
@@ -189,7 +192,7 @@ def _rich_table(columns: Sequence[Column], rows: Sequence[Any]) -> None:
 
     console = Console(highlight=False)
     columns = [column for column in columns if not column.rank or any(column.cell(row) is not None for row in rows)]
-    columns, widths = _fitted(columns, _cells(columns, rows), console.width)
+    columns, widths, below = _placed(columns, rows, console.width)
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column, size in zip(columns, widths, strict=True):
         justify = "right" if column.right else "left"
@@ -200,7 +203,28 @@ def _rich_table(columns: Sequence[Column], rows: Sequence[Any]) -> None:
             for cell, size, column in zip(cells, widths, columns, strict=True)
         ]
         table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in cut))
-    console.print(table)
+    with console.capture() as shown:
+        console.print(table)
+    head, *lines = shown.get().splitlines()
+    click.echo(head)
+    for line, text in zip(lines, below or [""] * len(lines), strict=True):
+        click.echo(line)
+        for part in textwrap.wrap(text, console.width - 2, max_lines=_BELOW_MAX, placeholder=" …"):
+            click.echo(f"  {part}")
+
+
+def _placed(
+    wanted: Sequence[Column], rows: Sequence[Any], room: int
+) -> tuple[Sequence[Column], Sequence[int], Sequence[str]]:
+    """Return the columns that fit and their widths, and what goes below each row if it would be cut there."""
+    kept, widths = _fitted(wanted, _cells(wanted, rows), room)
+    beneath = [column for column in wanted if column.below]
+    texts = [cell for [cell] in _cells(beneath, rows)] if beneath else []
+    given = next((size for column, size in zip(kept, widths, strict=True) if column.below), 0)
+    if all(columns(text) <= given for text in texts):
+        return kept, widths, ()
+    others = [column for column in wanted if not column.below]
+    return *_fitted(others, _cells(others, rows), room), texts
 
 
 def _fitted(

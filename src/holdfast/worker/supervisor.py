@@ -300,7 +300,9 @@ class Supervisor:
     def _settle_leases(self, reaper: Reaper, worker: Worker, code: int | None, released: bool, silent: bool) -> None:
         if released:
             given_back = reaper.release_worker(worker, "the worker stopped")
-            log.info("of the jobs of %s, %d had to stop with it, settled as declared", worker.name, given_back)
+            if given_back:
+                were = "job was" if given_back == 1 else "jobs were"
+                log.info("%s stopped; %d %s cut short and settled as on_crash says", worker.name, given_back, were)
             return
         how = _how_it_ended(code, silent)
         report = reaper.recover_worker(worker, "exit", f"its process {how}", excused=code == EXIT_FENCED)

@@ -15,14 +15,19 @@ from holdfast.stores.sqlite.connection import Connections
 _PIECE = 256  # pages; a megabyte as a rule
 
 
+def check_target(target: Path) -> None:
+    """Raise `UsageError` where something has that name already."""
+    if os.path.lexists(target):
+        raise UsageError(f"{target} exists; name a new file")
+
+
 def backup(db: Connections, target: Path, copied: Callable[[int], None]) -> int:
     """Write the store, as it is now, to a file that must not exist yet; return its size in bytes.
 
     The copy is one snapshot. Nobody waits for it, but the WAL grows until it is complete. `copied` is told the bytes of
     each piece. The file takes its name only when it is complete and on the disk; only its owner may read it.
     """
-    if os.path.lexists(target):
-        raise UsageError(f"{target} exists; name a new file")
+    check_target(target)
     try:
         descriptor, part = tempfile.mkstemp(prefix=f"{target.name}.", suffix=".part", dir=target.parent)
         os.close(descriptor)
