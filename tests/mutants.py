@@ -1883,6 +1883,13 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/worker/test_continuity.py",),
     ),
     (
+        "screen: what a person must read is cut",
+        "cli/screen.py",
+        "if all(columns(text) <= given for text in texts):",
+        "if True:",
+        ("tests/cli/test_screen.py",),
+    ),
+    (
         "silence: nobody minds",
         "worker/supervisor.py",
         "return silence.seconds >= silence.limit_s",

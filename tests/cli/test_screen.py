@@ -195,11 +195,14 @@ def test_on_a_narrow_terminal_a_list_keeps_the_function_the_detail_and_the_fence
     settle(store, job, EXPIRED if command == "held" else Failed("MailDown: no route to it"))
     plain = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(folder, command, "list", HOLDFAST_DB=url))
     head, line, detail = plain.splitlines()
-    fence = ["FENCE"] if command == "held" else []
-    assert head.split() == ["ID", "TASK", *fence, "AGE"]
+    assert head.split() == ["ID", "TASK", "FENCE" if command == "held" else "QUEUE", "AGE"]
     assert line.startswith(f"{job_id}  ")
     assert line.split()[1].endswith("jobs.charge")
-    assert detail == ("  the lease ran out" if command == "held" else "  MailDown: no route to it")
+    held, dead = (
+        "the lease ran out; on_crash=hold: a person decides",
+        "MailDown: no route to it; failed or crashed once",
+    )
+    assert detail.startswith(f"  {held if command == 'held' else dead}")
 
 
 def test_a_question_is_shown_whole_on_a_narrow_terminal(folder: Path, store: Store, url: str) -> None:
