@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -413,3 +414,20 @@ def test_an_end_that_nobody_saw_is_not_called_a_success(parent: Parent) -> None:
     [event] = parent.store.journal(job.id)
     assert event.detail["cause"].endswith("its process ended, and nobody saw how")
     assert row(parent.store.real, job.id).crashes == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (0, []),
+        (1, ["w/1 stopped; 1 job was cut short and settled as on_crash says"]),
+        (2, ["w/1 stopped; 2 jobs were cut short and settled as on_crash says"]),
+    ],
+)
+def test_a_child_that_stopped_is_mentioned_only_if_it_cut_jobs_short(
+    number: int, said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "holdfast.supervisor")
+    reaper: Any = SimpleNamespace(release_worker=lambda worker, cause: number)
+    Supervisor._settle_leases(None, reaper, SimpleNamespace(name="w/1"), 0, released=True, silent=False)  # type: ignore[arg-type]
+    assert caplog.messages == said
