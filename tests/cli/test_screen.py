@@ -145,6 +145,14 @@ def test_a_table_fits_its_terminal_and_never_cuts_what_must_stay(room: int) -> N
     assert [column.head for column in kept[:2]] == ["ID", "TASK"]
 
 
+@pytest.mark.parametrize(("room", "is_below"), [(60, True), (200, False)])
+def test_what_a_person_must_read_goes_below_its_row_only_where_it_would_be_cut(room: int, is_below: bool) -> None:
+    columns = [Column("ID", lambda r: r[0], keep=True), Column("DETAIL", lambda r: r[1], rank=1, below=True)]
+    kept, _, below = screen._placed(columns, [["x" * 36, "why " * 20]], room)
+    assert [column.head for column in kept] == (["ID"] if is_below else ["ID", "DETAIL"])
+    assert list(below) == (["why " * 20] if is_below else [])
+
+
 # ------------------------------------------------------------------------------------ a real terminal
 
 
