@@ -353,6 +353,7 @@ CRASH = ("tests/crash",)
 PROTECTED = ("tests/stores/test_protected.py",)
 LIVENESS = ("tests/worker/test_liveness.py",)
 LAUNCH = ("tests/crash/test_launch.py",)
+WAL = ("tests/stores/test_wal.py",)
 OWN_LOCK = ("tests/crash/test_own_lock.py",)
 BACKUP = ("tests/cli/test_backup.py",)
 # Where a broken line of this file is most likely to be noticed: these run first.
@@ -821,7 +822,7 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a worker waits for ever for a store that no worker can use",
         "worker/runner.py",
-        "                self._unsupported = error\n                self.stop()\n",
+        "                self._unusable = error\n                self.stop()\n",
         "                self._clock.wait(self._stopping, self._trouble.met(error))\n",
         ("tests/crash/test_upgrade.py", "tests/worker/test_tick.py"),
     ),
@@ -969,8 +970,8 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
     (
         "a deleted file is not noticed",
         "stores/sqlite/connection.py",
-        "        if self._refusal is not None:\n            raise StoreLost(self._refusal)\n        try:",
-        "        return\n        try:",
+        "        try:\n            found = os.stat(self.options.path)\n",
+        "        return\n        try:\n            found = os.stat(self.options.path)\n",
         SQLITE,
     ),
     (
@@ -1177,18 +1178,88 @@ HAND: list[tuple[str, str, str, str, tuple[str, ...]]] = [
         ("tests/crash/test_upgrade.py",),
     ),
     (
-        "a WAL that was deleted is used on",
+        "wal: files that were removed are used on",
         "stores/sqlite/connection.py",
-        "if self._lost_its_wal():\n            self._leave_wal()",
-        "if False:\n            self._leave_wal()",
-        ("tests/stores/test_wal.py",),
+        "if self._beside is not None and wal.beside(self._name) != self._beside:",
+        "if False:",
+        WAL,
+    ),
+    (
+        "wal: the -shm file does not matter",
+        "stores/sqlite/wal.py",
+        """return Files(_file(f"{database}-wal"), _file(f"{database}-shm"))""",
+        """return Files(_file(f"{database}-wal"), (0, 0))""",
+        WAL,
+    ),
+    (
+        "wal: another app of the process uses them on",
+        "stores/sqlite/connection.py",
+        "if self._identity in _lost:",
+        "if False:",
+        WAL,
+    ),
+    (
+        "wal: the last connection deletes the files of others",
+        "stores/sqlite/connection.py",
+        "                wal.keep_open(self.options.path, self._identity)\n",
+        "",
+        WAL,
+    ),
+    (
+        "wal: nobody looks before a store is closed",
+        "stores/sqlite/connection.py",
+        "        self.look_before_closing()\n",
+        "",
+        WAL,
+    ),
+    (
+        "wal: nobody looks before a program ends",
+        "stores/sqlite/connection.py",
+        "atexit.register(_look_before_exit)\n",
+        "",
+        WAL,
+    ),
+    (
+        "wal: older files of the caller's connection are not seen",
+        "stores/sqlite/connection.py",
+        "elif wal.deleted_ones(self._name):",
+        "elif False:",
+        WAL,
+    ),
+    (
+        "wal: a loss is not noted",
+        "stores/sqlite/connection.py",
+        """                self._note(Doubt("rewound", evidence, "in use", "deleted"))\n""",
+        "",
+        WAL,
+    ),
+    (
+        "wal: a store that was accepted since is doubted again",
+        "stores/sqlite/queries.sql",
+        "AND (number = 1 OR at <= :at)",
+        "AND (number = 1 OR at <= :at OR true)",
+        WAL,
+    ),
+    (
+        "wal: a supervisor waits for files that never come back",
+        "worker/supervisor.py",
+        "            self._leave(EXIT_REPLACED)\n",
+        "            pass\n",
+        WAL,
+    ),
+    (
+        "wal: a worker ends and does not start again",
+        "cli/worker.py",
+        "        launch.start_again()\n",
+        "        pass\n",
+        WAL,
     ),
     (
         "what is in a deleted WAL is not saved",
         "stores/sqlite/connection.py",
-        'saved = anchor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0',
-        "saved = True",
-        ("tests/stores/test_wal.py",),
+        'return bool(self._anchor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0)',
+        "return True",
+        WAL,
     ),
     (
         "a page of a migration is done twice",

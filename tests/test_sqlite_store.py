@@ -23,6 +23,7 @@ from holdfast.core.records import Filter, Published, Pulse
 from holdfast.core.verdict import Succeeded
 from holdfast.errors import (
     BadURL,
+    FileReplaced,
     HoldfastError,
     SchemaMismatch,
     StoreLost,
@@ -286,13 +287,16 @@ def test_a_worker_whose_file_is_lost_says_so_and_touches_nothing(
     runner = house.start()
     assert fine.enqueue().result(60) == "fine"
     lose(path, act)
-    until(lambda: f"was {act} while in use" in caplog.text, "it says so")
-    runner.stop()
-    house.join(runner)
-    house.close()
     if act == "deleted":
+        until(lambda: "was deleted while in use" in caplog.text, "it says so")
+        runner.stop()
+        house.join(runner)
+        house.close()
         assert not path.exists()
     else:
+        with pytest.raises(FileReplaced, match="was replaced while in use"):
+            house.join(runner)
+        house.close()
         with sqlite3.connect(path) as connection:
             assert connection.execute("SELECT count(*) FROM holdfast_worker").fetchone() == (0,)
         connection.close()

@@ -11,7 +11,7 @@ import threading
 
 from holdfast.clock import Clock
 from holdfast.duties import Post
-from holdfast.errors import DutyLost, HoldfastError
+from holdfast.errors import DutyLost, FileReplaced, HoldfastError
 from holdfast.hooks import Hooks
 from holdfast.identity import new_id
 from holdfast.reaper import SECOND_LOOK_S, Reaper
@@ -59,6 +59,8 @@ def serve(
             failing = False
         except DutyLost:
             post.refused()
+        except FileReplaced:  # only a new process can use the store
+            raise
         except HoldfastError as error:
             if not failing:
                 log.warning("the store fails (%s); trying again", error)

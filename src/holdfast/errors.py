@@ -18,6 +18,7 @@
     │   ├── StoreReadOnly          the store takes no writes
     │   ├── StoreMissing           there is no store at this address
     │   ├── StoreLost              deleted, replaced or shared by two hosts: stop, a person must look
+    │   │   └── FileReplaced       another SQLite file, -wal or -shm is there now: only a new process can use it
     │   ├── StoreUnsupported       the library or server below is too old, or set up in a way that cannot work
     │   └── SchemaMismatch         the schema is newer or older than this program
     ├── NotFound                   no such job, queue or worker
@@ -142,6 +143,11 @@ class StoreMissing(StoreError):
 
 class StoreLost(StoreError):
     """The store is not the one that was opened: deleted, replaced, or shared by two hosts."""
+
+
+class FileReplaced(StoreLost):
+    """A SQLite file, or the `-wal` or `-shm` file beside it, is not the one that this process has open. This process
+    can never use the store again; start it again."""
 
 
 class StoreUnsupported(StoreError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from holdfast.clock import Clock
+from holdfast.errors import FileReplaced
 
 LONGEST_S = 2.0
 SAY_EVERY_S = 30.0
@@ -26,7 +27,7 @@ class Trouble:
         now = self._clock.lease()
         if self._since is None:
             self._since, self._said_at, self._pause_s = now, float("-inf"), 0.05
-        if now - self._said_at >= SAY_EVERY_S:
+        if now - self._said_at >= SAY_EVERY_S and not isinstance(error, FileReplaced):  # then the process leaves
             self._log.warning("the store fails (%s); trying again; %s", error, self._meanwhile)
             self._said_at = now
         pause, self._pause_s = self._pause_s, min(self._pause_s * 2, LONGEST_S)

@@ -61,6 +61,7 @@ def test_each_kind_of_error_has_its_code() -> None:
         errors.StoreReadOnly: 3,
         errors.StoreMissing: 3,
         errors.StoreLost: 3,
+        errors.FileReplaced: 3,
         errors.SchemaMismatch: 4,
         errors.NotFound: 5,
         errors.Refused: 6,

@@ -42,7 +42,6 @@ def test_a_store_that_went_on_is_what_it_was() -> None:
         ({"incarnation": 2}, ("rewound", "incarnation")),
         ({"removals": 6}, ("rewound", "removals")),
         ({"runs_again": True}, ("rewound", "settled job")),
-        ({"wals_lost": 1}, ("rewound", "wal")),
         ({"beats_of_all": 39}, ("rewound", "beats")),
         ({"missing": ["job", "another"]}, ("emptied", "known job")),
         ({"missing": ["job"], "newest": []}, ("emptied", "known job")),

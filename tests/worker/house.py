@@ -10,6 +10,7 @@ import pytest
 from holdfast import App
 from holdfast.core.records import Event
 from holdfast.core.records import Job as Row
+from holdfast.errors import FileReplaced
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 from tests.worker.meddler import Meddler
@@ -39,7 +40,7 @@ class House:
         self.app = app
         self.store = Meddler(app.store)
         app._store = self.store  # type: ignore[assignment]
-        self._workers: dict[Runner, tuple[threading.Thread, list[int]]] = {}
+        self._workers: dict[Runner, tuple[threading.Thread, list[int | FileReplaced]]] = {}
 
     def start(self, *, name: str = "w", **options: Any) -> Runner:
         """Start a worker and return it once it is enrolled."""
@@ -50,17 +51,26 @@ class House:
     def launch(self, *, name: str = "w", app_ref: str | None = None, **options: Any) -> Runner:
         """Start a worker and return it at once."""
         runner = Runner(self.app, WorkerOptions(name=name, **options), app_ref=app_ref)
-        codes: list[int] = []
-        thread = threading.Thread(target=lambda: codes.append(runner.run()), name=f"test-{name}", daemon=True)
+        codes: list[int | FileReplaced] = []
+
+        def run() -> None:
+            try:
+                codes.append(runner.run())
+            except FileReplaced as error:
+                codes.append(error)
+
+        thread = threading.Thread(target=run, name=f"test-{name}", daemon=True)
         self._workers[runner] = (thread, codes)
         thread.start()
         return runner
 
     def join(self, runner: Runner) -> int:
-        """Wait for the end of a worker that was told to stop; return its exit code."""
+        """Wait for the end of a worker; return its exit code, or raise why it left by itself."""
         thread, codes = self._workers.pop(runner)
         thread.join(PATIENCE_S)
         assert not thread.is_alive(), "the worker did not stop"
+        if isinstance(codes[0], FileReplaced):
+            raise codes[0]
         return codes[0]
 
     def stop(self, runner: Runner) -> int:

@@ -115,7 +115,7 @@ def check(ctx: click.Context, as_json: bool) -> None:
     """Verify that the store is sound, and is what its workers knew. Exits with 7 when it is not."""
     with opened_store() as store:
         damage = store.check()
-        doubts = [] if store.missing() else [in_words(doubt) for doubt in store.doubts()]
+        doubts = [] if store.missing() else list(dict.fromkeys(map(in_words, store.doubts())))
     if as_json:
         show_json({"ok": not damage + doubts, "findings": damage + doubts})
     elif not damage + doubts:

@@ -112,6 +112,7 @@ def worker(
     from holdfast.scheduler import Scheduler
     from holdfast.worker.launch import Launch
     from holdfast.worker.options import WorkerOptions
+    from holdfast.worker.runner import EXIT_REPLACED
     from holdfast.worker.supervisor import supervise
 
     launch = Launch.now()
@@ -147,6 +148,8 @@ def worker(
         stack.enter_context(Watcher(found.store, found.clock, name or socket.gethostname(), SUPERVISOR))
         stack.enter_context(Scheduler(found, name=name or socket.gethostname()))
         code = supervise(app, found, options, launch)
+    if code == EXIT_REPLACED:
+        launch.start_again()
     ctx.exit(code)
 
 

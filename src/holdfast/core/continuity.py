@@ -14,7 +14,17 @@ import msgspec
 
 Kind = Literal["replaced", "rewound", "emptied"]
 Evidence = Literal[
-    "identity", "incarnation", "beats", "worker", "removals", "settled job", "known job", "truncate", "wal", "file"
+    "identity",
+    "incarnation",
+    "beats",
+    "worker",
+    "removals",
+    "settled job",
+    "known job",
+    "truncate",
+    "wal",
+    "shm",
+    "file",
 ]
 
 
@@ -35,7 +45,6 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     runs_again: bool  # the job whose settled lease the worker has named runs under that very lease
     doubts: int  # that nobody has answered
     uncounted: bool = False  # a worker lives whose older program does not count what it removes
-    wals_lost: int = 0  # files beside a SQLite store that were deleted while this process used them
 
 
 class Doubt(msgspec.Struct, frozen=True):
@@ -73,8 +82,6 @@ def compare(before: Standing, beats: int, now: Standing) -> Doubt | None:
         return Doubt("rewound", "removals", str(before.removals), str(now.removals))
     if now.runs_again:
         return Doubt("rewound", "settled job", "ended", "running")
-    if now.wals_lost > before.wals_lost:
-        return Doubt("rewound", "wal", "in use", "deleted")
     if now.beats is not None and now.beats < beats:
         return Doubt("rewound", "beats", str(beats), str(now.beats))
     if now.removals > before.removals:  # a person or the retention has removed rows: those that are missing, perhaps

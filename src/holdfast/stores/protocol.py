@@ -105,8 +105,8 @@ def in_words(doubt: Doubt) -> str:
             what = f"job {doubt.seen} is missing, and nobody has removed jobs"
         case "truncate":
             what = f"the table {doubt.seen} was truncated by {doubt.found}"
-        case "wal":
-            what = "its -wal file was deleted or replaced while in use"
+        case "wal" | "shm":
+            what = f"its -{doubt.evidence} file was deleted or replaced while in use"
         case "file":
             what = "another file was put in its place while it was in use"
         case "incarnation":

@@ -17,7 +17,7 @@ from holdfast.continuity import Continuity
 from holdfast.core.lease import trust
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
-from holdfast.errors import Cancelled, FileLocked, HoldfastError, LeaseLost, StoreTimeout
+from holdfast.errors import Cancelled, FileLocked, FileReplaced, HoldfastError, LeaseLost, StoreTimeout
 from holdfast.stores.protocol import Store
 from holdfast.trouble import Trouble
 from holdfast.worker.attempt import Attempt
@@ -34,7 +34,7 @@ TALKERS_MAX = 50  # so many attempts tell their lines in one beat: it must stay 
 class Keeper:
     """See the module's docstring. `worker_id` names the incarnation that it speaks for; `gone` is called when the store
     says that this incarnation was declared dead, `start` with attempts whose start the store knows of by now, `locked`
-    when some process has kept it from beating for too long."""
+    when some process has kept it from beating for too long, `replaced` when it can never beat again."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Keeper:
         start: Callable[[Sequence[Attempt]], None],
         on_beat: Callable[[float], None] = lambda _: None,
         locked: Callable[[FileLocked], None] = lambda _: None,
+        replaced: Callable[[FileReplaced], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -56,6 +57,7 @@ class Keeper:
         self._start = start
         self._on_beat = on_beat  # hears of every beat that reached the store, and how soon the next one is due
         self._locked = locked
+        self._replaced = replaced
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._wake = threading.Event()
         self._closing = False
@@ -117,6 +119,8 @@ class Keeper:
                 silent_s = self._clock.lease() - self._heard_at
                 if isinstance(error, FileLocked) and silent_s >= self._beat_s * LOCKED_BEATS:
                     self._locked(error)
+                if isinstance(error, FileReplaced):
+                    self._replaced(error)
             except Exception:
                 log.exception("the keeper stumbled; it goes on")
             self._clock.wait(self._wake, min(pause_s, self._beat_s / 2))

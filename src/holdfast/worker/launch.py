@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from dataclasses import dataclass
+from typing import NoReturn
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +23,9 @@ class Launch:
         with contextlib.suppress(OSError):
             folder = os.getcwd()
         return cls(folder, dict(os.environ))
+
+    def start_again(self) -> NoReturn:
+        """Replace this process by a new one, with the same pid, arguments, folder and environment."""
+        if self.folder is not None:
+            os.chdir(self.folder)
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], self.environment)  # noqa: S606

@@ -26,6 +26,7 @@ from holdfast.core.verdict import Outcome, Released
 from holdfast.errors import (
     BudgetSpent,
     FileLocked,
+    FileReplaced,
     HoldfastError,
     LeaseLost,
     SchemaMismatch,
@@ -73,6 +74,7 @@ EXIT_FENCED = 76  # a handler would not stop before its lease ended
 EXIT_TOO_OLD = 77  # for the schema of the store; nothing was left behind
 EXIT_UNSUPPORTED = 79  # no worker can use the store as it is set up; nothing was left behind
 EXIT_LOCKED = 80  # a handler left a transaction of its own open, and nobody could write
+EXIT_REPLACED = 81  # another file is in the place of the store, or of one beside it: only a new process can use it
 UNSERVED_S = 60.0  # how often to say which tasks nobody here knows
 POLL_S = 1.0  # how often to look for work though nobody has said that there is any
 BREATHLESS_S = 1.0  # how long not to claim after a thread could not be started
@@ -127,20 +129,19 @@ class Runner:
         self._enrolling = threading.Lock()
         self._buffer: deque[Attempt] = deque()
         self._running = 0
-        self._room = threading.Event()
-        self._stopping = threading.Event()
-        self._stop_now = threading.Event()
-        self._idle = threading.Event()
+        self._room, self._idle = threading.Event(), threading.Event()
+        self._stopping, self._stop_now = threading.Event(), threading.Event()
         self._pace = Pace()
         self._trouble = Trouble(log, self._clock, "no jobs are claimed meanwhile")
         self._too_old = False  # for the schema of the store
-        self._unsupported: StoreUnsupported | None = None  # why no worker can use the store
+        self._unusable: StoreUnsupported | FileReplaced | None = None  # why this worker can never use the store
         watched = (self._store, self._clock, self.name, WORKER)
         heard = SchemaChange(self._store, self._became_too_old).hear
         self._continuity = Continuity(*watched, settled=lambda: self._settler.last, heard=heard)
         self._keeper = Keeper(
             *(self._store, self._clock, self._beat_s, self._was_declared_dead, self._continuity, self._start, on_beat),
             locked=self._is_locked_out,
+            replaced=self._was_replaced,
         )
         self._settler = Settler(
             self._store, self._clock, self._keeper.forget, app.hooks, journal_all=app.journal == "full"
@@ -202,8 +203,8 @@ class Runner:
                 leave = threading.Thread(target=self._linger, name="holdfast-linger", daemon=True).start
             if self._broken is not None:
                 raise self._broken
-            if self._unsupported is not None:
-                raise self._unsupported
+            if self._unusable is not None:
+                raise self._unusable
             return code
         finally:
             leave()
@@ -296,8 +297,10 @@ class Runner:
                 log.error("%s", error)
                 self._became_too_old()
             except StoreUnsupported as error:  # waiting does not help; a person must change something
-                self._unsupported = error
+                self._unusable = error
                 self.stop()
+            except FileReplaced as error:
+                self._was_replaced(error)
             except HoldfastError as error:
                 self._clock.wait(self._stopping, self._trouble.met(error))
 
@@ -352,6 +355,8 @@ class Runner:
             except WorkerGone:
                 self._was_declared_dead(asked_as)
                 claim_id, asked_at = new_id(), None
+            except FileReplaced as error:
+                self._was_replaced(error)
             except UsageError:  # the app was closed under this worker, or is to be closed here: waiting does not help
                 raise
             except HoldfastError as error:
@@ -600,6 +605,16 @@ class Runner:
             threading.Timer(0.2, os._exit, (EXIT_LOCKED,)).start()  # should the log be what cannot be written
             log.critical("%s; a handler left its own transaction open; ending this process", error)
             os._exit(EXIT_LOCKED)
+
+    def _was_replaced(self, error: FileReplaced) -> None:
+        """Leave: this process can never write to the store again. A process that is ours alone ends at once, before
+        another worker runs its jobs."""
+        if self._may_exit:
+            threading.Timer(0.2, os._exit, (EXIT_REPLACED,)).start()  # should the log be what cannot be written
+            log.error("%s; this process ends, for another to take its place", error)
+            os._exit(EXIT_REPLACED)
+        self._unusable = error
+        self.stop_now()
 
     def _drain(self) -> int:
         """Give back what has not begun, let the rest finish within the grace period, then stop it."""

@@ -21,13 +21,18 @@ def catch_signals() -> int:
     return read_end
 
 
-def handle_signals(handler: Callable[..., object]) -> None:
+def handle_signals(handler: Callable[..., object] | signal.Handlers) -> None:
     """Call `handler` at each of them, also where a parent or a module of the user's has blocked them. For the main
     thread only. SIGHUP stays ignored if it is: the program was started by `nohup`."""
     for number in _ENDING:
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_ENDING, signal.SIGCHLD))
+
+
+def leave_signals_alone() -> None:
+    """Let them end this process at once, as if nobody had caught them. For the main thread only."""
+    handle_signals(signal.SIG_DFL)
 
 
 def see_children_end() -> None:

@@ -27,7 +27,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.core.epitaph import how_it_ended
 from holdfast.core.records import SILENT_BEATS, Worker
-from holdfast.errors import FileLocked, HoldfastError, StoreLocked
+from holdfast.errors import FileLocked, FileReplaced, HoldfastError, StoreLocked
 from holdfast.identity import new_id
 from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
@@ -37,8 +37,15 @@ from holdfast.worker.cell import PYTHON, end_of
 from holdfast.worker.launch import Launch
 from holdfast.worker.lines import enable_our_loggers
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import EXIT_FENCED, EXIT_LOCKED, EXIT_STUCK, EXIT_TOO_OLD, EXIT_UNSUPPORTED
-from holdfast.worker.signals import catch_signals, see_children_end
+from holdfast.worker.runner import (
+    EXIT_FENCED,
+    EXIT_LOCKED,
+    EXIT_REPLACED,
+    EXIT_STUCK,
+    EXIT_TOO_OLD,
+    EXIT_UNSUPPORTED,
+)
+from holdfast.worker.signals import catch_signals, leave_signals_alone, see_children_end
 from holdfast.worker.vital import EXIT_BROKEN, refuse_patched_threads
 
 if TYPE_CHECKING:
@@ -62,7 +69,10 @@ EXIT_UNUSABLE = 2  # of a child that cannot load the app; see cli/child.py
 
 
 def supervise(app_ref: str, app: App, options: WorkerOptions, launch: Launch) -> int:
-    """Run the workers of an app until SIGTERM, SIGINT or SIGHUP; a second SIGTERM or SIGINT gives back what runs."""
+    """Run the workers of an app until SIGTERM, SIGINT or SIGHUP; a second SIGTERM or SIGINT gives back what runs.
+
+    Returns `EXIT_REPLACED` when only a new process can use the store, and all workers have left.
+    """
     protected.install()  # the app's hooks run in this process
     return Supervisor(app_ref, app, options, launch).run()
 
@@ -112,6 +122,10 @@ class Supervisor:
             if self._clock.lease() > kill_at:
                 self._kill()
         self._hooks.flush()
+        if self._exit_code == EXIT_REPLACED:
+            leave_signals_alone()  # nothing is left that has to end gracefully
+            was_told = told > 0 or bool(select.select([signals], [], [], 0)[0])
+            return 0 if was_told else EXIT_REPLACED
         if self._stopping.is_set():
             return self._exit_code
         log.critical("nobody watches over the children any more; ending")
@@ -207,6 +221,12 @@ class Supervisor:
         except HoldfastError as error:
             log.warning("could not look at the schema (%s); a new child will", error)
 
+    def _leave_replaced(self, error: FileReplaced) -> None:
+        """This process can never write to the store again. A new one settles what the children left."""
+        if not self._stopping.is_set():
+            log.error("%s; the worker starts again, and its jobs are recovered then", error)
+            self._leave(EXIT_REPLACED)
+
     def _leave(self, exit_code: int) -> None:
         self._exit_code = exit_code
         self._stopping.set()
@@ -287,6 +307,9 @@ class Supervisor:
                     threading.Thread(target=self._settle_child, args=given, name="holdfast-locked", daemon=True).start()
                     return True
                 raise next(iter(locked.values()))
+            except FileReplaced as error:
+                self._leave_replaced(error)
+                return True
             except HoldfastError as error:
                 pause_s = trouble.met(error)
             if self._stopping.is_set():
@@ -382,6 +405,7 @@ def _how_it_ended(code: int | None, silent: bool = False) -> str:
         EXIT_FENCED: "ended itself because no beat had reached the store in time: it ",
         EXIT_BROKEN: "ended itself because a thread had died that it cannot do without: it ",
         EXIT_LOCKED: "ended itself because a handler had left a transaction of its own open: it ",
+        EXIT_REPLACED: "ended itself because the file of the store, or one beside it, was replaced: it ",
         EXIT_UNSUPPORTED: "ended because no worker can use the store as it is set up: it ",
     }
     return words.get(code, "") + how_it_ended(code)  # the code stays at the end, where an epitaph is read

@@ -6,6 +6,7 @@ they go to SQLite's, because SQLite lets waiters sleep and does not keep a queue
 
 from __future__ import annotations
 
+import atexit
 import errno
 import logging
 import os
@@ -14,7 +15,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -23,10 +24,11 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 import msgspec
 
 from holdfast.clock import Clock, pause
-from holdfast.core.continuity import Doubt
+from holdfast.core.continuity import Doubt, Evidence
 from holdfast.errors import (
     BadURL,
     FileLocked,
+    FileReplaced,
     StoreError,
     StoreFull,
     StoreLost,
@@ -38,8 +40,7 @@ from holdfast.errors import (
 )
 from holdfast.shield import breathe, shielded
 from holdfast.stores.joining import driver_connection
-from holdfast.stores.sqlite import locks, protected
-from holdfast.stores.sqlite.batch import Q
+from holdfast.stores.sqlite import locks, protected, wal
 from holdfast.stores.sqlite.checkpoint import Turn, has_the_defect
 from holdfast.stores.sqlite.writers import Writers
 
@@ -102,6 +103,7 @@ class Connections:
                 "use a newer Python"
             )
         self.options = options
+        self._name = os.fspath(options.path)
         self._clock = clock
         self._spare = _no_spare()
         self._lock = threading.Lock()
@@ -110,9 +112,8 @@ class Connections:
         self._watching = threading.Lock()
         self._watch: sqlite3.Connection | None = None
         self._anchor: sqlite3.Connection | None = None  # as long as it is open, SQLite keeps the WAL that is there
-        self._wal: tuple[int, int] | None = None  # the file that this was when the anchor was opened
-        self._borrowed: dict[int, int] = {}  # how many WALs were lost before a connection was lent
-        self.wals_lost = 0  # that others have deleted or replaced while we used them
+        self._beside: wal.Files | None = None  # the files that it has opened
+        self._sound_at = clock.wall()  # when all files were last seen to be ours
         self._closed = False
         self._refusal: str | None = None
         self._patience = f"PRAGMA busy_timeout={int(options.busy_s * 1000)}"
@@ -211,9 +212,7 @@ class Connections:
                 breathe()
                 pause(nap_s)
                 nap_s = min(nap_s * 1.5, 0.01)
-            if self._lost_its_wal():  # while we waited: what is written now would be lost, or destroy the new one
-                self.undo(db)
-                raise StoreUnavailable(f"{self._wal_path} was deleted or replaced while in use")
+            self._check_inside(db)
             self._inside = db
             return db
         except BaseException as error:
@@ -235,6 +234,7 @@ class Connections:
 
     def commit(self, connection: sqlite3.Connection) -> None:
         """Commit what `begin` has opened."""
+        self._check_inside(connection)
         if self._turn is None:
             connection.execute("COMMIT")
         else:
@@ -273,6 +273,7 @@ class Connections:
 
     def close(self) -> None:
         """Close what is spare; what is lent is closed when it comes back."""
+        self.look_before_closing()
         with self._lock:
             self._closed = True
             spare = [connection for stock in self._spare.values() for connection in stock]
@@ -313,24 +314,19 @@ class Connections:
 
     def _borrow(self, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
         self._check_identity()
-        if self._lost_its_wal():
-            self._leave_wal()
+        if self._anchor is None and not self._closed:
+            self._hold_wal()
         with self._lock:
             if self._closed:
                 raise StoreUnavailable(f"the store {self.options.path} is closed")
             connection = self._spare[kind].pop() if self._spare[kind] else None
         if connection is None:
             connection = self.open(kind)
-        if self._anchor is None and kind is Pen:
-            self._hold_wal()
-        self._borrowed[id(connection)] = self.wals_lost
         return connection
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         with self._lock:
             stock = self._spare.get(type(connection))
-            if self._borrowed.pop(id(connection), self.wals_lost) != self.wals_lost:
-                stock = None  # it has the WAL that was deleted
             if stock is not None and not self._closed and len(stock) < _SPARE and _is_clean(connection):
                 stock.append(connection)
                 return
@@ -365,45 +361,50 @@ class Connections:
         self._refusal = why
         raise StoreLost(why)
 
-    def _check_identity(self) -> None:
+    def _check_identity(self, inside: sqlite3.Connection | None = None) -> None:
+        """Raise unless the database and the files beside it are the ones that this process has open. `inside`: whose
+        write transaction is open."""
         if self._refusal is not None:
             raise StoreLost(self._refusal)
+        if self._identity in _lost:
+            raise FileReplaced(_lost[self._identity])
         try:
             found = os.stat(self.options.path)
         except OSError:
             raise StoreLost(f"{self.options.path} was deleted while in use; restore it, then start again") from None
         if (found.st_dev, found.st_ino) != self._identity:
             self._note_replaced(found.st_ino)
-            raise StoreLost(f"{self.options.path} was replaced while in use; start again to use the new file")
+            raise FileReplaced(f"{self.options.path} was replaced while in use; start again to use the new file")
+        if self._beside is not None and wal.beside(self._name) != self._beside:
+            if inside is not None:
+                self.undo(inside)  # it would keep us from saving the WAL
+            self._lose()
+        self._sound_at = self._clock.wall()
+
+    def _check_inside(self, connection: sqlite3.Connection) -> None:
+        """The same, in a write transaction: what is written now would be lost, or destroy the new files."""
+        try:
+            self._check_identity(connection)
+        except StoreError:
+            self.undo(connection)
+            raise
 
     def _note_replaced(self, inode: int) -> None:
-        """Write into the new file, once, that it took the place of one in use: nobody who opens it now can know."""
+        """Leave a note, once, that the new file took the place of one in use: nobody who opens it now can know."""
         with self._lock:
             if inode == self._noted:
                 return
             self._noted = inode
-        uri = f"file:{quote(bytes(self.options.path))}?mode=rw"
-        doubt = Doubt("replaced", "file", str(self._identity[1]), str(inode), f"process {os.getpid()}")
-        with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True, timeout=1, isolation_level=None)) as new:
-            values = msgspec.structs.asdict(doubt) | {"wall": self._clock.wall()}
-            values["incarnation"] = new.execute(Q["accept_answer"]).fetchone()[0]
-            new.execute(Q["doubt"], values)
+        self._note(Doubt("replaced", "file", str(self._identity[1]), str(inode)))
+
+    def _note(self, doubt: Doubt) -> None:
+        who = f"process {os.getpid()}"
+        wal.leave_note(self.options.path, msgspec.structs.replace(doubt, worker=who, at=self._sound_at))
 
     # -------------------------------------------------------------------------------------- the WAL
 
-    @property
-    def _wal_path(self) -> Path:
-        return self.options.path.with_name(self.options.path.name + "-wal")
-
-    def _wal_now(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self._wal_path)
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
-
     def _hold_wal(self) -> None:
-        """Remember which file the WAL is, and keep a connection open: then only others can take it away."""
+        """Keep a connection open, and remember which files it has opened: only others can take them away then."""
         anchor: sqlite3.Connection = self.open()
         try:
             mode = anchor.execute("PRAGMA journal_mode").fetchone()[0]
@@ -412,36 +413,50 @@ class Connections:
             anchor.close()
             raise self.explain(error) from error
         with self._lock:
-            if mode == "wal" and self._anchor is None and not self._closed and (wal := self._wal_now()) is not None:
-                self._anchor, self._wal = anchor, wal
-                return
-        anchor.close()
+            beside = wal.beside(self._name)
+            is_kept = mode == "wal" and self._anchor is None and not self._closed and None not in beside
+            if is_kept:
+                self._anchor, self._beside = anchor, self._beside or beside
+        if not is_kept:
+            anchor.close()
+        elif wal.deleted_ones(self._name):  # a connection of the user's is older than the files that are there
+            self._lose()
 
-    def _lost_its_wal(self) -> bool:
-        return self._anchor is not None and self._wal_now() != self._wal
+    def _lose(self) -> NoReturn:
+        """Somebody has removed the `-wal` or `-shm` file under this process. It uses the store no more.
 
-    def _leave_wal(self) -> None:
-        """Somebody has deleted the WAL under us. What is committed in it is only in the file that we have open and
-        nobody else finds: save it into the database, then use whatever WAL is there."""
-        with self._lock:
-            anchor, self._anchor = self._anchor, None
-            if anchor is None:
-                return  # another thread was first
-            left = [anchor, *(connection for stock in self._spare.values() for connection in stock)]
-            self._spare = _no_spare()
-            self.wals_lost += 1
-        saved = False
-        if self._wal_now() is None:  # else somebody writes into a new one already
-            with suppress(sqlite3.Error):
-                saved = anchor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
-        if self._watching.acquire(blocking=False):
-            left += [self._watch] if self._watch is not None else []
-            self._watch = None
-            self._watching.release()
-        for connection in left:
-            connection.close()
-        what = "all that was committed into it was saved" if saved else "what was committed into it may be lost"
-        log.error("%s was deleted or replaced while in use; %s", self._wal_path, what)
+        What is committed in a `-wal` that was deleted is only in the file that we have open. As long as the `-shm` is
+        there, SQLite's locks are good, and it can be saved into the database.
+        """
+        with shielded(), _losing:
+            if self._identity not in _lost:
+                wal.keep_open(self.options.path, self._identity)
+                now, before = wal.beside(self._name), self._beside
+                has_shm = before is not None and now.shm == before.shm and "-shm" not in wal.deleted_ones(self._name)
+                saved = has_shm and now.wal is None and self._save_wal()
+                evidence: Evidence = "wal" if has_shm else "shm"
+                what = f"{self._name}-{evidence} was deleted or replaced while in use"
+                _lost[self._identity] = f"{what}; start again to use the new file"
+                self._note(Doubt("rewound", evidence, "in use", "deleted"))
+                became = (
+                    "everything that was committed into it was copied into the database"
+                    if saved
+                    else "what was committed since the last checkpoint may be lost"
+                )
+                log.error("%s; %s; this process does not use the store any more: start it again", what, became)
+        raise FileReplaced(_lost[self._identity])
+
+    def _save_wal(self) -> bool:
+        with suppress(sqlite3.Error):
+            if self._anchor is not None:
+                return bool(self._anchor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0)
+        return False
+
+    def look_before_closing(self) -> None:
+        """If the files are not ours any more, see to it that closing our connections does not change the new ones."""
+        if self._beside is not None and not self._closed:
+            with suppress(StoreError):
+                self._check_identity()
 
     def _before_fork(self) -> None:
         """Let another thread's write end first: what SQLite remembers of its lock would stay with the child."""
@@ -452,7 +467,7 @@ class Connections:
 
     def _after_fork(self) -> None:
         _inherited.append((self._spare, self._watch, self._anchor))
-        self._spare, self._watch, self._anchor = _no_spare(), None, None
+        self._spare, self._watch, self._anchor = _no_spare(), None, None  # SQLite still has the same `-shm` open here
         self._lock, self._writers, self._watching = threading.Lock(), Writers(), threading.Lock()
         self._inside = None
         if self._turn is not None:
@@ -537,6 +552,8 @@ def _code(error: sqlite3.Error) -> int | None:
 
 # Closing the new file drops the locks that another thread may have on it, so nobody else opens it before.
 _creating = threading.Lock()
+_losing = threading.Lock()
+_lost: dict[tuple[int, int], str] = {}  # the databases that this process may not use any more, and why
 _forks: weakref.WeakSet[Connections] = weakref.WeakSet()
 
 
@@ -551,10 +568,19 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _creating
-    _creating = threading.Lock()
+    global _creating, _losing
+    _creating, _losing = threading.Lock(), threading.Lock()
     for connections in _forks:
         connections._after_fork()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+def _look_before_exit() -> None:
+    """Python closes every connection when it ends."""
+    for connections in list(_forks):
+        connections.look_before_closing()
+
+
+atexit.register(_look_before_exit)

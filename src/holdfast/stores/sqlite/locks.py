@@ -22,7 +22,7 @@ _WRITER = 120  # the byte of the `-shm` file that the one writer locks in WAL mo
 _ANSWER_S = 10.0
 _LOOKS = 4
 _DARWIN = sys.platform == "darwin"
-_FLOCK = "qqihh" if _DARWIN else "hhqqi4x"  # struct flock of macOS and of 64-bit Linux
+FLOCK = "qqihh" if _DARWIN else "hhqqi4x"  # struct flock of macOS and of 64-bit Linux
 
 
 File = tuple[int, int]  # device and inode
@@ -100,11 +100,11 @@ def _ask_in_a_child(shm: str) -> int | None:
 def other_holder(descriptor: int, first: int = 0, length: int = 0) -> int | None:
     """Return which *other* process keeps us from locking these bytes, or the whole file; None: nobody does."""
     if _DARWIN:
-        question = struct.pack(_FLOCK, first, length, 0, fcntl.F_WRLCK, os.SEEK_SET)
-        _, _, pid, kind, _ = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+        question = struct.pack(FLOCK, first, length, 0, fcntl.F_WRLCK, os.SEEK_SET)
+        _, _, pid, kind, _ = struct.unpack(FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
     else:
-        question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, first, length, 0)
-        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+        question = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, first, length, 0)
+        kind, _, _, _, pid = struct.unpack(FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
     return None if kind == fcntl.F_UNLCK else pid
 
 

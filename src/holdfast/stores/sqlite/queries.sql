@@ -768,6 +768,14 @@ SELECT max(number), :kind, :evidence, :worker, :seen, :found, :wall FROM holdfas
 HAVING max(number) = :incarnation
 ON CONFLICT DO NOTHING;
 
+-- A process that may not use the store any more has noted it. `at`: when that process last saw the store as it was. If a
+-- person has accepted the store since, there is nothing to doubt.
+-- name: doubt_noted
+INSERT INTO holdfast_doubt (incarnation, kind, evidence, worker, seen, found, at)
+SELECT number, :kind, :evidence, :worker, :seen, :found, :wall FROM holdfast_incarnation
+WHERE number = (SELECT max(number) FROM holdfast_incarnation) AND (number = 1 OR at <= :at)
+ON CONFLICT DO NOTHING;
+
 -- name: doubts
 SELECT json_group_array(json_array(kind, evidence, seen, found, worker, at)) FROM (
     SELECT * FROM holdfast_doubt

@@ -42,7 +42,7 @@ from holdfast.points import point
 from holdfast.stores import codec
 from holdfast.stores.protocol import Added, Answer, Schema, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
-from holdfast.stores.sqlite import batch, condition, liveness
+from holdfast.stores.sqlite import batch, condition, liveness, wal
 from holdfast.stores.sqlite.backup import backup
 from holdfast.stores.sqlite.batch import Q
 from holdfast.stores.sqlite.bell import Bell
@@ -353,9 +353,9 @@ class SqliteStore(Schedules, Workflows):
     def standing(self, worker_id: str, known: Sequence[str], settled: Lease | None) -> Standing:
         asked = {"worker": worker_id, "known": codec.encode(known).decode(), "wall": self._clock.wall()}
         values = asked | codec.lease_token(settled)
+        self._take_note()
         with self._db.reading() as db:
-            said = codec.standing_from(db.execute(Q["standing"], values).fetchone())
-        return msgspec.structs.replace(said, wals_lost=self._db.wals_lost)
+            return codec.standing_from(db.execute(Q["standing"], values).fetchone())
 
     def doubt(self, seen: int, doubt: Doubt) -> None:
         values = msgspec.structs.asdict(doubt) | {"incarnation": seen, "wall": self._clock.wall()}
@@ -363,6 +363,7 @@ class SqliteStore(Schedules, Workflows):
             db.execute(Q["doubt"], values)
 
     def doubts(self) -> list[Doubt]:
+        self._take_note()
         return [Doubt(*row) for row in codec.rows_from(self._one("doubts"))]
 
     def accept(self, seen: int, actor: str, note: str | None) -> int:
@@ -410,6 +411,15 @@ class SqliteStore(Schedules, Workflows):
         self._db.close()
 
     # ------------------------------------------------------------------------------------- parts
+
+    def _take_note(self) -> None:
+        """Write down what a process has noted that may not use the store any more, unless a person has accepted the
+        store since that process last saw it."""
+        path = self._db.options.path
+        if (noted := wal.read_note(path)) is not None:
+            with self._db.writing() as db:
+                db.execute(Q["doubt_noted"], msgspec.structs.asdict(noted) | {"wall": self._clock.wall()})
+            wal.remove_note(path)
 
     def _one(self, query: str, values: Mapping[str, Any] | None = None) -> Any:
         with self._db.reading() as db:
