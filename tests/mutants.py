@@ -4901,7 +4901,7 @@ def nearest_first(tests: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 def is_green(mutant: Mutant, tests: tuple[str, ...], environment: dict[str, str]) -> bool:
     words = "postgres" if mutant.on_postgres else "not postgres"  # what cannot notice is not run
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=60", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=90", *tests]
     ran = subprocess.run(
         [*command, "-k", words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

@@ -31,7 +31,7 @@ from holdfast.stores.protocol import Store
 
 T = TypeVar("T")
 
-PATIENCE_S = 60.0  # how long to wait for what must happen, on a machine that is busy with something else
+PATIENCE_S = 180.0  # how long to wait for what must happen, on a machine that is busy with something else
 SOURCE = Path(__file__).parent / "tasks.py"
 MODULE = "crash_tasks"
 

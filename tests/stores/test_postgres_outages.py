@@ -487,14 +487,14 @@ def test_a_worker_says_that_the_store_is_read_only_and_goes_on_when_it_is_not(
 
 
 def test_a_pool_that_is_exhausted_says_so_in_time_and_beats_recover(server: PostgresServer, schema: str) -> None:
-    store = opened(server.url, schema, "&pool_max=2&wait_s=0.7")
+    store = opened(server.url, schema, "&pool_max=2&wait_s=5")
     job = start(store)
     pool = store._often._open_pool()
     with pool.connection(), pool.connection():
         began = time.monotonic()
         with pytest.raises(StoreUnavailable, match="pool_max"):
             store.beat(job.worker or "", [Pulse(job.lease)])
-        assert 0.6 < time.monotonic() - began < 60
+        assert 4.5 < time.monotonic() - began < 60
     assert store.beat(job.worker or "", [Pulse(job.lease)]).lost == []
     assert (row(store, job.id).lease_until or 0) > (job.lease_until or 0)
     store.close()
@@ -504,7 +504,7 @@ def test_a_program_that_uses_up_all_connections_does_not_hold_up_its_worker(
     server: PostgresServer, schema: str
 ) -> None:
     """What a worker asks for all the time has connections of its own."""
-    store = opened(server.url, schema, "&pool_max=2&wait_s=0.3")
+    store = opened(server.url, schema, "&pool_max=2&wait_s=5")
     job = start(store)
     pool = store._db._open_pool()
     with pool.connection(), pool.connection():
@@ -518,7 +518,7 @@ def test_a_program_that_uses_up_all_connections_does_not_hold_up_its_worker(
 def test_a_server_without_room_for_another_session_says_so(server: PostgresServer, schema: str, role: Any) -> None:
     url, name = role
     server.execute(f"ALTER ROLE {name} CONNECTION LIMIT 3")
-    store = opened(url, schema, "&wait_s=3")
+    store = opened(url, schema, "&wait_s=10")
     other, pool = store._db._open_pool(), store._often._open_pool()
     too_many = pytest.raises(StoreUnavailable, match="too many connections")
     with other.connection(), pool.connection(), pool.connection(), too_many:
@@ -532,7 +532,7 @@ def test_a_locked_table_is_trouble_that_passes_whatever_limits_the_role_has(
 ) -> None:
     url, name = role
     server.execute(f"ALTER ROLE {name} SET statement_timeout = '1ms'")
-    house = houses(url, "&wait_s=1")
+    house = houses(url, "&wait_s=10")
 
     @house.app.task
     def fine(ctx: Context) -> int:
