@@ -40,7 +40,7 @@ ON_SQLITE = [
     "move: fence = :seen_fence",
     "move: state = :seen_state",
 ]
-ON_POSTGRES = [  # those that are found soon; tests/mutants.py drops every one
+ON_POSTGRES = [  # those that are found soon; tests/mutants drops every one
     "claim.enrolled: gone_at IS NULL",
     "claim.picked: job.state = 'ready' (3)",
     "claim.taken: (picked.number <= %(limit)s::bigint OR job.on_crash = 'retry')",

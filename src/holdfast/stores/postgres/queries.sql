@@ -322,7 +322,7 @@ SELECT
     );
 
 -- name: settle
--- The only way out of `running`: every conjunct of the WHERE below is a guard, and tests/mutants.py drops each of them.
+-- The only way out of `running`: every conjunct of the WHERE below is a guard, and tests/mutants drops each of them.
 -- Leases never get shorter, so one that ends no later than what the reaper saw was not renewed. A row that somebody else
 -- has locked is skipped, and is neither in `free` nor in `applied`.
 WITH clock AS MATERIALIZED (

@@ -136,7 +136,7 @@ SELECT json_group_array(id) FROM (
 );
 
 -- name: settle
--- The only way out of `running`: every conjunct below is a guard, and tests/mutants.py drops each of them.
+-- The only way out of `running`: every conjunct below is a guard, and tests/mutants drops each of them.
 -- Leases never get shorter, so one that ends no later than what the reaper saw was not renewed; the millionth of a
 -- second covers what JSON rounds off.
 -- A job for which something came after it had looked (inbox) does not wait.

@@ -1,0 +1,37 @@
+"""One mutant: a file of the package, changed in one place, and the tests that must notice."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SRC = ROOT / "src"
+PACKAGE = SRC / "holdfast"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One file of the package, changed in one place."""
+
+    name: str
+    file: str  # below the package
+    text: str
+    tests: tuple[str, ...]
+
+    @property
+    def needs_postgres(self) -> bool:
+        """Say whether only tests with PostgreSQL can notice it."""
+        return "postgres" in self.file or all("postgres" in test for test in self.tests)
+
+    @property
+    def digest(self) -> str:
+        """Return a fingerprint of the change and of the tests: a result found under the same one still holds."""
+        parts = [self.text, *(content for test in self.tests for content in _contents(test))]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _contents(test: str) -> list[str]:
+    path = ROOT / test.partition("::")[0]
+    return [file.read_text() for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]

@@ -1,0 +1,132 @@
+"""Mutants of pure modules: every condition, boundary, operand and flag in turn."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from tests.mutants.mutant import PACKAGE, Mutant
+
+CONFORMANCE = "tests/conformance"
+# The modules that decide, and the tests that know each of them best.
+MODULES: dict[str, tuple[str, ...]] = {
+    "core/verdict.py": ("tests/core/test_verdict.py", "tests/core", CONFORMANCE),
+    "core/acts.py": ("tests/core/test_acts.py", "tests/core/test_acts_of_workflows.py", "tests/core", CONFORMANCE),
+    "core/lease.py": ("tests/core/test_lease.py", "tests/core", CONFORMANCE),
+    "core/continuity.py": ("tests/core/test_continuity.py", "tests/core", CONFORMANCE),
+}
+STATE_MACHINE = "core/machine.py"
+
+
+def python_mutants() -> Iterator[Mutant]:
+    """Change every pure module in every way that `Change` knows, one at a time."""
+    for file, tests in MODULES.items():
+        source = (PACKAGE / file).read_text()
+        names = Counter[str]()
+        for change in changes(source):
+            name = f"python {file} {change.function}: {change.said}"
+            names[name] += 1
+            name += f" ({names[name]})" if names[name] > 1 else ""
+            yield Mutant(name, file, change.text, tests)
+    yield from _machine_mutants()
+
+
+def _machine_mutants() -> Iterator[Mutant]:
+    """Take each move out of the table of states in turn."""
+    source = (PACKAGE / STATE_MACHINE).read_text()
+    state = ""
+    for match in re.finditer(r"^    (State\.\w+): \{|(Move\.\w+): State\.\w+,?\s*", source, re.MULTILINE):
+        state = match[1] or state
+        if match[2]:
+            name = f"python {STATE_MACHINE} {state} without {match[2]}"
+            yield Mutant(name, STATE_MACHINE, source[: match.start()] + source[match.end() :], ("tests/core",))
+
+
+def changes(source: str) -> Iterator[Change]:
+    """Return the module once for every possible change of a function or method."""
+    nth = 0
+    while True:
+        tree = ast.parse(source)
+        change = Change(nth)
+        for function in _functions(tree.body):
+            change.visit_function(function)
+        if not change.said:
+            return
+        change.text = ast.unparse(ast.fix_missing_locations(tree))
+        yield change
+        nth += 1
+
+
+def _functions(body: list[ast.stmt]) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from ((f"{node.name}.{name}", function) for name, function in _functions(node.body))
+
+
+class Change(ast.NodeTransformer):
+    """Apply the nth possible change; remember what it was and in which function."""
+
+    def __init__(self, nth: int) -> None:
+        self._left = nth
+        self.said = ""
+        self.function = ""
+        self.text = ""
+
+    def visit_function(self, named: tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]) -> None:
+        name, function = named
+        done = bool(self.said)
+        function.body = [self.visit(statement) for statement in function.body]
+        if self.said and not done:
+            self.function = name
+
+    def _is_it(self) -> bool:
+        self._left -= 1
+        return self._left == -1
+
+    def _negate(self, test: ast.expr, keyword: str) -> ast.expr:
+        if self._is_it():
+            self.said = f"{keyword} not ({ast.unparse(test)})"
+            return ast.UnaryOp(ast.Not(), test)
+        return test
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        self.generic_visit(node)
+        node.test = self._negate(node.test, "if")
+        return node
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        self.generic_visit(node)
+        node.test = self._negate(node.test, "if")
+        return node
+
+    def visit_match_case(self, node: ast.match_case) -> ast.AST:
+        self.generic_visit(node)
+        if node.guard is not None:
+            node.guard = self._negate(node.guard, "case if")
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        moved = {ast.GtE: ast.Gt, ast.Gt: ast.GtE, ast.LtE: ast.Lt, ast.Lt: ast.LtE}
+        if type(node.ops[0]) in moved and self._is_it():
+            self.said = f"boundary of {ast.unparse(node)}"
+            node.ops[0] = moved[type(node.ops[0])]()
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        for value in list(node.values):
+            if len(node.values) > 1 and self._is_it():
+                self.said = f"without ({ast.unparse(value)}) in ({ast.unparse(node)})"
+                node.values = [other for other in node.values if other is not value]
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if type(node.value) in (bool, int) and node.value in (0, 1) and self._is_it():
+            self.said = f"{node.value} flipped"
+            return ast.copy_location(ast.Constant(type(node.value)(not node.value)), node)
+        return node
