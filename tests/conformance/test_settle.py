@@ -184,7 +184,7 @@ def test_flags_and_numbers_can_be_taken_back_to_nothing(store: Store, clock: Fak
     store.settle([addressed(job, none)])
     after = row(store, job.id)
     assert (after.suspects, after.rolling_back, after.cancel_requested) == (0, False, False)
-    assert (after.priority, after.error, after.run_at) == (0, "", 0.0)
+    assert (after.priority, after.error, after.run_at) == (0, None, 0.0)
     assert (after.failures, after.crashes, after.zombies) == (0, 0, 4)
 
 
@@ -232,7 +232,7 @@ def test_any_error_result_note_and_detail_come_back_as_they_were(store: Store, t
     )
     store.settle([addressed(job, verdict)])
     after = row(store, job.id)
-    assert (after.error, after.result, after.note) == (text, text, text)
+    assert (after.error, after.result, after.note) == (text or None, text, text)  # "" removes an error
     [event] = store.journal(job.id)
     assert (event.detail, event.actor) == ({"reason": text, text: [text]}, text)
 

@@ -374,7 +374,7 @@ applied AS (
             THEN ending.question END,
         open_step = nullif(coalesce(ending.open_step, job.open_step), ''),
         undo_requested = coalesce(ending.undo_requested, job.undo_requested),
-        error = coalesce(ending.error, job.error),
+        error = nullif(coalesce(ending.error, job.error), ''),
         result = coalesce(ending.result, job.result),
         failures = CASE WHEN ending.fresh_budgets THEN 0 ELSE job.failures END + ending.failures,
         crashes = CASE WHEN ending.fresh_budgets THEN 0 ELSE job.crashes END + ending.crashes,

@@ -148,7 +148,7 @@ UPDATE holdfast_job AS job SET
     run_at = iif(ending.state = 'waiting' AND job.inbox <> ending.inbox, :wall, coalesce(ending.run_at, job.run_at)),
     open_step = nullif(coalesce(ending.open_step, job.open_step), ''),
     undo_requested = coalesce(ending.undo_requested, job.undo_requested),
-    error = coalesce(ending.error, job.error),
+    error = nullif(coalesce(ending.error, job.error), ''),
     result = coalesce(ending.result, job.result),
     failures = iif(ending.fresh_budgets, 0, job.failures) + ending.failures,
     crashes = iif(ending.fresh_budgets, 0, job.crashes) + ending.crashes,
