@@ -25,6 +25,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SPEAKING = ("tests/simulation/", "tests/crash/test_recovery.py", "tests/crash/test_storm.py")
 
+SLOWEST = ("tests/crash/", "tests/agreement/", "tests/simulation/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the slowest files first, so that no process works alone at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(SLOWEST))
+
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print in every run what searches and measurements have found: seeds, counts of states, seconds."""
