@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncFlow, Flow, JobDead, Retry, Rollback
+from holdfast import App, AsyncFlow, Flow, JobDead, Retry, Rollback
 from tests.worker.house import House, until
 
 ONCE = Retry(attempts_max=1)
@@ -183,3 +183,38 @@ def test_an_async_step_of_a_plain_workflow_is_refused_by_its_name(one_house: Hou
     job = sync.enqueue()
     with pytest.raises(JobDead, match="the step 'later' is an async function; use it in an async workflow"):
         job.result(60)
+
+
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_a_workflow_that_was_deployed_as_a_plain_task_is_held_and_repeats_nothing(sql_house: House, form: str) -> None:
+    charged: list[str] = []
+
+    @sql_house.app.workflow(name="pay")
+    def pay(flow: Flow) -> None:
+        flow.step(lambda: charged.append("before"), name="charge")
+        flow.wait("go")
+
+    job = pay.enqueue()
+    sql_house.app.tick()
+    sql_house.until_state(job.id, "waiting")
+    sql_house.app.signal(job.id, "go")
+    with App(sql_house.app.url) as deployed:
+        if form == "sync":
+
+            @deployed.task(name="pay")
+            def plain() -> None:
+                charged.append("again")
+        else:
+
+            @deployed.task(name="pay")
+            async def plain_async() -> None:
+                charged.append("again")
+
+        deployed.tick()
+    row = sql_house.until_state(job.id, "held")
+    assert "it was stored as a workflow, and 'pay' is a plain task here" in str(row.error)
+    assert charged == ["before"]
+    sql_house.app.revive(job.id)
+    sql_house.app.tick()
+    sql_house.until_state(job.id, "done")
+    assert charged == ["before"]

@@ -240,8 +240,10 @@ class Attempt:
 
         A call that does not fit the signature is a failure as any other: in the middle of a deploy the next attempt may
         meet a worker whose code it fits. But a workflow that has something to undo could not even do that; it is held
-        until the code fits again.
+        until the code fits again. So is a workflow that is a plain task by now, which would repeat its steps.
         """
+        if self.job.workflow and not self.task.is_workflow:
+            raise Diverged(f"it was stored as a workflow, and {self.task.name!r} is a plain task here; {MEND}")
         try:
             return self.task.decode(self.job.payload)
         except PayloadError as error:
