@@ -20,8 +20,9 @@ settings.register_profile("suite", derandomize=True, database=None, deadline=Non
 settings.load_profile("suite")
 # Hypothesis also tries constants of the loaded modules: what is drawn would depend on which tests are near.
 providers._get_local_constants = lambda: providers._local_constants
-# A shell that starts this in the background lets it ignore Ctrl-C, and every process that a test starts with it.
+# A shell in the background lets this ignore Ctrl-C, and `nohup` SIGHUP; so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 SPEAKING = ("tests/simulation/", "tests/crash/test_recovery.py", "tests/crash/test_storm.py")
 

@@ -146,11 +146,11 @@ while True:
 try:
     SqliteStore(sys.argv[1], clock=SystemClock()).schema()
 except StoreUnavailable as error:
-    print(error)
+    print(error, flush=True)
 try:
     store.enroll(a_worker())
 except StoreUnavailable as error:
-    print(error)
+    print(error, flush=True)
 os._exit(0)
 """
 

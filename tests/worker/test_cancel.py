@@ -57,11 +57,13 @@ def test_a_running_handler_is_stopped_within_a_second(shared_house: House, is_as
 
 def test_the_handler_sees_it_in_its_context_and_may_clean_up(house: House) -> None:
     seen: list[Any] = []
+    entered = threading.Event()
 
     @house.app.task
     def tidy(ctx: Context) -> None:
         try:
             while True:
+                entered.set()
                 ctx.progress(0.5)
                 time.sleep(0.005)
         except Cancelled:
@@ -70,7 +72,7 @@ def test_the_handler_sees_it_in_its_context_and_may_clean_up(house: House) -> No
 
     house.start()
     job = tidy.enqueue()
-    house.until_state(job.id, "running")
+    assert entered.wait(60)
     house.app.cancel(job.id)
     with pytest.raises(JobCancelled):
         job.result(60)
