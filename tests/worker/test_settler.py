@@ -269,6 +269,26 @@ def test_one_that_is_to_be_judged_again_does_not_keep_hooks_from_hearing_of_the_
     assert told == [("dead", job.id), ("held", flow.id)]
 
 
+def test_an_ending_is_saved_although_the_thread_that_had_it_takes_long_to_die() -> None:
+    app, dies, may_end = App("memory://"), threading.Event(), threading.Event()
+    store = Meddler(app.store)
+    job = start(store.real)
+    settler = Settler(store, app.clock, lambda _: None, app.hooks)  # type: ignore[arg-type]
+
+    def died(*_: Any) -> None:
+        dies.set()
+        may_end.wait(60)
+
+    with store.before("settle", once(SystemExit())):
+        settler.start(died)
+        settler.put(Attempt(job, SimpleNamespace(), 0.0), Succeeded("1"))  # type: ignore[arg-type]
+        assert dies.wait(60)
+        threading.Timer(0.2, may_end.set).start()  # when somebody has begun to wait for it
+        assert settler.flush(50)
+    assert store.real.get(job.id).state == "done"
+    settler.close()
+
+
 @pytest.mark.parametrize("kind", [OSError, StoreError])
 def test_a_commit_that_fails_gives_no_secret_away(kind: type[Exception]) -> None:
     def settle(_: Settlement) -> None:

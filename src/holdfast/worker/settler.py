@@ -87,10 +87,13 @@ class Settler:
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything is written; False when the time was up first, or something could not be written. If the
         thread has died, write it here."""
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            return self._clock.wait(self._idle, timeout_s)
-        self._closing = True
         give_up_at = self._clock.lease() + timeout_s
+        if self._thread is not threading.current_thread():
+            while self._thread.is_alive():  # it may be about to die, and would write nothing more
+                left_s = give_up_at - self._clock.lease()
+                if self._clock.wait(self._idle, min(0.05, max(0.0, left_s))) or left_s <= 0:
+                    return self._idle.is_set()
+        self._closing = True
         self._write_all()
         while (retry_s := self._locked.next_s()) is not None and self._clock.lease() + retry_s < give_up_at:
             self._clock.wait(threading.Event(), retry_s)
