@@ -74,7 +74,7 @@ def test_named_exceptions_to_sizes_are_still_needed() -> None:
 
 
 def test_every_mutant_still_fits_the_tree() -> None:
-    """`make mutants` takes an hour and is run by hand; that it can start is seen here."""
+    """`make mutants` takes long and is run by hand. This shows that it can start."""
     assert all_mutants()
 
 

@@ -22,10 +22,11 @@ from holdfast.core.calls import call_of
 from holdfast.core.machine import State
 from holdfast.core.records import Published, Schedule
 from holdfast.core.schedule import LATE_S
+from holdfast.core.text import listed
 from holdfast.core.verdict import Lost, Succeeded
 from holdfast.insight import database, diagnosis, file, tuning
 from holdfast.insight.findings import Finding
-from holdfast.insight.words import listed, moment, size
+from holdfast.insight.words import moment, size
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import condition

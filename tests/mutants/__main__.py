@@ -1,6 +1,6 @@
 """Break one guard at a time and demand that a test goes red; exit code 1 if a mutant lives.
 
-    make mutants                                     every mutant, several hours on two cores; goes on where it stopped
+    make mutants                                     every mutant; goes on where an earlier run stopped
     make mutants-sample                              30 at random, at most three minutes
     python -m tests.mutants settle judge             only those whose name contains one of the words
     python -m tests.mutants --sample 30 --seed 7     the sample that an earlier run printed as seed 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 from tests.mutants.hand import hand_mutants
@@ -16,8 +17,8 @@ EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 def all_mutants() -> list[Mutant]:
     """Make each of them; one that does not fit the tree any more ends the program."""
     mutants = [*sql_mutants(), *python_mutants(), *hand_mutants()]
-    names = [mutant.name for mutant in mutants]
-    if twice := {name for name in names if names.count(name) > 1}:
+    names = Counter(mutant.name for mutant in mutants)
+    if twice := [name for name, number in names.items() if number > 1]:
         raise SystemExit(f"several mutants have the same name: {twice}")
     if unknown := set(harmless()) - set(names):
         raise SystemExit(f"{EQUIVALENT.name} names mutants that do not exist: {unknown}")

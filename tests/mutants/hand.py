@@ -116,18 +116,13 @@ def _pieces(scope: ast.AST, wanted: list[ast.AST]) -> Iterator[tuple[Any, Any]]:
     """Find what equals the wanted nodes, whatever its layout: the first and the last node of each place."""
     shapes = [ast.dump(node) for node in wanted]
     if not isinstance(wanted[0], ast.stmt):
-        yield from ((node, node) for node in ast.walk(scope) if _shape(node) == shapes[0])
+        yield from ((node, node) for node in ast.walk(scope) if ast.dump(node) == shapes[0])
         return
     for node in ast.walk(scope):
         for body in (getattr(node, field, None) for field in ("body", "orelse", "finalbody")):
             for at in range(len(body) if isinstance(body, list) else 0):
                 if [ast.dump(each) for each in body[at : at + len(shapes)]] == shapes:
                     yield body[at], body[at + len(shapes) - 1]
-
-
-def _shape(node: ast.AST) -> str | None:
-    """Return what the node is, whether it is read or assigned to."""
-    return ast.dump(node) if isinstance(node, ast.expr | ast.pattern) else None
 
 
 def _offset(lines: list[str], line: int, column: int) -> int:

@@ -175,5 +175,5 @@ def _warn_of_strange_queues(app: App, ref: str, queues: Sequence[str]) -> None:
             logging.getLogger("holdfast.worker").warning(
                 "queue %r is not named by any task of %s; it is served, but gets only jobs that were enqueued to it by "
                 "name. Named are: %s",
-                *(queue, ref, listed(named) or "none"),
+                *(queue, ref, listed(named, 10) or "none"),
             )

@@ -20,7 +20,7 @@ EXCUSED = "excused"
 
 
 class Epitaph(msgspec.Struct, frozen=True):
-    """How a worker ended. `detector` None: it was told to stop, and is no loss."""
+    """How a worker ended. `detector` is None when it was told to stop: then it is not lost."""
 
     cause: str
     detector: Detector | None

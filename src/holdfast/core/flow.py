@@ -199,7 +199,7 @@ def to_undo(steps: Iterable[Step]) -> list[Step]:
 
 
 def is_answered(step: Step) -> bool:
-    """Say whether a person has said what the step returned, and no worker has read that yet: it is no record before."""
+    """Say whether a person has said what the step returned. A worker has yet to read that and record it."""
     return step.state == "started" and not step.repeatable and step.result is not None
 
 

@@ -37,10 +37,10 @@ def _escaped(char: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def listed(names: Sequence[str], most: int = 10) -> str:
-    """Join names for a line of the log: of very many, the first ones and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+def listed(words: Sequence[str], most: int = 5) -> str:
+    """Write several words in a row; of very many the first few, and how many more."""
+    more = len(words) - most
+    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def is_storable(text: str) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from holdfast.core.text import listed
 from holdfast.insight.findings import Finding, ok, problem, warning
-from holdfast.insight.words import brief, counted, listed, size
+from holdfast.insight.words import brief, counted, size
 from holdfast.stores.postgres.condition import Condition
 from holdfast.stores.protocol import Store
 

@@ -18,6 +18,7 @@ from holdfast.app import App
 from holdfast.clock import Clock
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Filter, Job, Worker
+from holdfast.core.text import listed
 from holdfast.core.times import duration
 from holdfast.errors import StoreError
 from holdfast.insight.findings import Finding, Severity, ok, problem, warning
@@ -27,7 +28,7 @@ from holdfast.insight.schedules import late_now
 from holdfast.insight.steps import since_of
 from holdfast.insight.tuning import of_settings
 from holdfast.insight.views import all_jobs, queue_views, totals
-from holdfast.insight.words import counted, listed, moment
+from holdfast.insight.words import counted, moment
 from holdfast.insight.zombies import look_back
 from holdfast.reaper import reap
 from holdfast.scheduler import is_declared

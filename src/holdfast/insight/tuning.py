@@ -14,11 +14,12 @@ from holdfast.alerts.rules import FALSE_MAX
 from holdfast.core.machine import State
 from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import Filter, Job
+from holdfast.core.text import listed
 from holdfast.core.times import duration
 from holdfast.insight.findings import Finding, ok, warning
 from holdfast.insight.health import worker_state
 from holdfast.insight.views import all_jobs, totals
-from holdfast.insight.words import brief, counted, listed
+from holdfast.insight.words import brief, counted
 from holdfast.insight.zombies import Found, Lookback
 from holdfast.stores.protocol import Store
 

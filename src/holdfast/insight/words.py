@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
@@ -60,12 +60,6 @@ def size(number: float) -> str:
             break
         number /= 1000
     return f"{number:.0f} {unit}" if number >= 10 or unit == "bytes" else f"{number:.1f} {unit}"
-
-
-def listed(words: Sequence[str], most: int = 5) -> str:
-    """Write several words in a row; of very many the first few, and how many more."""
-    more = len(words) - most
-    return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def first_line(text: str | None) -> str:

@@ -263,7 +263,7 @@ class Runner:
     def _say_ready(self) -> None:
         log.info(
             "worker %s is ready: %d slots, queues %s, %d tasks",
-            *(self.name, self._options.slots, listed(self._queues), len(self._tasks)),
+            *(self.name, self._options.slots, listed(self._queues, 10), len(self._tasks)),
         )
         if not self._tasks:
             log.warning(

@@ -45,7 +45,7 @@ class Verbs(ABC):
         """Send a signal to a workflow; `flow.wait(name)` returns the value. It is kept until the workflow asks for it.
 
         signal_id: the caller's own, for repeating a call whose answer was lost: the signal is delivered once. Returns
-        False if it was sent before. Raises `NotFound`, and `Refused` if the job has ended or is no workflow.
+        False if it was sent before. Raises `NotFound`, and `Refused` if the job has ended or is not a workflow.
         """
         text = encode_value(value, f"signal {name!r}: the value", codec=self.codec)
         signal = Signal(id=signal_id or new_id(), job_id=id, name=signal_name(name), value=text, actor=by, note=note)
@@ -58,7 +58,7 @@ class Verbs(ABC):
             row = self._row(id)
             if row.workflow and row.ended_at is None and signal.seen_fence is not None:
                 raise Refused(f"workflow {id} is {row.state.value} and does not ask that any more; look again")
-            what = f"has ended ({row.state.value})" if row.workflow else "is no workflow"
+            what = f"has ended ({row.state.value})" if row.workflow else "is not a workflow"
             raise Refused(f"job {id} {what}: no signal can reach it")
         self.store.wake()
         return answer is Answer.ACCEPTED
@@ -88,7 +88,7 @@ class Verbs(ABC):
     def rollback(self, id: str, *, by: str = "app", note: str | None = None, fence: int | None = None) -> Job[Any]:
         """Undo what a workflow did, in the reverse order, and return it. A running one is stopped first.
 
-        fence: as in `cancel`. Raises `NotFound`; `IllegalMove` when it is no workflow, or is done; `Refused` when it
+        fence: as in `cancel`. Raises `NotFound`; `IllegalMove` when it is not a workflow, or is done; `Refused` when it
         moved on meanwhile.
         """
         now = self.store.now().wall
