@@ -36,7 +36,8 @@ check: setup ## Lint, formatting, types and house rules
 	$(BIN)/python -m pytest -q tests/test_tidy.py
 
 suite: setup
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --cache-clear -n 3 --dist loadfile --no-loadscope-reorder || \
+	  $(BIN)/python -m tests.second_chance $$?
 
 mutants: setup ## Break each guard in turn and demand that a test goes red; goes on where it stopped
 	$(BIN)/python -m tests.mutants

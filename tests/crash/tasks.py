@@ -150,12 +150,18 @@ def ends_a_thread(ctx: Context, name: str) -> int:
     return ctx.fence
 
 
+def freeze() -> None:
+    """Stop this process, at this line. Sent to the process, the signal may go to another thread, and this one runs on
+    for a moment: long enough to commit."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+
 @app.task(name="freezes", retry=AGAIN, lease_s=3.0)
 def freezes(ctx: Context) -> int:
     """The first attempt stops its whole process, which lives on and does nothing."""
     write("start", ctx)
     if ctx.attempt == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
+        freeze()
     write("end", ctx)
     return ctx.fence
 
@@ -221,7 +227,7 @@ def stops_inside(ctx: Context) -> int:
     with ctx.transaction() as db:
         db.execute(EFFECT, (ctx.job.id, ctx.fence))
         if ctx.attempt == 1:
-            os.kill(os.getpid(), signal.SIGSTOP)
+            freeze()
     return ctx.fence
 
 
