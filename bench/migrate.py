@@ -1,16 +1,19 @@
 """A store of the first version with a million jobs, brought up to date while other programs write.
 
-    .venv/bin/python bench/migrate.py [--store postgres] [--jobs 1000000]
+    .venv/bin/python bench/migrate.py [--store postgres] [--jobs 1000000] [--kills 5] [--seed 1]
 
 Shows how long the migration takes, and the longest time that an enqueue had to wait meanwhile. The last migration
-changes every row, page by page, so that there is something to do.
+changes every row, page by page, so that there is something to do. With `--kills`, the process that migrates is killed
+with SIGKILL so many times, at random moments, and started again; then every row must be there, and changed.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import random
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import threading
@@ -67,17 +70,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", choices=["sqlite", "postgres"], default="sqlite")
     parser.add_argument("--jobs", type=int, default=1_000_000)
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--migrate", metavar="URL", help=argparse.SUPPRESS)  # what the process that is killed does
     given = parser.parse_args()
+    if given.migrate:
+        migrate(given.store, given.migrate)
+        return
     with tempfile.TemporaryDirectory() as folder:
         server = PostgresServer(()) if given.store == "postgres" else None
         try:
-            print(measure(given.store, given.jobs, Path(folder), server))
+            print(measure(given, Path(folder), server))
         finally:
             if server is not None:
                 server.close()
 
 
-def measure(kind: str, jobs: int, folder: Path, server: PostgresServer | None) -> str:
+def measure(given: argparse.Namespace, folder: Path, server: PostgresServer | None) -> str:
+    kind, jobs = given.store, given.jobs
     more = MORE[kind].format(jobs=jobs)
     if server is not None:
         landed.make_postgres(server.url, "bench")
@@ -91,9 +101,6 @@ def measure(kind: str, jobs: int, folder: Path, server: PostgresServer | None) -
             file.execute(more)
         url = f"sqlite:///{folder / 'jobs.db'}"
         connect = lambda: sqlite3.connect(folder / "jobs.db", timeout=60, isolation_level=None)  # noqa: E731
-    store = open_store(url)
-    module: Any = sys.modules[f"holdfast.stores.{kind}.store"]
-    module._MIGRATIONS.append(parse_migration(len(module._MIGRATIONS) + 1, EVERY_ROW[kind]))
     waits: list[float] = []
     over = threading.Event()
     writer = threading.Thread(target=enqueue, args=(connect, waits, over))
@@ -102,15 +109,42 @@ def measure(kind: str, jobs: int, folder: Path, server: PostgresServer | None) -
     calm = max(waits)
     waits.clear()
     began = time.monotonic()
-    store.migrate()
+    kills = interrupt(kind, url, given.kills, random.Random(given.seed))
+    migrate(kind, url)
     took = time.monotonic() - began
     over.set()
     writer.join()
-    store.close()
+    with closing(connect()) as db:
+        table = "bench.job" if kind == "postgres" else "holdfast_job"
+        where = "id LIKE 'more-%' AND kind IS NOT NULL AND kind = 'ValueError'"
+        [(changed,)] = db.execute(f"SELECT count(*) FROM {table} WHERE {where}").fetchall()
+    assert changed == jobs, f"{jobs - changed:,} rows are missing or unchanged"
     return (
-        f"{kind}, {jobs:,} jobs: migrated in {took:.1f} s; the longest of {len(waits):,} enqueues meanwhile took "
-        f"{max(waits):.2f} s ({calm:.2f} s before)"
+        f"{kind}, {jobs:,} jobs: migrated in {took:.1f} s, with {kills} kills, and every row changed; "
+        f"the longest of {len(waits):,} enqueues meanwhile took {max(waits):.2f} s ({calm:.2f} s before)"
     )
+
+
+def migrate(kind: str, url: str) -> None:
+    with closing(open_store(url)) as store:
+        module: Any = sys.modules[f"holdfast.stores.{kind}.store"]
+        module._MIGRATIONS.append(parse_migration(len(module._MIGRATIONS) + 1, EVERY_ROW[kind]))
+        store.migrate()
+
+
+def interrupt(kind: str, url: str, kills: int, draw: random.Random) -> int:
+    """Start the migration so many times in a process of its own and kill it; return how often it was killed."""
+    for done in range(kills):
+        command = [sys.executable, __file__, "--store", kind, "--migrate", url]
+        with subprocess.Popen(command) as process:
+            try:
+                process.wait(draw.uniform(0.5, 2.0))
+            except subprocess.TimeoutExpired:
+                process.kill()
+            else:
+                assert process.returncode == 0
+                return done
+    return kills
 
 
 def enqueue(connect: Callable[[], Any], waits: list[float], over: threading.Event) -> None:
