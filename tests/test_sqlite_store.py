@@ -54,6 +54,7 @@ READS: list[Callable[[SqliteStore], Any]] = [
     lambda store: store.vanished(),
     lambda store: store.paused(),
     lambda store: store.unserved(["default"], ["t"]),
+    lambda store: store.unroused(),
     lambda store: store.due(["default"], ["t"]),
 ]
 WRITES: list[Callable[[SqliteStore], Any]] = [

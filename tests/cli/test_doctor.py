@@ -308,6 +308,24 @@ def test_a_task_that_no_living_worker_has_needs_no_more_slots(calm: Store, clock
     assert diagnose(calm, clock)["Jobs wait long"].evidence.startswith("mail: the oldest job has been due for 10 min,")
 
 
+def test_a_workflow_whose_time_has_come_is_reported_like_a_due_job(calm: Store, clock: FakeClock) -> None:
+    park(calm, start_flow(calm, queue="mail", task="mail.flow"), wake_at=clock.wall() + 60)
+    clock.advance(120)
+    finding = diagnose(calm, clock)["No worker is alive"]
+    assert (finding.severity, finding.evidence) == ("problem", "jobs are due in mail, the oldest for 1 min")
+    enrol(calm, queues=["other"])
+    finding = diagnose(calm, clock)["A queue is served by nobody"]
+    assert finding.evidence == (
+        "mail: the oldest job has been due for 1 min, 0 are ready, and 1 workflow has waited long enough"
+    )
+    enrol(calm, queues=["mail"], tasks={"mail.send": Published("mail")})
+    finding = diagnose(calm, clock)["A task is served by nobody"]
+    assert finding.evidence == "mail: no living worker has mail.flow (1 due job)"
+    clock.advance(601)
+    enrol(calm, queues=["mail"], tasks={"mail.flow": Published("mail")})
+    assert diagnose(calm, clock)["Jobs wait long"].evidence.endswith("and 1 workflow has waited long enough")
+
+
 def test_a_worker_without_tasks_is_not_healthy(calm: Store, clock: FakeClock) -> None:
     enrol(calm, name="box", queues=["default"], tasks={})
     finding = diagnose(calm, clock)["A worker has no tasks"]
@@ -318,12 +336,15 @@ def test_tasks_that_the_app_does_not_have(calm: Store, clock: FakeClock, url: st
     app = App(url)
     app.task(name="known")(lambda: None)
     enrol(calm, queues=["default"])
+    for task, queue in (("known", "default"), ("elsewhere", "another")):
+        park(calm, start_flow(calm, queue=queue, task=task), wake_at=clock.wall())
     add(calm, task="known")
     assert diagnose(calm, clock, app)["The app knows every task that is due"].severity == "ok"
     add(calm, task="renamed")
     add(calm, task="elsewhere", queue="another")
+    park(calm, start_flow(calm, task="flow"), wake_at=clock.wall())
     finding = diagnose(calm, clock, app)["Tasks are due that the app does not have"]
-    assert (finding.severity, finding.evidence) == ("problem", "renamed (1 job)")
+    assert (finding.severity, finding.evidence) == ("problem", "flow (1 job), renamed (1 job)")
 
 
 def test_an_app_brings_its_own_store(run: Run, calm: Store, url: str, folder: Path) -> None:

@@ -35,7 +35,7 @@ WORKER = {
     *("id", "name", "state", "host", "pid", "queues", "tasks", "slots", "running", "rss_mb", "version"),
     *("started_at", "last_beat", "gone_at", "gone_cause"),
 }
-QUEUE = {"queue", "paused", "served", "unserved", "oldest_due_s", "oldest_served_s", *(state.value for state in State)}
+QUEUE = {"queue", "paused", "served", "unserved", "unroused", "oldest_due_s", "oldest_served_s", *map(str, State)}
 
 
 def test_a_list_of_jobs(run: Run, store: Store) -> None:
@@ -340,6 +340,47 @@ def test_a_task_that_no_living_worker_has_is_named(run: Run, store: Store, clock
     assert re.search(r"mail +task unserved +3 .* mail\.old\n", shown.stdout)
     enrol(store, queues=["mail"], tasks=None)
     assert "waits for a free slot" in insight.explain(store, job).sentence, "an older version does not say what it has"
+
+
+def test_a_workflow_whose_time_has_come_is_due_although_nobody_makes_it_ready(
+    run: Run, store: Store, clock: FakeClock
+) -> None:
+    clock.advance(PAST_S - 10)
+    flow = park(store, start_flow(store, queue="mail", task="mail.old"), wake_at=clock.wall() + 5)
+    enrol(store, queues=["mail"], tasks={"mail.send": Published("mail")})
+    assert insight.explain(store, flow).sentence == "It waits for its time, in 5.0 s, and holds no slot meanwhile."
+    [queue] = insight.queue_views(store)
+    assert (queue["unserved"], queue["unroused"], queue["oldest_due_s"]) == ({}, 0, None)
+    clock.advance(10)
+    why = insight.explain(store, flow)
+    assert why.sentence == (
+        "It waits for its time, which came 5.0 s ago, and holds no slot meanwhile. "
+        "No living worker has its task, mail.old."
+    )
+    assert why.answers == (("start one that has it", "holdfast worker APP"),)
+    add(store, queue="mail", task="mail.old", run_at=clock.wall() - 1)
+    [queue] = insight.queue_views(store)
+    assert (queue["unserved"], queue["unroused"]) == ({"mail.old": 2}, 1)
+    assert (queue["oldest_due_s"], queue["oldest_served_s"]) == (5.0, None)
+    assert run.json("queues", "list")[0]["unroused"] == 1
+    assert re.search(r"mail +task unserved +1 .* mail\.old\n", run("queues", "list").stdout)
+    enrol(store, queues=["mail"], tasks={"mail.old": Published("mail")})
+    [queue] = insight.queue_views(store)
+    assert (queue["unserved"], queue["oldest_served_s"]) == ({}, 5.0)
+    store.pause("mail", True)
+    assert "Its queue, mail, is paused." in insight.explain(store, flow).sentence
+    [queue] = insight.queue_views(store)
+    assert (queue["unserved"], queue["oldest_due_s"], queue["oldest_served_s"]) == ({}, 5.0, None)
+
+
+def test_a_question_that_was_not_answered_in_time_names_the_missing_worker(store: Store, clock: FakeClock) -> None:
+    flow = park(store, start_flow(store), "signal:x", wake_at=clock.wall() + 60, question="Ship it?")
+    assert "more, and holds no slot meanwhile." in insight.explain(store, flow).sentence
+    clock.advance(PAST_S)
+    why = insight.explain(store, flow)
+    assert "holds no slot meanwhile. Its time was over " in why.sentence
+    assert why.sentence.endswith(" ago. No worker serves its queue, default.")
+    assert [words for words, _ in why.answers] == ["yes", "no", "start one"]
 
 
 def test_the_oldest_due_job_is_found_behind_many_of_another_task(store: Store) -> None:

@@ -35,6 +35,7 @@ GUARDED = {
             "inbox_signals",
             "rouse",
             "rouse_next",
+            "unroused",
             "fork_source",
             "fork",
             "move_aside",
@@ -47,8 +48,8 @@ GUARDED = {
         *("overdue", "deadline", "vanished", "retire", "acquire", "resign", "move", "purge", "delete", "find"),
         *("unserved", "due", "declare_again", "fire", "pause_schedule"),
         *("record", "record_seen", "locked", "steps", "signal", "signal_parents", "inbox"),
-        *("rouse", "fork_source", "fork", "move_lock", "move_steps", "move_aside", "move_give_back", "find_workflows"),
-        *("standing", "migrate_running", "migrate_retire"),
+        *("rouse", "unroused", "fork_source", "fork", "move_lock", "move_steps", "move_aside", "move_give_back"),
+        *("find_workflows", "standing", "migrate_running", "migrate_retire"),
     ),
 }
 

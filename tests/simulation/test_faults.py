@@ -123,6 +123,7 @@ READS: dict[str, Callable[[Scene], Call]] = {
     "workers": lambda scene: lambda store: store.workers(),
     "paused": lambda scene: lambda store: store.paused(),
     "unserved": lambda scene: lambda store: store.unserved(QUEUES, []),
+    "unroused": lambda scene: lambda store: store.unroused(),
     "due": lambda scene: lambda store: store.due(QUEUES, TASKS),
     "steps": lambda scene: lambda store: store.steps("flow"),
     "inbox": lambda scene: lambda store: store.inbox("flow"),

@@ -17,6 +17,7 @@ READS = (
     "workers",
     "paused",
     "unserved",
+    "unroused",
     "due",
     "overdue",
     "deadline",

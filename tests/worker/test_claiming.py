@@ -12,7 +12,7 @@ from holdfast.clock import SystemClock
 from holdfast.core.records import Job, NewJob, Published
 from holdfast.errors import StoreUnavailable
 from holdfast.worker.pace import Pace
-from tests.factory import enrol
+from tests.factory import enrol, park, start_flow
 from tests.worker.house import House, on_every_store, until
 from tests.worker.meddler import once
 
@@ -135,17 +135,21 @@ def test_a_task_that_it_does_not_know_is_left_alone_and_named_once_a_minute(
         return "fine"
 
     stranger = NewJob(id="stranger", task="unknown", payload="{}", priority=9)
+    for queue, task in (("default", "asleep"), ("default", "of another worker"), ("elsewhere", "of another queue")):
+        park(house.store, start_flow(house.store, queue=queue, task=task), wake_at=house.store.now().wall)
     house.store.add([stranger, NewJob(id="elsewhere", task="of another worker", payload="{}")])
     enrol(house.store, queues=["default"], tasks={"of another worker": Published("default")}, beat_s=1e9)
+    claims = house.store.calls["claim"]
     house.start()
     message = "no living worker has task 'unknown': 1 due jobs wait for one that has it"
     until(lambda: caplog.text.count(message) == 1)
     said_at = time.monotonic()
     until(lambda: caplog.text.count(message) == 2)
     assert time.monotonic() - said_at > 0.9
-    assert "of another worker" not in caplog.text
+    assert "no living worker has task 'asleep': 1 due jobs wait for one that has it" in caplog.text
+    assert "of another" not in caplog.text
     assert {"known": Published("default")} in [worker.tasks for worker in house.store.workers()]
-    assert house.store.calls["claim"] == 0
+    assert house.store.calls["claim"] == claims
     row = house.row("stranger")
     assert (row.state, row.attempt, row.fence) == ("ready", 0, 0)
     assert known.enqueue().result(60 * 20) == "fine"

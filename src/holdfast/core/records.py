@@ -242,6 +242,15 @@ class Inbox(msgspec.Struct, frozen=True):
     signals: list[Signal] = []
 
 
+class Unroused(msgspec.Struct, frozen=True, array_like=True):
+    """Waiting workflows of one task in one queue whose time has come: how many, and since when (wall time)."""
+
+    queue: str
+    task: str
+    jobs: int
+    since: float
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """What an attempt of a workflow wants written, all or nothing, if its lease is the current one."""
 

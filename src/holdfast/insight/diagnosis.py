@@ -154,7 +154,7 @@ def _of_queues(queues: Sequence[dict[str, Any]], app: str, *, someone_works: boo
         name, waited = queue["queue"], queue["oldest_due_s"]
         if waited is None:
             continue
-        evidence = f"{name}: the oldest job has been due for {duration(waited)}, {queue['ready']} are ready"
+        evidence = f"{name}: the oldest job has been due for {duration(waited)}, {_due_jobs(queue)}"
         if queue["paused"]:
             if waited > PAUSED_LONG_S:
                 yield warning("A queue is paused", evidence, f"if that is over: holdfast queues resume {name}")
@@ -167,14 +167,22 @@ def _of_queues(queues: Sequence[dict[str, Any]], app: str, *, someone_works: boo
             yield problem("A task is served by nobody", f"{name}: no living worker has {listed(tasks)}", fix)
         served = queue["oldest_served_s"]
         if served is not None and served > WAIT_LONG_S:
-            evidence = f"{name}: the oldest job has been due for {duration(served)}, {queue['ready']} are ready"
+            evidence = f"{name}: the oldest job has been due for {duration(served)}, {_due_jobs(queue)}"
             yield warning("Jobs wait long", evidence, "more workers, more --processes, or more --slots")
+
+
+def _due_jobs(queue: dict[str, Any]) -> str:
+    ready, waits = queue["ready"], counted(queue["unroused"], "workflow has", "workflows have")
+    return f"{ready} are ready" + (f", and {waits} waited long enough" if queue["unroused"] else "")
 
 
 def _of_tasks(store: Store, app: App) -> Iterator[Finding]:
     """Find due jobs in the app's queues that the app has no task for."""
     queues = sorted({task.queue for task in app.tasks.values()})
-    unknown = store.unserved(queues, sorted(app.tasks))
+    unknown = Counter(store.unserved(queues, sorted(app.tasks)))
+    for each in store.unroused():
+        if each.queue in queues and each.task not in app.tasks:
+            unknown[each.task] += each.jobs
     if not unknown:
         yield ok("The app knows every task that is due", f"{counted(len(app.tasks), 'task')} in {listed(queues)}")
         return

@@ -221,8 +221,11 @@ def awaited(job: Job, now: Moment) -> list[str]:
         elif not (job.question is not None and name.startswith(APPROVAL)):
             words.append(f"the signal {name}")
     if job.wake_at is not None:
-        left = max(0.0, job.wake_at - now.wall)
-        words.append(at_most(left) if words else f"its time, in {duration(left)}")
+        left_s = job.wake_at - now.wall
+        if left_s <= 0:
+            words.append(f"its time, which came {duration(-left_s)} ago")
+        else:
+            words.append(at_most(left_s) if words else f"its time, in {duration(left_s)}")
     return words
 
 

@@ -6,6 +6,7 @@ lease clock, which people cannot read; it is shown as the wall time at which it 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.core.autopsy import lines_of
 from holdfast.core.machine import Move, State
-from holdfast.core.records import Event, Filter, Job, Moment, Worker
+from holdfast.core.records import Event, Filter, Job, Moment, Unroused, Worker
 from holdfast.core.times import iso
 from holdfast.errors import StoreError, StoreTimeout
 from holdfast.insight.health import Health, ending_view, endings, health, usual, worker_state
@@ -258,19 +259,22 @@ def worker_names(store: Store) -> dict[str, str]:
 
 def queue_views(store: Store) -> list[dict[str, Any]]:
     """Show every queue that has jobs, is paused, or is served by a living worker; by name."""
-    counts, paused, now = store.counts(), set(store.paused()), store.now()
+    counts, paused, unroused, now = store.counts(), set(store.paused()), store.unroused(), store.now()
     living = [worker for worker in store.workers() if worker.is_alive(now.wall)]
     served = {queue for worker in living for queue in worker.queues}
     views = []
     for queue in sorted({*counts, *paused, *served}):
         jobs = counts.get(queue, {})
+        waits = [each for each in unroused if each.queue == queue]
         due = _due(store, queue, now.wall, queue in paused, living) if jobs.get(State.READY) else _Due()
+        due = _with_waits(due, waits, queue in paused, living) if waits else due
         views.append(
             {
                 "queue": queue,
                 "paused": queue in paused,
                 "served": queue in served,
                 "unserved": due.unserved,
+                "unroused": sum(each.jobs for each in waits),
                 **{state.value: jobs.get(state, 0) for state in State},
                 "oldest_due_s": _since(due.oldest, now.wall),
                 "oldest_served_s": _since(due.oldest_served, now.wall),
@@ -314,6 +318,21 @@ def _due(store: Store, queue: str, now: float, paused: bool, living: Sequence[Wo
         return _Due(oldest, oldest)
     unserved = dict(sorted(store.unserved([queue], known).items()))
     return _Due(oldest, store.due([queue], known) if known else None, unserved)
+
+
+def _with_waits(due: _Due, waits: Sequence[Unroused], paused: bool, living: Sequence[Worker]) -> _Due:
+    """Count in the waiting workflows of a queue whose time has come: they are due, until a worker takes them up."""
+    oldest = _earliest(due.oldest, waits)
+    if paused:
+        return _Due(oldest)
+    served = [each for each in waits if any(worker.may_run(each.queue, each.task) for worker in living)]
+    unserved = Counter({each.task: each.jobs for each in waits if each not in served}) + Counter(due.unserved)
+    return _Due(oldest, _earliest(due.oldest_served, served), dict(sorted(unserved.items())))
+
+
+def _earliest(ready: float | None, waits: Sequence[Unroused]) -> float | None:
+    times = [*([] if ready is None else [ready]), *(each.since for each in waits)]
+    return min(times, default=None)
 
 
 def _since(instant: float | None, now: float) -> float | None:

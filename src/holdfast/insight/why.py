@@ -62,7 +62,7 @@ def explain(store: Store, job: Job) -> Why:
     living = [worker for worker in workers if worker.is_alive(now.wall)]
     served = any(job.queue in worker.queues for worker in living)
     known = any(worker.may_run(job.queue, job.task) for worker in living)
-    paused = job.state is State.READY and job.queue in store.paused()
+    paused = job.state in (State.READY, State.WAITING) and job.queue in store.paused()
     answers = store.journal(job.id, kinds=("resolved",), limit=EVENTS_MAX) if job.state is State.DONE else []
     answer = answers[-1] if answers else None
     names = {worker.id: worker.name for worker in workers}
@@ -94,7 +94,7 @@ def why(
         case State.RUNNING:
             return _why_running(job, now, name_of(job.worker, names), state or health(job, None, now))
         case State.WAITING:
-            return _why_waiting(job, now)
+            return _why_waiting(job, now, paused=paused, served=served, known=known)
         case State.HELD:
             return _why_held(job, seen, steps)
         case State.DONE if answer is not None and _is_about_the_job(answer):
@@ -115,16 +115,20 @@ def why(
             return Why(f"Its recorded steps were undone {ago(job.ended_at, now)}: {reason(job)}.")
 
 
-def _why_waiting(job: Job, now: Moment) -> Why:
+def _why_waiting(job: Job, now: Moment, *, paused: bool, served: bool, known: bool) -> Why:
+    late = job.wake_at is not None and job.wake_at <= now.wall
+    tail, ways = _obstacle(job, paused=paused, served=served, known=known) if late else ("", ())
     if job.question is not None:
         seen = f"{job.id} --fence {job.fence}"
         choices = (("yes", f"holdfast held approve {seen}"), ("no", f"holdfast held fail {seen}"))
-        late = f" waits {at_most(job.wake_at - now.wall)} more, and" if job.wake_at is not None else ""
-        return Why(f'It asks a person: "{first_line(job.question)}" It{late} holds no slot meanwhile.', choices)
+        left = "" if job.wake_at is None or late else f" waits {at_most(job.wake_at - now.wall)} more, and"
+        over = f" Its time was over {ago(job.wake_at, now)}.{tail}" if late else ""
+        asks = f'It asks a person: "{first_line(job.question)}" It{left} holds no slot meanwhile.{over}'
+        return Why(asks, (*choices, *ways))
     what = " and ".join(awaited(job, now)).replace(" and at most", ", at most") or "a signal, a timer or other jobs"
     signals = [each.removeprefix("signal:") for each in job.awaits or () if each.startswith("signal:")]
     sends = [(f"send {name}", f"holdfast workflows signal {job.id} {quote(name)} JSON") for name in signals]
-    return Why(f"It waits for {what}, and holds no slot meanwhile.", tuple(sends))
+    return Why(f"It waits for {what}, and holds no slot meanwhile.{tail}", (*ways, *sends))
 
 
 def _why_held(job: Job, seen: str, steps: Sequence[Step]) -> Why:
@@ -174,20 +178,11 @@ def _is_about_the_job(answer: Event) -> bool:
 
 
 def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool, known: bool) -> Why:
-    tail, answers = "", []
+    tail, answers = _obstacle(job, paused=paused, served=served, known=known)
     if job.rolling_back:
-        tail += " It will undo the steps that it had recorded."
-    if paused:
-        tail += f" Its queue, {job.queue}, is paused."
-        answers.append(("let it run", f"holdfast queues resume {job.queue}"))
-    elif not served:
-        tail += f" No worker serves its queue, {job.queue}."
-        answers.append(("start one", f"holdfast worker APP --queues {quote(job.queue)}"))
-    elif not known:
-        tail += f" No living worker has its task, {job.task}."
-        answers.append(("start one that has it", "holdfast worker APP"))
+        tail = f" It will undo the steps that it had recorded.{tail}"
     if job.run_at <= now.wall:
-        waits = "" if tail and answers else " and waits for a free slot"
+        waits = "" if answers else " and waits for a free slot"
         again = f"; last time: {reason(job)}" if job.failures or job.crashes else ""
         head = f"It has been due for {duration(now.wall - job.run_at)}{waits}{again}."
     elif job.failures or job.crashes:
@@ -195,7 +190,19 @@ def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool, known: bool
         head = f"It runs again in {duration(job.run_at - now.wall)}, after {spent}: {reason(job)}."
     else:
         head = f"It is scheduled and runs in {duration(job.run_at - now.wall)}."
-    return Why(head + tail, tuple(answers))
+    return Why(head + tail, answers)
+
+
+def _obstacle(job: Job, *, paused: bool, served: bool, known: bool) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Say why no worker would claim a job that is due, and what would change that; nothing if one would."""
+    if paused:
+        return f" Its queue, {job.queue}, is paused.", (("let it run", f"holdfast queues resume {job.queue}"),)
+    if not served:
+        start = ("start one", f"holdfast worker APP --queues {quote(job.queue)}")
+        return f" No worker serves its queue, {job.queue}.", (start,)
+    if not known:
+        return f" No living worker has its task, {job.task}.", (("start one that has it", "holdfast worker APP"),)
+    return "", ()
 
 
 def _why_running(job: Job, now: Moment, worker: str | None, state: Health) -> Why:

@@ -25,6 +25,7 @@ from holdfast.core.records import (
     Schedule,
     Signal,
     Step,
+    Unroused,
     Worker,
 )
 from holdfast.core.settlement import Settlement
@@ -37,6 +38,7 @@ encode = msgspec.json.Encoder().encode
 _jobs = msgspec.json.Decoder(list[Job], strict=False)  # not strict: SQLite has no booleans
 _job = msgspec.json.Decoder(Job, strict=False)
 _steps = msgspec.json.Decoder(list[Step], strict=False)
+_unroused = msgspec.json.Decoder(list[Unroused])
 _signals = msgspec.json.Decoder(list[Signal])
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 _rows = msgspec.json.Decoder(list[list[Any]])
@@ -233,6 +235,11 @@ def facts(records: Iterable[Record]) -> list[list[Any]]:
 def steps_from(text: str) -> list[Step]:
     """Read rows of steps."""
     return _steps.decode(text)
+
+
+def unroused_from(text: str) -> list[Unroused]:
+    """Read rows of waiting workflows whose time has come."""
+    return _unroused.decode(text)
 
 
 def signals_from(text: str) -> list[Signal]:

@@ -31,6 +31,7 @@ from holdfast.core.records import (
     Schedule,
     Signal,
     Step,
+    Unroused,
     Vanished,
     Worker,
 )
@@ -273,6 +274,10 @@ class Store(Protocol):
 
     def rouse(self, limit: int = 500) -> float | None:
         """Make up to `limit` waiting jobs ready whose `wake_at` has come; return the earliest that is left, if any."""
+        ...
+
+    def unroused(self) -> list[Unroused]:
+        """Return the waiting workflows whose `wake_at` has come, by queue and task: the 1,000 that came first."""
         ...
 
     def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:

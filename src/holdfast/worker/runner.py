@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -418,7 +418,10 @@ class Runner:
 
     def _say_what_nobody_serves(self) -> None:
         """Name the tasks of due jobs that no living worker has; those of another worker are left for it, silently."""
-        unknown = self._store.unserved(self._queues, list(self._tasks))
+        unknown = Counter(self._store.unserved(self._queues, list(self._tasks)))
+        for each in self._store.unroused():
+            if each.queue in self._queues and each.task not in self._tasks:
+                unknown[each.task] += each.jobs
         now = self._store.now().wall
         living = [worker for worker in self._store.workers() if worker.is_alive(now)] if unknown else []
         for task, jobs in unknown.items():

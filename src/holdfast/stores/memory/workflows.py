@@ -14,9 +14,11 @@ from holdfast.clock import Clock
 from holdfast.core import rows
 from holdfast.core.flow import APPROVAL
 from holdfast.core.machine import ENDED, LIVE, State
-from holdfast.core.records import Inbox, Job, Lease, NewJob, Note, Record, Signal, Step
+from holdfast.core.records import Inbox, Job, Lease, NewJob, Note, Record, Signal, Step, Unroused
 from holdfast.core.verdict import Verdict
 from holdfast.stores.protocol import Added, Answer
+
+UNROUSED_MAX = 1000  # how many jobs `unroused` looks at
 
 
 class Workflows(ABC):
@@ -95,6 +97,15 @@ class Workflows(ABC):
             if due:
                 self.wake()
             return timed[len(due)][0] if len(timed) > len(due) else None
+
+    def unroused(self) -> list[Unroused]:
+        with self._lock:
+            timed = sorted((job.wake_at, job.queue, job.task) for job in self._jobs.values() if job.wake_at is not None)
+            found: dict[tuple[str, str], list[float]] = {}
+            for wake_at, queue, task in timed[:UNROUSED_MAX]:
+                if wake_at <= self._clock.wall():
+                    found.setdefault((queue, task), []).append(wake_at)
+            return [Unroused(*key, len(times), times[0]) for key, times in sorted(found.items())]
 
     def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
         with self._lock:

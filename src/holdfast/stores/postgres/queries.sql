@@ -736,6 +736,18 @@ SELECT (
     LIMIT 1
 ), (SELECT count(*) FROM told);
 
+-- name: unroused
+SELECT coalesce(json_agg(json_build_array(queue, task, jobs, since) ORDER BY queue, task), '[]')::text FROM (
+    SELECT queue, task, count(*) AS jobs, min(wake_at) AS since FROM (
+        SELECT queue, task, wake_at FROM {schema}.job
+        WHERE state = 'waiting'
+            AND wake_at <= (SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8))
+        ORDER BY wake_at
+        LIMIT 1000
+    ) AS few
+    GROUP BY queue, task
+) AS counted;
+
 -- name: fork_source
 -- A row: the one that is copied is as it was seen, or the copy was made before. It stays so until the copy is made.
 SELECT id FROM {schema}.job

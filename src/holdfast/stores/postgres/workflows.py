@@ -9,7 +9,7 @@ from typing import Any
 from psycopg import errors
 
 from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Inbox, Lease, NewJob, Note, Record, Signal, Step
+from holdfast.core.records import Inbox, Lease, NewJob, Note, Record, Signal, Step, Unroused
 from holdfast.core.settlement import stale_report
 from holdfast.core.verdict import Verdict
 from holdfast.points import point
@@ -52,6 +52,9 @@ class Workflows(ABC):
         values = {"wall": self._wall(), "limit": limit, "channel": self._often.channel}
         earliest: float | None = self._often.one("rouse", values)[0]
         return earliest
+
+    def unroused(self) -> list[Unroused]:
+        return codec.unroused_from(self._db.one("unroused", {"wall": self._wall()})[0])
 
     def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
         values = {"id": new.id, "source": source, "seen_fence": seen_fence, "before": before}

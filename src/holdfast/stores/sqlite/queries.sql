@@ -364,6 +364,18 @@ WHERE seq IN (
 -- name: rouse_next
 SELECT min(wake_at) FROM holdfast_job WHERE state = 'waiting' AND wake_at IS NOT NULL;
 
+-- name: unroused
+SELECT json_group_array(json_array(queue, task, jobs, since)) FROM (
+    SELECT queue, task, count(*) AS jobs, min(wake_at) AS since FROM (
+        SELECT queue, task, wake_at FROM holdfast_job
+        WHERE state = 'waiting' AND wake_at <= :wall
+        ORDER BY wake_at
+        LIMIT 1000
+    )
+    GROUP BY queue, task
+    ORDER BY queue, task
+);
+
 -- name: fork_source
 -- A row: the one that is copied is as it was seen, or the copy was made before.
 SELECT 1 FROM holdfast_job

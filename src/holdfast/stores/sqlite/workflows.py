@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from holdfast.clock import Clock
-from holdfast.core.records import Inbox, NewJob, Note, Record, Signal, Step
+from holdfast.core.records import Inbox, NewJob, Note, Record, Signal, Step, Unroused
 from holdfast.core.settlement import stale_report
 from holdfast.points import point
 from holdfast.stores import codec
@@ -55,6 +55,10 @@ class Workflows:
                 db.execute(Q["rouse"], {"wall": wall, "limit": limit})
             earliest = self._next_wake()
         return earliest
+
+    def unroused(self) -> list[Unroused]:
+        with self._db.reading() as db:
+            return codec.unroused_from(db.execute(Q["unroused"], {"wall": self._clock.wall()}).fetchone()[0])
 
     def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
         wall = self._clock.wall()
