@@ -39,7 +39,7 @@ from holdfast.stores.sqlite.batch import Q
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
 from tests.factory import OLD_JOB, OLD_STEP, a_worker, add, claim, enrol, make_job, row, settle, start
-from tests.worker.house import House, until
+from tests.worker.house import House
 
 BOOT = SystemClock().boot_id
 MIGRATIONS = load_migrations("holdfast.stores.sqlite")
@@ -265,6 +265,34 @@ def test_a_file_that_took_the_place_of_one_in_use_is_doubted_until_it_is_accepte
     new.close()
 
 
+def test_no_empty_store_is_made_in_place_of_a_file_that_was_deleted_while_in_use(
+    path: Path, store: SqliteStore
+) -> None:
+    add(store)
+    path.rename(moved := path.with_name("moved.db"))
+    for _ in range(2):
+        with pytest.raises(FileReplaced, match=r"jobs\.db was deleted while in use; restore it, then start again"):
+            store.counts()
+    with pytest.raises(StoreMissing, match=r"restore it, or remove .*jobs\.db-doubt to begin with an empty store"):
+        SqliteStore(f"sqlite:///{path}")
+    assert not path.exists()
+    moved.rename(path)
+    restored = SqliteStore(f"sqlite:///{path}")
+    assert [(each.kind, each.evidence) for each in restored.doubts()] == [("replaced", "file")]
+    restored.close()
+
+
+def test_a_file_that_is_deleted_before_its_store_is_closed_leaves_no_note(path: Path, store: SqliteStore) -> None:
+    """Nobody has used it since: a program that makes a store for a moment, and throws it away."""
+    add(store)
+    lose(path, "deleted")
+    store.close()
+    again = SqliteStore(f"sqlite:///{path}")
+    again.migrate()
+    assert again.doubts() == []
+    again.close()
+
+
 def lose(path: Path, act: str) -> None:
     for beside in ("", "-wal", "-shm"):
         path.with_name(path.name + beside).unlink(missing_ok=True)
@@ -288,16 +316,13 @@ def test_a_worker_whose_file_is_lost_says_so_and_touches_nothing(
     runner = house.start()
     assert fine.enqueue().result(60) == "fine"
     lose(path, act)
-    if act == "deleted":
-        until(lambda: "was deleted while in use" in caplog.text, "it says so")
-        runner.stop()
+    with pytest.raises(FileReplaced, match=f"was {act} while in use"):
         house.join(runner)
-        house.close()
+    house.close()
+    assert "the store fails" not in caplog.text
+    if act == "deleted":
         assert not path.exists()
     else:
-        with pytest.raises(FileReplaced, match="was replaced while in use"):
-            house.join(runner)
-        house.close()
         with sqlite3.connect(path) as connection:
             assert connection.execute("SELECT count(*) FROM holdfast_worker").fetchone() == (0,)
         connection.close()

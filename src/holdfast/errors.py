@@ -18,7 +18,7 @@
     │   ├── StoreReadOnly          the store takes no writes
     │   ├── StoreMissing           there is no store at this address
     │   ├── StoreLost              deleted, replaced or shared by two hosts: stop, a person must look
-    │   │   └── FileReplaced       another SQLite file, -wal or -shm is there now: only a new process can use it
+    │   │   └── FileReplaced       a SQLite file, -wal or -shm was deleted or replaced: only a new process can use it
     │   ├── StoreUnsupported       the library or server below is too old, or set up in a way that cannot work
     │   └── SchemaMismatch         the schema is newer or older than this program
     ├── NotFound                   no such job, queue or worker

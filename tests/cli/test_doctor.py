@@ -29,7 +29,7 @@ from holdfast.insight.findings import Finding
 from holdfast.insight.words import moment, size
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.sqlite import condition
+from holdfast.stores.sqlite import condition, names
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
 from tests.cli.conftest import Run, lose
@@ -204,6 +204,7 @@ def test_the_wal_reset_defect(store: Store, clock: FakeClock, folder: Path, monk
         ({"wal_bytes": 10**8}, "The WAL cannot be copied back", "warning"),
         ({"events": 10**7}, "The journal is long", "warning"),
         ({"filesystem": "nfs4"}, "The file is on a network drive", "problem"),
+        ({"links": 2}, "The file has more than one name", "problem"),
         ({"journal_mode": "delete"}, "The file is not in WAL mode", "problem"),
     ],
 )
@@ -244,11 +245,11 @@ def test_the_file_system_is_found_by_its_mount(tmp_path: Path, monkeypatch: pyte
         "23 22 0:5 / /srv/my\\040share rw,nosuid shared:1 - nfs4 host:/x rw\n"
         "24 22 0:6 / /srv/my rw - tmpfs tmpfs rw\n"
     )
-    monkeypatch.setattr(condition, "_MOUNTS", table)
+    monkeypatch.setattr(names, "_MOUNTS", table)
     assert condition._filesystem(Path("/srv/my share/jobs.db")) == "nfs4"
     assert condition._filesystem(Path("/srv/my/jobs.db")) == "tmpfs"
     assert condition._filesystem(Path("/srv/mine/jobs.db")) == "ext4"
-    monkeypatch.setattr(condition, "_MOUNTS", tmp_path / "nothing")
+    monkeypatch.setattr(names, "_MOUNTS", tmp_path / "nothing")
     assert condition._filesystem(Path("/srv/jobs.db")) is None
 
 

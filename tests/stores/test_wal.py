@@ -19,6 +19,7 @@ import pytest
 
 from holdfast import App
 from holdfast.errors import FileReplaced, NotFound, StoreError
+from holdfast.stores.protocol import in_words
 from holdfast.stores.sqlite import wal
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.worker.options import WorkerOptions
@@ -180,6 +181,27 @@ def test_a_wal_that_sqlite_itself_has_emptied_or_made_again_is_not_lost(file: Pa
     again.close()
 
 
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_database_that_was_truncated_is_told_as_such_and_nothing_is_copied_into_it(
+    file: Path, store: SqliteStore, opened: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SQLite itself deletes the -wal of an empty database, when the next program opens it."""
+    add(store)
+    os.truncate(file, 0)
+    if opened:
+        python("import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT * FROM sqlite_master')", file)
+        assert not file.with_name("jobs.db-wal").exists()
+    for _ in range(2):
+        with pytest.raises(FileReplaced, match=r"jobs\.db was truncated to 0 bytes while in use; start again"):
+            add(store)
+    [said] = [record.getMessage() for record in caplog.records]
+    assert "was truncated to 0 bytes while in use; restore it from a backup" in said
+    store.close()
+    assert file.stat().st_size == 0
+    assert (note := wal.read_note(file)) is not None
+    assert in_words(note) == "the store was emptied: its file was truncated to 0 bytes while it was in use"
+
+
 def test_a_process_that_notices_after_the_store_was_accepted_raises_no_new_doubt(
     file: Path, store: SqliteStore
 ) -> None:
@@ -298,8 +320,12 @@ def restore_by_rename(file: Path) -> None:
     remove(file, "-wal", "-shm")
 
 
+def truncate(file: Path) -> None:
+    os.truncate(file, 0)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("act", [remove_both, restore_by_copy, restore_by_rename])
+@pytest.mark.parametrize("act", [remove_both, restore_by_copy, restore_by_rename, truncate])
 def test_a_worker_starts_again_when_its_files_were_removed_and_no_later_job_is_lost(
     tmp_path: Path, act: Callable[[Path], None]
 ) -> None:
@@ -329,6 +355,20 @@ def test_a_worker_starts_again_when_its_files_were_removed_and_no_later_job_is_l
         assert {program.state(each) for each in [*waiting, later]} == {"done"}
         assert program.holdfast("db", "check").returncode == 0
         assert program.said("the store fails") == 0
+
+
+@pytest.mark.slow
+def test_a_worker_whose_database_was_deleted_ends_and_makes_no_empty_one(tmp_path: Path) -> None:
+    """Slow: a real worker is started."""
+    with worker(tmp_path) as program:
+        program.until_said(" is ready")
+        program.file.rename(moved := tmp_path / "moved.db")
+        assert program.popen.wait(60) == 3
+        assert program.said("jobs.db was deleted while in use; restore it, or remove ") == 1
+        assert program.said("the store fails") == 0
+        assert not program.file.exists()
+        moved.rename(program.file)
+        assert "while it was in use" in program.holdfast("db", "check").stderr
 
 
 # ------------------------------------------------------------------------------------ other programs

@@ -9,6 +9,7 @@ from holdfast.insight.findings import Finding, ok, problem, warning
 from holdfast.insight.words import counted, size
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.condition import Condition
+from holdfast.stores.sqlite.names import find, told
 
 CHECKED_MAX = 1_000_000_000  # bytes of a file that is checked for damage in passing
 FREE_LEAST, FREE_WANTED = 100_000_000, 1_000_000_000
@@ -97,6 +98,11 @@ def _place(found: Condition) -> Iterator[Finding]:
     if found.filesystem in NETWORK:
         evidence = f"{found.path} is on {found.filesystem}, whose locks SQLite cannot rely on"
         yield problem("The file is on a network drive", evidence, "move it to a local disk")
+    if found.links > 1:
+        fix = (
+            f"remove the other names, or no program can open the store after the last one has ended: {find(found.path)}"
+        )
+        yield problem("The file has more than one name", told(found.path, found.links), fix)
     open_to_all = [path for path, mode in found.modes.items() if mode & 0o002 and not mode & 0o1000]
     readable = [path for path, mode in found.modes.items() if mode & 0o077 and path != str(found.path.parent)]
     if open_to_all:

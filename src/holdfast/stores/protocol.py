@@ -108,6 +108,8 @@ def in_words(doubt: Doubt) -> str:
             what = f"the table {doubt.seen} was truncated by {doubt.found}"
         case "wal" | "shm":
             what = f"its -{doubt.evidence} file was deleted or replaced while in use"
+        case "file" if doubt.kind == "emptied":
+            what = "its file was truncated to 0 bytes while it was in use"
         case "file":
             what = "another file was put in its place while it was in use"
         case "incarnation":

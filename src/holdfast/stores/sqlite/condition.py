@@ -13,8 +13,7 @@ from holdfast.stores import codec
 from holdfast.stores.sqlite.batch import Q
 from holdfast.stores.sqlite.checkpoint import has_the_defect
 from holdfast.stores.sqlite.connection import Connections
-
-_MOUNTS = Path("/proc/self/mountinfo")
+from holdfast.stores.sqlite.names import mounts
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +29,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int  # on the disk
     max_mb: float | None
     modes: dict[str, int]  # permission bits by path: the file, what stands beside it, the folder
+    links: int  # names of the file
     filesystem: str | None  # its type; None where it cannot be told
     other_tables: list[str]  # which are not ours: other programs use the file too
     events: int  # lines of the journal, about
@@ -54,6 +54,7 @@ def look(db: Connections) -> Condition:
         free_bytes=shutil.disk_usage(path.parent).free,
         max_mb=db.options.max_mb,
         modes={str(each): stat.S_IMODE(each.stat().st_mode) for each in beside if each.exists()},
+        links=path.stat().st_nlink,
         filesystem=_filesystem(path),
         other_tables=others,
         events=events,
@@ -69,15 +70,7 @@ def _size(path: Path) -> int:
 
 def _filesystem(path: Path) -> str | None:
     """Return the type of the file system, from the longest mount point above the path; None where there is no /proc."""
-    try:
-        mounts = [line.split() for line in _MOUNTS.read_text().splitlines()]
-    except OSError:
-        return None
-    found: dict[int, str] = {}
-    for fields in mounts:
-        point = Path(fields[4].encode().decode("unicode_escape"))  # a space is written as \040
-        if path.is_relative_to(point):
-            found[len(point.parts)] = fields[fields.index("-") + 1]
+    found = {len(point.parts): kind for point, kind in mounts() if path.is_relative_to(point)}
     return found[max(found)] if found else None
 
 

@@ -40,7 +40,7 @@ from holdfast.errors import (
 )
 from holdfast.shield import breathe, shielded
 from holdfast.stores.joining import driver_connection
-from holdfast.stores.sqlite import locks, protected, wal
+from holdfast.stores.sqlite import locks, names, protected, wal
 from holdfast.stores.sqlite.checkpoint import Turn, has_the_defect
 from holdfast.stores.sqlite.writers import Writers
 
@@ -116,9 +116,10 @@ class Connections:
         self._sound_at = clock.wall()  # when all files were last seen to be ours
         self._closed = False
         self._refusal: str | None = None
+        self._links = 1  # names of the file, when it was last looked at
         self._patience = f"PRAGMA busy_timeout={int(options.busy_s * 1000)}"
         self._identity = self._make_file(create)
-        self._noted = self._identity[1]  # the last file at our path that was told what it replaced
+        self._noted = str(self._identity[1])  # the last inode at our path that a note was left about, or DELETED
         self._turn = Turn(options.path) if has_the_defect() else None
         files = tuple(f"{options.path}{end}" for end in ("", "-wal", "-shm"))
         protected.protect(*files)
@@ -173,7 +174,7 @@ class Connections:
             raise UsageError(f"the connection cannot be used here ({error}); {ways}") from error
         cursor.row_factory = None  # the caller may have set another
         files = [row[2] for row in cursor.execute("PRAGMA database_list") if row[1] in ("main", b"main")]
-        if not files[0] or not os.path.samefile(files[0], self.options.path):
+        if files[0] != self._name and not (files[0] and os.path.samefile(files[0], self._name)):
             raise UsageError(f"the connection is open on {files[0]!r}, not on {self.options.path}")
         alone = not connection.in_transaction
         try:
@@ -341,6 +342,10 @@ class Connections:
         if path.is_dir():
             raise StoreMissing(f"{path} is a folder; name a file inside it")
         if create:
+            if wal.was_deleted(path):  # in its place an empty store would look sound
+                raise StoreMissing(
+                    f"{path} was deleted while in use; restore it, or remove {path}-doubt to begin with an empty store"
+                )
             try:
                 with _creating:
                     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -352,6 +357,7 @@ class Connections:
             found = path.stat()
         except FileNotFoundError:
             raise StoreMissing(f"there is no store at {path}") from None
+        names.check(path, found.st_nlink)
         if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.parent, os.W_OK):
             raise StoreReadOnly(f"{path} or its folder cannot be written by this user")
         return found.st_dev, found.st_ino
@@ -369,17 +375,31 @@ class Connections:
         if self._identity in _lost:
             raise FileReplaced(_lost[self._identity])
         try:
-            found = os.stat(self.options.path)
-        except OSError:
-            raise StoreLost(f"{self.options.path} was deleted while in use; restore it, then start again") from None
+            found = os.stat(self._name)
+        except FileNotFoundError:
+            self._note_replaced(wal.DELETED)
+            raise FileReplaced(f"{self._name} was deleted while in use; restore it, then start again") from None
+        except OSError as error:
+            raise StoreUnavailable(f"{self._name} cannot be reached ({error.strerror})") from error
         if (found.st_dev, found.st_ino) != self._identity:
-            self._note_replaced(found.st_ino)
+            self._note_replaced(str(found.st_ino))
             raise FileReplaced(f"{self.options.path} was replaced while in use; start again to use the new file")
-        if self._beside is not None and wal.beside(self._name) != self._beside:
+        if self._beside is not None and (found.st_size == 0 or not wal.is_beside(self._name, self._beside)):
             if inside is not None:
                 self.undo(inside)  # it would keep us from saving the WAL
             self._lose()
+        if found.st_nlink != self._links:
+            self._note_links(found.st_nlink)
         self._sound_at = self._clock.wall()
+
+    def _note_links(self, links: int) -> None:
+        """Say, once, that the file has got another name. This process goes on: its own name is the one in use."""
+        self._links = links
+        if links > 1:
+            log.error(
+                "%s; this process goes on, and a program that starts later may be refused",
+                names.told(self._name, links),
+            )
 
     def _check_inside(self, connection: sqlite3.Connection) -> None:
         """The same, in a write transaction: what is written now would be lost, or destroy the new files."""
@@ -389,13 +409,14 @@ class Connections:
             self.undo(connection)
             raise
 
-    def _note_replaced(self, inode: int) -> None:
-        """Leave a note, once, that the new file took the place of one in use: nobody who opens it now can know."""
+    def _note_replaced(self, by: str) -> None:
+        """Leave a note, once, that a file in use is gone or has another in its place: nobody who comes now can know.
+        `by`: the inode of the new file, or `DELETED`."""
         with self._lock:
-            if inode == self._noted:
+            if by == self._noted:
                 return
-            self._noted = inode
-        self._note(Doubt("replaced", "file", str(self._identity[1]), str(inode)))
+            self._noted = by
+        self._note(Doubt("replaced", "file", str(self._identity[1]), by))
 
     def _note(self, doubt: Doubt) -> None:
         who = f"process {os.getpid()}"
@@ -433,16 +454,20 @@ class Connections:
                 wal.keep_open(self.options.path, self._identity)
                 now, before = wal.beside(self._name), self._beside
                 has_shm = before is not None and now.shm == before.shm and "-shm" not in wal.deleted_ones(self._name)
-                saved = has_shm and now.wal is None and self._save_wal()
-                evidence: Evidence = "wal" if has_shm else "shm"
-                what = f"{self._name}-{evidence} was deleted or replaced while in use"
+                if wal.is_empty(self._name):  # then SQLite itself deletes the WAL, and its pages alone are no database
+                    doubt = Doubt("emptied", "file", "in use", "0 bytes")
+                    what, became = f"{self._name} was truncated to 0 bytes while in use", "restore it from a backup"
+                else:
+                    evidence: Evidence = "wal" if has_shm else "shm"
+                    doubt = Doubt("rewound", evidence, "in use", "deleted")
+                    what = f"{self._name}-{evidence} was deleted or replaced while in use"
+                    became = (
+                        "everything that was committed into it was copied into the database"
+                        if has_shm and now.wal is None and self._save_wal()
+                        else "what was committed since the last checkpoint may be lost"
+                    )
                 _lost[self._identity] = f"{what}; start again to use the new file"
-                self._note(Doubt("rewound", evidence, "in use", "deleted"))
-                became = (
-                    "everything that was committed into it was copied into the database"
-                    if saved
-                    else "what was committed since the last checkpoint may be lost"
-                )
+                self._note(doubt)
                 log.error("%s; %s; this process does not use the store any more: start it again", what, became)
         raise FileReplaced(_lost[self._identity])
 
@@ -454,7 +479,7 @@ class Connections:
 
     def look_before_closing(self) -> None:
         """If the files are not ours any more, see to it that closing our connections does not change the new ones."""
-        if self._beside is not None and not self._closed:
+        if self._beside is not None and not self._closed and os.path.exists(self._name):
             with suppress(StoreError):
                 self._check_identity()
 

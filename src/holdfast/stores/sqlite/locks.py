@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 _LIST = Path("/proc/locks")
 _WRITER = 120  # the byte of the `-shm` file that the one writer locks in WAL mode (SQLite's WALINDEX_LOCK_OFFSET)
+_USER = 128  # the byte of the `-shm` file that every connection locks as long as it is open (UNIX_SHM_DMS)
 _ANSWER_S = 10.0
 _LOOKS = 4
 _DARWIN = sys.platform == "darwin"
@@ -47,11 +48,21 @@ def writer_of(database: Path) -> int | None:
         return None
     locks = [lock for lock in record_locks() if lock.file == file]
     if not any(lock.pid == os.getpid() for lock in locks):  # every open connection has a lock of some kind
-        return _ask_in_a_child(shm)
+        return _ask_in_a_child(shm, _WRITER)
     for lock in locks:
         if lock.is_exclusive and lock.first <= _WRITER and (lock.last is None or lock.last >= _WRITER):
             return lock.pid
     return None
+
+
+def is_used(database: Path) -> bool:
+    """Say whether any process, this one included, uses the `-shm` file that this name of a database has."""
+    shm = f"{database}-shm"
+    try:
+        file = file_of(shm)
+    except OSError:
+        return False
+    return any(lock.file == file for lock in record_locks()) or _ask_in_a_child(shm, _USER) is not None
 
 
 def file_of(place: str | int) -> File:
@@ -90,9 +101,9 @@ def _parsed(text: str) -> Iterator[RecordLock]:
                 yield RecordLock(int(pid), mode == "WRITE", file, int(first), None if last == "EOF" else int(last))
 
 
-def _ask_in_a_child(shm: str) -> int | None:
+def _ask_in_a_child(shm: str, byte: int) -> int | None:
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-        command = [sys.executable, "-I", "-S", __file__, shm]
+        command = [sys.executable, "-I", "-S", __file__, shm, str(byte)]
         return int(subprocess.run(command, capture_output=True, timeout=_ANSWER_S, check=True).stdout) or None
     return None
 
@@ -109,4 +120,4 @@ def other_holder(descriptor: int, first: int = 0, length: int = 0) -> int | None
 
 
 if __name__ == "__main__":
-    sys.stdout.write(str(other_holder(os.open(sys.argv[1], os.O_RDWR | os.O_CLOEXEC), _WRITER, 1) or 0))
+    sys.stdout.write(str(other_holder(os.open(sys.argv[1], os.O_RDWR | os.O_CLOEXEC), int(sys.argv[2]), 1) or 0))

@@ -24,6 +24,7 @@ import msgspec
 from holdfast.core.continuity import Doubt
 from holdfast.stores.sqlite import locks, protected
 
+DELETED = "deleted"  # what a note has found instead of a file that was in use
 _SHARED = 0x40000000 + 2  # the first of the bytes that SQLite locks as long as a connection is open
 
 _kept: list[int] = []  # descriptors that are never closed: that would drop SQLite's own locks
@@ -39,6 +40,23 @@ class Files(NamedTuple):
 def beside(database: str) -> Files:
     """Look which files are there now."""
     return Files(_file(f"{database}-wal"), _file(f"{database}-shm"))
+
+
+def is_beside(database: str, files: Files) -> bool:
+    """Say whether these files are still there. Every call of the store asks, so it costs two `stat` and little more."""
+    try:
+        wal, shm = os.stat(database + "-wal"), os.stat(database + "-shm")
+    except OSError:
+        return False
+    return (wal.st_dev, wal.st_ino) == files.wal and (shm.st_dev, shm.st_ino) == files.shm
+
+
+def is_empty(database: str) -> bool:
+    """Say whether somebody has truncated the database. One in WAL mode has a page at least."""
+    try:
+        return os.stat(database).st_size == 0
+    except OSError:
+        return False
 
 
 def _file(path: str) -> locks.File | None:
@@ -97,6 +115,12 @@ def read_note(database: Path) -> Doubt | None:
         return msgspec.json.decode(_note(database).read_bytes(), type=Doubt)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def was_deleted(database: Path) -> bool:
+    """Say whether the database is gone, and a process has noted that somebody deleted it while in use."""
+    noted = read_note(database)
+    return noted is not None and (noted.evidence, noted.found) == ("file", DELETED) and not database.exists()
 
 
 def remove_note(database: Path) -> None:
