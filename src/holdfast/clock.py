@@ -3,6 +3,9 @@
 Two times, never mixed. *Wall* time is for people and for `run_at`. *Lease* time measures leases: it
 counts while the machine is suspended, never jumps when somebody sets the clock, and means
 something only together with the boot it belongs to.
+
+A handler may patch `time.time`, and tools such as freezegun replace the functions of `time` wherever a module has them
+under any name. So they are taken once, before any code of a user runs, and kept where neither reaches: in a class.
 """
 
 from __future__ import annotations
@@ -41,6 +44,14 @@ class Clock(Protocol):
         ...
 
 
+class _Machine:
+    """The functions of `time` as they were at the import of this module."""
+
+    now = staticmethod(time.time)
+    read = staticmethod(time.clock_gettime)
+    sleep = staticmethod(time.sleep)
+
+
 class SystemClock:
     """The machine's own clocks."""
 
@@ -49,10 +60,10 @@ class SystemClock:
         return _boot_id()
 
     def wall(self) -> float:
-        return time.time()
+        return _Machine.now()
 
     def lease(self) -> float:
-        return time.clock_gettime(_LEASE_CLOCK)
+        return _Machine.read(_LEASE_CLOCK)
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         return event.wait(max(0.0, timeout_s))
@@ -60,7 +71,7 @@ class SystemClock:
 
 def pause(seconds: float) -> None:
     """Let other threads and processes go first for a moment."""
-    time.sleep(seconds)
+    _Machine.sleep(seconds)
 
 
 @lru_cache(maxsize=1)
