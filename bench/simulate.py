@@ -1,9 +1,9 @@
-"""Long runs of the nets that the suite casts briefly: a simulated fleet, an exhaustive walk, the two stores compared.
+"""Long runs of the nets that the suite casts briefly: a simulated fleet, an exhaustive model, the two stores compared.
 
     .venv/bin/python bench/simulate.py --seeds 10000            the fleet, on every core
     .venv/bin/python bench/simulate.py --first 17 --seeds 1     one seed again, with its last calls if it fails
     .venv/bin/python bench/simulate.py --seeds 200 --sqlite     over SQLite instead of memory
-    .venv/bin/python bench/simulate.py --walk                   the small worlds of the suite and the larger ones
+    .venv/bin/python bench/simulate.py --model                  the small worlds of the suite and the larger ones
     .venv/bin/python bench/simulate.py --agree 5000             memory and SQLite, that many drawn runs
 
 Exit code 1 when a promise is broken. A seed tells everything: it fails again wherever it is played.
@@ -25,15 +25,17 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from tests.simulation.checker import Violation
+from tests.simulation.model_check import explore
+from tests.simulation.simulation import Simulated, simulate
+
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
-from holdfast.testing.book import Violation
-from holdfast.testing.fleet import Simulated, simulate
-from holdfast.testing.walk import walk
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # the worlds are among the tests
 
 
 def play(seed: int, sqlite: bool) -> Simulated | str:
@@ -77,21 +79,21 @@ def play_all(first: int, seeds: int, sqlite: bool, processes: int) -> int:
     return min(broken, 1)
 
 
-def walk_one(name: str) -> str:
+def explore_one(name: str) -> str:
     from tests.simulation.worlds import LARGE, WORLDS
 
     logging.disable(logging.CRITICAL)
     began = time.perf_counter()
-    walked = walk({**WORLDS, **LARGE}[name], states_max=10_000_000)
+    found = explore({**WORLDS, **LARGE}[name], states_max=10_000_000)
     took_s = time.perf_counter() - began
-    return f"{name:40} {walked.states:9} states {walked.transitions:9} transitions {walked.ends:9} ends {took_s:6.0f} s"
+    return f"{name:40} {found.states:9} states {found.transitions:9} transitions {found.ends:9} ends {took_s:6.0f} s"
 
 
-def walk_all(processes: int) -> int:
+def explore_all(processes: int) -> int:
     from tests.simulation.worlds import LARGE, WORLDS
 
     with ProcessPoolExecutor(processes) as pool:
-        for line in pool.map(walk_one, [*WORLDS, *LARGE]):
+        for line in pool.map(explore_one, [*WORLDS, *LARGE]):
             print(line, flush=True)
     return 0
 
@@ -106,17 +108,17 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=0, help="how many fleets to simulate")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--sqlite", action="store_true", help="simulate over SQLite")
-    parser.add_argument("--walk", action="store_true", help="walk the small worlds and the larger ones")
+    parser.add_argument("--model", action="store_true", help="explore the small worlds and the larger ones")
     parser.add_argument("--agree", type=int, default=0, metavar="RUNS", help="compare memory and SQLite")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
-    if not (given.seeds or given.walk or given.agree):
+    if not (given.seeds or given.model or given.agree):
         given.seeds = 10_000
     code = 0
     if given.seeds:
         code |= play_all(given.first, given.seeds, given.sqlite, given.processes)
-    if given.walk:
-        code |= walk_all(given.processes)
+    if given.model:
+        code |= explore_all(given.processes)
     if given.agree:
         code |= agree(given.agree)
     return code

@@ -1,7 +1,7 @@
 """Cores that are broken on purpose. Each is a line or two of the real code, changed while it runs.
 
-A net is trusted only after something was thrown into it: the simulation and the walk must find these, and pass the
-real core. `world` is the one (of worlds.py) whose walk finds it; where the walk cannot, `why` says why not.
+A net is trusted only after something was thrown into it: the simulation and the model check must find these, and
+pass the real core. `world` is that (of worlds.py) in which the model check finds it; where it cannot, `why` says why.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast import reaper
 from holdfast.core import acts, rows, settlement, verdict
 from holdfast.stores.memory import store as memory
 from holdfast.stores.sqlite import batch
-from holdfast.testing import crew, hands
+from tests.simulation import model_actors, sim_actors
 
 Edit = tuple[ModuleType, str, str, str]  # module, function, what stands there, what stands there instead
 
@@ -60,7 +60,7 @@ def _apply(patch: pytest.MonkeyPatch, module: ModuleType, name: str, changes: li
     made: dict[str, Any] = {}
     exec(code, vars(module), made)
     real = getattr(owner, last)
-    importers = [each for name, each in sys.modules.items() if name.startswith("holdfast.")]
+    importers = [each for name, each in sys.modules.items() if name.startswith(("holdfast.", "tests.simulation."))]
     for place in (owner, *(each for each in importers if vars(each).get(last) is real)):
         patch.setattr(place, last, made[last])
 
@@ -89,7 +89,7 @@ BROKEN = [
         "a repeat is counted and journalled twice",
         ((batch, "_settle_one", "if own and state != State.RUNNING:\n",
           "if own and state != State.RUNNING:\n        _write_down(db, [settlement], wall)\n"),),
-        world=None, why="the walk is over the memory store, which counts its rows", sqlite=True,
+        world=None, why="the model check uses the memory store, which counts its rows", sqlite=True,
     ),
     Broken(
         "the reaper takes a lease that was renewed",
@@ -182,28 +182,28 @@ BROKEN = [
     ),
     Broken(
         "trust is anchored at the answer",
-        ((crew, "SimWorker._keep", "run.window = trust(sent_at,", "run.window = trust(self.fleet.now(),"),
-         (crew, "SimWorker._claim", "trust(sent_at, job", "trust(self.fleet.now(), job"),
-         (hands, "Worker.trusting", "trust(sent_at,", "trust(now,")),
+        ((sim_actors, "SimWorker._keep", "run.window = trust(sent_at,", "run.window = trust(self.fleet.now(),"),
+         (sim_actors, "SimWorker._claim", "trust(sent_at, job", "trust(self.fleet.now(), job"),
+         (model_actors, "Worker.trusting", "trust(sent_at,", "trust(now,")),
     ),
     Broken(
         "an add by a known id stores anew",
         ((memory, "MemoryStore.add", "self._jobs.get(new.id) or self._holder(new.key)", "self._holder(new.key)"),),
-        world=None, why="in the walk the jobs are there from the start",
+        world=None, why="in the model the jobs are there from the start",
     ),
     Broken(
         "a key may have two jobs",
         ((memory, "MemoryStore.add", "self._jobs.get(new.id) or self._holder(new.key)", "self._jobs.get(new.id)"),),
-        world=None, why="in the walk the jobs are there from the start",
+        world=None, why="in the model the jobs are there from the start",
     ),
     Broken(
         "a free lock is believed at the first look",
         ((reaper, "Reaper._seen_twice", "left_s.get(each.worker.id, 0.0) <= 0", "True"),),
-        world=None, why="the walk has no locks",
+        world=None, why="the model has no locks",
     ),
     Broken(
         "an act under an old term counts",
         ((memory, "MemoryStore._check_duty", "if duty is not None and not", "if False and not"),),
-        world=None, why="the walk has no duties",
+        world=None, why="the model has no duties",
     ),
 ]  # fmt: skip

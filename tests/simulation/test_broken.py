@@ -1,16 +1,16 @@
-"""The nets are tested too: each broken core (broken.py) must be found by the simulation, the walk, or both."""
+"""The nets are tested too: each broken core (broken.py) must be found by the simulation, the model, or both."""
 
 from pathlib import Path
 
 import pytest
 
-from holdfast.testing.book import Violation
-from holdfast.testing.walk import walk
 from tests.simulation.broken import BROKEN, Broken
+from tests.simulation.checker import Violation
+from tests.simulation.model_check import explore
 from tests.simulation.test_simulation import SEEDS, SQLITE_SEEDS, over_memory, over_sqlite
 from tests.simulation.worlds import WORLDS
 
-BY_WALK = [broken for broken in BROKEN if broken.world is not None]
+BY_MODEL = [broken for broken in BROKEN if broken.world is not None]
 
 
 def named(broken: Broken) -> str:
@@ -29,14 +29,15 @@ def test_the_simulation_finds_it(broken: Broken, tmp_path: Path) -> None:
     pytest.fail(f"{SEEDS} seeds do not see it: {broken.name}")
 
 
-@pytest.mark.parametrize("broken", BY_WALK, ids=named)
-def test_the_walk_finds_it(broken: Broken) -> None:
+@pytest.mark.parametrize("broken", BY_MODEL, ids=named)
+def test_the_model_check_finds_it(broken: Broken) -> None:
     with broken.core(), pytest.raises(Violation) as caught:
-        walk(WORLDS[broken.world or ""])
-    print(f"{broken.name}: {caught.value.promise} after {len(caught.value.way)} steps of the world {broken.world!r}")
+        explore(WORLDS[broken.world or ""])
+    steps = len(caught.value.steps_taken)
+    print(f"{broken.name}: {caught.value.promise} after {steps} steps of the world {broken.world!r}")
 
 
-def test_what_the_walk_cannot_find_has_a_reason() -> None:
+def test_what_the_model_check_cannot_find_has_a_reason() -> None:
     assert [broken.name for broken in BROKEN if (broken.world is None) != bool(broken.why)] == []
     assert len(BROKEN) >= 25
     assert len({broken.name for broken in BROKEN}) == len(BROKEN)

@@ -1,4 +1,4 @@
-"""A fleet in bad weather, seed by seed, keeps every promise over the real core.
+"""A fleet in bad fault_rates, seed by seed, keeps every promise over the real core.
 
 `bench/simulate.py --seeds 10000` goes on where this stops; `--first 17 --seeds 1` plays one seed again.
 """
@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import FakeClock
-from holdfast.testing.book import Violation
-from holdfast.testing.fleet import Simulated, simulate
 from tests.conftest import open_store
+from tests.simulation.checker import Violation
+from tests.simulation.simulation import Simulated, simulate
 
 SEEDS = 150
 SQLITE_SEEDS = 10
@@ -55,7 +55,7 @@ def over_sqlite(seed: int, folder: Path) -> Simulated:
 
 
 @pytest.mark.slow  # many fleets, each of them for minutes of virtual time
-def test_every_promise_holds_in_bad_weather() -> None:
+def test_every_promise_holds_under_faults() -> None:
     seen: Counter[str] = Counter()
     jobs = turns = 0
     for seed in range(SEEDS):

@@ -1,4 +1,4 @@
-"""The small worlds that are walked completely. Each is as large as the suite's time allows, and about one danger."""
+"""The small worlds that are explored completely. Each is as large as the suite's time allows, and about one danger."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.core.policy import OnCrash, Policy, Retry
 from holdfast.core.records import NewJob
-from holdfast.testing.walk import LEASE_S, World
+from tests.simulation.model_check import LEASE_S, World
 
 
 def job(

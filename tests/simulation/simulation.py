@@ -1,4 +1,4 @@
-"""A fleet in one thread: workers, reapers, a supervisor, clients and people, on a virtual clock, in seeded bad weather.
+"""A fleet in one thread: workers, reapers, a supervisor, clients and people, on a virtual clock, with seeded faults.
 
     simulate(Random(7), MemoryStore(clock=clock), clock)       raises Violation, or returns what was seen
 
@@ -8,7 +8,7 @@ one call is late the others go on, so that each may find the world changed betwe
 the middle of a reaper's pass. A process that is killed runs no `finally`: its next call does not come back. One that is
 frozen wakes up later, and reports what it has.
 
-`testing/book.py` checks every call. When the weather clears, every job that is not held must come to its end.
+`checker.py` checks every call. When the faults stop, every job that is not held must come to its end.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Lease, Vanished
 from holdfast.errors import HoldfastError
 from holdfast.stores.protocol import Store
-from holdfast.testing.book import Book, Violation, Voice, Witness
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.faults import AFTER, BEFORE, Dice, Fault, FaultyStore
+from tests.simulation.checker import CheckedStore, Checker, Role, Violation
 
-STORM_S = 45.0  # how long the weather is bad
-CALM_S = 600.0  # by then everything must have ended
+FAULTS_S = 45.0  # how long there are faults
+ALL_ENDED_S = 600.0  # by then everything must have ended
 SLOW_REAPERS = 8.0  # how much more often a reaper is late between what it read and what it writes
-NESTED_MAX = 5  # how many late calls may be under way inside one another
+NESTED_CALLS_MAX = 5  # how many late calls may be under way inside one another
 SAFE = ("now", "wake", "check", "counts")  # asked of the store too often, or only by the checker
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
+class FaultRates:
     """What goes wrong in one run. Each seed draws its own, so that a fault is also met without the others."""
 
     lost_before: float
@@ -47,11 +47,11 @@ class Weather:
     killed_every_s: float
     frozen_every_s: float
     cut_off_every_s: float  # the store cannot be reached by anybody
-    slandered_every_s: float  # a living worker is declared dead
-    flickers_every_s: float  # a living worker's lock looks free for a moment
+    declared_dead_every_s: float  # a living worker is declared dead
+    lock_looks_free_every_s: float  # a living worker's lock looks free for a moment
 
     @classmethod
-    def draw(cls, dice: Dice) -> Weather:
+    def draw(cls, dice: Dice) -> FaultRates:
         """Switch each kind of fault on or off, and choose how bad it is."""
 
         def rate(*some: float) -> float:
@@ -60,11 +60,12 @@ class Weather:
         return cls(
             lost_before=rate(0.0, 0.02, 0.1), lost_after=rate(0.0, 0.02, 0.1), late=rate(0.0, 0.05, 0.2),
             late_s=rate(0.2, 1.0, 8.0), killed_every_s=rate(5.0, 15.0, 1e9), frozen_every_s=rate(2.0, 8.0, 1e9),
-            cut_off_every_s=rate(20.0, 1e9), slandered_every_s=rate(30.0, 1e9), flickers_every_s=rate(10.0, 1e9),
+            cut_off_every_s=rate(20.0, 1e9),
+            declared_dead_every_s=rate(30.0, 1e9), lock_looks_free_every_s=rate(10.0, 1e9),
         )  # fmt: skip
 
 
-class PowerCut(BaseException):
+class Killed(BaseException):
     """The process was killed while its call was under way; nothing catches this."""
 
 
@@ -82,12 +83,12 @@ class Process:
     def died(self, fenced: bool) -> None:
         """Be told that it was killed; `fenced`: by itself, because it could not stop a handler in time."""
 
-    def is_slandered(self) -> None:
+    def was_declared_dead_wrongly(self) -> None:
         """Be declared dead while it lives."""
 
-    def way(self, voice: Voice) -> Store:
+    def store_for(self, role: Role) -> Store:
         """Return the store as this process reaches it."""
-        return self.fleet.way(self, voice)
+        return self.fleet.store_for(self, role)
 
     def loop(self, turn: Callable[[], None], every_s: float) -> None:
         """Take a turn again and again, as a thread of this process would; a store that fails is tried again."""
@@ -103,15 +104,15 @@ class Process:
 
 
 class Fleet:
-    """The clock, the order of events, the weather, and the way to the store."""
+    """The clock, the order of events, the faults, and the way to the store."""
 
     def __init__(self, dice: Dice, store: Store, clock: FakeClock) -> None:
         self.dice = dice
         self.clock = clock
         self.store = store
-        self.book = Book(store, self._is_trusted)
-        self.sometimes: Counter[str] = self.book.sometimes
-        self.weather = Weather.draw(dice)
+        self.checker = Checker(store, self._is_trusted)
+        self.sometimes: Counter[str] = self.checker.sometimes
+        self.fault_rates = FaultRates.draw(dice)
         self.stormy = True
         self.processes: list[Process] = []
         self._sky = Process(self, "the sky")
@@ -147,7 +148,7 @@ class Fleet:
             self.turns += 1
             try:
                 turn()
-            except PowerCut:
+            except Killed:
                 self.sometimes["kills in the middle of a call"] += 1
         self._move_to(until)
 
@@ -157,29 +158,29 @@ class Fleet:
 
     # ------------------------------------------------------------------------------ the way to the store
 
-    def way(self, process: Process, voice: Voice) -> Store:
-        seen = cast(Store, Witness(cast(Store, _Kernel(self.store, self)), self.book, voice))
-        return cast(Store, FaultyStore(seen, partial(self._plan, voice), partial(self._be_late, process)))
+    def store_for(self, process: Process, role: Role) -> Store:
+        seen = cast(Store, CheckedStore(cast(Store, _Liveness(self.store, self)), self.checker, role))
+        return cast(Store, FaultyStore(seen, partial(self._plan, role), partial(self._be_late, process)))
 
-    def _plan(self, voice: Voice, verb: str) -> Fault | None:
+    def _plan(self, role: Role, verb: str) -> Fault | None:
         if not self.stormy or verb in SAFE:
             return None
         if self.now() < self._cut_off_until:
             self.sometimes["calls in an outage"] += 1
             return BEFORE
-        lot, weather = self.dice.random(), self.weather
-        for fault, rate in ((BEFORE, weather.lost_before), (AFTER, weather.lost_after)):
+        lot, fault_rates = self.dice.random(), self.fault_rates
+        for fault, rate in ((BEFORE, fault_rates.lost_before), (AFTER, fault_rates.lost_after)):
             if lot < rate:
                 self.sometimes[f"{'answers' if fault.done else 'calls'} lost: {verb}"] += 1
                 return fault
             lot -= rate
-        reaps = voice == "reaper" and verb == "settle"
-        if lot < weather.late * (SLOW_REAPERS if reaps else 1.0) and self._depth < NESTED_MAX:
-            way_s, back_s = (self.dice.choice((0.0, self.dice.uniform(0.0, weather.late_s))) for _ in range(2))
+        reaps = role == "reaper" and verb == "settle"
+        if lot < fault_rates.late * (SLOW_REAPERS if reaps else 1.0) and self._depth < NESTED_CALLS_MAX:
+            way_s, back_s = (self.dice.choice((0.0, self.dice.uniform(0.0, fault_rates.late_s))) for _ in range(2))
             if reaps:
                 self._thaw()
                 way_s += 0.1
-            lost = self.dice.random() < weather.lost_after
+            lost = self.dice.random() < fault_rates.lost_after
             return Fault(before_s=way_s, after_s=back_s, error=lost, done=lost)
         return None
 
@@ -195,17 +196,17 @@ class Fleet:
             until = process.frozen_until
         self._depth -= 1
         if not process.alive:
-            raise PowerCut
+            raise Killed
 
     def _is_trusted(self, lease: Lease) -> bool:
         process, until = self.beliefs.get(lease, (None, float("-inf")))
         return process is not None and process.alive and until > self.now()
 
-    # ------------------------------------------------------------------------------------ bad weather
+    # ------------------------------------------------------------------------------------ bad fault_rates
 
-    def blow(self, workers: Callable[[], list[Process]]) -> None:
+    def inject_faults(self, workers: Callable[[], list[Process]]) -> None:
         """Start the faults that come by themselves; `workers` tells who lives."""
-        sky, weather = self._sky, self.weather
+        sky, fault_rates = self._sky, self.fault_rates
 
         def every(mean_s: float, strike: Callable[[Process], None], whom: Callable[[], list[Process]]) -> None:
             def again() -> None:
@@ -216,11 +217,11 @@ class Fleet:
 
             self.after(self.dice.uniform(0.0, 1.0) * mean_s, sky, again)
 
-        every(weather.killed_every_s, self.kill, workers)
-        every(weather.frozen_every_s, self._freeze, lambda: self._busy() or self.processes)
-        every(weather.cut_off_every_s, lambda _: self._cut_off(), lambda: [sky])
-        every(weather.slandered_every_s, self._slander, workers)
-        every(weather.flickers_every_s, self._flicker, workers)
+        every(fault_rates.killed_every_s, self.kill, workers)
+        every(fault_rates.frozen_every_s, self._freeze, lambda: self._busy() or self.processes)
+        every(fault_rates.cut_off_every_s, lambda _: self._cut_off(), lambda: [sky])
+        every(fault_rates.declared_dead_every_s, self._declare_dead_wrongly, workers)
+        every(fault_rates.lock_looks_free_every_s, self._show_lock_free, workers)
 
     def kill(self, process: Process, *, fenced: bool = False) -> None:
         """End a process here and now."""
@@ -229,9 +230,9 @@ class Fleet:
             self.sometimes["processes that fenced themselves" if fenced else "kills"] += 1
             process.died(fenced)
 
-    def _slander(self, process: Process) -> None:
+    def _declare_dead_wrongly(self, process: Process) -> None:
         if process.alive:
-            process.is_slandered()
+            process.was_declared_dead_wrongly()
             self.sometimes["living workers declared dead"] += 1
 
     def _freeze(self, process: Process) -> None:
@@ -264,13 +265,13 @@ class Fleet:
         self._cut_off_until = self.now() + self.dice.choice((0.5, 3.0, 9.0))
         self.sometimes["outages"] += 1
 
-    def _flicker(self, process: Process) -> None:
+    def _show_lock_free(self, process: Process) -> None:
         if process.id and process.id not in self.freed:
             self.freed[process.id] = 1
             self.sometimes["locks that looked free once"] += 1
 
-    def clear_up(self) -> None:
-        """End the bad weather."""
+    def stop_faults(self) -> None:
+        """End the bad fault_rates."""
         self.stormy = False
         self._cut_off_until = float("-inf")
         self.freed = {worker_id: looks for worker_id, looks in self.freed.items() if looks > 1}
@@ -288,7 +289,7 @@ class Fleet:
         return weighted[-1][1]
 
 
-class _Kernel:
+class _Liveness:
     """What the host knows beside the store: whose liveness lock looks free."""
 
     def __init__(self, store: Store, fleet: Fleet) -> None:
@@ -320,28 +321,28 @@ class Simulated:
 
 
 def simulate(dice: Dice, store: Store, clock: FakeClock) -> Simulated:
-    """Play one fleet through bad weather and the calm after it; raises `Violation` when a promise is broken."""
-    from holdfast.testing.crew import embark  # the crew needs a fleet
+    """Play one fleet through bad fault_rates and the calm after it; raises `Violation` when a promise is broken."""
+    from tests.simulation.sim_actors import start_actors  # the actors need a fleet
 
     fleet = Fleet(dice, store, clock)
     try:
-        embark(fleet)
-        fleet.run(fleet.now() + STORM_S)
-        fleet.clear_up()
+        start_actors(fleet)
+        fleet.run(fleet.now() + FAULTS_S)
+        fleet.stop_faults()
         _wait_for_all(fleet)
-        fleet.book.close()
+        fleet.checker.close()
     except Violation as broken:
-        broken.way = [str(call) for call in fleet.book.recent]
-        broken.add_note("the last calls:\n" + "\n".join(broken.way))
+        broken.steps_taken = [str(call) for call in fleet.checker.recent]
+        broken.add_note("the last calls:\n" + "\n".join(broken.steps_taken))
         raise
-    rows = tuple((row.id, row.state, row.fence, row.attempt, row.result) for row in fleet.book.rows.values())
+    rows = tuple((row.id, row.state, row.fence, row.attempt, row.result) for row in fleet.checker.rows.values())
     return Simulated(len(rows), fleet.turns, fleet.sometimes, (*rows, fleet.turns, round(fleet.now(), 6)))
 
 
 def _wait_for_all(fleet: Fleet) -> None:
-    """P10: when the weather is good again, every job that is not held comes to its end."""
-    give_up_at = fleet.now() + CALM_S
-    while unfinished := [row for row in fleet.book.rows.values() if row.state not in {*ENDED, State.HELD}]:
+    """P10: when the fault_rates is good again, every job that is not held comes to its end."""
+    give_up_at = fleet.now() + ALL_ENDED_S
+    while unfinished := [row for row in fleet.checker.rows.values() if row.state not in {*ENDED, State.HELD}]:
         if fleet.now() >= give_up_at:
-            raise Violation("P10", f"{CALM_S:g} s after the weather cleared there is still {unfinished}")
+            raise Violation("P10", f"{ALL_ENDED_S:g} s after the fault_rates cleared there is still {unfinished}")
         fleet.run(fleet.now() + 5.0)

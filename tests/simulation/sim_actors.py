@@ -1,4 +1,4 @@
-"""Who sails in the simulated fleet: workers as `worker/` has them, the parent that sees them end, the people around."""
+"""Who acts in the simulated fleet: workers as `worker/` has them, the parent that sees them end, the people around."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from holdfast.errors import DutyLost, HoldfastError, IllegalMove, Refused, Store
 from holdfast.hooks import Hooks
 from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Answer
-from holdfast.testing.fleet import Fleet, Process
+from tests.simulation.simulation import Fleet, Process
 
 QUEUES, TASKS = ["q"], ["t"]
 ALWAYS = 1_000_000  # looks at a free lock
 BACKOFF = Retry(attempts_max=4, base_s=0.5, cap_s=2.0, jitter=False)  # no jitter: a seed tells everything
 
 
-def embark(fleet: Fleet) -> None:
-    """Man the fleet, and let the weather loose on it."""
+def start_actors(fleet: Fleet) -> None:
+    """Start every actor of the fleet, and the faults."""
     replicas = fleet.dice.choice((0, 1, 2))
     supervisor = Supervisor(fleet, "supervisor", all_reap=replicas == 0 or fleet.dice.random() < 0.3)
     for number in range(fleet.dice.choice((2, 3))):
@@ -50,7 +50,7 @@ def embark(fleet: Fleet) -> None:
     for number in range(2):
         Person(fleet, f"p{number}")
     Stranger(fleet, "stranger")
-    fleet.blow(lambda: [each for each in fleet.processes if isinstance(each, SimWorker)])
+    fleet.inject_faults(lambda: [each for each in fleet.processes if isinstance(each, SimWorker)])
 
 
 @dataclass(slots=True)
@@ -78,8 +78,8 @@ class SimWorker(Process):
         self.claims = count(1)
         self.claim_id = ""
         self.asked_at: float | None = None
-        self.store = self.way("attempt")
-        self.reaper = Reaper(self.way("reaper"), fleet.clock, name=name)
+        self.store = self.store_for("attempt")
+        self.reaper = Reaper(self.store_for("reaper"), fleet.clock, name=name)
         fleet.after(0.0, self, self._enroll)
 
     def _enroll(self) -> None:
@@ -131,7 +131,7 @@ class SimWorker(Process):
         else:
             run.ended = False
             run.stubborn = self.fleet.dice.random() < 0.1
-            self.fleet.book.starts(job.lease)
+            self.fleet.checker.starts(job.lease)
             seconds, outcome = self._draw_handler(job)
             self.fleet.after(seconds, self, lambda: self._end(run, outcome))
 
@@ -188,7 +188,7 @@ class SimWorker(Process):
             return
         wall = self.store.now().wall
         for run, outcome in batch:
-            self.fleet.book.reports(run.job.lease, outcome)
+            self.fleet.checker.reports(run.job.lease, outcome)
         answers = self.store.settle([settlement(run.job, judge(out, run.job, wall, chance=0.5)) for run, out in batch])
         for ending, answer in zip(batch, answers, strict=True):
             if answer is Answer.AGAIN:
@@ -207,9 +207,9 @@ class SimWorker(Process):
                 self._end(run, Released(started=True, cause="this worker was declared dead"))
             self._enroll()
 
-    def is_slandered(self) -> None:
+    def was_declared_dead_wrongly(self) -> None:
         """Be declared dead while living: by a second free look at a lock, a clock that jumped, a hasty person."""
-        self.fleet.book.dies(*self.ids)
+        self.fleet.checker.dies(*self.ids)
         self.fleet.freed.update(dict.fromkeys(self.ids, ALWAYS))
         for run in self.runs.values():
             self.fleet.beliefs.pop(run.job.lease, None)
@@ -218,7 +218,7 @@ class SimWorker(Process):
         """Leave it to chance who notices: the parent, the kernel's lock, or nobody before the lease ends."""
         fleet = self.fleet
         fleet.processes.remove(self)
-        fleet.book.dies(*self.ids, excused=fenced)
+        fleet.checker.dies(*self.ids, excused=fenced)
         notice = fleet.dice.choice(("exit", "lock", "nobody"))
         if fenced or notice == "exit":
             self.supervisor.sees(self.ids, fenced)
@@ -237,7 +237,7 @@ class Supervisor(Process):
 
     def sees(self, ids: list[str], fenced: bool) -> None:
         """Bury them soon; keep trying while the store fails."""
-        store = self.way("reaper")
+        store = self.store_for("reaper")
 
         def bury() -> None:
             try:
@@ -256,7 +256,7 @@ class Replica(Process):
     def __init__(self, fleet: Fleet, name: str) -> None:
         super().__init__(fleet, name)
         fleet.processes.append(self)
-        store = self.way("reaper")
+        store = self.store_for("reaper")
         self.post = Post(store, fleet.clock, "reaper", name, 1.5, Hooks())
         self.reaper = Reaper(store, fleet.clock)
         self.loop(self._pass, 0.5)
@@ -276,7 +276,7 @@ class Client(Process):
 
     def __init__(self, fleet: Fleet, name: str) -> None:
         super().__init__(fleet, name)
-        self.store = self.way("attempt")
+        self.store = self.store_for("attempt")
         self.unanswered: list[NewJob] = []
         self.ids = count(1)
         self.loop(self._send, 1.5)
@@ -306,7 +306,7 @@ class Person(Process):
 
     def __init__(self, fleet: Fleet, name: str) -> None:
         super().__init__(fleet, name)
-        self.store = self.way("attempt")
+        self.store = self.store_for("attempt")
         self.loop(self._look, 1.0)
 
     def _look(self) -> None:
@@ -349,7 +349,7 @@ class Stranger(Process):
 
     def __init__(self, fleet: Fleet, name: str) -> None:
         super().__init__(fleet, name)
-        self.store = self.way("attempt")
+        self.store = self.store_for("attempt")
         self.seen: dict[str, list[Lease]] = {}
         self.loop(self._try, 1.0)
 

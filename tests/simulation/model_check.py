@@ -1,14 +1,14 @@
 """Every interleaving of a small world, one call of the store at a time.
 
-    walk(World(jobs=[…], deaths=1, losses=1))     returns counts, or raises Violation with the shortest way there
+    explore(World(jobs=[…], deaths=1, losses=1))     returns counts, or raises Violation with the shortest way there
 
-Two workers, a reaper, a supervisor, perhaps a person (`testing/hands.py`); each may stop between any two of its calls
+Two workers, a reaper, a supervisor, perhaps a person (`model_actors.py`); each may stop between any two of its calls
 for as long as it likes (a pause), a worker may die anywhere, also with its claim on the wire, answers are late or lost,
-and time is an actor like the others. All of it runs over the real core and the memory store; `testing/book.py` checks
+and time is an actor like the others. All of it runs over the real core and the memory store; `checker.py` checks
 every call; and in every state each lease that was ever given, and each mixture of two, comes back once more.
 
 Two worlds that differ only in how late it is are one: instants count by their distance from now, and what is past is
-past. So the walk comes to an end without a limit on time; what is limited is in `World`.
+past. So the search ends without a limit on time; what is limited is in `World`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from holdfast.core.settlement import Settlement, settlement
 from holdfast.core.verdict import Outcome, Succeeded, judge
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Store
-from holdfast.testing.book import Book, Violation, Witness
 from holdfast.testing.clock import FakeClock
-from holdfast.testing.hands import QUEUES, TASKS, Hand, Person, ReaperHand, SupervisorHand, Worker
+from tests.simulation.checker import CheckedStore, Checker, Violation
+from tests.simulation.model_actors import QUEUES, TASKS, Actor, Person, ReaperActor, SupervisorActor, Worker
 
 T = TypeVar("T")
 
 TICK_S = 1.0
-LEASE_S = 2.0  # of the jobs in a walk: it runs out at the second tick, and its worker beats at the first
+LEASE_S = 2.0  # of the jobs in a model: it runs out at the second tick, and its worker beats at the first
 WALL, LEASE = 1_700_000_000.0, 1_000.0  # where the clocks start
 BYSTANDER = "bystander"  # a living worker that brings old leases back
 
@@ -53,7 +53,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Walked:
+class Explored:
     """How large the world was."""
 
     states: int
@@ -83,30 +83,30 @@ class _Store(MemoryStore):
             self.traces |= {(job_id, fence, note.kind, note.detail.get("decision"))}
 
 
-class Walk:
+class Model:
     """The world as it is now. It is set back and forth between the states that are known."""
 
     def __init__(self, world: World) -> None:
         self.clock = FakeClock(WALL, LEASE)
         self.store = _Store(self.clock)
-        self.book = Book(self.store, self._is_trusted)
-        self.attempts = cast(Store, Witness(self.store, self.book, "attempt"))
-        self.reapers = cast(Store, Witness(self.store, self.book, "reaper"))
+        self.checker = Checker(self.store, self._is_trusted)
+        self.attempts = cast(Store, CheckedStore(self.store, self.checker, "attempt"))
+        self.reapers = cast(Store, CheckedStore(self.store, self.checker, "reaper"))
         self.left = {name: getattr(world, name) for name in ("deaths", "losses", "failures", "slanders")}
         self.left |= {act: list(world.acts).count(act) for act in ("approve", "hold", "cancel")}
         self._claims = world.claims
         self._issued: frozenset[Lease] = frozenset()
-        hands: list[Hand] = [Worker(name=f"w{number}") for number in range(world.workers)]
-        hands += [ReaperHand(name=f"reaper {number}") for number in range(world.reapers)]
-        hands += [SupervisorHand(name="supervisor"), *([Person(name="person")] if world.acts else [])]
-        self.hands = {hand.name: hand for hand in hands}
+        actors: list[Actor] = [Worker(name=f"w{number}") for number in range(world.workers)]
+        actors += [ReaperActor(name=f"reaper {number}") for number in range(world.reapers)]
+        actors += [SupervisorActor(name="supervisor"), *([Person(name="person")] if world.acts else [])]
+        self.actors = {actor.name: actor for actor in actors}
         self.attempts.add(world.jobs)
         self.store.enroll(Enrolled(id=BYSTANDER, name=BYSTANDER, host="h", pid=1, boot_id="boot"))
-        for hand in hands:
-            if isinstance(hand, Worker):
-                self.enrol(hand)
+        for actor in actors:
+            if isinstance(actor, Worker):
+                self.enrol(actor)
 
-    # ------------------------------------------------------------------------------- what hands may ask
+    # ------------------------------------------------------------------------------- what actors may ask
 
     def now(self) -> float:
         return self.clock.lease()
@@ -130,27 +130,27 @@ class Walk:
     def may_arrive(self, worker: Worker) -> bool:
         """Say whether a claim may arrive now. One that finds nothing may as well arrive later; a repeated one, and one
         of the gone, take nothing."""
-        running = (job for job in self.book.rows.values() if job.state is State.RUNNING)
+        running = (job for job in self.checker.rows.values() if job.state is State.RUNNING)
         repeated = any(job.claim_id == worker.claim_id for job in running)
-        return repeated or worker.id in self.book.gone or self.has_work()
+        return repeated or worker.id in self.checker.gone or self.has_work()
 
     def is_current(self, lease: Lease) -> bool:
         """Say whether the lease still stands. One that does not can do nothing any more (`probe` tries, in every
         state), so whoever has it is only offered to report it."""
-        entry = self.book.entries[lease.job_id]
-        return entry.lease == lease and entry.state is State.RUNNING
+        expected = self.checker.expectations[lease.job_id]
+        return expected.lease == lease and expected.state is State.RUNNING
 
     def is_next(self, worker: Worker) -> bool:
         """Workers are alike, so the first one asks first: what else could happen is the same with the names changed."""
-        first = next(hand for hand in self.hands.values() if isinstance(hand, Worker))
+        first = next(actor for actor in self.actors.values() if isinstance(actor, Worker))
         return worker.name == first.name or first.claims > 0 or first.born > 1
 
     def judged(self, job: Job, outcome: Outcome, *, seen_lease: bool = False) -> Settlement:
         return settlement(job, judge(outcome, job, self.clock.wall(), chance=0.5), seen_lease=seen_lease)
 
-    def spend(self, what: str, hand: T) -> T:
+    def spend(self, what: str, actor: T) -> T:
         self.left[what] -= 1
-        return hand
+        return actor
 
     def enrol(self, worker: Worker) -> Worker:
         self.store.enroll(Enrolled(id=worker.id, name=worker.name, host="h", pid=1, boot_id="boot"))
@@ -158,62 +158,63 @@ class Walk:
 
     def sure(self, value: T | None) -> T:
         """Return what must be there in this phase."""
-        assert value is not None  # noqa: S101
+        assert value is not None
         return value
 
     def _started(self) -> int:
-        return sum(job.attempt for job in self.book.rows.values())
+        return sum(job.attempt for job in self.checker.rows.values())
 
     def _is_trusted(self, lease: Lease) -> bool:
-        holders = (hand for hand in self.hands.values() if isinstance(hand, Worker) and hand.job is not None)
-        windows = (hand.window for hand in holders if self.sure(hand.job).lease == lease)
+        holders = (actor for actor in self.actors.values() if isinstance(actor, Worker) and actor.job is not None)
+        windows = (actor.window for actor in holders if self.sure(actor.job).lease == lease)
         return any(window is not None and not window.is_over(self.now()) for window in windows)
 
     # ---------------------------------------------------------------------------------- one state
 
     def snapshot(self) -> tuple[Any, ...]:
-        kept = (dict(self.hands), dict(self.left), self._issued)
-        return self.now(), self.store.snapshot(), self.book.snapshot(), *kept
+        kept = (dict(self.actors), dict(self.left), self._issued)
+        return self.now(), self.store.snapshot(), self.checker.snapshot(), *kept
 
     def restore(self, snapshot: tuple[Any, ...]) -> None:
-        now, store, book, hands, left, self._issued = snapshot
+        now, store, checker, actors, left, self._issued = snapshot
         self.clock.reboot(self.clock.boot_id, now)
         self.clock.set_wall(WALL + now - LEASE)
         self.store.restore(store)
-        self.book.restore(book)
-        self.hands, self.left = dict(hands), dict(left)
+        self.checker.restore(checker)
+        self.actors, self.left = dict(actors), dict(left)
 
     def key(self) -> tuple[Hashable, Hashable]:
         """Return what decides everything that can follow: of the store, and of the rest."""
-        rows = tuple(self._row(job) for job in self.book.rows.values())
-        hands = tuple(hand.key(self) for hand in self.hands.values())
-        store = (rows, self.book.gone, self.store.traces, self._issued)
-        return store, (hands, tuple(self.left.values()), self.book.dead)
+        rows = tuple(self._row(job) for job in self.checker.rows.values())
+        actors = tuple(actor.key(self) for actor in self.actors.values())
+        store = (rows, self.checker.gone, self.store.traces, self._issued)
+        return store, (actors, tuple(self.left.values()), self.checker.dead)
 
     def _row(self, job: Job) -> Hashable:
-        entry = self.book.entries[job.id]
+        expected = self.checker.expectations[job.id]
         due_s = max(0.0, job.run_at - self.clock.wall()) if job.state is State.READY else None
         left_s = self.left_s(job.lease_until)
         return (
             *(job.state, job.fence, job.claim_id, job.worker, job.attempt, job.failures, job.crashes, due_s, left_s),
-            *(job.cancel_requested, job.open_step, entry.started, entry.by_itself, entry.lease, entry.opened),
+            *(job.cancel_requested, job.open_step),
+            *(expected.started, expected.by_itself, expected.lease, expected.opened),
         )
 
     def steps(self) -> Iterator[tuple[str, Callable[[], None]]]:
         """Offer everything that can happen next."""
-        for name, hand in self.hands.items():
-            for what, act in hand.steps(self):
+        for name, actor in self.actors.items():
+            for what, act in actor.steps(self):
                 yield f"{name}: {what}", lambda name=name, act=act: self._take(name, act)  # type: ignore[misc]
         yield "a tick passes", lambda: self.clock.advance(TICK_S)
 
-    def _take(self, name: str, act: Callable[[], Hand]) -> None:
-        self.hands[name] = act()
-        leases = (entry.lease for entry in self.book.entries.values())
+    def _take(self, name: str, act: Callable[[], Actor]) -> None:
+        self.actors[name] = act()
+        leases = (expected.lease for expected in self.checker.expectations.values())
         self._issued |= {lease for lease in leases if lease is not None}
 
     def probe(self) -> None:
-        """Bring every lease back that does not stand, and every mixture of two; the book hears the answers."""
-        for job in list(self.book.rows.values()):
+        """Bring every lease back that does not stand, and every mixture of two; the checker hears the answers."""
+        for job in list(self.checker.rows.values()):
             issued = [lease for lease in self._issued if lease.job_id == job.id]
             mixed = {Lease(job.id, one.fence, other.claim_id) for one in issued for other in issued}
             for lease in sorted((lease for lease in mixed if not self.is_current(lease)), key=repr):
@@ -226,17 +227,17 @@ class Walk:
 
     def is_over(self) -> bool:
         """Say whether every job has ended."""
-        return all(job.state in ENDED for job in self.book.rows.values())
+        return all(job.state in ENDED for job in self.checker.rows.values())
 
     def is_end(self) -> bool:
         """Say whether every job has ended or is held, or has used up the claims of this world."""
-        ended = all(job.state in ENDED or job.state is State.HELD for job in self.book.rows.values())
+        ended = all(job.state in ENDED or job.state is State.HELD for job in self.checker.rows.values())
         return ended or self.is_used_up()
 
 
-def walk(world: World, states_max: int = 1_000_000) -> Walked:
+def explore(world: World, states_max: int = 1_000_000) -> Explored:
     """Take every way through the world; raises `Violation` with the shortest way to the broken promise."""
-    here = Walk(world)
+    here = Model(world)
     first = here.snapshot()
     known = {here.key(): 0}
     probed: set[Hashable] = set()
@@ -249,7 +250,7 @@ def walk(world: World, states_max: int = 1_000_000) -> Walked:
         number, snapshot = todo.popleft()
         here.restore(snapshot)
         over = here.is_over()
-        for what, act in list(here.steps()):  # hands are values: what they offer stays right when the world is set back
+        for what, act in list(here.steps()):  # actors are values: what they offer stays right
             here.restore(snapshot)
             try:
                 act()
@@ -273,7 +274,7 @@ def walk(world: World, states_max: int = 1_000_000) -> Walked:
             if len(ways) > states_max:
                 raise OverflowError(f"more than {states_max} states; make the world smaller")
     _check_that_all_ways_end(ways, before, ends)
-    return Walked(len(ways), transitions, len(ends))
+    return Explored(len(ways), transitions, len(ends))
 
 
 def _check_that_all_ways_end(ways: list[tuple[int, str]], before: list[list[int]], ends: list[int]) -> None:
@@ -297,5 +298,5 @@ def _told(broken: Violation, ways: list[tuple[int, str]], number: int, what: str
         number, step = ways[number]
         way.append(step)
     told = Violation(broken.promise, str(broken).partition(": ")[2] + "\n  " + "\n  ".join(reversed(way)))
-    told.way = way[::-1]
+    told.steps_taken = way[::-1]
     return told
