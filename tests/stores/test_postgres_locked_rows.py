@@ -20,7 +20,7 @@ from holdfast.core.records import Filter, Job, Moment, Pulse
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import OutcomeUnknown, Refused, StoreLocked, StoreUnavailable
 from holdfast.reaper import Reaper, reap, suspected
-from holdfast.stores.postgres.purge import LEAVE_ALONE_S
+from holdfast.stores.postgres import purge
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Answer
 from holdfast.stores.sql import advance
@@ -547,8 +547,30 @@ def test_a_purge_keeps_the_jobs_that_a_table_refers_to_and_removes_the_others(
     with pytest.raises(Refused, match=f"job {jobs[0]} cannot be deleted: a row of the table {schema}.upload"):
         store.delete(jobs[0], State.DONE, row(store, jobs[0]).fence)
     server.execute(f"DELETE FROM {schema}.upload")
-    clock.advance(LEAVE_ALONE_S)
+    clock.advance(purge.LEAVE_ALONE_S)
     assert store.purge([State.DONE], 1e12) == 2, "it was tried again"
+
+
+def test_a_job_that_a_purge_keeps_is_named_once_a_day(
+    server: PostgresServer,
+    schema: str,
+    store: PostgresStore,
+    clock: FakeClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(purge, "NAMED_MAX", 2)
+    jobs = [job_in(store, State.DONE).id for _ in range(3)]
+    server.execute(f"CREATE TABLE {schema}.upload (job_id text REFERENCES {schema}.job (id))")
+    server.execute(f"INSERT INTO {schema}.upload SELECT id FROM {schema}.job")
+    lines = []
+    for pause_s in (0.0, purge.LEAVE_ALONE_S, purge.SAY_EVERY_S):
+        clock.advance(pause_s)
+        assert store.purge([State.DONE], 1e12) == 0
+        lines.append([record.getMessage() for record in caplog.records])
+        caplog.clear()
+    assert [[line.split()[1] for line in each] for each in lines] == [[*jobs[:2], "jobs"], [], [*jobs[:2], "jobs"]]
+    assert lines[0][2] == "2 jobs were named in a day; further ones are kept without being named"
 
 
 @pytest.mark.parametrize("verb", ["claim", "purge"])

@@ -2,7 +2,7 @@
 
 A job whose history is locked is left for the next time. A job that a table of the user's refers to by a foreign key
 cannot be deleted at all: the server refuses the page that it is in. The page is halved until that job is alone; it is
-named in the log, and left alone for an hour.
+left alone for an hour, and named in the log once a day.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from holdfast.stores.postgres.connection import BULK, Connections
 log = logging.getLogger("holdfast.stores")
 
 LEAVE_ALONE_S = 3600.0
+SAY_EVERY_S = 86_400.0
+NAMED_MAX = 1_000  # jobs that the log names in a day
 
 
 class Purge:
@@ -29,7 +31,7 @@ class Purge:
         self._db = db
         self._clock = clock
         self._kept: dict[str, float] = {}  # jobs that something refers to -> since when that is known
-        self._said: set[str] = set()
+        self._named: dict[str, float] = {}  # those of them that the log has named -> when
 
     def page(self, values: dict[str, Any]) -> tuple[bool, int]:
         """Delete up to `limit` jobs; say whether the duty still is ours, and how many they were."""
@@ -82,10 +84,15 @@ class Purge:
         return allowed, deleted + further
 
     def _keep(self, ids: list[str], error: errors.ForeignKeyViolation) -> None:
-        self._kept |= dict.fromkeys(ids, self._clock.lease())
-        for job_id in set(ids) - self._said:
-            self._said.add(job_id)
-            log.warning("job %s has ended long ago and is kept: %s", job_id, referred_to(error))
+        now = self._clock.lease()
+        self._kept |= dict.fromkeys(ids, now)
+        self._named = {job_id: at for job_id, at in self._named.items() if now - at < SAY_EVERY_S}
+        for job_id in set(ids) - self._named.keys():
+            if len(self._named) < NAMED_MAX:
+                self._named[job_id] = now
+                log.warning("job %s has ended long ago and is kept: %s", job_id, referred_to(error))
+                if len(self._named) == NAMED_MAX:
+                    log.warning("%d jobs were named in a day; further ones are kept without being named", NAMED_MAX)
 
 
 def referred_to(error: errors.ForeignKeyViolation) -> str:
