@@ -192,7 +192,7 @@ def test_a_channel_that_is_too_slow_for_a_short_program_goes_on_without_it(
     hold(store)
     try:
         tell_once(store, clock, [alert(ear)], name="tick", since=clock.wall(), timeout_s=0.05)
-        assert "ear: 1 alerts are not told in time" in caplog.text
+        assert "ear: going on with 1 alert not told: 1 held" in caplog.text
     finally:
         answer.set()
     until(lambda: len(ear.heard) == 1)
@@ -484,8 +484,8 @@ def test_what_cannot_get_better_is_not_tried_again() -> None:
     assert len(ear.heard) == 1
 
 
-def message(status: Any, task: str = "t") -> Message:
-    return Message(kind="dead", status=status, text="x", task=task, since="", at="")
+def message(status: Any, task: str = "t", kind: str = "dead") -> Message:
+    return Message(kind=kind, status=status, text="x", task=task, since="", at="")
 
 
 def test_a_failure_is_logged_once_per_incident(caplog: pytest.LogCaptureFixture) -> None:
@@ -498,6 +498,33 @@ def test_a_failure_is_logged_once_per_incident(caplog: pytest.LogCaptureFixture)
         "ear: the alert on dead (new) is not told: answered 404"
     ] * 2
     assert len(ear.heard) == 5
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["fails", "hangs"])
+def test_a_teller_that_stops_says_which_alerts_a_failing_channel_has_not_taken(
+    hangs: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    trying, go_on = threading.Event(), threading.Event()
+
+    class Failing(Ear):
+        def send(self, message: Message, url: str) -> Sent:
+            super().send(message, url)
+            if message.status == "test":
+                return Sent(True, "fine")
+            trying.set()
+            if hangs:
+                go_on.wait(FOR_EVER_S)
+            return Sent(False, "answered 503", again=True)
+
+        def close(self) -> None:
+            go_on.set()
+
+    outbox = Outbox(Failing(), SystemClock(), "memory://")
+    for each in [a_test(0.0), message("new"), message("more"), message("new", kind="held")]:
+        outbox.put(each)
+    assert trying.wait(PATIENCE_S)
+    outbox.close(0.05 if hangs else PATIENCE_S)
+    assert caplog.messages[-1] == "ear: stopping with 3 alerts not told: 2 dead, 1 held"
 
 
 def test_a_channel_that_raises_stops_nothing_and_shows_nothing(caplog: pytest.LogCaptureFixture) -> None:

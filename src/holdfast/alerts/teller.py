@@ -3,8 +3,8 @@
 Of all programs on a store that have the same alerts, one holds the duty and tells. When it stops, it gives the duty
 back with a note of what it has told, and the next one goes on from there. When it dies, its duty runs out: whoever
 comes next, a restart included, knows by its waiting that somebody was there, and takes as told what that one must have
-found. Then what happened around the change may be told twice. What a teller could not get rid of, because a channel
-failed, ends with it.
+found. Then what happened around the change may be told twice. Messages that a failing channel has not taken end with
+their teller, which counts them in the log.
 
 Looking has a thread of its own, and so has each channel: recovery waits for none of them.
 
@@ -19,6 +19,7 @@ import hashlib
 import logging
 import queue
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ import msgspec
 
 from holdfast.alerts import Alert, fingerprint
 from holdfast.alerts.channels import Channel
-from holdfast.alerts.messages import Message
+from holdfast.alerts.messages import Message, counted
 from holdfast.alerts.rules import Incidents, Line, Told
 from holdfast.clock import Clock, pause
 from holdfast.core.calls import death_of
@@ -297,15 +298,18 @@ class Outbox:
         self._clock = clock
         self._url = url
         self._messages: queue.Queue[Message | None] = queue.Queue(WAITING_MAX)  # None: no more will come
+        self._untold: list[Message] = []  # those that wait, and since it stops those that were given up
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._complained: set[tuple[str, str]] = set()  # incidents of which it was said that they are not told
 
     def put(self, message: Message) -> None:
         """Send it soon; never waits. When far too many wait, the newest is dropped and logged."""
+        self._untold.append(message)
         try:
             self._messages.put_nowait(message)
         except queue.Full:
+            self._untold.remove(message)
             self._complain(message, f"{WAITING_MAX} messages wait for it already")
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="holdfast-alert", daemon=True)
@@ -323,40 +327,50 @@ class Outbox:
         """Wait a little for what is left, and break it off then."""
         self.hurry()
         if not self.flush(timeout_s):
-            left = self._messages.unfinished_tasks
-            log.error("%s: leaving with %d alerts that are not told", self._channel.name, left)
             self._channel.close()
             self.flush(1.0)
+        if self._untold:
+            log.error("%s: stopping with %s", self._channel.name, self._not_told())
 
     def leave(self, timeout_s: float) -> None:
         """Wait a little for what is left. Then the thread sends the rest, once, and ends; the channel stays usable."""
         if not self.flush(timeout_s):
-            log.error("%s: %d alerts are not told in time", self._channel.name, self._messages.unfinished_tasks)
+            log.error("%s: going on with %s", self._channel.name, self._not_told())
         self.hurry()
         with contextlib.suppress(queue.Full):
             self._messages.put_nowait(None)
 
+    def _not_told(self) -> str:
+        untold = self._untold.copy()
+        kinds = ", ".join(f"{number} {kind}" for kind, number in Counter(each.kind for each in untold).items())
+        return f"{counted(len(untold), 'alert')} not told: {kinds}"
+
     def _serve(self) -> None:
         while (message := self._messages.get()) is not None:
+            told = False
             try:
-                self._send(message)
+                told = self._send(message)
             except Exception as error:
                 self._complain(message, type(error).__name__)  # its text may have what must not be shown
+            if told or not self._stopping.is_set():
+                self._untold.remove(message)
             self._messages.task_done()
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: Message) -> bool:
+        """Return whether it was told; if not, that was logged."""
         pause_s = PAUSE_S
         for left in reversed(range(TRIES)):
             sent = self._channel.send(message, self._url)
             if sent.told:
                 log.debug("%s: told of %s (%s): %s", self._channel.name, message.kind, message.status, sent.words)
                 self._complained.discard(message.about)
-                return
+                return True
             if not left or not sent.again or self._stopping.is_set():
-                self._complain(message, sent.words)
-                return
+                break
             self._clock.wait(self._stopping, pause_s)
             pause_s *= 4
+        self._complain(message, sent.words)
+        return False
 
     def _complain(self, message: Message, why: str) -> None:
         if message.about in self._complained:
