@@ -165,13 +165,19 @@ def _candidates() -> Iterator[Path]:
     yield from (path / "bin" for path in sorted(versions, reverse=True))
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on.
+_lent: set[int] = set()
 
-    It is below those that the system lends to clients: nobody else gets it while its server is away for a moment.
+
+def free_port() -> int:
+    """Return a port that nobody listens on, and that nobody else gets while its server is away for a moment.
+
+    It is below those that the system lends to clients, in the part that belongs to this process of the test run.
     """
+    part = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
     while True:
-        port = 10_000 + secrets.randbelow(20_000)
+        port = 10_000 + 5_000 * part + secrets.randbelow(5_000)
         with socket.socket() as listener, suppress(OSError):
             listener.bind(("127.0.0.1", port))
-            return port
+            if port not in _lent:
+                _lent.add(port)
+                return port

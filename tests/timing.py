@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-ROUNDS = 20
+ROUNDS = 3
 
 
-def assert_within(bound_s: float, measure: Callable[[], float], rounds: int = ROUNDS) -> None:
-    """Measure until it is within the bound. Other work makes some rounds slow; what is slow by itself is so in all."""
+def assert_within(bound_s: float, measure: Callable[[], float]) -> None:
+    """Measure up to three times; the best of them must be within the bound.
+
+    Other work on the machine makes a round slow now and then, but hardly three in a row. A product that keeps its
+    promise only now and then fails here: `bench/recovery.py` holds the median of ten to the same bounds.
+    """
     took_s: list[float] = []
     while not took_s or took_s[-1] > bound_s:
-        assert len(took_s) < rounds, f"never within {bound_s:g} s: {', '.join(f'{each:.2f} s' for each in took_s)}"
+        assert len(took_s) < ROUNDS, f"never within {bound_s:g} s: {', '.join(f'{each:.2f} s' for each in took_s)}"
         took_s.append(measure())

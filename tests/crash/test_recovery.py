@@ -1,6 +1,6 @@
 """Must be shown, 1: how soon a job runs again after kill -9 (P8).
 
-Here until a round is within its bound: the machine may be busy. `bench/recovery.py` shows the median of ten.
+Here the best of three rounds counts: the machine may be busy. `bench/recovery.py` shows the median of ten.
 """
 
 from collections.abc import Callable, Iterator

@@ -39,11 +39,11 @@ def test_a_full_file_is_said_loudly_and_kills_nobody(tmp_path: Path) -> None:
         assert sum(sum(states.values()) for states in world.store.counts().values()) == len(stored) + 1
         world.store.pause("default", False)
         until(lambda: worker.said("no room left"), "the worker runs into it as well, and says so")
-        for job in stored[:10]:
+        for job in stored[-10:]:  # the last to be claimed
             row = world.row(job)
             world.store.delete(job, row.state, row.fence)  # False: it was running just then
         world.go()
-        for job in [running, *stored[10:]]:
+        for job in [running, *stored[:-10]]:
             world.until_state(job, "done")
             assert world.kinds(job).count("succeeded") == 1
         assert world.row(running).attempt == 1, "it was renewed all the while"

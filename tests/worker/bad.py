@@ -224,7 +224,8 @@ def interrupt_by_keyboard() -> None:
 def start_a_grandchild(pid_file: str, ending: str, own_session: bool = False) -> str:
     """Start a process that would outlive us, and end in one way or another."""
     child = subprocess.Popen(["sleep", "600"], start_new_session=own_session)
-    Path(pid_file).write_text(str(child.pid))
+    Path(f"{pid_file}.new").write_text(str(child.pid))
+    Path(f"{pid_file}.new").rename(pid_file)  # another attempt may write it while the test reads
     if ending == "crash":
         segfault()
     if ending == "hang":
