@@ -14,6 +14,7 @@ from holdfast import App
 from holdfast.core.records import Filter
 from holdfast.errors import OutcomeUnknown, StoreLocked, StoreUnavailable
 from holdfast.stores.postgres import batch, connection
+from holdfast.stores.postgres.connection import Limits
 from holdfast.stores.postgres.store import PostgresStore
 from tests.factory import make_job
 from tests.servers import PostgresServer
@@ -69,9 +70,12 @@ def test_of_two_jobs_with_one_key_in_a_batch_the_first_is_stored(store: Postgres
     assert [(each.id, each.existed) for each in answers] == [(first.id, False), (other.id, False), (first.id, True)]
 
 
-def test_an_enqueue_of_many_that_fails_on_the_way_says_what_is_stored(server: PostgresServer, schema: str) -> None:
+def test_an_enqueue_of_many_that_fails_on_the_way_says_what_is_stored(
+    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A thousand jobs share one transaction; the third thousand meets a key that somebody holds."""
-    with App(f"{server.url}?schema={schema}&wait_s=1") as app, psycopg.connect(server.url) as holder:
+    monkeypatch.setattr(Limits, "patient", lambda _: Limits(0.5, 60.0))
+    with App(f"{server.url}?schema={schema}") as app, psycopg.connect(server.url) as holder:
         task = app.task(name="t")(lambda: None)
         drafts = [task.using(key=f"key-{number}").job() for number in range(3_500)]
         ids = [draft.new.id for draft in drafts]

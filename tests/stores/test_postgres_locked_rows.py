@@ -21,6 +21,7 @@ from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import OutcomeUnknown, Refused, StoreLocked, StoreUnavailable
 from holdfast.reaper import Reaper, reap, suspected
 from holdfast.stores.postgres import purge
+from holdfast.stores.postgres.connection import Limits
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Answer
 from holdfast.stores.sql import advance
@@ -441,7 +442,6 @@ CLIENT = """
 import sys
 from holdfast.core import acts
 from holdfast.core.machine import State
-from holdfast.stores.postgres.purge import LEAVE_ALONE_S
 from holdfast.stores.postgres.store import PostgresStore
 from tests.factory import make_job
 
@@ -475,8 +475,7 @@ def test_a_server_process_ends_at_its_limit_when_its_client_was_killed(
         )
         with subprocess.Popen(command) as client:
             try:
-                until(lambda: server.execute(busy) or client.poll() is not None, "the server works for it", PATIENCE_S)
-                [(pid,)] = server.execute(busy)
+                [(pid,)] = until(lambda: server.execute(busy), "the server works for it", PATIENCE_S)
             finally:
                 client.kill()
         left = f"SELECT pid FROM pg_stat_activity WHERE pid = {pid}"
@@ -644,8 +643,8 @@ def test_a_program_that_reads_all_jobs_may_take_longer_than_a_call(
     server: PostgresServer, schema: str, store: PostgresStore, act: str
 ) -> None:
     job = job_in(store, State.DEAD)
-    db = f"{server.url}?schema={schema}&wait_s=1"
-    slow(server, schema, job.id, 1.5)
+    db = f"{server.url}?schema={schema}&wait_s=3"
+    slow(server, schema, job.id, 3.5)
     if act == "export":
         done = CliRunner().invoke(cli, ["--db", db, "jobs", "export"])
         assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [job.id]
@@ -676,9 +675,10 @@ class Limited:
 
 
 def test_an_enqueue_that_waits_too_long_for_a_key_is_never_stored_later(
-    server: PostgresServer, schema: str, clock: FakeClock
+    server: PostgresServer, schema: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = PostgresStore(f"{server.url}?schema={schema}&wait_s=2", clock=clock)
+    monkeypatch.setattr(Limits, "patient", lambda _: Limits(0.5, 60.0))
+    store = PostgresStore(f"{server.url}?schema={schema}", clock=clock)
     store.migrate()
     job = make_job(key="K")
     with psycopg.connect(server.url) as db:
@@ -695,7 +695,7 @@ def test_an_enqueue_that_waits_too_long_for_a_key_is_never_stored_later(
 def test_an_enqueue_whose_answer_is_lost_says_so_and_can_be_repeated(
     server: PostgresServer, proxy: Proxy, schema: str
 ) -> None:
-    app = App(f"{proxy.url}?schema={schema}&wait_s=1")
+    app = App(f"{proxy.url}?schema={schema}&wait_s=3")
 
     @app.task
     def work() -> None: ...
@@ -715,7 +715,7 @@ def test_an_enqueue_whose_answer_is_lost_says_so_and_can_be_repeated(
 
 
 def test_an_enqueue_that_never_reached_the_server_is_known_not_to_be_stored(proxy: Proxy, schema: str) -> None:
-    app = App(f"{proxy.url}?schema={schema}&wait_s=1")
+    app = App(f"{proxy.url}?schema={schema}&wait_s=3")
 
     @app.task
     def work() -> None: ...

@@ -72,7 +72,7 @@ def test_a_commit_whose_answer_is_lost_has_an_unknown_outcome(
     pooler: Pooler, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a pooler each verb ends with a commit of its own, and the cut may come right after it."""
-    store = PostgresStore(f"{pooler.url}?schema={schema}&wait_s=1")
+    store = PostgresStore(f"{pooler.url}?schema={schema}")
     store.migrate()
     job = make_job()
     commit = Session.commit

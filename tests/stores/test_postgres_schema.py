@@ -24,7 +24,7 @@ from holdfast.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from holdfast.stores.postgres.connection import Options
+from holdfast.stores.postgres.connection import Limits, Options
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Answer
 from holdfast.stores.sql import load_migrations, load_queries, parse_migration
@@ -370,9 +370,12 @@ def test_what_a_person_says_of_a_step_is_written_as_an_attempt_writes_it() -> No
     assert said[said.index("INSERT") :].rstrip(";") == " ".join(free.split())
 
 
-def test_a_migration_waits_for_another_one_longer_than_a_call_may(server: PostgresServer, schema: str) -> None:
+def test_a_migration_waits_for_another_one_longer_than_a_call_may(
+    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its wait is cut by the limit of a call, and begins again."""
-    store = PostgresStore(f"{server.url}?schema={schema}&wait_s=1")
+    monkeypatch.setattr(Limits, "patient", lambda _: Limits(0.8, 60.0))
+    store = PostgresStore(f"{server.url}?schema={schema}")
     tries = "SELECT query_start FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
     with ThreadPoolExecutor() as threads, psycopg.connect(server.url) as other:
         other.execute("SELECT pg_advisory_lock(hashtextextended(%s, 2))", (schema,))

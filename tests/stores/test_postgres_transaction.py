@@ -289,7 +289,7 @@ def test_two_settlements_of_one_attempt_and_only_one_counts(store: PostgresStore
 
 
 def test_many_at_once_keep_nobody_waiting_for_a_connection(stores: Stores, ledger: Ledger) -> None:
-    store = stores(options="&pool_max=2&wait_s=2")
+    store = stores(options="&pool_max=2&wait_s=30")
     jobs = [start(store) for _ in range(20)]
     with ExitStack() as opened:
         transactions = [opened.enter_context(store.transaction(job.lease, 30.0)) for job in jobs]
