@@ -62,14 +62,14 @@ def test_replicas_hand_over_when_one_stops_and_when_one_is_killed(
     store: SqliteStore, start: Start, tmp_path: Path
 ) -> None:
     first = start("first")
-    until(says(tmp_path, "first", "took the duty 'reaper', term 1"), "the first replica is active")
+    until(says(tmp_path, "first", "took the duty 'reaper'"), "the first replica is active")
     second = start("second")
     first.send_signal(signal.SIGTERM)
     assert first.wait(60) == 0
-    until(says(tmp_path, "second", "term 2"), "the second took over")
+    until(says(tmp_path, "second", "took the duty 'reaper'"), "the second took over")
     third = start("third")
     second.kill()
-    until(says(tmp_path, "third", "term 3"), "the third took over after the death of the second")
+    until(says(tmp_path, "third", "took the duty 'reaper'"), "the third took over after the death of the second")
     clock = SystemClock()
     store.enroll(Worker(id="w", name="w", host="here", pid=os.getpid(), boot_id=clock.boot_id))
     store.add([make_job(id="job", lease_s=0.3)])

@@ -98,7 +98,7 @@ def test_what_was_claimed_ahead_and_found_no_slot_is_given_back(house: House, mo
     jobs = house.app.enqueue_many([wait.job() for _ in range(5)])
     runner = house.start(slots=1)
     try:
-        until(lambda: len(house.app.find("running")) == 5, "all are claimed")
+        until(lambda: all(house.row(job.id).fence for job in jobs), "all are claimed")
         until(lambda: len(house.app.find("running")) == 1, "they are given back")
     finally:
         runner.stop()
@@ -142,10 +142,9 @@ def test_a_task_that_it_does_not_know_is_left_alone_and_named_once_a_minute(
     claims = house.store.calls["claim"]
     house.start()
     message = "no living worker has task 'unknown': 1 due jobs wait for one that has it"
-    until(lambda: caplog.text.count(message) == 1)
-    said_at = time.monotonic()
-    until(lambda: caplog.text.count(message) == 2)
-    assert time.monotonic() - said_at > 0.9
+    until(lambda: caplog.text.count(message) > 1, "it is named again")
+    first, second, *_ = [record.created for record in caplog.records if message in record.getMessage()]
+    assert second - first > 0.5, "a second, unless the machine was busy when the first was written"
     assert "no living worker has task 'asleep': 1 due jobs wait for one that has it" in caplog.text
     assert "of another" not in caplog.text
     assert {"known": Published("default")} in [worker.tasks for worker in house.store.workers()]

@@ -129,6 +129,7 @@ def test_the_log_of_a_wait_that_timed_out_shows_the_line_of_the_workflow(
 
     house.start()
     trace(house, work.enqueue().id)
+    until(lambda: "attempt 1 ended" in caplog.text, "it is told")
     [line] = [record.getMessage() for record in caplog.records if "attempt 1 ended" in record.getMessage()]
     assert re.findall(r" in (\w+): ", line) == ["work"]
 
