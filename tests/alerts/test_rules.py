@@ -68,6 +68,16 @@ def test_a_message_of_very_many_late_schedules_stays_small() -> None:
     assert len(message.body("memory://")) <= BODY_MAX
 
 
+def test_a_late_schedule_is_named_with_its_reason_and_several_are_counted() -> None:
+    late = [
+        line("late", task="report", schedule=key, instants=1, reason=f"{key} is due") for key in ("daily", "hourly")
+    ]
+    [one] = Watched("late_schedules").look(0, late[0])
+    assert one.text == "schedule daily (report) is late: daily is due"
+    [both] = Watched("late_schedules").look(0, *late)
+    assert both.text == "2 schedules of report are late; schedule hourly (report) is late: hourly is due"
+
+
 # ------------------------------------------------------------------------------- held, dead and crashes
 
 
@@ -131,6 +141,50 @@ def test_an_answered_one_is_not_told_again_while_its_line_is_recent() -> None:
     assert told(watched.look(15, line("held", NOW + 15))) == [("held", "new", 1), ("held", "over", 0)]
 
 
+def test_a_held_job_that_waits_to_be_told_keeps_its_incident_open() -> None:
+    watched = Watched("held")
+    watched.held = {"t"}
+    watched.look(0, line("held"))
+    assert watched.look(5, line("held", NOW + 5)) == []
+    watched.held = set()
+    assert watched.look(10) == [], "the second one was not told yet"
+    assert told(watched.look(300)) == [("held", "more", 1), ("held", "over", 0)]
+
+
+HELD = "held, and a person must decide"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "text"),
+    [
+        (["held"], f"job job-1 (t) is {HELD}: why 1"),
+        (["asked"], "workflow job-1 (t) asks a person: why 1"),
+        (["held", "held"], f"2 jobs of t are {HELD}; the last one: why 2"),
+        (["held", "asked"], "2 jobs of t wait for a person's answer; the last one: why 2"),
+        (["asked", "held"], "2 jobs of t wait for a person's answer; the last one: why 2"),
+    ],
+)
+def test_a_held_job_and_a_question_are_told_in_their_own_words(kinds: list[str], text: str) -> None:
+    lines = [line(kind, job_id=f"job-{n}", reason=f"why {n}") for n, kind in enumerate(kinds, 1)]
+    assert find(lines, NOW, ["held"], Limits())["held", "t"].text(lines) == text
+
+
+def test_several_jobs_that_crash_or_die_are_counted_and_the_worst_or_the_last_is_named() -> None:
+    crashed = [line("zombie", job_id=f"j{n}", crashes=n, reason=f"why {n}") for n in (2, 4, 3)]
+    [message] = Watched("crashes").look(0, *crashed)
+    worst = "job j4 (t) has crashed 4 times, and is perhaps what kills its workers: why 4"
+    assert message.text == f"3 jobs of t crash again and again; {worst}"
+    [message] = Watched("crashes").look(0, crashed[1])
+    assert message.text == worst
+    [message] = Watched("dead").look(0, line("dead", job_id="j1"), line("dead", job_id="j2", reason="why"))
+    assert message.text == "2 jobs of t are dead; the last one: why"
+
+
+def test_only_a_crash_is_told_as_one_whatever_else_becomes_of_the_job() -> None:
+    others = [line(kind, crashes=5) for kind in ("held", "dead", "asked", "stale_report")]
+    assert Watched("crashes").look(0, *others) == []
+
+
 def test_a_job_that_crashes_too_often_is_told_and_one_crash_is_not() -> None:
     watched = Watched("crashes")
     assert watched.look(0, line("zombie", job_id="j", crashes=1)) == []
@@ -170,6 +224,7 @@ def test_many_zombies_all_over_the_fleet_are_a_problem_of_the_fleet() -> None:
     }
     assert "21 attempts lost their worker in 10 min (21 jobs, 4 tasks, 21 workers, 3 hosts)" in message.text
     assert "no single job, task or worker" in message.text
+    assert message.task is None, "it concerns no task in particular"
 
 
 def test_a_poison_job_with_many_neighbours_is_told_as_that_job() -> None:
@@ -244,6 +299,13 @@ def test_a_report_that_comes_long_after_its_zombie_still_counts() -> None:
     assert Limits().longest_s == FALSE_WINDOWS * 600
 
 
+def test_a_zombie_older_than_the_longest_window_does_not_count_as_false() -> None:
+    at = NOW - Limits().longest_s
+    for since, counts in ((at, False), (at + 1, True)):
+        lines = [line("zombie", since, job_id="j"), line("stale_report", since, job_id="j")]
+        assert bool(find(lines, NOW, ["false_positives"], Limits())) is counts
+
+
 # ------------------------------------------------------------------------------------------- a change
 
 
@@ -256,16 +318,64 @@ def test_what_somebody_else_has_told_is_not_told_again_but_its_end_is() -> None:
     assert told(incidents.update(lines, NOW + 590, bool)) == [("dead", "over", 0)]
 
 
+def test_the_end_of_a_held_job_that_somebody_else_has_told_is_told() -> None:
+    lines = [line("held", NOW - 10)]
+    incidents = Incidents(["held"], Limits())
+    incidents.assume(lines, NOW)
+    assert told(incidents.update(lines, NOW, lambda _: False)) == [("held", "over", 0)]
+
+
+def test_a_schedule_that_became_late_after_the_change_is_told() -> None:
+    lines = [line("late", NOW - 10, schedule="daily", instants=1)]
+    incidents = Incidents(["late_schedules"], Limits())
+    incidents.assume(lines, NOW - 20)
+    assert told(incidents.update(lines, NOW, bool)) == [("late_schedules", "new", 0)]
+
+
+def test_a_successor_goes_on_from_what_was_told() -> None:
+    lines = [line("dead"), line("dead")]
+    first, second = (Incidents(["dead"], Limits()) for _ in range(2))
+    [message] = first.update(lines, NOW, bool)
+    second.resume(first.told())
+    assert second.update(lines, NOW + 300, bool) == []
+    [over] = second.update(lines, NOW + 600, bool)
+    assert (over.since, over.numbers) == (message.since, {"told": 2})
+
+
 # --------------------------------------------------------------------------------------------- limits
 
 
 @pytest.mark.parametrize(
     "limits",
-    [{"crashes": 0}, {"zombies_max": -1}, {"false_max": 1.0}, {"window_s": 0.5}, {"again_s": 301}, {"again_s": -1}],
+    [
+        {"crashes": 0},
+        {"zombies_max": -1},
+        {"false_max": 1.0},
+        {"window_s": 0.5, "again_s": 0.0},
+        {"window_s": 86_401},
+        {"again_s": 301},
+        {"again_s": -1},
+    ],
 )
 def test_limits_that_make_no_sense_are_refused(limits: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=next(iter(limits))):
         Limits(**limits)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"crashes": 1},
+        {"zombies_max": 0},
+        {"false_max": 0.0},
+        {"window_s": 1.0, "again_s": 0.5},
+        {"window_s": 86_400.0},
+        {"again_s": 0.0},
+        {"again_s": 300.0},
+    ],
+)
+def test_limits_may_be_as_strict_and_as_lax_as_they_make_sense(limits: dict[str, Any]) -> None:
+    assert Limits(**limits)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from holdfast.core.records import Filter, Job
 from holdfast.core.verdict import Failed
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.factory import add, enrol, job_in, make_job, park, row, settle, start, start_flow
+from tests.factory import EXPIRED, add, enrol, job_in, make_job, park, row, settle, start, start_flow
 
 
 def ids(jobs: list[Job]) -> list[str]:
@@ -135,6 +135,15 @@ def test_who_asks_a_person(store: Store) -> None:
     assert ids(store.find(Filter(states=(State.WAITING,), asking=False))) == [waits.id]
     assert ids(store.find(Filter(states=(State.RUNNING,), asking=False))) == [runs.id]
     assert store.find(Filter(worker=runs.worker, asking=True)) == []
+
+
+def test_a_job_that_crashed_was_tried(store: Store) -> None:
+    job = start(store, crashes_max=3)
+    settle(store, job, EXPIRED)
+    seen = row(store, job.id)
+    assert (seen.state, seen.failures, seen.crashes) == (State.READY, 0, 1)
+    assert ids(store.find(Filter(states=(State.READY,), tried=True))) == [job.id]
+    assert ids(store.find(Filter(states=(State.READY,), tried=False))) == []
 
 
 def test_of_the_ready_jobs_those_whose_time_has_not_come_and_who_was_tried(store: Store, clock: FakeClock) -> None:

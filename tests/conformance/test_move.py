@@ -190,6 +190,13 @@ def test_a_running_job_is_asked_to_stop_and_keeps_its_lease(store: Store) -> Non
     assert [event.kind for event in store.journal(job.id)] == ["moved"]
 
 
+def test_a_job_that_is_asked_to_stop_before_its_start_is_not_taken_for_started(store: Store) -> None:
+    add(store)
+    [job] = claim(store, limit=0, ahead=1)
+    assert store.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann")) is True
+    assert (row(store, job.id).cancel_requested, row(store, job.id).started) == (True, False)
+
+
 def test_a_cancel_that_comes_after_the_end_is_refused(store: Store) -> None:
     job = start(store)
     settle(store, job, Succeeded())

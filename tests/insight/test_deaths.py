@@ -65,6 +65,24 @@ DEATHS: dict[str, tuple[list[Step], Event, str | None, bool]] = {
         "2",
         False,
     ),
+    "before one of a branch that an earlier attempt had begun": (
+        [seen("2.1.1", 3, None), seen("2.2.2", 9, 10, fence=5)],
+        a_death(5, fence=3),
+        "2.1.1",
+        False,
+    ),
+    "before one in a branch that waits only later": (
+        [seen("2.1.1", 6, None, fence=3, kind="wait"), seen("2.2.2", 6, 7, fence=3)],
+        a_death(5),
+        "2.1.1",
+        False,
+    ),
+    "not at one that begins to wait at that very time": (
+        [seen("2.1.1", 5, None, kind="wait"), seen("2.2.2", 6, 7, fence=3)],
+        a_death(5),
+        "2.2.2",
+        False,
+    ),
     "not at one that waits in another branch": (
         [seen("2.1.1", 1, None, kind="wait"), seen("2.2.2", 6, 7, fence=3)],
         a_death(5),
@@ -85,6 +103,12 @@ DEATHS: dict[str, tuple[list[Step], Event, str | None, bool]] = {
     ),
     "not behind one that waited in a branch": (
         [seen("2.1.1", 1, 7, fence=3, kind="wait"), seen("3", 7, 8, fence=3)],
+        a_death(5),
+        "2.1.1",
+        False,
+    ),
+    "not behind one that waited in a branch of a call that failed later": (
+        [seen("2.1.1", 1, None, kind="wait"), seen("2", 6, 7, fence=3, kind="gather", position=3)],
         a_death(5),
         "2.1.1",
         False,
@@ -148,6 +172,29 @@ def test_a_death_among_branches_is_not_told_where_it_cannot_have_been() -> None:
     assert told == [("2.1.1", "in step 2.1.1 (2.1.1)"), ("2.2.2", "in or before step 2.2.2 (2.2.2)")]
     beside = [cut_off("~1.1", 3, position=1), cut_off("2", 1, position=2)]
     assert {death.path for death in insight.deaths(beside, [a_death(5)])} == {"~1.1", "2"}
+
+
+def test_a_death_among_branches_stays_with_a_step_that_must_not_be_repeated() -> None:
+    steps = [cut_off("2.1.1", 1), cut_off("2.2.2", 3, has_undo=False, repeatable=False)]
+    assert {death.path: death.inside for death in insight.deaths(steps, [a_death(5)])} == {
+        "2.1.1": True,
+        "2.2.2": False,
+    }
+
+
+def test_a_death_is_not_told_at_a_step_of_a_branch_that_only_an_earlier_attempt_had_begun() -> None:
+    steps = [seen("2.1.1", 4, None, fence=3), cut_off("2.2.2", 1)]
+    assert [death.path for death in insight.deaths(steps, [a_death(5, fence=3)])] == ["2.1.1"]
+
+
+def test_a_death_is_not_told_at_a_step_of_a_branch_that_paused_between_two_tries() -> None:
+    steps = [cut_off("2.1.1", 1), cut_off("2.2.2", 1, tries=1, retry_at=9.0)]
+    assert [death.path for death in insight.deaths(steps, [a_death(5)])] == ["2.1.1"]
+
+
+def test_a_death_in_a_step_that_was_told_and_never_recorded_is_told_there_alone() -> None:
+    steps = [seen("1", 1, 2), seen("3", 8, 9, fence=3)]
+    assert [death.path for death in insight.deaths(steps, [a_death(5, in_steps=["2 mail"])])] == ["2"]
 
 
 def test_a_death_in_a_plain_step_that_was_never_recorded_is_known_by_what_it_told() -> None:

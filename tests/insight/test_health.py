@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from holdfast import insight
 from holdfast.cli.main import cli
 from holdfast.core.epitaph import Epitaph
-from holdfast.core.records import Job, Pulse
+from holdfast.core.records import Event, Job, Pulse
 from holdfast.core.verdict import Failed, Lost, Stalled, Succeeded, TimedOut
-from holdfast.insight.health import NOT_BEGUN_S, SLOW_LEAST_S, STILL_S, Uncounted
+from holdfast.insight.health import NOT_BEGUN_S, SLOW_LEAST_S, STILL_S, Uncounted, fresh_since, health
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
@@ -66,6 +66,29 @@ def test_dead_when_no_beat_came_until_the_lease_ran_out(store: Store, clock: Fak
         "A reaper will settle it.",
     )
     assert insight.explain(store, row(store, job.id)).answers == (("recover it now", "holdfast scan --fix"),)
+
+
+def test_dead_only_when_the_lease_is_over(store: Store, clock: FakeClock) -> None:
+    job = start(store, enrol(store, beat_s=10.0), lease_s=30.0)
+    beat(store, job)
+    for passed_s, word in ((29.5, "silent"), (0.5, "silent"), (0.5, "dead")):
+        clock.advance(passed_s)
+        assert told(store, job)[0] == word
+
+
+def test_a_job_of_an_unknown_worker_is_judged_by_its_lease_alone(store: Store, clock: FakeClock) -> None:
+    job = start(store, lease_s=30.0)
+    assert health(job, None, store.now()).word == "well"
+    clock.advance(42)
+    assert health(job, None, store.now()).sentence == (
+        "Its worker is dead, frozen or cut off: its lease ran out 12 s ago. A reaper will settle it."
+    )
+
+
+def test_a_job_with_no_time_of_its_claim_is_neither_hung_nor_slow(store: Store, clock: FakeClock) -> None:
+    job = start(store, lease_s=600.0, stall_s=3.0, timeout_s=4.0)
+    clock.advance(300)
+    assert health(replace(job, claimed_at=None), None, store.now(), usual_s=1.0).word == "well"
 
 
 def test_silent_when_the_lease_of_this_very_job_is_not_renewed(store: Store, clock: FakeClock) -> None:
@@ -123,11 +146,13 @@ def test_dead_when_its_worker_is_gone_though_the_lease_has_not_ended(store: Stor
     )
 
 
-def test_a_worker_that_beats_for_others_only_has_lost_this_one(store: Store, clock: FakeClock) -> None:
+@pytest.mark.parametrize("beat_at", [30, 40], ids=["when its lease ended", "now"])
+def test_a_worker_that_beats_for_others_only_has_lost_this_one(store: Store, clock: FakeClock, beat_at: int) -> None:
     worker = enrol(store)
     job, other = start(store, worker, lease_s=30.0), start(store, worker, lease_s=30.0)
-    clock.advance(40)
+    clock.advance(beat_at)
     beat(store, other)
+    clock.advance(40 - beat_at)
     word, sentence = told(store, job)
     assert word == "dead"
     assert sentence.startswith("Its worker beats, but no longer for this job: its lease ran out 10 s ago.")
@@ -189,6 +214,13 @@ def test_perhaps_hung_when_it_is_still_for_longer_than_it_moved(store: Store, cl
     assert insight.explain(store, asked).answers == ()
 
 
+def test_one_that_may_be_still_for_longer_is_not_said_to_hang(store: Store, clock: FakeClock) -> None:
+    job = start(store, stall_s=3600.0, lease_s=36_000.0)
+    clock.advance(1000)
+    beat(store, job, still_s=900.0)
+    assert told(store, job)[0] == "well"
+
+
 def test_one_that_never_tells_of_progress_is_not_said_to_hang(store: Store, clock: FakeClock) -> None:
     job = start(store, lease_s=36_000.0)
     clock.advance(3600)
@@ -217,7 +249,7 @@ def test_a_worker_that_beats_and_does_not_begin_what_it_has_claimed_is_not_well(
     assert "restart it" in sentence
 
 
-@pytest.mark.parametrize(("ran_s", "word"), [(47.0, "well"), (48.0, "slow"), (61.0, "slow")])
+@pytest.mark.parametrize(("ran_s", "word"), [(47.0, "well"), (48.0, "slow"), (59.5, "slow"), (60.0, "slow")])
 def test_slow_when_it_nears_its_time_limit(store: Store, clock: FakeClock, ran_s: float, word: str) -> None:
     job = start(store, timeout_s=60.0, lease_s=600.0)
     clock.advance(ran_s)
@@ -226,7 +258,7 @@ def test_slow_when_it_nears_its_time_limit(store: Store, clock: FakeClock, ran_s
     assert seen == word
     if word == "slow":
         assert sentence.startswith("It is slow: its worker beats and it moves, last 2.0 s ago (40%), but it has used ")
-        ends = "in 12 s" if ran_s == 48.0 else "is about to stop it"
+        ends = {48.0: "in 12 s", 59.5: "in 500 ms"}.get(ran_s, "is about to stop it")
         assert re.search(rf"of its timeout_s=60\. The worker .*{ends}\.$", sentence)
 
 
@@ -314,6 +346,42 @@ def test_nobody_says_that_it_was_run_again_before_it_was(store: Store, clock: Fa
     clock.advance(1)
     settle(store, second, outcome)
     assert then() == ["it was run again.", "it went back to its queue."]
+
+
+def test_one_that_is_lost_as_soon_as_it_was_claimed_went_back_to_its_queue(store: Store) -> None:
+    job = start(store)
+    settle(store, job, Lost("exit", "c"))
+    events = store.journal(job.id)
+    for seen in (row(store, job.id), replace(row(store, job.id), claimed_at=None)):
+        assert [ending.sentence.endswith("it went back to its queue.") for ending in insight.endings(seen, events)] == [
+            True
+        ]
+
+
+def test_a_person_who_moves_a_job_that_waits_does_not_run_it_again(store: Store) -> None:
+    job = start(store)
+    settle(store, job, Lost("exit", "c"))
+    moved = Event(99, job.id, 0.0, "moved", job.fence + 1, None, None, {})
+    [ending] = insight.endings(row(store, job.id), [*store.journal(job.id), moved])
+    assert ending.sentence.endswith("Then it went back to its queue.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "detail", "since"),
+    [
+        ("moved", {"rolling_back": True}, "it began to roll back"),
+        ("moved", {}, None),
+        ("added", {"rolling_back": True}, None),
+        ("failed", {"decision": "undo"}, "it began to roll back"),
+        ("failed", {"decision": "retry"}, None),
+        ("revived", {}, "a person brought it back"),
+        ("resolved", {}, "a person brought it back"),
+    ],
+)
+def test_budgets_are_counted_from_a_rollback_or_from_a_persons_decision(
+    kind: str, detail: dict[str, object], since: str | None
+) -> None:
+    assert fresh_since([Event(1, "j", 0.0, kind, 1, None, None, detail)]) == since
 
 
 def test_one_that_came_back_was_not_dead(store: Store, clock: FakeClock) -> None:

@@ -26,6 +26,16 @@ class Mutant:
         return "postgres" in self.file or all("postgres" in test for test in self.tests)
 
     @property
+    def noticed_by(self) -> str:
+        """Return the words by which pytest chooses tests: what cannot notice is not run.
+
+        The memory store is made of the pure modules, and its tests are the fastest.
+        """
+        if self.needs_postgres:
+            return "postgres"
+        return "not postgres and not sqlite" if self.name.startswith("python ") else "not postgres"
+
+    @property
     def digest(self) -> str:
         """Return a fingerprint of the change and of the tests: a result found under the same one still holds."""
         parts = [self.text, *(content for test in self.tests for content in _contents(test))]

@@ -10,12 +10,35 @@ from collections.abc import Iterator
 from tests.mutants.mutant import PACKAGE, Mutant
 
 CONFORMANCE = "tests/conformance"
-# The modules that decide, and the tests that know each of them best.
+# The modules that decide, and the tests that know each of them best: files first, in one go, then each folder.
 MODULES: dict[str, tuple[str, ...]] = {
     "core/verdict.py": ("tests/core/test_verdict.py", "tests/core", CONFORMANCE),
     "core/acts.py": ("tests/core/test_acts.py", "tests/core/test_acts_of_workflows.py", "tests/core", CONFORMANCE),
     "core/lease.py": ("tests/core/test_lease.py", "tests/core", CONFORMANCE),
     "core/continuity.py": ("tests/core/test_continuity.py", "tests/core", CONFORMANCE),
+    "core/rows.py": ("tests/core/test_rows.py", CONFORMANCE),
+    "insight/health.py": ("tests/insight/test_health.py",),
+    "insight/deaths.py": ("tests/insight/test_deaths.py",),
+    "alerts/rules.py": ("tests/alerts/test_rules.py", "tests/alerts/test_teller.py"),
+}
+# The file that is most likely to kill the mutants of one function, where the module has many.
+NEAREST = {
+    f"core/rows.py {function}": f"tests/conformance/test_{verb}.py"
+    for function, verb in {
+        "first_row": "add",
+        "fair": "claim",
+        "leased": "claim",
+        "owns": "beat",
+        "beaten": "beat",
+        "renewed": "beat",
+        "judged": "settle",
+        "reached": "signal",
+        "roused": "rouse",
+        "recorded": "record",
+        "matches": "find",
+        "declared": "fire",
+        "is_declared": "fire",
+    }.items()
 }
 STATE_MACHINE = "core/machine.py"
 
@@ -29,7 +52,8 @@ def python_mutants() -> Iterator[Mutant]:
             name = f"python {file} {change.function}: {change.said}"
             names[name] += 1
             name += f" ({names[name]})" if names[name] > 1 else ""
-            yield Mutant(name, file, change.text, tests)
+            nearest = NEAREST.get(f"{file} {change.function}")
+            yield Mutant(name, file, change.text, (nearest, *tests) if nearest else tests)
     yield from _machine_mutants()
 
 
@@ -101,6 +125,16 @@ class Change(ast.NodeTransformer):
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         self.generic_visit(node)
         node.test = self._negate(node.test, "if")
+        return node
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.AST:
+        self.generic_visit(node)
+        node.ifs = [self._negate(test, "for if") for test in node.ifs]
+        return node
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        self.generic_visit(node)
+        node.test = self._negate(node.test, "while")
         return node
 
     def visit_match_case(self, node: ast.match_case) -> ast.AST:

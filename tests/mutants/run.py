@@ -57,7 +57,7 @@ def run(mutant: Mutant, server: PostgresServer, deadline: float) -> Result | Non
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder, _database(server) as address:
         copy = Path(folder) / "src"
-        shutil.copytree(SRC, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(SRC, copy)  # with what Python has compiled: only the changed file is compiled again
         (copy / PACKAGE.name / mutant.file).write_text(mutant.text)
         environment = {
             **os.environ,
@@ -81,7 +81,6 @@ def _nearest_first(tests: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def _are_green(mutant: Mutant, tests: tuple[str, ...], environment: dict[str, str], deadline: float) -> bool:
-    words = "postgres" if mutant.needs_postgres else "not postgres"  # what cannot notice is not run
     command = [
         sys.executable,
         "-m",
@@ -91,9 +90,8 @@ def _are_green(mutant: Mutant, tests: tuple[str, ...], environment: dict[str, st
         "-p",
         "no:cacheprovider",
         "--timeout=60",
-        *tests,
         "-k",
-        words,
+        mutant.noticed_by,
     ]
     with subprocess.Popen(
         [*command, *tests],

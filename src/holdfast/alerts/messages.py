@@ -62,7 +62,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 def a_test(wall: float) -> Message:
     """Make a message that says that nothing is wrong."""
-    at = iso(wall) or ""
+    at = iso(wall)
     text = "a test of this channel; nothing is wrong"
     return Message(kind="test", status="test", text=text, task=None, since=at, at=at)
 

@@ -201,7 +201,7 @@ def concern(zombies: Sequence[Line]) -> tuple[Literal["job", "task", "worker", "
     for line in zombies:
         deaths[line.death].add(line.job_id)
     there = set.intersection(*deaths.values())  # the jobs that were in every process that died
-    if len(there) == 1 and (len(deaths) > 1 or _jobs(zombies) == 1):
+    if len(there) == 1:
         [job_id] = there
         task = next(line.task for line in zombies if line.job_id == job_id)
         return "job", f"job {job_id} ({task}) was there each time; a single bad job, not the fleet"
@@ -271,7 +271,7 @@ class Incidents:
 
     def assume(self, lines: Sequence[Line], then: float) -> None:
         """Take as told what was to be found `then`: somebody else was there to tell it."""
-        self.update([line for line in lines if line.at <= then], then, lambda _: True)
+        self.update(lines, then, lambda _: True)
 
     def told(self) -> Told:
         """Return what was told, for somebody else to go on from."""
@@ -359,8 +359,8 @@ def _message(
         status=status,
         text=text,
         task=task or None,
-        since=iso(incident.since) or "",
-        at=iso(now) or "",
+        since=iso(incident.since),
+        at=iso(now),
         jobs_concerned=len(latest),
         jobs=jobs,
         numbers=numbers,

@@ -88,7 +88,7 @@ def judged(job: Job, verdict: Verdict, wall: float) -> Job:
 
     runs_on = verdict.state is State.RUNNING  # a cancel that only asks
     waits = verdict.state is State.WAITING
-    if waits and verdict.inbox is not None and verdict.inbox != job.inbox:
+    if verdict.inbox is not None and verdict.inbox != job.inbox:
         verdict, waits = replace(verdict, state=State.READY, run_at=wall), False  # something came meanwhile
     return replace(
         job, state=verdict.state, open_step=new("open_step") or None, undo_requested=new("undo_requested"),
@@ -112,7 +112,7 @@ def judged(job: Job, verdict: Verdict, wall: float) -> Job:
 def reached(job: Job, what: str, wall: float) -> Job:
     """Return the job after something came for it; it is woken if that is what it waits for."""
     job = replace(job, inbox=job.inbox + 1)
-    return roused(job, wall) if job.state is State.WAITING and what in (job.awaits or ()) else job
+    return roused(job, wall) if what in (job.awaits or ()) else job
 
 
 def roused(job: Job, wall: float) -> Job:

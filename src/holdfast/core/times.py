@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from math import ceil
+from typing import overload
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|min|s|m|h|d|w)", re.ASCII)
 
 
+@overload
+def iso(wall: float) -> str: ...
+@overload
+def iso(wall: float | None) -> str | None: ...
 def iso(wall: float | None) -> str | None:
     """Write wall time as people and JSON readers expect it: ISO 8601, UTC, to the millisecond."""
     if wall is None:

@@ -69,7 +69,7 @@ def death_view(death: Death, worker: str | None) -> dict[str, Any]:
 
 def _places(event: Event, steps: Sequence[Step]) -> Iterator[Death]:
     known = sorted(_of_its_time(event, steps), key=lambda step: step.position)
-    aside = min((step.aside for step in steps if step.aside >= event.fence and step.aside), default=0)
+    aside = min((step.aside for step in steps if step.aside >= event.fence), default=0)
     told = dict(each.partition(" ")[::2] for each in event.detail.get("in_steps") or ())
     undoing = bool(event.detail.get("rolling_back"))
     opened = [step for step in known if not _was_over(step, event, undoing)]
@@ -115,12 +115,7 @@ def _was_over(step: Step, event: Event, undoing: bool) -> bool:
 
 def _begun(event: Event, opened: Sequence[Step]) -> list[Step]:
     """Return those that this attempt had begun, by their records, and the one that must not be repeated."""
-    begun = [
-        step
-        for step in opened
-        if step.fence == event.fence and step.kind not in WAITS and (step.started_at or _FOREVER) <= event.at
-        if not is_paused(step)
-    ]
+    begun = [step for step in opened if step.fence == event.fence and step.kind not in WAITS and not is_paused(step)]
     told = ", ".join(each.partition(" ")[2] for each in event.detail.get("in_steps") or ())
     named = event.detail.get("step")
     return begun or [step for step in opened if step.name == named != told][:1]
@@ -132,7 +127,7 @@ def _begun_anew(event: Event, opened: Sequence[Step], places: list[str]) -> Iter
     begun by then: something of that time is behind it."""
     last = max((step.position for step in opened if step.fence <= event.fence), default=0)
     for step in opened:
-        is_written = step.kind == "step" and (step.has_undo or not step.repeatable)
+        is_written = step.has_undo or not step.repeatable
         are_beside = _are_beside if step.position < last else _are_branches
         if is_written and step.fence > event.fence and all(are_beside(step.path, place) for place in places):
             yield step
@@ -144,7 +139,7 @@ def _next(event: Event, opened: Sequence[Step], undoing: bool) -> Step | None:
     if undoing:
         return opened[-1] if opened else None
     waits = [step for step in opened if step.kind in WAITS and (step.started_at or _FOREVER) <= event.at]
-    moving = (step for step in opened if step not in waits and all(_are_beside(step.path, wait.path) for wait in waits))
+    moving = (step for step in opened if all(_are_beside(step.path, wait.path) for wait in waits))
     return next(moving, None) or next(iter(opened), None)
 
 

@@ -77,8 +77,8 @@ def _dead(job: Job, worker: Worker | None, now: Moment) -> Health | None:
             return Health("dead", f"Its worker beats, but no longer for this job: {ended}. A reaper will settle it.")
         known = ended if silent_s is None else f"no beat for {duration(silent_s)}, and {ended}"
         return Health("dead", f"Its worker is dead, frozen or cut off: {known}. A reaper will settle it.")
-    if worker is not None and silent_s is not None and worker_state(worker, now) == "silent":
-        known = f"no beat for {duration(silent_s)}, though one was due every {duration(worker.beat_s)}"
+    if worker is not None and worker_state(worker, now) == "silent":
+        known = f"no beat for {duration(now.wall - worker.beat_at)}, though one was due every {duration(worker.beat_s)}"
         return Health(
             "silent",
             f"Its worker is dead, frozen or cut off: {known}. A reaper will settle it when its lease ends, in "

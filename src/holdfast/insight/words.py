@@ -22,7 +22,7 @@ DECIDED = {
 
 def moment(wall: float, *, millis: bool = False) -> str:
     """Write an instant for people: UTC, without the T."""
-    text = (iso(wall) or "").replace("T", " ")
+    text = iso(wall).replace("T", " ")
     return text if millis else text[:19] + "Z"
 
 
