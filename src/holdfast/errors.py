@@ -28,7 +28,7 @@
     │   └── DutyLost               the duty has a newer term: somebody else does the chore now
     ├── WorkerGone                 this worker was declared dead; enrol again
     ├── WorkerBroken               a thread of this worker has died; it has stopped, start another
-    ├── TransactionExpired         ctx.transaction() was open for too long and was rolled back
+    ├── TransactionExpired         a transaction of the job was open for too long and was rolled back
     ├── StepFailed                 a step failed with an exception that a replay could not raise again
     └── JobEnded                   job.result() of a job that gave none
         ├── JobDead
@@ -187,7 +187,7 @@ class WorkerBroken(HoldfastError):
 
 
 class TransactionExpired(HoldfastError):
-    """`ctx.transaction()` was open for longer than allowed and was rolled back."""
+    """A transaction of the job (`ctx.transaction()`, `flow.transaction`) was open for too long and was rolled back."""
 
 
 class StepFailed(HoldfastError):

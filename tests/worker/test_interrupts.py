@@ -338,7 +338,7 @@ def test_a_transaction_that_sqlite_rolled_back_takes_no_more_writes(app: App, tm
         house.start()
         row = house.until_state(write.enqueue().id, "dead")
         assert len(seen) == 1
-        assert "rolled ctx.transaction() back" in (row.error or "")
+        assert "rolled the transaction back" in (row.error or "")
         assert mine.execute("SELECT count(*) FROM ledger").fetchone() == (0,)
     finally:
         house.close()

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import App, Context, JobDead, Retry
+from holdfast import App, Context, Flow, JobDead, Retry
 from holdfast.core.policy import OnCrash
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Lost, judge
@@ -323,7 +323,7 @@ def test_a_with_block_of_the_driver_commits_nothing(file_house: House, effects: 
     [
         (lambda db: db.close(), False, "do not close it by hand"),
         (lambda db: db.close(), True, "do not close it by hand"),
-        (lambda db: sqlite3.Connection.close(db), False, "the task has closed the connection"),
+        (lambda db: sqlite3.Connection.close(db), False, "was closed by hand"),
         (lambda db: sqlite3.Connection.close(db), True, "was open for more than 2 s and was rolled back"),
     ],
     ids=["close", "close and wait", "close past our own", "close past our own and wait"],
@@ -544,6 +544,25 @@ def test_a_full_disk_inside_the_transaction_costs_no_budget(
         assert "the store failed inside ctx.transaction(): " in (file_house.row(job.id).error or "")
     assert (file_house.row(job.id).failures, file_house.row(job.id).crashes) == (0, 0)
     assert len(seen(effects)) == (1 if on_crash == "retry" else 0)
+
+
+@pytest.mark.usefixtures("effects")
+def test_an_outage_inside_a_transaction_of_a_workflow_is_reported_by_its_name(file_house: House) -> None:
+    def pay(db: sqlite3.Connection, attempt: int) -> int:
+        if attempt == 1:
+            db.execute("PRAGMA max_page_count = 1")
+            db.execute("INSERT INTO effect VALUES (?, 1)", ("x" * 1_000_000,))
+        return attempt
+
+    @file_house.app.workflow
+    def order(flow: Flow) -> int:
+        return flow.transaction(pay, flow.ctx.attempt)
+
+    job = order.enqueue()
+    file_house.start()
+    assert job.result(60) == 2
+    [released] = file_house.events(job.id, "released")
+    assert "the store failed inside flow.transaction: " in str(released.detail)
 
 
 def test_a_careful_job_whose_commit_meets_an_outage_is_held_after_one_start(

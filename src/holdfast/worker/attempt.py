@@ -79,6 +79,7 @@ class Attempt:
         "moved_at",
         "note",
         "opened",
+        "opened_by",
         "outage",
         "parked",
         "parked_at",
@@ -113,7 +114,8 @@ class Attempt:
         self.transaction: Transaction | None = None
         self.failed: dict[str, Step] = {}  # path -> the last try, of calls of a workflow that raised
         self.fatal: BaseException | None = None  # what would leave a workflow in every replay
-        self.outage: BaseException | None = None  # what the task met when the store failed inside ctx.transaction()
+        self.outage: BaseException | None = None  # what the task met when the store failed inside its transaction
+        self.opened_by: str | None = None  # that transaction, by the name that users know
         self.opened: object = None  # what holds the transaction open: letting go of it would roll it back
         self.reported = True  # False while there is progress that no beat has carried yet
         self.known_started = job.started  # the store knows that the handler has begun, or is about to

@@ -87,6 +87,7 @@ class Context:
         self._check_runs()
         if self._attempt.transaction is not None:
             raise UsageError("ctx.transaction() was opened before in this attempt; do all writes in one")
+        self._attempt.opened_by = "ctx.transaction()"
         max_s = min(self._attempt.job.beat_s / 2, TRANSACTION_MAX_S)
         try:
             manager = self._store.transaction(self._attempt.lease, max_s)  # an isolated task opens its store here

@@ -319,7 +319,7 @@ def conclude(attempt: Attempt, raised: Raised) -> Outcome:
         return Failed("the task was cancelled from inside (asyncio.CancelledError)")
     said = raised.said or Failed(describe(error))
     if attempt.outage is not None and any(each is attempt.outage for each in _behind(error)):
-        return outage(said)
+        return outage(attempt, said)
     undo = isinstance(error, errors.Rollback) and attempt.task.is_workflow
     detail = {**said.detail, "steps": _failed_steps(attempt)} if attempt.failed else said.detail
     return msgspec.structs.replace(said, detail=detail, final=error is attempt.fatal, rollback=undo)
@@ -338,9 +338,9 @@ def _is_asked_for(error: BaseException, attempt: Attempt) -> TypeGuard[errors.In
     return asked and isinstance(error, errors.Interrupted)
 
 
-def outage(said: Failed) -> Failed:
-    """Say of a failure that the store failed in the middle of the transaction, which is not the job's fault."""
-    error = f"the store failed inside ctx.transaction(): {said.error}"
+def outage(attempt: Attempt, said: Failed) -> Failed:
+    """Say of a failure that the store failed in the middle of a transaction, which is not the job's fault."""
+    error = f"the store failed inside {attempt.opened_by}: {said.error}"
     return msgspec.structs.replace(said, error=error, outage=True)
 
 

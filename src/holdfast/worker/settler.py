@@ -122,7 +122,7 @@ class Settler:
             # Nothing was committed, or the answer to the commit was lost: then the report is answered with ALREADY.
             why = clean(str(error), ERROR_MAX) if isinstance(error, HoldfastError) else describe(error)
             if transaction.outage is not None or (isinstance(error, StoreUnavailable) and is_outage(error)):
-                return outage(Failed(why))
+                return outage(attempt, Failed(why))
             return Failed(why, finished=True)
         finally:
             transaction.rollback()

@@ -207,6 +207,7 @@ class Run(Ledger):
             value, text, answer, record = yield Do((call.path, call.name), commit, what="transaction")
         except StoreError as error:
             self.attempt.outage = error if is_outage(error) else None
+            self.attempt.opened_by = "flow.transaction"
             raise
         except Exception as error:
             raise (yield from self._failed(call, base, error, at_once=False))  # noqa: B904  it keeps its own cause

@@ -169,7 +169,9 @@ class MemoryStore(Workflows):
         return any(note is not None and event.detail == note.detail for event in same)
 
     def transaction(self, lease: Lease, max_s: float) -> AbstractContextManager[Transaction]:
-        raise StoreUnsupported("memory:// has no SQL, so ctx.transaction() cannot work there; use sqlite:///…")
+        raise StoreUnsupported(
+            "memory:// has no SQL, so ctx.transaction() and flow.transaction cannot work there; use sqlite:///…"
+        )
 
     # ------------------------------------------------------------------------------ finding the dead
 

@@ -41,13 +41,13 @@ _STOP_S = 2.0  # how long a statement that was told to stop is waited for
 _RESET_S = 5.0  # a kept session that does not answer for so long is given up
 _LOCK_MS = "1000"  # how long the settlement waits for a job's row that somebody else has locked
 _SPARE_S = 60.0  # how long a session is kept for the next transaction
-_BY_HAND = "ctx.transaction() was committed or rolled back by hand in SQL, and is over; leave that to Holdfast"
+_BY_HAND = "the transaction was committed or rolled back by hand in SQL, and is over; leave that to Holdfast"
 _ABORTED = (
-    "a statement in ctx.transaction() failed and the task went on: PostgreSQL has undone all of it. Let the error "
+    "a statement in the transaction failed and the task went on: PostgreSQL has undone all of it. Let the error "
     "pass, or put what may fail into a block `with db.transaction():`"
 )
 
-_ENCODING = "the task has changed client_encoding in ctx.transaction(); set it back to UTF8 before the task returns"
+_ENCODING = "client_encoding was changed in the transaction; set it back to UTF8 before the transaction ends"
 
 
 class PostgresTransaction:
@@ -61,7 +61,7 @@ class PostgresTransaction:
         self._mark = f"{lease.job_id} {lease.fence} {lease.claim_id}"
         self._ending = threading.Lock()
         self._open = True
-        why = f"ctx.transaction() was open for more than {max_s:g} s and was rolled back; keep it short and last"
+        why = f"the transaction was open for more than {max_s:g} s and was rolled back; keep it short"
         self._timer = threading.Timer(max_s, self._expire, (why,))
         self._timer.daemon = True
         token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id, "mark": self._mark}
@@ -295,19 +295,19 @@ class FencedConnection(Session):
             super().cancel_safe(timeout=timeout)
 
     def commit(self) -> NoReturn:
-        raise psycopg.ProgrammingError("ctx.transaction() commits when the task returns; do not commit by hand")
+        raise psycopg.ProgrammingError("Holdfast commits the transaction; do not commit by hand")
 
     def rollback(self) -> NoReturn:
-        raise psycopg.ProgrammingError("raise an exception to roll ctx.transaction() back")
+        raise psycopg.ProgrammingError("raise an exception to roll the transaction back")
 
     def set_autocommit(self, value: bool) -> None:
         if not self._lent:
             return super().set_autocommit(value)
-        raise psycopg.ProgrammingError("ctx.transaction() is one transaction; autocommit cannot be changed in it")
+        raise psycopg.ProgrammingError("Holdfast commits the transaction; autocommit cannot be changed in it")
 
     def close(self) -> None:
         if self._lent:
-            raise psycopg.ProgrammingError("ctx.transaction() is closed when the task returns; do not close it by hand")
+            raise psycopg.ProgrammingError("Holdfast closes the connection; do not close it by hand")
         super().close()
 
     def __exit__(self, *_: object) -> None:

@@ -37,7 +37,7 @@ class SqliteTransaction:
         self._clock = clock
         self._ending = threading.Lock()
         self._open = True
-        why = f"ctx.transaction() was open for more than {max_s:g} s and was rolled back; keep it short and last"
+        why = f"the transaction was open for more than {max_s:g} s and was rolled back; keep it short"
         self._timer = threading.Timer(max_s, self._expire, (why,))
         self._timer.daemon = True
         with shielded():
@@ -133,7 +133,7 @@ class FencedConnection(Pen):
                 self._set_rules(None, None)
             except sqlite3.ProgrammingError as error:  # closed past `close`: SQLite has rolled back
                 if not force:
-                    raise TransactionExpired("the task has closed the connection of ctx.transaction()") from error
+                    raise TransactionExpired("the connection of the transaction was closed by hand") from error
 
     def to_ourselves(self) -> threading.RLock:
         """Return the lock that keeps a thread of the task, if it still has the connection, out until it is closed: what
@@ -174,7 +174,7 @@ class FencedConnection(Pen):
                     # INSERT OR ROLLBACK, a trigger, a full disk: from here on every statement would commit by itself.
                     self._lent, self._expired = (
                         False,
-                        "SQLite rolled ctx.transaction() back; nothing more can be written",
+                        "SQLite rolled the transaction back; nothing more can be written",
                     )
 
     def _check(self) -> None:
@@ -192,16 +192,16 @@ class FencedConnection(Pen):
         return self.cursor().executemany(*arguments)
 
     def executescript(self, *_: Any) -> sqlite3.Cursor:
-        raise sqlite3.ProgrammingError("executescript() commits by itself; use execute() in ctx.transaction()")
+        raise sqlite3.ProgrammingError("executescript() commits by itself; use execute()")
 
     def commit(self) -> None:
-        raise sqlite3.ProgrammingError("ctx.transaction() commits when the task returns; do not commit by hand")
+        raise sqlite3.ProgrammingError("Holdfast commits the transaction; do not commit by hand")
 
     def rollback(self) -> None:
-        raise sqlite3.ProgrammingError("raise an exception to roll ctx.transaction() back")
+        raise sqlite3.ProgrammingError("raise an exception to roll the transaction back")
 
     def close(self) -> None:
-        raise sqlite3.ProgrammingError("ctx.transaction() closes its connection itself; do not close it by hand")
+        raise sqlite3.ProgrammingError("Holdfast closes the connection; do not close it by hand")
 
     def end(self) -> None:
         """Close the connection: the user's part is over."""
@@ -227,7 +227,7 @@ class FencedCursor(sqlite3.Cursor):
         return self
 
     def executescript(self, *_: Any) -> FencedCursor:
-        raise sqlite3.ProgrammingError("executescript() commits by itself; use execute() in ctx.transaction()")
+        raise sqlite3.ProgrammingError("executescript() commits by itself; use execute()")
 
     def fetchone(self) -> Any:
         with self.connection.using():
