@@ -288,9 +288,17 @@ def test_a_question_took_as_long_as_its_answer_did_not_come(run: Run, store: Sto
     job = again(store, row(store, job.id))
     put(store, job, replace(first, state="recorded", result="true", ended_at=store.now().wall, fence=job.fence))
     put(store, job, step(store, job, 2, "Sure?", kind="approve", result="true"))  # nobody wrote down when it was asked
+    settle(store, job, Parked("asks", awaits=("signal:approve:3",), question="Really?", inbox=1))
+    clock.advance(7)
+    store.signal(Signal(id="really", job_id=job.id, name="approve:3", value="true"))
+    clock.advance(40)
+    job = again(store, row(store, job.id))
+    last = step(store, job, 3, "Really?", kind="approve", result="true", ended_at=store.now().wall)
+    put(store, job, replace(last, started_at=last.ended_at))
     shown = shown_steps(run, job)
-    assert [line.split()[-3] for line in shown] == ["s", "-"]
+    assert [line.split()[-3] for line in shown] == ["s", "-", "s"]
     assert "recorded  5.0 s" in shown[0]
+    assert "recorded  7.0 s" in shown[2], "without a time limit it is on record only when it is answered"
 
 
 def test_what_a_step_took_is_the_time_of_its_own_run(run: Run, store: Store, clock: FakeClock) -> None:

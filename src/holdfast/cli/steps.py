@@ -139,8 +139,8 @@ def _until(step: Step) -> float | None:
 def _took(step: Step, told: Told) -> str:
     """Say how long the run took that was recorded; with … how long it has run, or had run when it was cut off."""
     began = step.started_at
-    if began is None and step.kind == "approve":
-        began = asked_since(f"{APPROVAL}{step.path}", told.events)
+    if step.kind == "approve" and (asked_at := _asked_at(step, told)) is not None:
+        began = asked_at  # without a time limit it is on record only since it was answered
     if began is None or step.kind in _AT_ONCE:
         return "-"
     lost = [death.event.at for death in told.lost if _is_in(death, step) and death.inside]
@@ -158,6 +158,16 @@ def _took(step: Step, told: Told) -> str:
     if cut_off:  # a person said later that it happened
         return f"{insight.duration(min(cut_off) - began)}…"
     return insight.duration(step.ended_at - began)
+
+
+def _asked_at(step: Step, told: Told) -> float | None:
+    """Return since when a question is open, or was when its answer came."""
+    events = told.events
+    if step.ended_at is not None:
+        known = [event for event in events if event.at <= step.ended_at]
+        answers = [place for place, event in enumerate(known) if event.kind == "signalled" and _is_for(step, event)]
+        events = known[: answers[-1]] if answers else known
+    return asked_since(f"{APPROVAL}{step.path}", events)
 
 
 def _is_for(step: Step, event: Event) -> bool:
