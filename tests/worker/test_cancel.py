@@ -22,16 +22,16 @@ def test_a_running_handler_is_stopped_within_a_second(shared_house: House, is_as
     running, stopped_at = threading.Event(), [0.0]
 
     def spin() -> None:
-        running.set()
         try:
+            running.set()
             while True:
                 time.sleep(0.005)
         finally:
             stopped_at[0] = time.monotonic()
 
     async def aspin() -> None:
-        running.set()
         try:
+            running.set()
             await asyncio.sleep(600)
         finally:
             stopped_at[0] = time.monotonic()
@@ -84,16 +84,16 @@ def test_a_handler_that_fails_while_it_is_being_stopped_is_cancelled_all_the_sam
     running = threading.Event()
 
     def stubborn() -> None:
-        running.set()
         try:
+            running.set()
             while True:
                 time.sleep(0.005)
         finally:
             raise ValueError("not like this")
 
     async def astubborn() -> None:
-        running.set()
         try:
+            running.set()
             await asyncio.sleep(600)
         finally:
             raise ValueError("not like this")
@@ -113,8 +113,8 @@ def test_a_handler_that_returns_all_the_same_has_succeeded(house: House) -> None
 
     @house.app.task
     def finishes() -> str:
-        running.set()
         try:
+            running.set()
             while True:
                 time.sleep(0.005)
         except Cancelled:

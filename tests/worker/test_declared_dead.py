@@ -21,8 +21,8 @@ def test_it_stops_its_jobs_enrols_anew_and_goes_on(house: House, is_async: bool)
     stopped: list[BaseException] = []
 
     def spin(ctx: Context) -> int:
-        begun.release()
         try:
+            begun.release()
             while ctx.attempt == 1:
                 time.sleep(0.005)
         except BaseException as error:
@@ -31,8 +31,8 @@ def test_it_stops_its_jobs_enrols_anew_and_goes_on(house: House, is_async: bool)
         return ctx.fence
 
     async def aspin(ctx: Context) -> int:
-        begun.release()
         try:
+            begun.release()
             while ctx.attempt == 1:
                 await asyncio.sleep(0.005)
         except BaseException as error:

@@ -160,10 +160,10 @@ def test_writes_are_refused_once_the_lease_is_lost(shared_house: House, shared_e
 
     @house.app.task
     def pay(ctx: Context) -> int:
-        if ctx.attempt == 1:
-            entered.set()
-            go_on.wait(60)
         try:
+            if ctx.attempt == 1:
+                entered.set()
+                go_on.wait(60)  # on a slow machine it hears of the loss here
             with ctx.transaction() as db:
                 write(ctx, db)
         except BaseException as error:

@@ -79,8 +79,8 @@ def test_a_gather_that_cannot_start_its_threads_stops_the_branches_that_did_star
     @one_house.app.workflow(name="w", retry=ONCE)
     def work(flow: Flow) -> list[Any]:
         def long() -> None:
-            begun.set()
             try:
+                begun.set()
                 while True:
                     ended.wait(0.01)
             finally:

@@ -223,8 +223,8 @@ def test_a_blocking_step_that_the_code_cuts_short_has_ended_before_its_undo_runs
     begun = threading.Event()
 
     def transfer() -> None:
-        begun.set()
         try:
+            begun.set()
             until(lambda: False, "it is stopped", 60)
         finally:
             lines.append("ended")

@@ -103,8 +103,8 @@ def test_nothing_is_undone_while_a_step_that_cannot_be_stopped_goes_on(
     begun, read_end, write_end = threading.Event(), *os.pipe()
 
     def charge() -> None:
-        begun.set()
         try:
+            begun.set()
             os.read(read_end, 1)  # a call that no interrupt reaches
         finally:
             shop.lines.append("charge has ended")
@@ -182,8 +182,8 @@ def test_on_the_loop_nothing_is_undone_while_a_step_goes_on_in_a_thread(
     begun, pipe = threading.Event(), os.pipe()
 
     def charge() -> None:
-        begun.set()
         try:
+            begun.set()
             os.read(pipe[0], 1)
         finally:
             shop.lines.append("charge has ended")
