@@ -30,8 +30,8 @@ class Work:
 
     def in_python(self) -> None:
         """Work until it is interrupted."""
-        self._enter()
         try:
+            self._enter()
             while not self.may_end.is_set():
                 time.sleep(0.01)
         finally:
@@ -39,8 +39,8 @@ class Work:
 
     def in_c(self) -> None:
         """Be where no interrupt gets through."""
-        self._enter()
         try:
+            self._enter()
             self.may_end.wait(60)
         finally:
             self.at_work -= 1
