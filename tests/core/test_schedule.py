@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.records import NewJob, Schedule
-from holdfast.core.schedule import INSTANTS_MAX, LATE_S, Late, checked, due, last_instant, late, next_instant
+from holdfast.core.schedule import INSTANTS_MAX, LATE_S, SPEC_MAX, Late, checked, due, last_instant, late, next_instant
 from holdfast.errors import UsageError
 
 NOW = datetime(2026, 11, 15, 12, 0, 30, tzinfo=UTC).timestamp()
@@ -370,6 +370,14 @@ def test_who_skips_fires_nothing_that_the_mark_has_reached() -> None:
 def test_what_is_no_expression_is_said_to_be_none(spec: Any) -> None:
     with pytest.raises(UsageError, match=r"is no cron expression: .*five fields minute, hour"):
         checked(spec, "UTC", NOW)
+
+
+def test_an_expression_may_be_long_but_not_without_end() -> None:
+    longest = f"{'1,' * 95}10 * * * *"
+    assert len(longest) == SPEC_MAX
+    assert checked(longest, "UTC", NOW) == (longest, "UTC")
+    with pytest.raises(UsageError, match="is no cron expression"):
+        checked(f"1,{longest}", "UTC", NOW)
 
 
 @pytest.mark.parametrize("spec", ["0 0 30 2 *", "0 0 31 4,6 *"])

@@ -248,16 +248,15 @@ def test_while_it_cannot_be_read_what_was_known_stays_so(house: House) -> None:
         house.until_state(job.id, "held")
 
 
-def test_nothing_is_read_where_no_task_asks_for_it_and_little_where_one_does(
+def test_nothing_is_read_for_tasks_that_do_not_ask_for_it_and_little_for_one_that_does(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = house.app.task(name="free")(work)
+    task, free = declare(house), house.app.task(name="free")(work)
     runner = house.start()
     assert [free.enqueue(number).result(60) for number in range(3)] == [0, 2, 4]
     assert house.store.calls["journal"] == 0
     house.stop(runner)
     monkeypatch.setattr("holdfast.worker.entrance.REFRESH_S", 3600.0)
-    task = declare(house)
     for _ in range(2):
         fall(house, task)
     before = house.store.calls["find"]

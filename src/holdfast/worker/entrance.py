@@ -49,7 +49,7 @@ class Entrance:
 
     def admit(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Return those that may start; the others are settled."""
-        if self._limits and any(self._asks(attempt.job) for attempt in attempts):
+        if any(self._asks(attempt.job) for attempt in attempts):
             self._look()
         admitted = []
         for attempt in attempts:
