@@ -144,7 +144,10 @@ def _kill_all(server: subprocess.Popen[bytes]) -> None:
     sessions: list[psutil.Process] = []
     try:
         server.send_signal(signal.SIGSTOP)
-        sessions = psutil.Process(server.pid).children()
+        process = psutil.Process(server.pid)
+        while process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):  # it may start one until then
+            pause(0.001)
+        sessions = process.children()
         for session in sessions:
             with suppress(psutil.NoSuchProcess):
                 session.kill()

@@ -69,7 +69,7 @@ class Writer:
             self.marks.append((self.wal.stat().st_size, self.acks))
 
     def wait_for(self, acks: int) -> None:
-        give_up_at = time.monotonic() + 60
+        give_up_at = time.monotonic() + 240
         while len(self.marks) < acks:
             assert time.monotonic() < give_up_at, f"{len(self.marks)} of {acks} acknowledgements"
             time.sleep(0.002)
