@@ -22,6 +22,7 @@ from holdfast.core.text import is_storable
 from holdfast.core.verdict import Verdict
 from holdfast.declaring import Declares
 from holdfast.errors import NotFound, Refused, StoreError, UsageError
+from holdfast.forks import importing
 from holdfast.hooks import Hook, HookKind, Hooks
 from holdfast.jobs import Job
 from holdfast.stores import fit, open_store
@@ -201,7 +202,8 @@ class App(Declares, Verbs):
     def aio(self) -> AsyncApp:
         """Return the same verbs for `await`."""
         if self._aio is None:
-            from holdfast.aio import AsyncApp
+            with importing:
+                from holdfast.aio import AsyncApp
 
             self._aio = AsyncApp(self)
         return self._aio
@@ -346,8 +348,9 @@ class App(Declares, Verbs):
         It looks twice, a moment apart, so that a worker that was only held up comes first. On PostgreSQL it waits one
         beat for a worker that beats and has not renewed a lease. Hooks and alerts are told what it found.
         """
-        from holdfast.alerts.teller import tell_once
-        from holdfast.reaper import reap
+        with importing:
+            from holdfast.alerts.teller import tell_once
+            from holdfast.reaper import reap
 
         store = self._watched()
         since = store.now().wall
@@ -362,8 +365,9 @@ class App(Declares, Verbs):
         what it cannot finish in time; a started job with on_crash="hold" is held instead. A handler that does not react
         to being stopped is left to its lease. Hooks and alerts are told what it found.
         """
-        from holdfast.worker.options import WorkerOptions
-        from holdfast.worker.tick import tick
+        with importing:
+            from holdfast.worker.options import WorkerOptions
+            from holdfast.worker.tick import tick
 
         self._watched()
         report = tick(self, budget_s, WorkerOptions(queues=tuple(queues), slots=slots, reaper=False))

@@ -1,9 +1,14 @@
-"""A process that a handler forks is never a worker: it has no lease, and none of the worker's threads."""
+"""A process that a handler forks is never a worker: it has no lease, and none of the worker's threads.
+
+A process that is forked while another thread imports a module can never import it: nobody there releases its lock. So
+our own modules that are loaded at their first use are loaded under `importing`, and a fork waits until that is done.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +17,9 @@ from holdfast.errors import LeaseLost
 log = logging.getLogger("holdfast.worker")
 
 EXIT_FORKED = 1
+
+importing = threading.RLock()
+os.register_at_fork(before=importing.acquire, after_in_parent=importing.release, after_in_child=importing.release)
 
 
 class Door:

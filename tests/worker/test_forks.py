@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -104,3 +106,44 @@ def test_a_loop_that_has_ended_does_not_hide_the_one_that_runs(monkeypatch: pyte
     finally:
         monkeypatch.undo()
         later.close()
+
+
+FORKS = """
+import os, signal, sys, threading, time
+from holdfast import App
+from holdfast.errors import UsageError
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            entered.set()
+            time.sleep(0.5)  # in the middle of the import
+
+entered = threading.Event()
+sys.meta_path.insert(0, Slow())
+app = App("memory://")
+def refused():
+    try:
+        app.tick(-1)  # it imports all that it needs, and does nothing
+    except UsageError:
+        pass
+
+ticks = threading.Thread(target=refused)
+ticks.start()
+entered.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    App("memory://").tick()
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+ticks.join()
+app.close()
+"""
+
+
+@pytest.mark.parametrize("module", ["holdfast.worker.tick", "holdfast.worker.runner", "holdfast.stores.memory"])
+def test_a_process_that_is_forked_during_the_first_tick_of_another_thread_can_tick(module: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, module]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert (done.stdout, done.returncode) == ("0\n", 0), done.stderr

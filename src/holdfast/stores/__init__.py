@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.clock import Clock
 from holdfast.errors import SchemaMismatch, StoreUnsupported
+from holdfast.forks import importing
 from holdfast.stores.protocol import Store, schema_too_new
 from holdfast.stores.urls import check_url
 
@@ -15,15 +16,18 @@ def open_store(url: str, *, clock: Clock | None = None, create: bool = True, bul
     """
     scheme = check_url(url)
     if scheme == "sqlite":
-        from holdfast.stores.sqlite.store import SqliteStore
+        with importing:
+            from holdfast.stores.sqlite.store import SqliteStore
 
         return SqliteStore(url, clock=clock, create=create)
     if scheme == "memory":
-        from holdfast.stores.memory import MemoryStore
+        with importing:
+            from holdfast.stores.memory import MemoryStore
 
         return MemoryStore(url, clock=clock)
     try:
-        from holdfast.stores.postgres.store import PostgresStore
+        with importing:
+            from holdfast.stores.postgres.store import PostgresStore
     except ModuleNotFoundError as error:
         raise StoreUnsupported(f"{error}: PostgreSQL needs pip install 'holdfast[postgres]'") from None
     return PostgresStore(url, clock=clock, create=create, bulk=bulk)
