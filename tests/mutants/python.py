@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
+from copy import deepcopy
+from itertools import count
 
 from tests.mutants.mutant import PACKAGE, Mutant
 
@@ -78,17 +81,17 @@ def _machine_mutants() -> Iterator[Mutant]:
 
 def changes(source: str) -> Iterator[Change]:
     """Return the module once for every possible change of a function or method."""
-    nth = 0
-    while True:
-        tree = ast.parse(source)
-        change = Change(nth)
-        for function in _functions(tree.body):
-            change.visit_function(function)
-        if not change.said:
-            return
-        change.text = ast.unparse(ast.fix_missing_locations(tree))
-        yield change
-        nth += 1
+    lines = source.splitlines(keepends=True)
+    for name, function in _functions(ast.parse(source).body):
+        first = min(node.lineno for node in (function, *function.decorator_list))
+        for nth in count():
+            change, changed = Change(name, nth), deepcopy(function)
+            changed.body = [change.visit(statement) for statement in changed.body]
+            if not change.said:
+                break
+            text = textwrap.indent(ast.unparse(ast.fix_missing_locations(changed)), " " * function.col_offset)
+            change.text = "".join([*lines[: first - 1], f"{text}\n", *lines[function.end_lineno :]])
+            yield change
 
 
 def _functions(body: list[ast.stmt]) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
@@ -100,20 +103,13 @@ def _functions(body: list[ast.stmt]) -> Iterator[tuple[str, ast.FunctionDef | as
 
 
 class Change(ast.NodeTransformer):
-    """Apply the nth possible change; remember what it was and in which function."""
+    """Apply the nth possible change of a function; remember what it was."""
 
-    def __init__(self, nth: int) -> None:
+    def __init__(self, function: str, nth: int) -> None:
+        self.function = function
         self._left = nth
         self.said = ""
-        self.function = ""
         self.text = ""
-
-    def visit_function(self, named: tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]) -> None:
-        name, function = named
-        done = bool(self.said)
-        function.body = [self.visit(statement) for statement in function.body]
-        if self.said and not done:
-            self.function = name
 
     def _is_it(self) -> bool:
         self._left -= 1

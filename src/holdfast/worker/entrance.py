@@ -55,7 +55,7 @@ class Entrance:
         for attempt in attempts:
             if attempt.job.cancel_requested:
                 self._settle(attempt, Cancelled("cancelled before it started"))
-            elif self._held_back and (why := self._why_not(attempt.job)):
+            elif (why := self._why_not(attempt.job)) is not None:
                 self._settle(attempt, HeldBack(why))
             else:
                 admitted.append(attempt)
