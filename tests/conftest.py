@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,3 +104,14 @@ def empty(url: str) -> None:
             db.execute(f"TRUNCATE {', '.join(f'holdfast.{name}' for name in tables.split(', '))} RESTART IDENTITY")
             db.execute("DELETE FROM holdfast.doubt")
             db.execute("DELETE FROM holdfast.incarnation WHERE number > 1")
+
+
+@pytest.fixture
+def mounting() -> Iterator[list[str]]:
+    """The beginning of a command that may mount: `sh -c SCRIPT` follows."""
+    for ways in (["unshare", "-m"], ["unshare", "-rm"]):
+        trial = [*ways, "sh", "-c", "mount -t tmpfs tmpfs /tmp"]
+        if sys.platform == "linux" and subprocess.run(trial, capture_output=True, check=False).returncode == 0:
+            yield ways
+            return
+    pytest.skip("this machine does not let us mount")

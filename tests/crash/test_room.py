@@ -1,6 +1,7 @@
 """A file that is full, and one key from many processes at once."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,61 @@ def test_a_worker_whose_file_is_full_keeps_its_endings_until_there_is_room(tmp_p
             assert world.kinds(job).count("succeeded") == 1
     finally:
         world.close()
+
+
+ON_A_FULL_DISK = """
+import os, sqlite3, subprocess, sys
+from contextlib import closing
+from pathlib import Path
+from holdfast.errors import StoreFull
+from holdfast.stores.sqlite.store import SqliteStore
+
+URL = f"sqlite:///{Path.cwd()}/jobs.db"
+
+def doctor():
+    command = [sys.executable, "-m", "holdfast", "--db", URL, "doctor", "-q"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "500"})
+    assert "Traceback" not in done.stdout + done.stderr, done.stderr
+    print(done.returncode, done.stdout.count("The disk is full:"), done.stdout.count("cannot be read"))
+
+def fill():
+    with open("fill", "wb", buffering=0) as file:
+        try:
+            while True: file.write(b"x" * 4096)
+        except OSError: pass
+
+with closing(SqliteStore(URL)) as store:
+    store.migrate()
+fill()
+doctor()
+os.unlink("fill")
+with closing(SqliteStore(URL)) as store:
+    store.ping()
+    fill()
+    doctor()
+    try:
+        for _ in range(5000): store.ping()  # what is left of the WAL is filled up soon
+    except StoreFull as error: print("StoreFull", error)
+    doctor()
+    os.unlink("fill")
+    store.ping()
+    with closing(sqlite3.connect("jobs.db")) as db:
+        print(db.execute("SELECT count(*) FROM holdfast_meta WHERE name = 'ping'").fetchone()[0])
+"""
+
+
+def test_a_full_disk_is_called_that_by_the_doctor_and_by_a_ping(tmp_path: Path, mounting: list[str]) -> None:
+    """A ping decides whether a silent process is replaced, and whether a lease that nobody could renew is over."""
+    script = 'mount -t tmpfs -o size=2m tmpfs "$1" && cd "$1" && exec "$2" -c "$3"'
+    command = [*mounting, "sh", "-c", script, "sh", str(tmp_path), sys.executable, ON_A_FULL_DISK]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    unopened, opened, full, written, left = done.stdout.splitlines()
+    assert unopened == "3 1 0", "SQLite cannot make its -shm file, and calls that an I/O error"
+    assert opened == written == "7 1 0"
+    assert full.startswith("StoreFull")
+    assert "no room left" in full
+    assert left == "0"
 
 
 @on_every_store

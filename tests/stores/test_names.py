@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -123,17 +122,6 @@ def test_a_worker_whose_file_is_linked_goes_on_and_replaces_a_killed_process(tmp
 
 
 # ----------------------------------------------------------------------------------------------- mounts
-
-
-@pytest.fixture
-def mounting() -> Iterator[list[str]]:
-    """The beginning of a command that may mount: `sh -c SCRIPT` follows."""
-    for ways in (["unshare", "-m"], ["unshare", "-rm"]):
-        trial = [*ways, "sh", "-c", "mount -t tmpfs tmpfs /tmp"]
-        if sys.platform == "linux" and subprocess.run(trial, capture_output=True, check=False).returncode == 0:
-            yield ways
-            return
-    pytest.skip("this machine does not let us mount")
 
 
 def opened_under_a_mount(mounting: list[str], source: Path, target: Path, name: Path) -> str:

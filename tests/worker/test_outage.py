@@ -2,6 +2,7 @@
 (DESIGN 4, 15.5, 15.7)."""
 
 import asyncio
+import logging
 import threading
 import time
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Retry
-from holdfast.errors import StoreError, StoreLost, StoreUnavailable
+from holdfast.errors import StoreError, StoreFull, StoreLost, StoreUnavailable
+from holdfast.testing import FakeClock
+from holdfast.trouble import Trouble
 from tests.worker.house import House, on_every_store, until
 
 
@@ -41,6 +44,47 @@ def test_a_store_that_is_away_for_a_while_kills_nobody(house: House, caplog: pyt
     until(lambda: "the store is back after" in caplog.text)
     loud = [record for record in caplog.records if "the store fails" in record.getMessage()]
     assert len(loud) <= 4, "one line for each thread, not one for each try"
+
+
+def test_a_full_disk_that_can_be_read_is_told_once_until_it_takes_a_beat(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A look that writes nothing works all the while. It must not be taken for the end of the trouble."""
+    go_on = threading.Event()
+
+    @house.app.task(lease_s=300)
+    def wait(ctx: Context) -> None:
+        ctx.log.warning("at it")
+        go_on.wait(60)
+
+    def fail(*_: Any) -> None:
+        raise StoreFull("no room left")
+
+    def lines(words: str) -> int:
+        return sum(words in record.getMessage() for record in caplog.records)
+
+    house.start(reaper=False)
+    until(lambda: house.store.calls["beat"] > 0, "it has beaten, and need not soon")
+    with house.store.before("beat", fail):
+        job = wait.enqueue()
+        until(lambda: house.store.calls["beat"] > 4, "it tries again and again to tell what was logged")
+        assert (lines("the store fails"), lines("the store is back")) == (1, 0)
+    until(lambda: lines("the store is back") == 1, "it says so once")
+    go_on.set()
+    job.result(60)
+
+
+def test_a_store_that_fails_and_works_in_turns_gets_a_line_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    trouble = Trouble(logging.getLogger("holdfast.test"), clock, "nothing is done meanwhile")
+    for _ in range(30):
+        trouble.met(StoreFull("no room left"))
+        clock.advance(1)
+        trouble.over()
+        trouble.over()
+        clock.advance(1)
+    lines = [record.getMessage().split(" (")[0] for record in caplog.records]
+    assert lines == ["the store fails", "the store is back after 1.0 s"] * 2
 
 
 VERBS = ("due", "claim", "beat", "vanished", "overdue", "deadline", "find", "ping", "settle")

@@ -14,7 +14,7 @@ from holdfast.cli.loading import import_options, open_existing, own_app
 from holdfast.cli.screen import bold, paragraph, show_json, styled
 from holdfast.cli.types import json_option
 from holdfast.clock import SystemClock
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, StoreFull
 from holdfast.insight.findings import Finding, findings_view, problem
 
 _SIGNS = {"ok": ("✓", "+"), "warning": ("!", "!"), "problem": ("✗", "x")}  # for a terminal with and without Unicode
@@ -77,7 +77,8 @@ def _examine(ref: str | None) -> tuple[list[Finding], Exit]:
 def _unreadable(error: StoreError) -> Finding:
     from holdfast.insight.medium import to_be_read
 
-    return problem("The store cannot be read", str(error), to_be_read(settings().db, error))
+    title = "The disk is full" if isinstance(error, StoreFull) else "The store cannot be read"
+    return problem(title, str(error), to_be_read(settings().db, error))
 
 
 def _show(view: dict[str, Any]) -> None:

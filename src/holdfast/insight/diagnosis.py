@@ -20,7 +20,7 @@ from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Filter, Job, Worker
 from holdfast.core.text import listed
 from holdfast.core.times import duration
-from holdfast.errors import StoreError
+from holdfast.errors import StoreError, StoreFull
 from holdfast.insight.findings import Finding, Severity, ok, problem, warning
 from holdfast.insight.health import worker_state
 from holdfast.insight.medium import of_the_medium, to_take_writes
@@ -60,8 +60,8 @@ def diagnose(store: Store, clock: Clock, app: App | None = None, name: str = "AP
         yield problem("Tables are missing", listed(missing), "stop the workers and restore the store from a backup")
         return
     yield _continuity(store)
-    yield _writes(store)
-    yield from of_the_medium(store)
+    yield (writes := _writes(store))
+    yield from (each for each in of_the_medium(store) if not each.fix or each.fix != writes.fix)  # once is enough
     queues = queue_views(store)
     yield from _of_workers(store, queues, quote(name))
     yield from _of_queues(queues, quote(name), someone_works=any(queue["served"] for queue in queues))
@@ -107,7 +107,8 @@ def _writes(store: Store) -> Finding:
     try:
         store.ping()
     except StoreError as error:
-        return problem("The store takes no writes", str(error), to_take_writes(store, error))
+        title = "The disk is full" if isinstance(error, StoreFull) else "The store takes no writes"
+        return problem(title, str(error), to_take_writes(store, error))
     return ok("The store takes writes", shown_url(store.url))
 
 

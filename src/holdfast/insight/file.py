@@ -13,6 +13,7 @@ from holdfast.stores.sqlite.names import find, told
 
 CHECKED_MAX = 1_000_000_000  # bytes of a file that is checked for damage in passing
 FREE_LEAST, FREE_WANTED = 100_000_000, 1_000_000_000
+TO_MAKE_ROOM = "make room on the disk: delete other files, or make it larger; to delete jobs takes room too"
 WAL_MAX = 64_000_000
 EVENTS_MAX = 5_000_000
 NETWORK = {
@@ -81,7 +82,7 @@ def _room(found: Condition) -> Finding:
         "make room, or prune: holdfast db prune --older-than 7d (it frees pages for new jobs; the file stays as large)"
     )
     if found.free_bytes < FREE_LEAST:
-        return problem("The disk is full", free, fix)
+        return problem("The disk is full", free, TO_MAKE_ROOM)
     if found.free_bytes < FREE_WANTED:
         return warning("The disk is nearly full", free, fix)
     if found.max_mb is not None and found.file_bytes > 0.9 * found.max_mb * 1_048_576:

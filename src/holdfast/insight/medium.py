@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.errors import StoreError, StoreReadOnly, StoreUnavailable
+from holdfast.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable, StoreUnsupported
 from holdfast.insight.database import of_the_database
-from holdfast.insight.file import of_the_file
+from holdfast.insight.file import TO_MAKE_ROOM, of_the_file
 from holdfast.insight.findings import Finding, warning
 from holdfast.stores.postgres.condition import Condition as DatabaseCondition
 from holdfast.stores.protocol import Store
@@ -28,6 +28,10 @@ def of_the_medium(store: Store) -> Iterator[Finding]:
 
 def to_be_read(url: str, error: StoreError) -> str:
     """Say what makes a store readable that could not be opened or read."""
+    if isinstance(error, StoreFull):
+        return TO_MAKE_ROOM
+    if isinstance(error, StoreUnsupported):
+        return "change that, then ask again"
     if url.startswith("postgres") and type(error) is StoreUnavailable:
         return "start the server, or find out why it cannot be reached from here; then ask again"
     return "make it readable, or name another one with --db; then ask again"
@@ -35,6 +39,8 @@ def to_be_read(url: str, error: StoreError) -> str:
 
 def to_take_writes(store: Store, error: StoreError) -> str:
     """Say what makes this kind of store take writes again."""
+    if isinstance(error, StoreFull):
+        return TO_MAKE_ROOM
     if not store.url.startswith("postgres"):
         return "let the process that holds the write lock go on, or end it; fuser names those that have the file open"
     if isinstance(error, StoreReadOnly):

@@ -462,7 +462,7 @@ class Store(Protocol):
         ...
 
     def ping(self) -> None:
-        """Return once the store takes writes; raise `StoreUnavailable` when it does not in time."""
+        """Return once the store takes writes; raise `StoreUnavailable` when it does not in time, or `StoreFull`."""
         ...
 
     def standing(self, worker_id: str, known: Sequence[str], settled: Lease | None) -> Standing:

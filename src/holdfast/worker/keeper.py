@@ -116,6 +116,7 @@ class Keeper:
                 self._trouble.over()
             except HoldfastError as error:
                 pause_s = self._trouble.met(error)
+                self._beat_at = float("-inf")  # a full disk can be read: only a beat shows that the trouble is over
                 silent_s = self._clock.lease() - self._heard_at
                 if isinstance(error, FileLocked) and silent_s >= self._beat_s * LOCKED_BEATS:
                     self._locked(error)

@@ -49,6 +49,8 @@ log = logging.getLogger("holdfast.stores")
 OLDEST_SQLITE = (3, 38, 0)  # STRICT tables, UPDATE … FROM, the ->> operator
 C = TypeVar("C", bound=sqlite3.Connection)
 _LOOK_S = 0.5  # after so long the only thread of a process looks whether it waits for itself
+_LEAST_ROOM = 65_536  # bytes; a new `-shm` file has half of them
+_LITTLE_ROOM = 10_000_000  # bytes
 _SPARE = 8  # connections kept open for the next caller
 
 # Connections that a forked child inherited. Closing one would run SQLite's clean-up on the parent's files, so they
@@ -522,11 +524,11 @@ class Connections:
             case sqlite3.SQLITE_READONLY:
                 return StoreReadOnly(f"{path} cannot be written ({error})")
             case sqlite3.SQLITE_CANTOPEN:
-                return out_of_files() or StoreMissing(f"{path} cannot be opened ({error})")
+                return out_of_files() or _out_of_room(path) or StoreMissing(f"{path} cannot be opened ({error})")
             case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
                 return StoreLost(f"{path} is damaged or not a SQLite file ({error}); restore it from a backup")
             case sqlite3.SQLITE_IOERR:
-                return StoreUnavailable(f"{path}: the disk reported an error ({error})")
+                return _out_of_room(path) or StoreUnavailable(f"{path}: the disk reported an error ({error})")
             case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_CONSTRAINT | sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_TOOBIG:
                 return StoreError(f"{path}: {error}")
             case None if "closed" not in str(error):  # the driver's own: a value that it cannot bind
@@ -566,6 +568,22 @@ def out_of_files() -> StoreUnavailable | None:
                 f"no more files can be opened ({error.strerror}): the limit of this process is {most}; raise it "
                 "(ulimit -n), or close what handlers leave open"
             )
+    return None
+
+
+def has_little_room(path: Path) -> bool:
+    """Say whether the disk is so full that only a write can tell whether one still fits."""
+    disk = os.statvfs(path.parent)
+    return disk.f_bavail * disk.f_frsize < _LITTLE_ROOM
+
+
+def _out_of_room(path: Path) -> StoreFull | None:
+    """Return the error of a disk that is full; None: it has room. SQLite calls it an I/O error, or cannot open the
+    file, when it is the `-shm` or `-wal` file that does not fit."""
+    with suppress(OSError):
+        disk = os.statvfs(path.parent)
+        if disk.f_bavail * disk.f_frsize < _LEAST_ROOM or (disk.f_files and not disk.f_favail):
+            return StoreFull(f"{path}: no room left on its disk; nothing was written")
     return None
 
 

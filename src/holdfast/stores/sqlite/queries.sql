@@ -746,6 +746,14 @@ WHERE state = 'ready' AND queue = :queue AND priority = :priority
 ORDER BY run_at
 LIMIT 1;
 
+-- name: ping
+-- Writes for real when the disk is nearly full: reads and locks work there, and nobody can renew. The same values written
+-- again would change no page.
+INSERT INTO holdfast_meta (name, value) VALUES ('ping', '');
+
+-- name: ping_undo
+DELETE FROM holdfast_meta WHERE name = 'ping';
+
 -- name: standing
 SELECT
     (SELECT CAST(value AS INTEGER) FROM holdfast_meta WHERE name = 'schema'),

@@ -47,7 +47,7 @@ from holdfast.stores.sqlite.backup import backup
 from holdfast.stores.sqlite.batch import Q
 from holdfast.stores.sqlite.bell import Bell
 from holdfast.stores.sqlite.condition import Condition
-from holdfast.stores.sqlite.connection import Connections, Options, out_of_files
+from holdfast.stores.sqlite.connection import Connections, Options, has_little_room, out_of_files
 from holdfast.stores.sqlite.schedules import Schedules
 from holdfast.stores.sqlite.transaction import SqliteTransaction
 from holdfast.stores.sqlite.workflows import Workflows
@@ -347,8 +347,10 @@ class SqliteStore(Schedules, Workflows):
         self._bell.set()
 
     def ping(self) -> None:
-        with self._db.writing():
-            pass  # the lock is all that is asked for; nothing is written, so nothing is synced
+        with self._db.writing() as db:  # as a rule the lock is all that is asked for: nothing is written or synced
+            if has_little_room(self._db.options.path):
+                db.execute(Q["ping"])
+                db.execute(Q["ping_undo"])
 
     def standing(self, worker_id: str, known: Sequence[str], settled: Lease | None) -> Standing:
         asked = {"worker": worker_id, "known": codec.encode(known).decode(), "wall": self._clock.wall()}
