@@ -17,9 +17,11 @@ A store without locks on rows knows no such case.
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from socket import gethostname
 from typing import Any
 
 import msgspec
@@ -185,16 +187,34 @@ class Reaper:
         return report
 
     def _retire_the_silent(self, under: Duty | None) -> None:
-        """Mark workers gone that nobody can prove dead, as behind a pooler: those that hold nothing and have not beaten
-        for a day. One that lives after all is told so, and enrols again."""
+        """Mark workers gone that the store cannot prove dead, as behind a pooler: those that hold nothing and have not
+        beaten for a day. One that lives after all is told so, and enrols again.
+
+        An earlier process of our own worker is seen to be gone, and is not waited for: a restored SQLite file has the
+        rows of workers that were alive when it was copied, and their locks are not there any more.
+        """
         self._swept_at = self._clock.lease()
         wall = self._store.now().wall
         for worker in self._store.workers():
-            if wall - worker.beat_at > SILENT_MAX_S and not worker.running:
+            ended = not worker.is_alive(wall) and self._has_ended(worker)
+            if (ended or wall - worker.beat_at > SILENT_MAX_S) and not worker.running:
+                cause = "its process has ended, unnoticed" if ended else "it was silent for a day"
                 try:
-                    self._store.retire(worker.id, str(Epitaph("it was silent for a day", "vanished")), under)
+                    self._store.retire(worker.id, str(Epitaph(cause, "restart" if ended else "vanished")), under)
                 except StoreLocked as error:
-                    log.warning("worker %s, silent for a day, is marked gone later: %s", worker.name, error)
+                    log.warning("worker %s, which is silent, is marked gone later: %s", worker.name, error)
+
+    def _has_ended(self, worker: Worker) -> bool:
+        """Say whether it was a process of our own worker's name on this machine, where no process has its pid now."""
+        if (worker.name, worker.host, worker.boot_id) != (self._name, gethostname(), self._clock.boot_id):
+            return False
+        try:
+            os.kill(worker.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:  # it is somebody else's
+            return False
+        return False
 
     @property
     def doubt_s(self) -> float:

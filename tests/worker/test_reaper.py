@@ -1,11 +1,13 @@
 """The reaper: a pass that reads, judges and settles; patient where it must be, stopped by nothing (DESIGN 5, 15)."""
 
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from holdfast.core.verdict import Succeeded
 from holdfast.errors import StoreLocked, StoreUnavailable, WorkerGone
 from holdfast.hooks import Hooks
 from holdfast.reaper import PAGE, SECOND_LOOK_S, STORM, STORM_SPREAD_S, Reaper, reap, suspected
+from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from tests.conftest import open_store
@@ -1015,3 +1018,42 @@ def test_a_worker_that_was_silent_for_a_day_and_holds_nothing_is_marked_gone(sto
     Reaper(store, clock).once()
     assert {worker.id for worker in store.workers()} == {busy, alive}
     assert store.beat(silent, []).gone
+
+
+NO_PID = 2**22 + 7  # no process has such a number: systems give smaller ones
+
+
+@pytest.mark.parametrize(
+    ("given", "gone"),
+    [
+        ({}, True),
+        ({"name": "another"}, False),
+        ({"host": "elsewhere"}, False),
+        ({"boot_id": "another boot"}, False),
+        ({"pid": os.getpid()}, False),
+        ({"pid": 1}, False),
+    ],
+    ids=["ended", "another name", "another host", "another boot", "the same process", "somebody's process"],
+)
+def test_an_earlier_process_of_a_worker_that_is_seen_to_be_gone_is_not_waited_for_a_day(
+    clock: FakeClock, given: dict[str, Any], gone: bool
+) -> None:
+    store = MemoryStore(clock=clock)
+    here: dict[str, Any] = {"name": "box", "host": gethostname(), "boot_id": clock.boot_id, "pid": NO_PID}
+    silent = enrol(store, **here | given)
+    Reaper(store, clock, name="box").once()
+    assert [worker.id for worker in store.workers()] == [silent], "it may have written its row a moment ago"
+    clock.advance(60)
+    Reaper(store, clock).once()
+    assert [worker.id for worker in store.workers()] == [silent]
+    Reaper(store, clock, name="box").once()
+    assert [worker.id for worker in store.workers()] == ([] if gone else [silent])
+
+
+def test_an_earlier_process_of_a_worker_that_still_holds_jobs_is_left_to_their_leases(clock: FakeClock) -> None:
+    store = MemoryStore(clock=clock)
+    busy = enrol(store, name="box", host=gethostname(), boot_id=clock.boot_id, pid=NO_PID)
+    start(store, busy, lease_s=200_000.0)
+    clock.advance(60)
+    Reaper(store, clock, name="box").once()
+    assert [worker.id for worker in store.workers()] == [busy]
