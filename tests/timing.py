@@ -10,8 +10,8 @@ ROUNDS = 3
 def assert_within(bound_s: float, measure: Callable[[], float]) -> None:
     """Measure up to three times; the best of them must be within the bound.
 
-    Other work on the machine makes a round slow now and then, but hardly three in a row. A product that keeps its
-    promise only now and then fails here: `bench/recovery.py` holds the median of ten to the same bounds.
+    Other work on the machine makes a round slow now and then, but hardly three in a row. For recovery,
+    `bench/recovery.py` holds the median of ten rounds to the same bounds.
     """
     took_s: list[float] = []
     while not took_s or took_s[-1] > bound_s:
