@@ -366,10 +366,10 @@ class Outbox:
                 self._complained.discard(message.about)
                 return True
             if not left or not sent.again or self._stopping.is_set():
+                self._complain(message, sent.words)
                 break
             self._clock.wait(self._stopping, pause_s)
             pause_s *= 4
-        self._complain(message, sent.words)
         return False
 
     def _complain(self, message: Message, why: str) -> None:
