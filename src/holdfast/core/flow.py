@@ -64,10 +64,6 @@ class Scope:
         self._count += 1
         return f"{self._prefix}{self._count}"
 
-    def give_back(self) -> None:
-        """Take back the last number: the call was none."""
-        self._count -= 1
-
     def coming(self) -> str:
         """Return the path that the next call will have."""
         return f"{self._prefix}{self._count + 1}"
