@@ -210,6 +210,16 @@ def test_one_that_reported_after_all_had_not_crashed(house: House) -> None:
     assert task.enqueue(7).result(60) == 14
 
 
+def test_a_late_report_of_one_that_was_lost_and_runs_again_holds_nothing_back(house: House) -> None:
+    task = declare(house, crashes_max=9, on_crash="retry")
+    frozen = again(house.store, house.row(task.enqueue(7).id))  # type: ignore[arg-type]
+    settle(house.store, frozen, WITH_OTHERS)  # type: ignore[arg-type]
+    settle(house.store, frozen, Succeeded())  # type: ignore[arg-type]
+    assert house.kinds(frozen.id) == ["zombie", "stale_report"]
+    house.start()
+    assert task.enqueue(7).result(60) == 14
+
+
 def test_one_that_is_on_its_way_goes_on(house: House) -> None:
     """Only new ones are held: what has failed before has budgets of its own."""
     task = declare(house, retry=Retry(base_s=0.0, cap_s=0.0))
