@@ -20,8 +20,8 @@ from tasks import make_app
 from holdfast.core.records import Worker
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Succeeded, judge
-from holdfast.identity import new_id
-from holdfast.stores.postgres import frontier
+from holdfast.ids import new_id
+from holdfast.stores.postgres import claim_cursor
 from holdfast.stores.postgres.store import PostgresStore
 
 TASK = "tasks.async_noop"
@@ -57,7 +57,7 @@ def measure(bed: PostgresBed) -> tuple[float, float, float]:
 
 def main(dead: int = 300_000, rounds: int = 5, remember: int = 1) -> int:
     if not remember:
-        frontier.SURE = sys.maxsize
+        claim_cursor.SURE = sys.maxsize
     with psycopg.connect(server(), autocommit=True) as db:
         db.execute("CREATE DATABASE clean")  # dead rows of one database are not kept for another's transactions
     clean, pinned = PostgresBed(Path(), "clean"), PostgresBed(Path())

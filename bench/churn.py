@@ -29,7 +29,7 @@ from holdfast.core.policy import Policy
 from holdfast.core.records import NewJob, Worker
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Succeeded, judge
-from holdfast.identity import new_id
+from holdfast.ids import new_id
 from holdfast.stores.postgres.store import PostgresStore
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from watch import percentile, watch
 from holdfast.core.records import Worker
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Succeeded, judge
-from holdfast.identity import new_id, new_job_id
+from holdfast.ids import new_id, new_job_id
 
 Found = dict[str, float]
 CHUNK = 100  # one at a time, raw and ours by turns

@@ -22,7 +22,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job, Worker
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Succeeded, judge
-from holdfast.identity import new_id
+from holdfast.ids import new_id
 from holdfast.reaper import Reaper
 from holdfast.stores.postgres.store import PostgresStore
 

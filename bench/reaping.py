@@ -23,7 +23,7 @@ from watch import percentile
 
 from holdfast import App, Job
 from holdfast.core.records import Worker
-from holdfast.identity import new_id
+from holdfast.ids import new_id
 from holdfast.tasks import Task
 
 BEFORE_S = 4.0

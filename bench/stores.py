@@ -22,10 +22,10 @@ import psycopg
 
 from holdfast.clock import SystemClock
 from holdfast.core.records import Job
-from holdfast.identity import new_id
-from holdfast.stores import codec
+from holdfast.ids import new_id
+from holdfast.stores import row_json
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.sqlite.batch import Q
+from holdfast.stores.sqlite.statements import Q
 from holdfast.stores.sqlite.store import SqliteStore
 
 BATCH = 500
@@ -110,20 +110,20 @@ class SqliteBed:
 
     def raw_loop(self, task: str) -> int:
         run, jobs = self._db.execute, 0
-        known = codec.encode([task]).decode()
+        known = row_json.encode([task]).decode()
         while True:
             token = {"worker": "raw", "claim_id": new_id()}
             lane = {"queue": "default", "priority": 0, "tasks": known, "started": 1, "limit": BATCH}
             run("BEGIN IMMEDIATE")
             run(Q["claim"], {**token, **lane, "wall": CLOCK.wall(), "lease": CLOCK.lease()})
-            rows = codec.rows_from(run(Q["claim_answers"], token).fetchone()[0])
+            rows = row_json.rows_from(run(Q["claim_answers"], token).fetchone()[0])
             run("COMMIT")
             if not rows:
                 return jobs
             endings = [[row[_AT["id"]], row[_AT["fence"]], row[_AT["claim_id"]], "null"] for row in rows]
             run("BEGIN IMMEDIATE")
-            run(Q["settle_done"], {"endings": codec.encode(endings).decode(), "wall": CLOCK.wall()})
-            run(Q["settle_tally"], {"tallies": codec.encode([("default", "done", len(rows))]).decode()})
+            run(Q["settle_done"], {"endings": row_json.encode(endings).decode(), "wall": CLOCK.wall()})
+            run(Q["settle_tally"], {"tallies": row_json.encode([("default", "done", len(rows))]).decode()})
             run("COMMIT")
             jobs += len(rows)
 
@@ -182,11 +182,11 @@ class PostgresBed:
         asked |= {"worker": me, "try": 0, "lanes": None, "wall": None, "lease": None}
         while True:
             claimed = run(q["claim"], {**asked, "claim_id": new_id()}, prepare=False).fetchone()
-            rows = codec.rows_from(claimed[-1] if claimed else "[]")
+            rows = row_json.rows_from(claimed[-1] if claimed else "[]")
             if not rows:
                 return jobs
             endings = [[row[_AT["id"]], row[_AT["fence"]], row[_AT["claim_id"]], "null"] for row in rows]
-            values = {"endings": codec.encode(endings).decode(), "many": len(rows), "wall": None}
+            values = {"endings": row_json.encode(endings).decode(), "many": len(rows), "wall": None}
             run(q["settle_done"], values, prepare=False)
             jobs += len(rows)
 

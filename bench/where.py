@@ -20,9 +20,9 @@ from stores import BATCH, CLOCK, STORES, SqliteBed
 from tasks import make_app
 from watch import watch
 
-from holdfast.identity import new_id
-from holdfast.stores import codec
-from holdfast.stores.sqlite.batch import Q
+from holdfast.ids import new_id
+from holdfast.stores import row_json
+from holdfast.stores.sqlite.statements import Q
 
 RATE = 250
 SECONDS = 6
@@ -45,7 +45,7 @@ FRAMES = [
         r"(__init__|start|enter_loop|leave_loop|key|must_stop|trust) \(.*(attempt|lease)\.py",
         "attempt: lock, window",
     ),
-    (r"(keep|forget|all) \(.*keeper\.py", "keeper's book"),
+    (r"(keep|forget|all) \(.*heartbeat\.py", "heartbeat's book"),
     (r"_ended \(.*runner\.py|_start_next \(.*runner\.py|put \(.*settler\.py", "hand over: slots and buffer"),
     (r"_run \(.*executors\.py|_spawn \(.*executors\.py|_loop \(.*executors\.py", "run the handler"),
     (r"(_run_once|run_forever|_run|call_soon|create_task|select) \(.*(asyncio|selectors)", "event loop"),
@@ -80,7 +80,7 @@ def _timed_loop(bed: SqliteBed, spent: Counter[str]) -> int:
         spent[name] += time.perf_counter() - began  # type: ignore[assignment]
         return row[0] if row else None
 
-    jobs, known = 0, codec.encode(["tasks.async_noop"]).decode()
+    jobs, known = 0, row_json.encode(["tasks.async_noop"]).decode()
     while True:
         token = {"worker": "raw", "claim_id": new_id()}
         lane = {"queue": "default", "priority": 0, "tasks": known, "started": 1, "limit": BATCH}
@@ -88,10 +88,10 @@ def _timed_loop(bed: SqliteBed, spent: Counter[str]) -> int:
         run("claim: UPDATE", Q["claim"], {**token, **lane, "wall": CLOCK.wall(), "lease": CLOCK.lease()})
         text = run("claim: SELECT of the rows as JSON", Q["claim_answers"], token)
         run("commit after the claim", "COMMIT")
-        rows = codec.rows_from(text or "[]")
+        rows = row_json.rows_from(text or "[]")
         if not rows:
             return jobs
-        endings = codec.encode([[row[0], row[10], row[11], "null"] for row in rows]).decode()
+        endings = row_json.encode([[row[0], row[10], row[11], "null"] for row in rows]).decode()
         run("begin", "BEGIN IMMEDIATE")
         run("settle: UPDATE", Q["settle_done"], {"endings": endings, "wall": CLOCK.wall()})
         run("settle: tally", Q["settle_tally"], {"tallies": f'[["default","done",{len(rows)}]]'})

@@ -35,7 +35,7 @@ from holdfast import App
 from holdfast.core.records import Job, NewJob, Record, Signal, Step, Worker
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Parked, judge
-from holdfast.identity import new_id
+from holdfast.ids import new_id
 from holdfast.stores.protocol import Answer, Store
 
 FLOWS = 100  # in flight

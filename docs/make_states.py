@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from holdfast.core import machine
-from holdfast.core.machine import LIVE, MOVES, Move, State
+from holdfast.core.machine import LIVE, MOVES, State, Transition
 
 PAGE = Path(__file__).with_name("states.md")
 
@@ -52,8 +52,8 @@ def ends() -> list[str]:
     return [f"    {state.value} --> [*]" for state in State if state not in LIVE]
 
 
-def by_target(state: State) -> dict[State, list[Move]]:
-    targets: dict[State, list[Move]] = {}
+def by_target(state: State) -> dict[State, list[Transition]]:
+    targets: dict[State, list[Transition]] = {}
     for move, target in MOVES[state].items():
         targets.setdefault(target, []).append(move)
     return targets
@@ -70,15 +70,15 @@ def states() -> list[str]:
 
 def moves() -> list[str]:
     """Each move with the comment that stands beside it in the source."""
-    said = dict(re.findall(r'= "(\w+)"  # (.+)', inspect.getsource(machine.Move)))
-    rows = [f"| `{move.value}` | {said[move.value]} |" for move in Move]
+    said = dict(re.findall(r'= "(\w+)"  # (.+)', inspect.getsource(machine.Transition)))
+    rows = [f"| `{move.value}` | {said[move.value]} |" for move in Transition]
     return ["## Moves", "", "| move | meaning |", "|---|---|", *rows, ""]
 
 
 def table() -> list[str]:
     columns = [state.value for state in State]
     rows = []
-    for move in Move:
+    for move in Transition:
         targets = [MOVES[state].get(move) for state in State]
         rows.append(f"| `{move.value}` | {' | '.join(target.value if target else '' for target in targets)} |")
     return [

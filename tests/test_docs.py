@@ -28,7 +28,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast.cli.exits import Exit
+from holdfast.cli.exit_codes import Exit
 from holdfast.cli.main import cli
 from holdfast.core.records import EventKind
 from holdfast.hooks import HookKind

@@ -19,7 +19,7 @@ from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import BEFORE, FaultyStore, scripted
 from tests.factory import job_in
-from tests.test_daemon import Heard, Played, until
+from tests.test_reaper_service import Heard, Played, until
 
 INTERVAL_S = 10.0
 TTL_S = 30.0

@@ -13,7 +13,7 @@ from holdfast.clock import SystemClock
 from holdfast.core.machine import State
 from holdfast.core.records import Duty, Filter, Job, Schedule
 from holdfast.errors import DutyLost, PayloadError, UsageError
-from holdfast.identity import fired_job_id
+from holdfast.ids import fired_job_id
 from holdfast.scheduler import DECLARE_S, DECLARED_S, DUTY, LOCKED_S, LOOK_S, TTL_S, Scheduler
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock

@@ -5,6 +5,7 @@ be shown to fail: `BROKEN`, at the end, holds a snippet for each thing that each
 """
 
 import ast
+import graphlib
 import os
 import re
 import subprocess
@@ -29,11 +30,25 @@ def test_layers_import_only_downwards() -> None:
     assert_tidy(layers)
 
 
+def test_no_room_imports_itself_through_others() -> None:
+    sources = {path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8") for path in modules()}
+    assert circle(sources) is None
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    one = {"worker/a.py": "from holdfast.workflow import b", "workflow/b.py": "from holdfast import hooks"}
+    assert circle(one) is None
+    through = circle({**one, "hooks.py": "from holdfast.worker.a import c"})
+    assert through is not None
+    assert set(through) == {"worker", "workflow", "hooks"}
+    assert circle({**one, "hooks.py": "def f():\n    from holdfast.worker.a import c"}) is None
+
+
 def test_only_clock_py_asks_the_time_or_sleeps() -> None:
     assert_tidy(clocks)
 
 
-def test_only_identity_py_draws_random_values() -> None:
+def test_only_ids_py_draws_random_values() -> None:
     assert_tidy(randomness)
 
 
@@ -108,13 +123,13 @@ BASE = {
     "core": {"errors"},
     "errors": {"core"},
     "clock": {"core", "errors"},
-    "points": {"core", "errors", "clock"},
-    "shield": {"core", "errors", "clock"},
+    "failpoints": {"core", "errors", "clock"},
+    "interrupts": {"core", "errors", "clock"},
     "forks": {"core", "errors", "clock"},
-    "identity": {"core", "errors", "clock"},
+    "ids": {"core", "errors", "clock"},
 }
-STORES_USE = {"core", "errors", "clock", "points", "shield", "forks"}
-STORES_SHARE = {"protocol", "codec", "sql", "joining", "hints", "urls"}
+STORES_USE = {"core", "errors", "clock", "failpoints", "interrupts", "forks"}
+STORES_SHARE = {"protocol", "row_json", "sql", "caller_connection", "wakeups", "urls"}
 EDGES = {"testing", "integrations", "rescue"}
 FRONT = {"cli", "__main__"}
 IMPURE = {
@@ -132,6 +147,26 @@ def layers(path: str, source: str) -> Iterator[Finding]:
             yield line, f"{'.'.join(here)} imports {name}, which is not below it"
         if here[0] == "core" and top in IMPURE:
             yield line, f"core is pure, but imports {top}"
+
+
+def circle(sources: dict[str, str]) -> list[str] | None:
+    """Return rooms that need each other when they are imported; None if there are none. A room is a folder or a module
+    below src/holdfast. What a function imports when it is called does not count, nor what is imported for types."""
+    needs: dict[str, set[str]] = {}
+    for path, source in sources.items():
+        room = PurePosixPath(path).with_suffix("").parts[0]
+        if room.startswith("__"):
+            continue
+        at_once = ast.Module(
+            [node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)], []
+        )
+        found = {name.split(".")[1] for _, name in imports(path, at_once) if name.startswith("holdfast.")}
+        needs.setdefault(room, set()).update(found - {room})
+    try:
+        graphlib.TopologicalSorter(needs).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return None
 
 
 def may_import(here: tuple[str, ...], there: list[str]) -> bool:
@@ -171,7 +206,7 @@ def clocks(path: str, source: str) -> Iterator[Finding]:
 
 
 def randomness(path: str, source: str) -> Iterator[Finding]:
-    if path == "identity.py":
+    if path == "ids.py":
         return
     tree = ast.parse(source)
     for line, name in imports(path, tree):
@@ -442,7 +477,7 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (layers, "core/verdict.py", "from uuid import UUID"),
     (layers, "core/verdict.py", "def f():\n    import threading"),
     (layers, "errors.py", "from holdfast.jobs import Job"),
-    (layers, "points.py", "from holdfast import app"),
+    (layers, "failpoints.py", "from holdfast import app"),
     (layers, "stores/sqlite/store.py", "from holdfast.stores.memory import MemoryStore"),
     (layers, "stores/sqlite/store.py", "from holdfast.stores import memory"),
     (layers, "stores/sqlite/store.py", "from ..memory import MemoryStore"),
@@ -469,14 +504,14 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (clocks, "app.py", "import datetime\ndatetime.datetime.now()"),
     (clocks, "app.py", "from datetime import datetime as dt\ndt.utcnow()"),
     (clocks, "app.py", "import time\nfield(default_factory=time.time)"),
-    (clocks, "worker/keeper.py", "import time\ntime.sleep(1)"),
+    (clocks, "worker/heartbeat.py", "import time\ntime.sleep(1)"),
     (clocks, "cli/demo.py", "from time import sleep"),
     (randomness, "app.py", "import random"),
     (randomness, "app.py", "def f():\n    from uuid import uuid4"),
     (randomness, "server/auth.py", "import secrets"),
     (randomness, "app.py", "import os\nos.urandom(8)"),
-    (code_from_data, "stores/codec.py", "import pickle"),
-    (code_from_data, "stores/codec.py", "from marshal import loads"),
+    (code_from_data, "stores/row_json.py", "import pickle"),
+    (code_from_data, "stores/row_json.py", "from marshal import loads"),
     (code_from_data, "app.py", "eval('1')"),
     (code_from_data, "app.py", "import builtins\nbuiltins.exec('1')"),
     (code_from_data, "cli/main.py", "__import__('os')"),
@@ -516,7 +551,7 @@ BROKEN: list[tuple[Rule, str, str]] = [
 FINE: list[tuple[Rule, str, str]] = [
     (layers, "core/verdict.py", "import datetime\nfrom . import records\nfrom .. import errors"),
     (layers, "core/verdict.py", "from holdfast.core.records import Job\nfrom holdfast.errors import Refused"),
-    (layers, "stores/sqlite/store.py", "from holdfast.stores import codec, protocol\nfrom . import schema"),
+    (layers, "stores/sqlite/store.py", "from holdfast.stores import row_json, protocol\nfrom . import schema"),
     (layers, "stores/sqlite/store.py", "import sqlite3\nfrom ..sql import load\nfrom ... import clock"),
     (layers, "stores/__init__.py", "def connect(url):\n    from holdfast.stores.sqlite.store import Store"),
     (layers, "app.py", "from holdfast import stores, worker\nfrom holdfast.stores.protocol import Store"),
@@ -525,8 +560,8 @@ FINE: list[tuple[Rule, str, str]] = [
     (layers, "testing/fake.py", "from holdfast.testing import clock\nfrom holdfast import app"),
     (clocks, "clock.py", "import time\ntime.time()\ntime.sleep(1)"),
     (clocks, "app.py", "from datetime import datetime\ndatetime.fromtimestamp(3)\nself.clock.time()"),
-    (randomness, "identity.py", "import random, uuid, secrets"),
-    (randomness, "app.py", "from holdfast.identity import new_id"),
+    (randomness, "ids.py", "import random, uuid, secrets"),
+    (randomness, "app.py", "from holdfast.ids import new_id"),
     (code_from_data, "cli/load.py", "import importlib\nimportlib.import_module('x')"),
     (code_from_data, "stores/redis/store.py", "client.eval(script)\nimport importlib.resources"),
     (sql_in_python, "app.py", "def f():\n    '''Select jobs from a queue.'''\n    run('BEGIN IMMEDIATE')"),

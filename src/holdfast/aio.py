@@ -15,7 +15,7 @@ from holdfast.core import acts
 from holdfast.core.machine import States
 from holdfast.core.records import Step
 from holdfast.jobs import Job
-from holdfast.stores.joining import lend
+from holdfast.stores.caller_connection import lend
 from holdfast.tasks import Draft
 
 if TYPE_CHECKING:

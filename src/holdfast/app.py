@@ -20,7 +20,7 @@ from holdfast.core.records import Job as Row
 from holdfast.core.retention import Age, Retention
 from holdfast.core.text import is_storable
 from holdfast.core.verdict import Verdict
-from holdfast.declaring import Declares
+from holdfast.decorators import Decorators
 from holdfast.errors import NotFound, Refused, StoreError, UsageError
 from holdfast.forks import importing
 from holdfast.hooks import Hook, HookKind, Hooks
@@ -29,7 +29,7 @@ from holdfast.stores import fit, open_store
 from holdfast.stores.protocol import Store
 from holdfast.stores.urls import absolute_url
 from holdfast.tasks import Draft, Task
-from holdfast.workflow.verbs import STEPS_MAX, Verbs
+from holdfast.workflow.acts import STEPS_MAX, WorkflowActs
 
 if TYPE_CHECKING:
     from holdfast.aio import AsyncApp
@@ -46,7 +46,7 @@ ADD_AT_ONCE = 1_000  # jobs in one transaction of `enqueue_many`
 Journal = Literal["short", "full"]
 
 
-class App(Declares, Verbs):
+class App(Decorators, WorkflowActs):
     """Tasks and their jobs. Making one does no I/O; the store is opened at its first use. Safe to share by threads.
 
     url: `sqlite:///jobs.db` (a path from here; four slashes for one from the root), `postgresql://user@host/database`,
@@ -349,7 +349,7 @@ class App(Declares, Verbs):
         beat for a worker that beats and has not renewed a lease. Hooks and alerts are told what it found.
         """
         with importing:
-            from holdfast.alerts.teller import tell_once
+            from holdfast.alerts.notifier import tell_once
             from holdfast.reaper import reap
 
         store = self._watched()

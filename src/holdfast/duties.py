@@ -19,7 +19,7 @@ from holdfast.stores.protocol import Store
 log = logging.getLogger("holdfast.duties")
 
 
-class Post:
+class DutyHolder:
     """One replica's place in the line for a duty."""
 
     def __init__(self, store: Store, clock: Clock, name: str, holder: str, ttl_s: float, hooks: Hooks) -> None:

@@ -22,7 +22,7 @@ importing = threading.RLock()
 os.register_at_fork(before=importing.acquire, after_in_parent=importing.release, after_in_child=importing.release)
 
 
-class Door:
+class ForkGuard:
     """A worker's own handle of its store: every verb passes here, and only in the process that made it.
 
     An app's handle is another matter: a forked process may well enqueue.

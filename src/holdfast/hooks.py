@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from holdfast.core.records import Job
 from holdfast.core.verdict import Verdict
 from holdfast.errors import UsageError
-from holdfast.worker.frames import FRAMES_MAX, describe, logged, user_frames
+from holdfast.tracebacks import FRAMES_MAX, describe, logged, user_frames
 
 HookKind = Literal["zombie", "held", "dead", "duty_acquired", "duty_lost", "error"]
 Hook = Callable[[Mapping[str, Any]], object]

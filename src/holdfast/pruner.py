@@ -12,13 +12,13 @@ import threading
 
 from holdfast.clock import Clock
 from holdfast.core.retention import Retention
-from holdfast.duties import Post
+from holdfast.duties import DutyHolder
 from holdfast.errors import DutyLost, HoldfastError
+from holdfast.failpoints import point
 from holdfast.hooks import Hooks
-from holdfast.identity import chance, new_id
-from holdfast.points import point
+from holdfast.ids import chance, new_id
+from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
-from holdfast.trouble import Trouble
 
 log = logging.getLogger("holdfast.pruner")
 
@@ -42,7 +42,7 @@ class Pruner:
         self._keep = keep
         self._hooks = hooks
         self._interval_s = interval_s
-        self._post = Post(store, clock, DUTY, f"{name}:{new_id()}", TTL_INTERVALS * interval_s, hooks)
+        self._post = DutyHolder(store, clock, DUTY, f"{name}:{new_id()}", TTL_INTERVALS * interval_s, hooks)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="holdfast-pruner", daemon=True)
 
@@ -84,7 +84,7 @@ class Pruner:
         self._clock.wait(self._stopping, min(max(REST_MIN_S, REST * took_s), self._interval_s))
 
     def _serve(self) -> None:
-        trouble = Trouble(log, self._clock, "nothing is deleted meanwhile")
+        trouble = StoreBackoff(log, self._clock, "nothing is deleted meanwhile")
         while not self._stopping.is_set():
             pause_s = self._interval_s * (0.9 + 0.2 * chance())
             try:

@@ -28,17 +28,17 @@ import msgspec
 
 from holdfast.clock import Clock, pause
 from holdfast.core.autopsy import autopsy, of_worker
-from holdfast.core.epitaph import Epitaph, read_epitaph
 from holdfast.core.isolation import ended_itself
 from holdfast.core.lease import Gap, clock_jump_s, last_gap
 from holdfast.core.machine import State
 from holdfast.core.records import Detector, Duty, Filter, Job, Vanished, Worker
 from holdfast.core.settlement import Settlement, settlement
 from holdfast.core.verdict import Lost, Released, Verdict, judge
+from holdfast.core.worker_exit import WorkerExit, read_epitaph
 from holdfast.errors import HoldfastError, PolicyError, StoreError, StoreLocked, StoreTimeout, is_passing
+from holdfast.failpoints import point
 from holdfast.hooks import Hooks
-from holdfast.identity import chance
-from holdfast.points import point
+from holdfast.ids import chance
 from holdfast.stores.protocol import Answer, Store
 
 log = logging.getLogger("holdfast.reaper")
@@ -60,7 +60,7 @@ GOES_ON = frozenset({Answer.ACCEPTED, Answer.AGAIN})  # after these the next pag
 OverdueKey = tuple[str, int, float]  # of a job: id, fence, end of the lease
 
 
-class Death(msgspec.Struct, frozen=True):
+class WorkerDeath(msgspec.Struct, frozen=True):
     """What is known of the end of a worker, before its jobs are judged one by one."""
 
     detector: Detector
@@ -200,7 +200,7 @@ class Reaper:
             if (ended or wall - worker.beat_at > SILENT_MAX_S) and not worker.running:
                 cause = "its process has ended, unnoticed" if ended else "it was silent for a day"
                 try:
-                    self._store.retire(worker.id, str(Epitaph(cause, "restart" if ended else "vanished")), under)
+                    self._store.retire(worker.id, str(WorkerExit(cause, "restart" if ended else "vanished")), under)
                 except StoreLocked as error:
                     log.warning("worker %s, which is silent, is marked gone later: %s", worker.name, error)
 
@@ -240,16 +240,16 @@ class Reaper:
 
         If it raises, the row says in what manner to go on: repeat it, or leave it to any other reaper.
         """
-        epitaph = Epitaph(cause, detector, excused)
-        self._store.retire(worker.id, str(epitaph))
-        return Report(self._settle_all_of(worker, _death(epitaph, worker, self._spread([worker]))))
+        worker_exit = WorkerExit(cause, detector, excused)
+        self._store.retire(worker.id, str(worker_exit))
+        return Report(self._settle_all_of(worker, _death(worker_exit, worker, self._spread([worker]))))
 
     def release_worker(self, worker: Worker, cause: str) -> int:
         """Give back what a worker held that was told to stop and has ended; return how many jobs that were.
 
         If it raises: as for `recover_worker`.
         """
-        self._store.retire(worker.id, str(Epitaph(cause, None)))
+        self._store.retire(worker.id, str(WorkerExit(cause, None)))
         return self._release_all_of(worker, cause)
 
     def _release_all_of(self, worker: Worker, cause: str) -> int:
@@ -279,23 +279,23 @@ class Reaper:
         return [each for each in vanished if left_s.get(each.worker.id, 0.0) <= 0]
 
     def _recover_worker(self, vanished: Vanished, spread_s: float) -> list[Zombie]:
-        worker, epitaph = vanished.worker, self._epitaph(vanished)
+        worker, worker_exit = vanished.worker, self._worker_exit(vanished)
         if vanished.evidence != "gone":
-            self._store.retire(worker.id, str(epitaph), under=self._under)
+            self._store.retire(worker.id, str(worker_exit), under=self._under)
             point("reap.retired")
-        if epitaph.detector is None:
-            self._release_all_of(worker, epitaph.cause)
+        if worker_exit.detector is None:
+            self._release_all_of(worker, worker_exit.cause)
             return []
-        return self._settle_all_of(worker, _death(epitaph, worker, spread_s, vanished.evidence))
+        return self._settle_all_of(worker, _death(worker_exit, worker, spread_s, vanished.evidence))
 
     def _examine_worker(self, vanished: Vanished, spread_s: float, done: set[str]) -> list[Zombie]:
         """Tell what would become of its jobs, and add them to `done`; one that is only given back is no zombie."""
-        worker, epitaph = vanished.worker, self._epitaph(vanished)
+        worker, worker_exit = vanished.worker, self._worker_exit(vanished)
         jobs = list(self._jobs_of(worker))
         done |= {job.id for job in jobs}
-        if epitaph.detector is None:
+        if worker_exit.detector is None:
             return []
-        return self._judge_all(jobs, _death(epitaph, worker, spread_s, vanished.evidence), suspects=len(jobs))
+        return self._judge_all(jobs, _death(worker_exit, worker, spread_s, vanished.evidence), suspects=len(jobs))
 
     def _jobs_of(self, worker: Worker) -> Iterator[Job]:
         where = Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE)
@@ -310,20 +310,20 @@ class Reaper:
         begun = (job for worker in workers for job in self._jobs_of(worker) if job.begun)
         return _spread(sum(1 for _ in islice(begun, STORM + 1)))
 
-    def _epitaph(self, vanished: Vanished) -> Epitaph:
+    def _worker_exit(self, vanished: Vanished) -> WorkerExit:
         worker = vanished.worker
         if vanished.evidence == "gone":
             return read_epitaph(worker.gone_cause)
         ours = worker.name == self._name
         detector: Detector = "restart" if ours else "vanished"
         if vanished.evidence == "boot":
-            return Epitaph("the machine was started anew under it", detector)
+            return WorkerExit("the machine was started anew under it", detector)
         words = "an earlier process of this worker died" if ours else "its process died"
         if vanished.evidence == "session":
             words += " or was cut off from the server"
-        return Epitaph(f"{words} (pid {worker.pid} on {worker.host})", detector)
+        return WorkerExit(f"{words} (pid {worker.pid} on {worker.host})", detector)
 
-    def _settle_all_of(self, worker: Worker, death: Death) -> list[Zombie]:
+    def _settle_all_of(self, worker: Worker, death: WorkerDeath) -> list[Zombie]:
         zombies: dict[str, Zombie] = {}
         where = Filter(states=(State.RUNNING,), worker=worker.id, limit=PAGE)
         while jobs := self._store.find(where):
@@ -358,7 +358,7 @@ class Reaper:
             left_s = {job.id: self._left_s(job, now.lease, job.id in kept) for job in page if job.id not in done}
             self._doubts += [left for job_id, left in left_s.items() if left > 0 and job_id not in locked]
             ripe = [job for job in page if left_s.get(job.id, 1.0) <= 0]
-            death = Death("expired", "its lease ran out", None, _spread(sum(job.begun for job in ripe)))
+            death = WorkerDeath("expired", "its lease ran out", None, _spread(sum(job.begun for job in ripe)))
             judged = [each for jobs in _by_worker(ripe) for each in self._judge_all(jobs, death, suspects=len(jobs))]
             if fix:
                 judged = self._settle(judged, seen_lease=True)
@@ -421,7 +421,7 @@ class Reaper:
 
     # ------------------------------------------------------------------------------------------ both
 
-    def _judge_all(self, jobs: Sequence[Job], death: Death, suspects: int = 0) -> list[Zombie]:
+    def _judge_all(self, jobs: Sequence[Job], death: WorkerDeath, suspects: int = 0) -> list[Zombie]:
         """Judge each; leave out, and say so, what nobody can judge: a damaged policy does not stop the rest."""
         zombies = []
         for job in jobs:
@@ -431,7 +431,7 @@ class Reaper:
                 self._complain(job.id, error)
         return zombies
 
-    def _judge(self, job: Job, death: Death, suspects: int) -> Zombie:
+    def _judge(self, job: Job, death: WorkerDeath, suspects: int) -> Zombie:
         now = self._store.now()
         holder = death.worker or self._holder(job)
         in_gap = death.detector == "expired" and self._reaches_into_the_gap(job)
@@ -560,10 +560,10 @@ def _overdue(store: Store, grace_s: float, skip: int, limit: int) -> tuple[list[
             limit //= 2
 
 
-def _death(epitaph: Epitaph, worker: Worker, spread_s: float, evidence: str = "gone") -> Death:
-    detector = epitaph.detector or "vanished"
-    facts = epitaph.facts if evidence == "gone" else {**epitaph.facts, "evidence": evidence}
-    return Death(detector, epitaph.cause, worker, spread_s, epitaph.excused, facts)
+def _death(worker_exit: WorkerExit, worker: Worker, spread_s: float, evidence: str = "gone") -> WorkerDeath:
+    detector = worker_exit.detector or "vanished"
+    facts = worker_exit.facts if evidence == "gone" else {**worker_exit.facts, "evidence": evidence}
+    return WorkerDeath(detector, worker_exit.cause, worker, spread_s, worker_exit.excused, facts)
 
 
 def _beats(worker: Worker | None, job: Job, wall: float) -> bool:

@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from holdfast.core.records import Firing, Schedule
 from holdfast.core.schedule import Missed, checked, due, next_instant
-from holdfast.duties import Post
+from holdfast.duties import DutyHolder
 from holdfast.errors import DutyLost, HoldfastError, StoreError, UsageError, is_passing
-from holdfast.identity import chance, fired_job_id, new_id
+from holdfast.ids import chance, fired_job_id, new_id
+from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Added, Answer, Fired, Store
 from holdfast.tasks import Draft, Sender, check_name
-from holdfast.trouble import Trouble
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -65,7 +65,7 @@ class Scheduler:
         self._app = app
         self._clock = app.clock
         self._holder = f"{name}:{new_id()}"
-        self._post: Post | None = None
+        self._post: DutyHolder | None = None
         self._declared_at: float | None = None  # on the lease clock
         self._said: set[tuple[str, str]] = set()
         self._locked: set[str] = set()  # the schedules that could not be fired because of somebody else's lock
@@ -108,9 +108,9 @@ class Scheduler:
             store.declare(list(self._app.schedules.values()), again=self._declared_at is not None)
             self._declared_at = now
 
-    def _post_at(self, store: Store) -> Post:
+    def _post_at(self, store: Store) -> DutyHolder:
         if self._post is None:
-            self._post = Post(store, self._clock, DUTY, self._holder, TTL_S, self._app.hooks)
+            self._post = DutyHolder(store, self._clock, DUTY, self._holder, TTL_S, self._app.hooks)
         return self._post
 
     def _due(self, schedule: Schedule, now: float) -> Firing | None:
@@ -177,7 +177,7 @@ class Scheduler:
             log.error("the schedule %r cannot be fired here: %s", key, error)
 
     def _serve(self) -> None:
-        trouble = Trouble(log, self._clock, "schedules wait until it is back")
+        trouble = StoreBackoff(log, self._clock, "schedules wait until it is back")
         while not self._stopping.is_set():
             pause_s = LOOK_S * (0.9 + 0.1 * chance())
             try:

@@ -19,7 +19,7 @@ from holdfast.core.payload import Signature, decode_value, encode_value
 from holdfast.core.policy import OnCrash, Policy, Retry
 from holdfast.core.records import NewJob
 from holdfast.errors import PolicyError, UsageError
-from holdfast.identity import new_job_id
+from holdfast.ids import new_job_id
 
 if TYPE_CHECKING:
     from holdfast.app import App

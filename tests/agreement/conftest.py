@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.stores.postgres import frontier
+from holdfast.stores.postgres import claim_cursor
 
 
 @pytest.fixture(autouse=True)
@@ -18,4 +18,4 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine a claim on PostgreSQL may begin behind a job that came back: late, never lost. Not here."""
-    monkeypatch.setattr(frontier, "SURE", math.inf)
+    monkeypatch.setattr(claim_cursor, "SURE", math.inf)

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast.stores.postgres.connection import _QUERIES
-from holdfast.stores.sqlite.batch import Q
+from holdfast.stores.sqlite.statements import Q
 from tests.agreement.machine import Stores
 from tests.agreement.postgres import stores_at
 from tests.agreement.workflows import Workflows

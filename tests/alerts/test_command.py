@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.alerts.channels import OUTPUT_MAX, CommandChannel, Sent, _more
 from holdfast.alerts.messages import a_test
-from holdfast.alerts.teller import Outbox
+from holdfast.alerts.notifier import Outbox
 from holdfast.clock import Clock, SystemClock
 from tests.alerts.waiting import PATIENCE_S, until
 

@@ -1,4 +1,4 @@
-"""Nothing that a teller does holds up recovery."""
+"""Nothing that a notifier does holds up recovery."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import daemon
+from holdfast import reaper_service
 from holdfast.alerts import Alert, webhook
+from holdfast.alerts.notifier import Notifier
 from holdfast.alerts.rules import Limits
-from holdfast.alerts.teller import Teller
 from holdfast.alerts.webhook import Webhook
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def reaping(store: Store) -> Iterator[None]:
     stop = threading.Event()
     named = {"hooks": Hooks(), "name": "r", "interval_s": 0.1}
-    reaper = threading.Thread(target=daemon.serve, args=(store, SystemClock(), stop), kwargs=named)
+    reaper = threading.Thread(target=reaper_service.serve, args=(store, SystemClock(), stop), kwargs=named)
     reaper.start()
     try:
         yield
@@ -60,7 +60,7 @@ def test_a_server_that_hangs_delays_no_recovery(
     with receiving(before=lambda: answer.wait(FOR_EVER_S)) as receiver:
         hook = Webhook(f"{receiver.url}?t=t0ken", secret=SECRET, private=True)
         alert = Alert(("held",), Limits(), (hook,))
-        with Teller(store, SystemClock(), [alert], name="a", interval_s=0.05) as telling:
+        with Notifier(store, SystemClock(), [alert], name="a", interval_s=0.05) as telling:
             try:
                 settle(store, start(store, enrol(store, boot_id=boot_id), on_crash="hold"), EXPIRED)
                 until(lambda: len(receiver.requests) == 1)  # and from now on it hangs

@@ -23,9 +23,9 @@ from holdfast.clock import SystemClock, pause
 from holdfast.core.machine import State
 from holdfast.core.records import Job
 from holdfast.demo.book import Book, Death, Ledger, Recovery, check, lost
-from holdfast.demo.count import Summary, sum_up
-from holdfast.demo.lookout import Line, Post, Scene
-from holdfast.demo.stage import ACTS
+from holdfast.demo.observer import Line, Scene, WorkerView
+from holdfast.demo.script import ACTS
+from holdfast.demo.summary import Summary, sum_up
 from holdfast.demo.view import ASCII, HEIGHT_MIN, UNICODE, WIDTH_MIN, frame, told
 from tests.cli.conftest import Run
 from tests.factory import a_job
@@ -306,7 +306,7 @@ def a_scene(actors: int) -> Scene:
     running = a_job(task="a-task-with-a-long-name", progress=0.4, lease_until=25.0)
     held = a_job(State.HELD, error="its process was killed by SIGKILL; " * 5)
     scene = Scene(wall=100.0, lease=10.0, act=3, acts=5, title="a title " * 9, words="words " * 30, submitted=12_345)
-    scene.posts = [Post("alpha/1", "frozen", 1234567, 4, (running,) * 4), Post("beta/1", "starting")]
+    scene.posts = [WorkerView("alpha/1", "frozen", 1234567, 4, (running,) * 4), WorkerView("beta/1", "starting")]
     scene.actors = [("render", running if number % 2 else held) for number in range(actors)]
     scene.counts = {"ready": 1, "running": 2, "held": 1, "done": 12_340, "dead": 1}
     scene.lines.extend(Line(float(number), f"line {number} " * (number % 12), "kill") for number in range(60))

@@ -18,18 +18,18 @@ from msgspec.structs import replace
 from holdfast.app import App
 from holdfast.cli.main import cli
 from holdfast.core import acts
-from holdfast.core.calls import call_of
+from holdfast.core.crash_fingerprint import call_of
 from holdfast.core.machine import State
 from holdfast.core.records import Published, Schedule
 from holdfast.core.schedule import LATE_S
 from holdfast.core.text import listed
 from holdfast.core.verdict import Lost, Succeeded
-from holdfast.insight import database, diagnosis, file, tuning
+from holdfast.insight import diagnosis, postgres_findings, sqlite_findings, tuning
 from holdfast.insight.findings import Finding
-from holdfast.insight.words import moment, size
+from holdfast.insight.format import moment, size
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.sqlite import condition, names
+from holdfast.stores.sqlite import facts, names
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
 from tests.cli.conftest import Run, lose
@@ -60,12 +60,12 @@ def calm(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def surroundings(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     usual = {"has_the_defect": False, "free_bytes": 10**10, "filesystem": "ext4"}
-    real = condition.look
+    real = facts.look
 
-    def look(db: Any) -> condition.Condition:
+    def look(db: Any) -> facts.SqliteFacts:
         return replace(real(db), **usual | changes)
 
-    monkeypatch.setattr(condition, "look", look)
+    monkeypatch.setattr(facts, "look", look)
 
 
 def diagnose(store: Store, clock: FakeClock, app: App | None = None) -> dict[str, Finding]:
@@ -170,7 +170,7 @@ def test_damage(store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch)
     surroundings(monkeypatch)
     monkeypatch.setattr(SqliteStore, "check", lambda self: ["row 7 is missing from an index"])
     assert diagnose(store, clock)["The file is damaged"].severity == "problem"
-    monkeypatch.setattr(file, "CHECKED_MAX", 1)
+    monkeypatch.setattr(sqlite_findings, "CHECKED_MAX", 1)
     assert "holdfast db check" in diagnose(store, clock)["Not checked for damage"].evidence
 
 
@@ -246,11 +246,11 @@ def test_the_file_system_is_found_by_its_mount(tmp_path: Path, monkeypatch: pyte
         "24 22 0:6 / /srv/my rw - tmpfs tmpfs rw\n"
     )
     monkeypatch.setattr(names, "_MOUNTS", table)
-    assert condition._filesystem(Path("/srv/my share/jobs.db")) == "nfs4"
-    assert condition._filesystem(Path("/srv/my/jobs.db")) == "tmpfs"
-    assert condition._filesystem(Path("/srv/mine/jobs.db")) == "ext4"
+    assert facts._filesystem(Path("/srv/my share/jobs.db")) == "nfs4"
+    assert facts._filesystem(Path("/srv/my/jobs.db")) == "tmpfs"
+    assert facts._filesystem(Path("/srv/mine/jobs.db")) == "ext4"
     monkeypatch.setattr(names, "_MOUNTS", tmp_path / "nothing")
-    assert condition._filesystem(Path("/srv/jobs.db")) is None
+    assert facts._filesystem(Path("/srv/jobs.db")) is None
 
 
 def test_a_store_in_memory(clock: FakeClock) -> None:
@@ -598,7 +598,9 @@ def test_a_sample_leaves_out_what_the_clock_made_negative(calm: Store, clock: Fa
 
 
 def test_every_command_in_a_fix_is_one(calm: Store) -> None:
-    sources = [Path(str(module.__file__)).read_text() for module in (diagnosis, file, database, tuning)]
+    sources = [
+        Path(str(module.__file__)).read_text() for module in (diagnosis, sqlite_findings, postgres_findings, tuning)
+    ]
     commands = {match[1] for source in sources for match in re.finditer(r"(holdfast [a-z]+(?: [a-z]+)?)", source)}
     named = {command for command in commands if command.split()[1] not in ("does", "cannot")}
     assert len(named) > 8

@@ -14,10 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import StoreUnavailable
-from holdfast.insight.database import of_the_database
 from holdfast.insight.diagnosis import diagnose
-from holdfast.insight.medium import to_take_writes
-from holdfast.stores.postgres.condition import Condition
+from holdfast.insight.postgres_findings import of_the_database
+from holdfast.insight.store_findings import to_take_writes
+from holdfast.stores.postgres.facts import PostgresFacts
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import FakeClock
 from tests.factory import enrol
@@ -32,18 +32,18 @@ def store(postgres: str, clock: FakeClock) -> Iterator[PostgresStore]:
 
 
 @pytest.fixture
-def good(store: PostgresStore) -> Condition:
+def good(store: PostgresStore) -> PostgresFacts:
     """A server as it should be: the real one, but for what the tests' own switches off for speed."""
     return replace(
         store.condition(), fsync=True, full_page_writes=True, synchronous_commit="on", oldest_transaction_s=None
     )
 
 
-def titles(store: PostgresStore, found: Condition) -> dict[str, str]:
+def titles(store: PostgresStore, found: PostgresFacts) -> dict[str, str]:
     return {each.title: each.severity for each in of_the_database(store, found)}
 
 
-def test_a_good_server_has_nothing_but_good_findings(store: PostgresStore, good: Condition) -> None:
+def test_a_good_server_has_nothing_but_good_findings(store: PostgresStore, good: PostgresFacts) -> None:
     assert set(titles(store, good).values()) == {"ok"}
     assert (good.schema, good.takes_writes, good.unlocked) == ("holdfast", True, 0)
     assert good.connections_max > good.connections > 0
@@ -66,7 +66,7 @@ def test_a_good_server_has_nothing_but_good_findings(store: PostgresStore, good:
     ],
 )
 def test_each_finding_has_its_fact(
-    store: PostgresStore, good: Condition, change: dict[str, Any], title: str, severity: str
+    store: PostgresStore, good: PostgresFacts, change: dict[str, Any], title: str, severity: str
 ) -> None:
     assert titles(store, replace(good, **change))[title] == severity
 
@@ -92,7 +92,7 @@ def reader(store: PostgresStore, postgres: str) -> Iterator[PostgresStore]:
 
 
 def test_an_ordinary_role_counts_all_sessions_and_says_what_it_cannot_see(
-    reader: PostgresStore, postgres: str, good: Condition
+    reader: PostgresStore, postgres: str, good: PostgresFacts
 ) -> None:
     with psycopg.connect(postgres) as somebody:
         somebody.execute("SELECT 1")
@@ -129,7 +129,7 @@ def test_a_server_that_is_down_is_to_be_started() -> None:
     assert "refused. Is the server running" in finding["evidence"], "two lines of libpq are two sentences"
 
 
-def test_a_job_without_its_worker_is_damage(store: PostgresStore, good: Condition, postgres: str) -> None:
+def test_a_job_without_its_worker_is_damage(store: PostgresStore, good: PostgresFacts, postgres: str) -> None:
     from tests.factory import start
 
     job = start(store, enrol(store))

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast import insight
 from holdfast.clock import SystemClock
+from holdfast.core.durations import iso
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Moment, Published, Pulse
-from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError
 from holdfast.reaper import Reaper, Report

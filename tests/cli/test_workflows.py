@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from holdfast import App, Flow, insight
 from holdfast.cli import steps as laid_out
-from holdfast.core.flow import WAYS_OUT
+from holdfast.core.durations import iso
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job, Pulse, Record, Signal, Step
-from holdfast.core.times import iso
+from holdfast.core.replay import WAYS_OUT
 from holdfast.core.verdict import Failed, Lost, Parked, Succeeded
 from holdfast.errors import Refused, UsageError
 from holdfast.stores.protocol import Answer, Store

@@ -10,10 +10,10 @@ import pytest
 from holdfast import insight
 from holdfast.cli import zombies
 from holdfast.clock import SystemClock
-from holdfast.core.calls import call_of
+from holdfast.core.crash_fingerprint import call_of
+from holdfast.core.durations import iso
 from holdfast.core.machine import State
 from holdfast.core.records import Job
-from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.records import Filter
-from holdfast.core.rows import first_row
+from holdfast.core.transitions import first_row
 from holdfast.stores.protocol import Added, Store
 from holdfast.testing import FakeClock
 from tests.factory import add, job_in, make_job, picture, row

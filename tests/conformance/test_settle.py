@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from holdfast.core import acts
-from holdfast.core.machine import ENDED, Move, State
+from holdfast.core.machine import ENDED, State, Transition
 from holdfast.core.records import Filter, Job, Lease, Note, Pulse
 from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
@@ -124,7 +124,7 @@ def test_a_success_takes_a_suspects_crash_back(store: Store) -> None:
 
 
 EVERYTHING = Verdict(
-    move=Move.RETRY,
+    move=Transition.RETRY,
     state=State.READY,
     run_at=1_800_000_000.5,
     error="why",
@@ -157,7 +157,7 @@ def test_what_a_verdict_leaves_out_stays_as_it_was_and_numbers_add_up(store: Sto
     [before] = store.find(Filter())
     clock.set_wall(1_800_000_001)
     job = again(store, before)
-    plain = Verdict(move=Move.RETRY, state=State.READY, failures=1, crashes=1, zombies=1)
+    plain = Verdict(move=Transition.RETRY, state=State.READY, failures=1, crashes=1, zombies=1)
     store.settle([addressed(job, plain)])
     after = row(store, job.id)
     assert (after.run_at, after.error, after.result) == (1_800_000_000.5, "why", "[]")
@@ -171,7 +171,7 @@ def test_flags_and_numbers_can_be_taken_back_to_nothing(store: Store, clock: Fak
     clock.set_wall(1_800_000_001)
     job = again(store, store.find(Filter())[0])
     none = Verdict(
-        move=Move.RETRY,
+        move=Transition.RETRY,
         state=State.READY,
         suspects=0,
         rolling_back=False,
@@ -224,7 +224,7 @@ def test_any_error_result_note_and_detail_come_back_as_they_were(store: Store, t
     store.beat(job.worker, [Pulse(job.lease, note=text, log=text)])
     assert row(store, job.id).log == text
     verdict = Verdict(
-        move=Move.BURY,
+        move=Transition.BURY,
         state=State.DEAD,
         error=text,
         result=text,
@@ -264,7 +264,7 @@ def test_a_plain_success_writes_no_event(store: Store) -> None:
 
 
 def test_a_success_with_a_note_writes_it(store: Store) -> None:
-    verdict = Verdict(move=Move.FINISH, state=State.DONE, notes=(Note("succeeded"),))
+    verdict = Verdict(move=Transition.FINISH, state=State.DONE, notes=(Note("succeeded"),))
     settle_with(store, verdict)
     assert [event.kind for event in store.journal()] == ["succeeded"]
 

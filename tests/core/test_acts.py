@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast.core import acts
-from holdfast.core.machine import LIVE, MOVES, Move, State
+from holdfast.core.machine import LIVE, MOVES, State, Transition
 from holdfast.core.records import Job
 from holdfast.core.verdict import Verdict
 from holdfast.errors import IllegalMove
@@ -108,7 +108,7 @@ def test_a_cancelled_job_keeps_the_reason(state: State) -> None:
 def test_a_revived_job_starts_with_fresh_budgets_now_and_is_no_longer_asked_to_stop(state: State) -> None:
     job = a_job(state, failures=9, crashes=9, cancel_requested=True)
     verdict = acts.revive(job, NOW, actor="ann", reason="fixed")
-    assert (verdict.move, verdict.run_at, verdict.fresh_budgets) == (Move.REVIVE, NOW, True)
+    assert (verdict.move, verdict.run_at, verdict.fresh_budgets) == (Transition.REVIVE, NOW, True)
     assert verdict.cancel_requested is False
     assert verdict.error is None
     assert verdict.notes[0].detail == {"from": state.value, "note": "fixed"}

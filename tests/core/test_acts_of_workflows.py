@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core import acts
-from holdfast.core.flow import open_steps
-from holdfast.core.machine import ENDED, Move, State
+from holdfast.core.machine import ENDED, State, Transition
 from holdfast.core.records import Job, Step
+from holdfast.core.replay import open_steps
 from holdfast.errors import IllegalMove
 from tests.factory import a_job, a_step
 
@@ -27,7 +27,7 @@ def flow(state: State = State.RUNNING, **changes: object) -> Job:
 def test_a_rollback_makes_it_ready_to_be_undone(state: State) -> None:
     job = flow(state, open_step="charge", cancel_requested=True, undo_requested=True)
     verdict = acts.rollback(job, NOW, actor="ann", reason="withdrawn")
-    assert (verdict.move, verdict.state, verdict.run_at) == (Move.UNDO, State.READY, NOW)
+    assert (verdict.move, verdict.state, verdict.run_at) == (Transition.UNDO, State.READY, NOW)
     assert (verdict.rolling_back, verdict.fresh_budgets, verdict.raises_fence) == (True, True, True)
     assert (verdict.open_step, verdict.cancel_requested, verdict.undo_requested) == ("", False, False)
     assert verdict.error == "withdrawn"
@@ -39,7 +39,7 @@ def test_a_rollback_makes_it_ready_to_be_undone(state: State) -> None:
 
 def test_a_running_one_is_asked_to_stop_and_to_undo() -> None:
     verdict = acts.rollback(flow(), NOW, actor="ann", reason="withdrawn")
-    assert (verdict.move, verdict.state, verdict.raises_fence) == (Move.CANCEL, State.RUNNING, False)
+    assert (verdict.move, verdict.state, verdict.raises_fence) == (Transition.CANCEL, State.RUNNING, False)
     assert (verdict.cancel_requested, verdict.undo_requested) == (True, True)
     assert verdict.error == "withdrawn", "why is asked for in the end, and is not what stopped it"
     assert verdict.notes[0].detail == {"undo_requested": True, "reason": "withdrawn"}
@@ -71,7 +71,7 @@ def test_a_rollback_that_was_given_up_goes_on_and_keeps_its_cause(state: State) 
 def test_that_step_and_later_ones_are_set_aside_and_named(state: State) -> None:
     steps = [a_step(1), a_step(3), a_step(2), a_step(2, aside=1, name="long ago")]
     verdict = acts.retry_from(flow(state), steps[2], steps, NOW, actor="ann", reason="mended")
-    assert (verdict.move, verdict.state, verdict.aside_from) == (Move.REVIVE, State.READY, 2)
+    assert (verdict.move, verdict.state, verdict.aside_from) == (Transition.REVIVE, State.READY, 2)
     assert (verdict.open_step, verdict.undo_requested) == ("", False)
     revived, moved = verdict.notes
     assert revived.kind == "revived"
@@ -209,7 +209,7 @@ def held(*names: str) -> tuple[Job, list[Step]]:
 def test_that_it_happened_is_said_of_the_open_step() -> None:
     job, steps = held("charge")
     verdict = acts.resolve(job, "done", NOW, actor="ann", reason="seen", result="7", steps=steps)
-    assert (verdict.move, verdict.state, verdict.run_at, verdict.result) == (Move.REVIVE, State.READY, NOW, None)
+    assert (verdict.move, verdict.state, verdict.run_at, verdict.result) == (Transition.REVIVE, State.READY, NOW, None)
     assert (verdict.open_step, verdict.fresh_budgets, verdict.raises_fence) == ("", True, True)
     [said] = verdict.steps
     assert (said.name, said.state, said.result, said.ended_at) == ("charge", "started", "7", NOW)
@@ -278,7 +278,7 @@ def test_of_one_that_is_being_undone_it_is_said_that_the_next_undo_was_done_by_h
     job = flow(State.HELD, rolling_back=True)
     steps = [a_step(1, has_undo=True), a_step(2, has_undo=True), a_step(3), a_step(4, state="undone", has_undo=True)]
     verdict = acts.resolve(job, "done", NOW, actor="ann", reason="paid back", steps=steps)
-    assert (verdict.move, verdict.state, verdict.run_at, verdict.error) == (Move.REVIVE, State.READY, NOW, None)
+    assert (verdict.move, verdict.state, verdict.run_at, verdict.error) == (Transition.REVIVE, State.READY, NOW, None)
     assert (verdict.fresh_budgets, verdict.raises_fence, verdict.rolling_back) == (True, True, None)
     assert [(step.position, step.state, step.undone_at) for step in verdict.steps] == [(2, "undone", NOW)]
     assert verdict.notes[0].detail == {"answer": "done", "undone": "step-2", "note": "paid back"}

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from holdfast.core import machine
-from holdfast.core.machine import ENDED, LIVE, MOVES, Move, State, after
+from holdfast.core.machine import ENDED, LIVE, MOVES, State, Transition, after
 from holdfast.errors import HoldfastError, IllegalMove, Refused
 
 # From section 2 of the design, arrow by arrow; everything that is not here must raise.
@@ -40,12 +40,12 @@ ARROWS = {
     ("cancelled", "revive", "ready"),
 }
 ANEW = "enqueue a new one if it should run again"
-PAIRS = list(itertools.product(State, Move))
-LEGAL = {(State(state), Move(move)): State(target) for state, move, target in ARROWS}
+PAIRS = list(itertools.product(State, Transition))
+LEGAL = {(State(state), Transition(move)): State(target) for state, move, target in ARROWS}
 
 
 @pytest.mark.parametrize(("state", "move"), PAIRS)
-def test_every_pair_of_state_and_move_leads_where_the_drawing_says_or_nowhere(state: State, move: Move) -> None:
+def test_every_pair_of_state_and_move_leads_where_the_drawing_says_or_nowhere(state: State, move: Transition) -> None:
     if (state, move) in LEGAL:
         assert after(state, move) is LEGAL[state, move]
     else:
@@ -64,15 +64,15 @@ def test_an_illegal_move_changes_nothing_and_says_which_job_and_what_was_tried()
 @pytest.mark.parametrize(
     ("state", "move", "said"),
     [
-        (State.DEAD, Move.CANCEL, "job abc123 is dead: it cannot be cancelled; revive it if it should run again"),
-        (State.CANCELLED, Move.CANCEL, "job abc123 is cancelled already; revive it if it should run again"),
-        (State.DONE, Move.REVIVE, f"job abc123 is done: it cannot be revived; {ANEW}"),
-        (State.READY, Move.REVIVE, "job abc123 is ready: it cannot be revived; it will run by itself"),
-        (State.HELD, Move.HOLD, "job abc123 is held already; answer for it: retry, done or fail"),
-        (State.ROLLED_BACK, Move.ROLL_BACK, f"job abc123 is rolled_back already; {ANEW}"),
+        (State.DEAD, Transition.CANCEL, "job abc123 is dead: it cannot be cancelled; revive it if it should run again"),
+        (State.CANCELLED, Transition.CANCEL, "job abc123 is cancelled already; revive it if it should run again"),
+        (State.DONE, Transition.REVIVE, f"job abc123 is done: it cannot be revived; {ANEW}"),
+        (State.READY, Transition.REVIVE, "job abc123 is ready: it cannot be revived; it will run by itself"),
+        (State.HELD, Transition.HOLD, "job abc123 is held already; answer for it: retry, done or fail"),
+        (State.ROLLED_BACK, Transition.ROLL_BACK, f"job abc123 is rolled_back already; {ANEW}"),
     ],
 )
-def test_a_refusal_says_what_to_do_instead(state: State, move: Move, said: str) -> None:
+def test_a_refusal_says_what_to_do_instead(state: State, move: Transition, said: str) -> None:
     with pytest.raises(IllegalMove) as refused:
         after(state, move, "abc123")
     assert str(refused.value) == said
@@ -94,7 +94,9 @@ def test_states_are_live_or_ended_and_never_both() -> None:
 
 def test_only_a_persons_revive_or_rollback_leads_out_of_an_ended_state() -> None:
     ways_out = {(state, move) for state in ENDED for move in MOVES[state]}
-    assert ways_out == {(state, move) for state in (State.DEAD, State.CANCELLED) for move in (Move.REVIVE, Move.UNDO)}
+    assert ways_out == {
+        (state, move) for state in (State.DEAD, State.CANCELLED) for move in (Transition.REVIVE, Transition.UNDO)
+    }
 
 
 def test_what_is_done_or_rolled_back_is_final() -> None:
@@ -103,12 +105,12 @@ def test_what_is_done_or_rolled_back_is_final() -> None:
 
 def test_only_a_claim_leads_into_running() -> None:
     ways_in = {move for moves in MOVES.values() for move, target in moves.items() if target is State.RUNNING}
-    assert ways_in == {Move.CLAIM}
-    assert [state for state in State if Move.CLAIM in MOVES[state]] == [State.READY]
+    assert ways_in == {Transition.CLAIM}
+    assert [state for state in State if Transition.CLAIM in MOVES[state]] == [State.READY]
 
 
 def test_every_live_state_can_be_cancelled() -> None:
-    assert {state for state in State if Move.CANCEL in MOVES[state]} == LIVE
+    assert {state for state in State if Transition.CANCEL in MOVES[state]} == LIVE
 
 
 def test_every_state_can_be_reached_from_a_new_job() -> None:
@@ -132,7 +134,7 @@ def test_an_end_can_be_reached_from_every_live_state() -> None:
 
 
 def test_every_move_is_used() -> None:
-    assert {move for moves in MOVES.values() for move in moves} == set(Move)
+    assert {move for moves in MOVES.values() for move in moves} == set(Transition)
 
 
 def test_scheduled_and_retrying_are_no_states() -> None:

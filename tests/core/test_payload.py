@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.core.json_types import depth_of
 from holdfast.core.payload import JSON, JsonCodec, Limits, Signature, decode_value, encode_value
-from holdfast.core.shape import depth_of
 from holdfast.errors import PayloadError
 
 UTC = dt.UTC

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.machine import State
-from holdfast.core.rows import troubles
+from holdfast.core.transitions import troubles
 from tests.factory import a_job
 
 BROKEN: dict[str, tuple[State, dict[str, Any], str]] = {

@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
-from holdfast.core.machine import MOVES, Move, State
+from holdfast.core.machine import MOVES, State, Transition
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -37,5 +37,5 @@ def test_the_drawing_has_every_arrow_and_no_other() -> None:
 
 def test_the_page_names_every_state_and_move() -> None:
     page = maker().page()
-    for name in (*State, *Move):
+    for name in (*State, *Transition):
         assert f"| `{name.value}` |" in page

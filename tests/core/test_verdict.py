@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.machine import MOVES, Move, State
+from holdfast.core.machine import MOVES, State, Transition
 from holdfast.core.policy import OnCrash
 from holdfast.core.records import Job, Note
-from holdfast.core.rows import judged
 from holdfast.core.settlement import own_ending, settlement
+from holdfast.core.transitions import apply_verdict
 from holdfast.core.verdict import (
     FORGIVEN_MAX,
     OUTAGE_S,
@@ -203,7 +203,7 @@ def test_what_each_ending_costs() -> None:
         crashes = int(name in COUNTS_AS_CRASH and not asked_to_stop)
         assert (verdict.failures, verdict.crashes) == (failures, crashes), case
         assert verdict.zombies == int(name in IS_LOSS), case
-        assert verdict.fresh_budgets is (verdict.move is Move.UNDO), case  # undos have budgets of their own
+        assert verdict.fresh_budgets is (verdict.move is Transition.UNDO), case  # undos have budgets of their own
 
 
 def test_only_a_loss_raises_the_fence_because_only_then_the_attempt_may_still_report() -> None:
@@ -224,7 +224,7 @@ def test_rolling_back_begins_once_and_only_for_those_who_declared_it() -> None:
         name, on_crash, rolling_back, cancel, _ = case
         begins = name in short_endings and on_crash == "rollback" and not rolling_back and not cancel
         assert verdict.rolling_back is (True if begins else None), case
-        assert (verdict.move is Move.UNDO) is begins, case
+        assert (verdict.move is Transition.UNDO) is begins, case
         if begins:
             assert verdict.run_at == NOW, case
 
@@ -273,7 +273,7 @@ def in_a_row(*outcomes: Outcome, **changes: Any) -> list[float | None]:
         verdict = judge(outcome, job, now, chance=0.5)
         assert verdict.state is State.READY
         delays.append(None if verdict.run_at is None else verdict.run_at - now)
-        job = judged(job, verdict, now)
+        job = apply_verdict(job, verdict, now)
     return delays
 
 
@@ -401,9 +401,9 @@ def test_a_graceful_release_is_ready_at_once(started: bool, rolling_back: bool) 
 
 def test_a_graceful_release_never_finds_a_budget_spent() -> None:
     for case, _, verdict in cases("released before it began", on_crash="retry", cancel_requested=False):
-        assert (verdict.move, verdict.run_at) == (Move.RELEASE, KEPT), case
+        assert (verdict.move, verdict.run_at) == (Transition.RELEASE, KEPT), case
     for case, _, verdict in cases("released after it began", on_crash="retry", cancel_requested=False):
-        assert (verdict.move, verdict.run_at) == (Move.RELEASE, KEPT), case
+        assert (verdict.move, verdict.run_at) == (Transition.RELEASE, KEPT), case
 
 
 @pytest.mark.parametrize(("delay_s", "wanted"), [(60.0, 60.0), (0.0, 0.0), (-5.0, 0.0), (math.nan, 0.0)])
@@ -585,16 +585,20 @@ def test_a_suspect_that_begins_to_roll_back_has_fresh_budgets_and_nothing_to_be_
 def test_who_is_rolling_back_does_not_begin_to_roll_back() -> None:
     job = a_job(workflow=True, undoable=True, rolling_back=True, error="it was asked for")
     verdict = judge(Failed("x", rollback=True), job, NOW, chance=0.5)
-    assert (verdict.move, verdict.failures, verdict.fresh_budgets) == (Move.RETRY, 1, False)
+    assert (verdict.move, verdict.failures, verdict.fresh_budgets) == (Transition.RETRY, 1, False)
 
 
 def test_an_undo_that_fails_for_good_is_tried_again_all_the_same() -> None:
     job = a_job(workflow=True, undoable=True, rolling_back=True, error="it was asked for")
-    assert judge(Failed("x", final=True), job, NOW, chance=0.5).move is Move.RETRY
+    assert judge(Failed("x", final=True), job, NOW, chance=0.5).move is Transition.RETRY
 
 
-@pytest.mark.parametrize(("on_crash", "move"), [("retry", Move.UNDO), ("hold", Move.UNDO), ("fail", Move.BURY)])
-def test_a_workflow_whose_budget_is_spent_is_undone_unless_it_was_declared_otherwise(on_crash: str, move: Move) -> None:
+@pytest.mark.parametrize(
+    ("on_crash", "move"), [("retry", Transition.UNDO), ("hold", Transition.UNDO), ("fail", Transition.BURY)]
+)
+def test_a_workflow_whose_budget_is_spent_is_undone_unless_it_was_declared_otherwise(
+    on_crash: str, move: Transition
+) -> None:
     job = a_job(workflow=True, undoable=True, on_crash=on_crash, attempts_max=1)
     assert judge(Failed("x"), job, NOW, chance=0.5).move is move
 
@@ -603,9 +607,9 @@ def test_who_wants_a_workflow_undone_is_heard_once_and_quoted() -> None:
     asked = {"cancel_requested": True, "undo_requested": True, "error": "ann: sold out"}
     job = a_job(workflow=True, undoable=True, **asked)
     verdict = judge(Failed("x"), job, NOW, chance=0.5)
-    assert (verdict.move, verdict.error) == (Move.UNDO, "ann: sold out")
+    assert (verdict.move, verdict.error) == (Transition.UNDO, "ann: sold out")
     again = judge(Failed("x"), msgspec.structs.replace(job, rolling_back=True), NOW, chance=0.5)
-    assert again.move is Move.CANCEL
+    assert again.move is Transition.CANCEL
 
 
 def test_only_who_rolls_back_keeps_the_error_that_is_on_the_row() -> None:
@@ -623,7 +627,7 @@ def test_who_is_held_back_before_it_starts_is_not_asked_about_its_open_step() ->
 
 def test_a_workflow_whose_code_became_another_waits_for_a_person_at_no_cost() -> None:
     verdict = judge(Diverged("the steps are others"), a_job(workflow=True, failures=1, crashes=1), NOW, chance=0.5)
-    assert (verdict.move, verdict.state, verdict.failures, verdict.crashes) == (Move.HOLD, State.HELD, 0, 0)
+    assert (verdict.move, verdict.state, verdict.failures, verdict.crashes) == (Transition.HOLD, State.HELD, 0, 0)
     assert verdict.error == "the steps are others"
 
 
@@ -750,7 +754,7 @@ def test_judging_is_pure(job: Job, outcome: Outcome, now: float, chance: float) 
 def test_no_job_runs_again_over_its_budgets(job: Job, outcome: Outcome, chance: float) -> None:
     verdict = judge(outcome, job, NOW, chance=chance)
     costs = verdict.failures + verdict.crashes
-    if verdict.move is Move.RETRY and costs:
+    if verdict.move is Transition.RETRY and costs:
         assert job.failures + job.crashes + costs < job.attempts_max
         assert not verdict.crashes or job.crashes + verdict.crashes < job.crashes_max
 

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from holdfast import App, Flow, Retry, Rollback, points
+from holdfast import App, Flow, Retry, Rollback, failpoints
 
 FOLDER = Path(os.environ["CRASH_FOLDER"])
 STEPS = ("reserve", "charge", "pack", "label", "ship", "mail")
@@ -70,8 +70,8 @@ def _fire(name: str) -> None:
         _scene.passes(name)
 
 
-points._armed = {name: [] for name in points.POINTS if name.startswith(("step", "undo", "record"))}
-points._fire = _fire
+failpoints._armed = {name: [] for name in failpoints.POINTS if name.startswith(("step", "undo", "record"))}
+failpoints._fire = _fire
 
 
 def do(scene: Scene, name: str) -> str:

@@ -16,7 +16,7 @@ from datetime import datetime
 from holdfast.core.records import Worker
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Succeeded, judge
-from holdfast.identity import new_id
+from holdfast.ids import new_id
 from tests.crash.world import Process, World, now, until
 
 

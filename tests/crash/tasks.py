@@ -17,7 +17,7 @@ import threading
 import time
 from pathlib import Path
 
-from holdfast import App, Context, Flow, Retry, Rollback, points
+from holdfast import App, Context, Flow, Retry, Rollback, failpoints
 
 FOLDER = Path(os.environ["CRASH_FOLDER"])
 AGAIN = Retry(attempts_max=1000, base_s=0.02, cap_s=0.05)
@@ -242,7 +242,7 @@ def arm_the_first_child() -> None:
     except FileExistsError:
         return
     name, _, action = order.partition("=")
-    points._armed[name] = [*action.split(":"), "1"][:2]
+    failpoints._armed[name] = [*action.split(":"), "1"][:2]
 
 
 arm_the_first_child()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.crash.world import World, on_every_store, until
 
-THREADS = ("holdfast-keeper", "holdfast-settler", "holdfast-watch", "holdfast-reaper", "holdfast-runner")
+THREADS = ("holdfast-heartbeat", "holdfast-settler", "holdfast-time-limits", "holdfast-reaper", "holdfast-runner")
 
 
 @on_every_store

@@ -271,5 +271,5 @@ def test_every_handler_that_misbehaves_is_shown() -> None:
         "ignore_everything",
     }
     fine = {"neighbour", "polite_neighbour", "pid", "tell", "snooze_once", "pay", "wait_to_be_stopped", "keep_memory"}
-    logs = {"tell_and_spin", "tell_and_kill_itself", "tell_and_raise"}  # in tests/worker/test_lines.py
+    logs = {"tell_and_spin", "tell_and_kill_itself", "tell_and_raise"}  # in tests/worker/test_log_capture.py
     assert set(bad.ASYNC) == {name for name in shown if not name.startswith("a_")} | elsewhere | cells | fine | logs

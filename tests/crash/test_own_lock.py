@@ -17,7 +17,7 @@ from holdfast.continuity import Continuity
 from holdfast.errors import FileLocked
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import locks
-from holdfast.worker.keeper import LOCKED_BEATS, Keeper
+from holdfast.worker.heartbeat import LOCKED_BEATS, Heartbeat
 from tests.stores.test_protected import worker
 from tests.worker.house import until
 
@@ -120,14 +120,14 @@ def test_a_worker_is_sure_before_it_ends_a_process() -> None:
 
     told: list[float] = []
     clock = SystemClock()
-    keeper = Keeper(
+    heartbeat = Heartbeat(
         *(cast(Store, Locked()), clock, 0.4, lambda _: None, cast(Continuity, None), lambda _: None),
         locked=lambda _: told.append(clock.lease()),
     )
     began = clock.lease()
-    keeper.start(lambda *_: None)
+    heartbeat.start(lambda *_: None)
     until(lambda: told, "it says so")
-    keeper.close()
+    heartbeat.close()
     assert told[0] - began >= 0.4 * LOCKED_BEATS
 
 

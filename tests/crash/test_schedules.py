@@ -14,7 +14,7 @@ import pytest
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job
-from holdfast.identity import fired_job_id
+from holdfast.ids import fired_job_id
 from holdfast.scheduler import DUTY
 from holdfast.stores import open_store
 from holdfast.testing import FakeClock

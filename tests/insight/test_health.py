@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from holdfast import insight
 from holdfast.cli.main import cli
-from holdfast.core.epitaph import Epitaph
 from holdfast.core.records import Event, Job, Pulse
 from holdfast.core.verdict import Failed, Lost, Stalled, Succeeded, TimedOut
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.insight.health import NOT_BEGUN_S, SLOW_LEAST_S, STILL_S, Uncounted, fresh_since, health
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -138,7 +138,7 @@ def test_a_loss_before_the_start_was_recorded_says_nothing_of_who_is_to_blame(st
 def test_dead_when_its_worker_is_gone_though_the_lease_has_not_ended(store: Store, clock: FakeClock) -> None:
     job = start(store, lease_s=30.0)
     assert job.worker is not None
-    store.retire(job.worker, str(Epitaph("its process was killed by SIGKILL", "exit")))
+    store.retire(job.worker, str(WorkerExit("its process was killed by SIGKILL", "exit")))
     clock.advance(3)
     assert told(store, job) == (
         "dead",

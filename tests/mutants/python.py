@@ -19,22 +19,22 @@ MODULES: dict[str, tuple[str, ...]] = {
     "core/acts.py": ("tests/core/test_acts.py", "tests/core/test_acts_of_workflows.py", "tests/core", CONFORMANCE),
     "core/lease.py": ("tests/core/test_lease.py", "tests/core", CONFORMANCE),
     "core/continuity.py": ("tests/core/test_continuity.py", "tests/core", CONFORMANCE),
-    "core/rows.py": ("tests/core/test_rows.py", CONFORMANCE),
+    "core/transitions.py": ("tests/core/test_rows.py", CONFORMANCE),
     "core/settlement.py": (
         "tests/core/test_settlement.py",
         "tests/conformance/test_settle.py",
         "tests/conformance/test_record.py",
         CONFORMANCE,
     ),
-    "core/calls.py": ("tests/core/test_calls.py",),
-    "worker/entrance.py": ("tests/worker/test_entrance.py",),
+    "core/crash_fingerprint.py": ("tests/core/test_crash_fingerprint.py",),
+    "worker/admission.py": ("tests/worker/test_admission.py",),
     "insight/health.py": ("tests/insight/test_health.py",),
     "insight/deaths.py": ("tests/insight/test_deaths.py",),
-    "alerts/rules.py": ("tests/alerts/test_rules.py", "tests/alerts/test_teller.py"),
+    "alerts/rules.py": ("tests/alerts/test_rules.py", "tests/alerts/test_notifier.py"),
 }
 # The file that is most likely to kill the mutants of one function, where the module has many.
 NEAREST = {
-    f"core/rows.py {function}": f"tests/conformance/test_{verb}.py"
+    f"core/transitions.py {function}": f"tests/conformance/test_{verb}.py"
     for function, verb in {
         "first_row": "add",
         "fair": "claim",

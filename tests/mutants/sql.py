@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tests.mutants.mutant import PACKAGE, ROOT, Mutant
 
 CONFORMANCE = "tests/conformance"
-STORE = (CONFORMANCE, "tests/test_sqlite_store.py")
+STORE = (CONFORMANCE, "tests/stores/test_sqlite_store.py")
 
 # Where else a statement whose name begins so is tested; these run first.
 FURTHER = {

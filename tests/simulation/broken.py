@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from holdfast import reaper
-from holdfast.core import acts, rows, settlement, verdict
+from holdfast.core import acts, settlement, transitions, verdict
 from holdfast.stores.memory import store as memory
-from holdfast.stores.sqlite import batch
+from holdfast.stores.sqlite import statements
 from tests.simulation import model_actors, sim_actors
 
 Edit = tuple[ModuleType, str, str, str]  # module, function, what stands there, what stands there instead
@@ -73,8 +73,8 @@ BROKEN = [
         "settle asks for no lease",
         ((memory, SETTLE, "if job is None or not rows.owns(job, settlement.lease):", "if job is None:"),),
     ),
-    Broken("settle without the fence", ((rows, "owns", OWNS, "return job.claim_id == lease.claim_id"),)),
-    Broken("settle without the claim_id", ((rows, "owns", OWNS, "return job.fence == lease.fence"),)),
+    Broken("settle without the fence", ((transitions, "owns", OWNS, "return job.claim_id == lease.claim_id"),)),
+    Broken("settle without the claim_id", ((transitions, "owns", OWNS, "return job.fence == lease.fence"),)),
     Broken(
         "settle in any state",
         ((memory, SETTLE, "if job.state is not State.RUNNING:", "if False:"),),
@@ -87,7 +87,7 @@ BROKEN = [
     ),
     Broken(
         "a repeat is counted and journalled twice",
-        ((batch, "_settle_one", "if own and state != State.RUNNING:\n",
+        ((statements, "_settle_one", "if own and state != State.RUNNING:\n",
           "if own and state != State.RUNNING:\n        _write_down(db, [settlement], wall)\n"),),
         world=None, why="the model check uses the memory store, which counts its rows", sqlite=True,
     ),
@@ -108,18 +108,21 @@ BROKEN = [
         "a beat brings a reaped attempt back",
         ((memory, "MemoryStore.beat", "if job is None or not rows.owns(job, pulse.lease):", "if job is None:"),
          (memory, "MemoryStore.beat", "elif job.state is State.RUNNING:", "elif job.state is not State.DONE:"),
-         (rows, "renewed", "    return replace(\n        job,",
+         (transitions, "renewed", "    return replace(\n        job,",
           "    return replace(\n        job, state=State.RUNNING, worker='back', claim_id=pulse.lease.claim_id,")),
     ),
     Broken(
         "a beat shortens",
-        ((rows, "renewed", "max(lease_end(job), now.lease + job.lease_s)", "now.lease + job.beat_s"),),
+        ((transitions, "renewed", "max(lease_end(job), now.lease + job.lease_s)", "now.lease + job.beat_s"),),
     ),
     Broken(
         "a beat extends a lease that has settled itself",
         ((memory, "MemoryStore.beat", "elif job.state is State.RUNNING:", "elif True:"),),
     ),
-    Broken("a claim does not raise the fence", ((rows, "leased", "fence=job.fence + 1", "fence=max(1, job.fence)"),)),
+    Broken(
+        "a claim does not raise the fence",
+        ((transitions, "apply_claim", "fence=job.fence + 1", "fence=max(1, job.fence)"),),
+    ),
     Broken(
         "a running job can be claimed",
         ((memory, "MemoryStore._ready", "job.state is State.READY", "job.state in (State.READY, State.RUNNING)"),),

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.machine import ENDED, LIVE, Move, State
+from holdfast.core.machine import ENDED, LIVE, State, Transition
 from holdfast.core.policy import OnCrash
 from holdfast.core.records import BeatAnswer, Duty, Filter, Job, Lease, NewJob, Pulse, Record, Worker
 from holdfast.core.settlement import Settlement
@@ -82,7 +82,7 @@ class Checker:
         self.dead: frozenset[str] = frozenset()  # workers that died, or were declared dead on purpose
         self.excused: frozenset[str] = frozenset()  # of these, who ended themselves because the store was out of reach
         self.settled: frozenset[Lease] = frozenset()  # attempts that ended themselves
-        self.decisions: frozenset[tuple[str, State, int, Move]] = frozenset()
+        self.decisions: frozenset[tuple[str, State, int, Transition]] = frozenset()
         self.duties: dict[str, tuple[str, int]] = {}
         self.reported: dict[Lease, Outcome] = {}
         self.recent: deque[tuple[object, ...]] = deque(maxlen=50)  # the last calls, for whoever has to find out
@@ -344,7 +344,7 @@ class Checker:
             decision = (job_id, seen_state, seen_fence, verdict.move)
             self._expect(decision not in self.decisions, "race 8", "carried out twice: {}", decision)
             self.decisions |= {decision}
-        revived = verdict.move is Move.REVIVE
+        revived = verdict.move is Transition.REVIVE
         self._expect(revived or seen_state not in ENDED, "P5", "job {} had ended, {}", job_id, verdict.state)
         expected = replace(expected, state=verdict.state, by_itself=expected.by_itself and not verdict.raises_fence)
         if revived:

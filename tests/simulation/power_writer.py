@@ -11,7 +11,7 @@ from holdfast.core.policy import Policy
 from holdfast.core.records import NewJob, Pulse, Worker
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Succeeded, judge
-from holdfast.identity import new_id, new_job_id
+from holdfast.ids import new_id, new_job_id
 from holdfast.stores.sqlite.store import SqliteStore
 
 SLOW_AT_FIRST = 30  # rounds, so that the first copies are taken before the first checkpoint

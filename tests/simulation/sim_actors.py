@@ -26,7 +26,7 @@ from holdfast.core.verdict import (
     Verdict,
     judge,
 )
-from holdfast.duties import Post
+from holdfast.duties import DutyHolder
 from holdfast.errors import DutyLost, HoldfastError, IllegalMove, Refused, StoreError, WorkerGone
 from holdfast.hooks import Hooks
 from holdfast.reaper import Reaper
@@ -257,7 +257,7 @@ class Replica(Process):
         super().__init__(fleet, name)
         fleet.processes.append(self)
         store = self.store_for("reaper")
-        self.post = Post(store, fleet.clock, "reaper", name, 1.5, Hooks())
+        self.post = DutyHolder(store, fleet.clock, "reaper", name, 1.5, Hooks())
         self.reaper = Reaper(store, fleet.clock)
         self.loop(self._pass, 0.5)
 

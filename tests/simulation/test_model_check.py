@@ -50,7 +50,7 @@ def test_a_world_that_is_too_large_is_refused() -> None:
 
 
 def test_a_violation_tells_the_shortest_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.core.rows.owns", lambda job, lease: True)
+    monkeypatch.setattr("holdfast.core.transitions.owns", lambda job, lease: True)
     with pytest.raises(Violation) as caught:
         explore(world(job(), workers=1))
     assert caught.value.steps_taken[:2] == ["w0: asks", "w0: its claim arrives"]

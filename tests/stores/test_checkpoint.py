@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.core.machine import State
 from holdfast.stores.sqlite import connection
-from holdfast.stores.sqlite.checkpoint import Turn, has_the_defect
+from holdfast.stores.sqlite.checkpoint import CheckpointLock, has_the_defect
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.factory import make_job
 
@@ -84,7 +84,7 @@ def test_only_a_sqlite_with_the_defect_needs_turns(path: Path, monkeypatch: pyte
 
 
 def test_a_new_wal_file_is_noticed(store: SqliteStore, path: Path) -> None:
-    turn, other = Turn(path), Turn(path)
+    turn, other = CheckpointLock(path), CheckpointLock(path)
     assert turn.take()
     turn.drop()
     os.rename(f"{path}-wal", f"{path}-old")
@@ -126,7 +126,7 @@ def test_a_commit_that_fails_gives_the_turn_back(store: SqliteStore, path: Path)
     fill(store)
     with pytest.raises(ZeroDivisionError), store._db.writing():
         _ = 1 / 0
-    other = Turn(path)
+    other = CheckpointLock(path)
     assert other.take()
     other.drop()
 
@@ -140,7 +140,7 @@ def test_a_forked_child_neither_ends_its_parents_turn_nor_has_it(store: SqliteSt
     if child == 0:
         os._exit(0 if turn._descriptor is None else 1)
     assert os.waitpid(child, 0)[1] == 0
-    other = Turn(path)
+    other = CheckpointLock(path)
     assert not other.take()
     turn.drop()
     assert other.take()

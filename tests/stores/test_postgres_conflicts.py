@@ -13,7 +13,7 @@ import pytest
 from holdfast import App
 from holdfast.core.records import Filter
 from holdfast.errors import OutcomeUnknown, StoreLocked, StoreUnavailable
-from holdfast.stores.postgres import batch, connection
+from holdfast.stores.postgres import connection, statements
 from holdfast.stores.postgres.connection import Limits
 from holdfast.stores.postgres.store import PostgresStore
 from tests.factory import make_job
@@ -100,7 +100,7 @@ def test_an_enqueue_of_many_whose_answer_is_lost_names_the_jobs_that_may_be_stor
         task = app.task(name="t")(lambda: None)
         drafts = [task.job() for _ in range(2_500)]
         ids = [draft.new.id for draft in drafts]
-        real, calls = batch.add, []
+        real, calls = statements.add, []
 
         def add(*given: Any) -> Any:
             calls.append(1)
@@ -109,7 +109,7 @@ def test_an_enqueue_of_many_whose_answer_is_lost_names_the_jobs_that_may_be_stor
                 raise OutcomeUnknown("the connection was cut")
             return answer
 
-        monkeypatch.setattr(batch, "add", add)
+        monkeypatch.setattr(statements, "add", add)
         with pytest.raises(
             OutcomeUnknown, match=r"^1,000 of 2,500 jobs are stored.* The next 1,000 failed: "
         ) as caught:

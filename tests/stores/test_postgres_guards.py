@@ -11,7 +11,7 @@ import pytest
 from holdfast.core.records import Job, Published
 from holdfast.core.verdict import Outcome, Released
 from holdfast.errors import WorkerGone
-from holdfast.stores.postgres.frontier import SURE, Frontier
+from holdfast.stores.postgres.claim_cursor import SURE, ClaimCursor
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import FakeClock
 from tests.factory import EXPIRED, add, claim, enrol, row, settle, start
@@ -148,8 +148,8 @@ def slow(store: PostgresStore, clock: FakeClock) -> PostgresStore:
     for queue in ("a", "b"):
         add(store, queue=queue, run_at=clock.wall() - 20)
     assert len(claim(store, queues=["a", "b"], limit=2)) == 2
-    store._frontier._slow = SURE
-    store._frontier._full_again_at = math.inf
+    store._claim_cursor._slow = SURE
+    store._claim_cursor._full_again_at = math.inf
     return store
 
 
@@ -170,7 +170,7 @@ def test_what_lies_before_the_frontier_is_found_by_the_next_look_at_everything(
     new = add(slow, queue="c", run_at=clock.wall() - 10)
     assert slow.due(["a", "c"], ["t"]) is None
     assert claim(slow, queues=["a"]) == claim(slow, queues=["c"]) == []
-    slow._frontier._full_again_at = -math.inf
+    slow._claim_cursor._full_again_at = -math.inf
     assert slow.due(["a"], ["t"]) == clock.wall() - 30
     assert [job.id for job in claim(slow, queues=["a", "c"])] == [early.id, new.id]
 
@@ -184,16 +184,16 @@ def test_a_job_that_comes_back_in_its_place_is_claimed_next_from_behind_the_fron
     [first, second, third] = [add(slow, queue="a", run_at=clock.wall() - 10) for _ in range(3)]
     claimed = claim(slow, queues=["a"], limit=2)
     assert [job.id for job in claimed] == [first.id, second.id]
-    slow._lifeline.hold("listener")  # it listens from now on,
-    slow._frontier._full_again_at = math.inf  # and has looked at everything since
+    slow._liveness.hold("listener")  # it listens from now on,
+    slow._claim_cursor._full_again_at = math.inf  # and has looked at everything since
     settle(other, row(other, first.id), outcome)
-    until(lambda: slow._frontier._returned, "it was told")
+    until(lambda: slow._claim_cursor._returned, "it was told")
     assert slow.due(["a"], ["t"]) == clock.wall() - 10
     assert [job.id for job in claim(slow, queues=["a"])] == [first.id, third.id]
 
 
 def test_a_retry_with_a_pause_and_other_news_leave_the_frontier_where_it_is(slow: PostgresStore) -> None:
-    before = slow._frontier.lanes(0.0)
+    before = slow._claim_cursor.lanes(0.0)
     for news in (
         "",
         "hello",
@@ -205,17 +205,17 @@ def test_a_retry_with_a_pause_and_other_news_leave_the_frontier_where_it_is(slow
         "[[[], 0, 1, 1]]",
     ):
         slow._hear(news)
-    assert slow._frontier.lanes(0.0) == before
+    assert slow._claim_cursor.lanes(0.0) == before
 
 
 def test_whoever_may_have_missed_the_news_looks_at_everything(slow: PostgresStore) -> None:
-    assert slow._frontier.lanes(0.0) is not None
+    assert slow._claim_cursor.lanes(0.0) is not None
     slow._hear(None)
-    assert slow._frontier.lanes(0.0) is None
+    assert slow._claim_cursor.lanes(0.0) is None
 
 
 def test_what_comes_back_during_a_claim_is_not_forgotten_by_its_answer() -> None:
-    frontier = Frontier()
+    frontier = ClaimCursor()
     frontier._slow, frontier._full_again_at = SURE, math.inf
     lanes = frontier.lanes(0.0)
     frontier.come_back('[["a", 0, 5.0, 7]]')

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from holdfast import Context
-from holdfast.stores.postgres import lifeline
+from holdfast.stores.postgres import liveness
 from holdfast.stores.postgres.store import PostgresStore
 from tests.factory import enrol
 from tests.proxy import Proxy
@@ -79,7 +79,7 @@ class Fleet:
 @pytest.fixture
 def fleet(houses: Houses, proxy: Proxy, server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     """Of workers that judge at once, whatever has happened to their own sessions."""
-    monkeypatch.setattr(lifeline, "SETTLE_S", 0.0)
+    monkeypatch.setattr(liveness, "SETTLE_S", 0.0)
     fleet = Fleet(*(houses(url, f"&session_grace_s={GRACE_S}") for url in (proxy.url, server.url)))
     yield fleet
     fleet.go_on.set()
@@ -88,7 +88,7 @@ def fleet(houses: Houses, proxy: Proxy, server: PostgresServer, monkeypatch: pyt
 def look_until(fleet: Fleet, condition: Callable[[], object], what: str) -> None:
     """Wait, and then for as long as a free lock is doubted, and somewhat longer."""
     until(condition, what)
-    settled_at = time.monotonic() + lifeline.SETTLE_S + GRACE_S + 0.5
+    settled_at = time.monotonic() + liveness.SETTLE_S + GRACE_S + 0.5
     until(lambda: time.monotonic() > settled_at)
 
 
@@ -198,7 +198,7 @@ def test_a_whole_fleet_that_was_cut_off_comes_back_without_a_death(
     houses: Houses, proxy: Proxy, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All locks are free, the server runs on, and the first who is back finds the other missing."""
-    monkeypatch.setattr(lifeline, "SETTLE_S", GRACE_S + 2)
+    monkeypatch.setattr(liveness, "SETTLE_S", GRACE_S + 2)
     second = Proxy(server.url)
     fleet = Fleet(*(houses(url, f"&session_grace_s={GRACE_S}") for url in (second.url, proxy.url)))
     with second.down():
@@ -206,7 +206,7 @@ def test_a_whole_fleet_that_was_cut_off_comes_back_without_a_death(
             until(lambda: server.execute(LOCKS) == [], "all locks are free")
         until(lambda: server.execute(LOCKS), "the first is back")
         back_at = time.monotonic()
-        until(lambda: time.monotonic() > back_at + lifeline.SETTLE_S + 0.3)
+        until(lambda: time.monotonic() > back_at + liveness.SETTLE_S + 0.3)
     look_until(fleet, lambda: len(server.execute(LOCKS)) == 3, "both are back")
     assert fleet.consumes()
     fleet.is_whole()
@@ -222,7 +222,7 @@ def test_a_worker_is_given_as_long_to_come_back_as_the_address_says(
     with proxy.down():
         until(lambda: len(server.execute(LOCKS)) < 3, "its lock is free")
         free_at = time.monotonic()
-        until(lambda: time.monotonic() > free_at + 2 * lifeline.SESSION_GRACE_S)
+        until(lambda: time.monotonic() > free_at + 2 * liveness.SESSION_GRACE_S)
     look_until(fleet, lambda: len(server.execute(LOCKS)) == 3, "both have their locks")
     fleet.is_whole()
 
@@ -284,16 +284,16 @@ def test_a_process_that_is_killed_is_found_within_three_seconds(
 def test_one_at_a_time_looks_for_free_locks_and_the_next_takes_over(
     server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lifeline, "LOOKS_S", 0.0)  # nobody looks out of turn
+    monkeypatch.setattr(liveness, "LOOKS_S", 0.0)  # nobody looks out of turn
     stores = [PostgresStore(f"{server.url}?schema={schema}") for _ in range(3)]
     stores[0].migrate()
     for store in stores:
         enrol(store)
-    assert [store._lifeline.watches() for store in stores] == [True, False, False]
-    assert [store._lifeline.watches() for store in stores] == [True, False, False]
+    assert [store._liveness.watches() for store in stores] == [True, False, False]
+    assert [store._liveness.watches() for store in stores] == [True, False, False]
     stores[0].close()
-    until(stores[1]._lifeline.watches, "the next one takes over")
-    assert not stores[2]._lifeline.watches()
+    until(stores[1]._liveness.watches, "the next one takes over")
+    assert not stores[2]._liveness.watches()
     found = [each.worker.id for each in stores[1].vanished()]
     assert len(found) == 1, "the one whose store was closed"
     assert stores[2].vanished() == []
@@ -327,13 +327,13 @@ def test_who_was_cut_off_does_not_look_before_the_others_had_time_to_come_back(
     store = PostgresStore(f"{proxy.url}?schema={schema}")
     store.migrate()
     enrol(store)
-    assert store._lifeline.watches()
+    assert store._liveness.watches()
     proxy.cut()
     cut_at = time.monotonic()
-    until(lambda: store._lifeline._cut, "it notices")
-    assert not store._lifeline.watches()
-    until(store._lifeline.watches, "it looks again")
-    assert time.monotonic() - cut_at >= lifeline.SETTLE_S
+    until(lambda: store._liveness._cut, "it notices")
+    assert not store._liveness.watches()
+    until(store._liveness.watches, "it looks again")
+    assert time.monotonic() - cut_at >= liveness.SETTLE_S
     store.close()
 
 

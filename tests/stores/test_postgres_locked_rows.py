@@ -293,12 +293,12 @@ def limits_of(store: PostgresStore, pool: str) -> tuple[Any, ...]:
 
 
 def test_the_server_limits_what_a_verb_may_wait_for_by_the_shortest_beat(store: PostgresStore) -> None:
-    assert limits_of(store, "_often") == ("1s", "10s")
+    assert limits_of(store, "_hot") == ("1s", "10s")
     assert limits_of(store, "_db") == ("8s", "10s")
     worker = enrol(store, beat_s=1.2)
-    assert limits_of(store, "_often") == ("400ms", "1200ms")
+    assert limits_of(store, "_hot") == ("400ms", "1200ms")
     start(store, worker, lease_s=0.9)
-    assert limits_of(store, "_often") == ("100ms", "1s"), "a job with a short lease was claimed"
+    assert limits_of(store, "_hot") == ("100ms", "1s"), "a job with a short lease was claimed"
 
 
 SEEN = "INSERT INTO {schema}.seen VALUES (current_setting('lock_timeout'), current_setting('statement_timeout'))"
@@ -400,8 +400,8 @@ def test_a_dead_worker_whose_row_is_locked_does_not_keep_another_from_being_reco
 ) -> None:
     first, second = enrol(store, beat_s=0.3), enrol(store)
     jobs = [start(store, worker) for worker in (first, second)]
-    store._lifeline.drop(first)
-    store._lifeline.drop(second)
+    store._liveness.drop(first)
+    store._liveness.drop(second)
     reaper = Reaper(store, clock)
     with locked(server, schema, first, "worker"):
         look(reaper)

@@ -12,7 +12,7 @@ from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Job, Note
 from holdfast.core.verdict import Failed, Succeeded
-from holdfast.stores.postgres import batch, workflows
+from holdfast.stores.postgres import statements, workflows
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Answer
 from holdfast.testing import FakeClock
@@ -202,14 +202,14 @@ def test_what_changed_and_changed_back_is_to_be_judged_again(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Why a verdict was not applied is looked at a moment later. A refusal would be believed, and the ending lost."""
-    job, look = start_flow(store), batch._refusals
+    job, look = start_flow(store), statements._refusals
     record(store, job, a_step(1, "started", repeatable=False), open_step="charge")
 
     def later(*given: Any) -> list[Answer]:
         record(store, job, a_step(1, repeatable=False), open_step="")
         return look(*given)
 
-    monkeypatch.setattr(batch, "_refusals", later)
+    monkeypatch.setattr(statements, "_refusals", later)
     assert store.settle([settlement(job, Failed("no luck"))]) == [Answer.AGAIN]
     assert row(store, job.id).state is State.RUNNING
     assert store.journal(job.id) == []

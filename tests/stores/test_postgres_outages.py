@@ -118,7 +118,7 @@ def test_a_claim_that_is_sent_again_does_not_wait_long_for_whoever_has_locked_th
     server: PostgresServer, schema: str, proxy: Proxy, houses: Houses, caplog: pytest.LogCaptureFixture
 ) -> None:
     house = houses(proxy.url)
-    house.store.real._often.limits = limits = connection.Limits(0.2, 1.0)
+    house.store.real._hot.limits = limits = connection.Limits(0.2, 1.0)
     house.store.real._keep_beat = lambda _: None
 
     @house.app.task
@@ -202,7 +202,7 @@ def test_a_kept_session_that_has_died_costs_no_attempt(
 ) -> None:
     monkeypatch.setattr("holdfast.stores.postgres.transaction.FencedConnection.answer_s", 0.5)
     monkeypatch.setattr(connection, "ANSWER_S", 0.5)
-    monkeypatch.setattr("holdfast.stores.postgres.lifeline._LOOK_ANSWER_S", 0.5)
+    monkeypatch.setattr("holdfast.stores.postgres.liveness._LOOK_ANSWER_S", 0.5)
     house = houses(proxy.url)
 
     @house.app.task
@@ -368,7 +368,7 @@ def test_a_connection_that_never_answers_is_given_up(
 ) -> None:
     """A worker that is connected and not consuming finds that out by itself."""
     monkeypatch.setattr(connection, "ANSWER_S", 1.0)
-    monkeypatch.setattr("holdfast.stores.postgres.lifeline._LOOK_ANSWER_S", 1.0)
+    monkeypatch.setattr("holdfast.stores.postgres.liveness._LOOK_ANSWER_S", 1.0)
     house = houses(proxy.url)
 
     @house.app.task
@@ -489,7 +489,7 @@ def test_a_worker_says_that_the_store_is_read_only_and_goes_on_when_it_is_not(
 def test_a_pool_that_is_exhausted_says_so_in_time_and_beats_recover(server: PostgresServer, schema: str) -> None:
     store = opened(server.url, schema, "&pool_max=2&wait_s=5")
     job = start(store)
-    pool = store._often._open_pool()
+    pool = store._hot._open_pool()
     with pool.connection(), pool.connection():
         began = time.monotonic()
         with pytest.raises(StoreUnavailable, match="pool_max"):
@@ -519,7 +519,7 @@ def test_a_server_without_room_for_another_session_says_so(server: PostgresServe
     url, name = role
     server.execute(f"ALTER ROLE {name} CONNECTION LIMIT 3")
     store = opened(url, schema, "&wait_s=10")
-    other, pool = store._db._open_pool(), store._often._open_pool()
+    other, pool = store._db._open_pool(), store._hot._open_pool()
     too_many = pytest.raises(StoreUnavailable, match="too many connections")
     with other.connection(), pool.connection(), pool.connection(), too_many:
         store.ping()

@@ -53,7 +53,7 @@ FILL = f"""
 
 @pytest.mark.parametrize("query", VALUES)
 def test_what_runs_all_the_time_reads_jobs_by_an_index(full: PostgresStore, query: str) -> None:
-    plan = full._often.run(partial(explained, full._often, query))
+    plan = full._hot.run(partial(explained, full._hot, query))
     assert "Seq Scan on job" not in plan
     assert "Scan using job_" in plan
 
@@ -62,10 +62,10 @@ def test_a_signal_is_taken_by_its_id_however_many_its_workflow_has(full: Postgre
     values = {"tokens": '[["j1", 1, "c"]]', "steps": "[]", "facts": "[]", "taken": '[["j1", 1, "s"]]'}
 
     def plan(db: Cursor) -> str:
-        rows = db.execute(b"EXPLAIN " + full._often["record"], values, prepare=False).fetchall()
+        rows = db.execute(b"EXPLAIN " + full._hot["record"], values, prepare=False).fetchall()
         return "\n".join(row[0] for row in rows)
 
-    assert "signal_job" not in full._often.run(plan)
+    assert "signal_job" not in full._hot.run(plan)
 
 
 SETTLE = {"duty": None, "holder": None, "term": None, "notes": "[]", "channel": "plans", "wall": None}
@@ -85,11 +85,11 @@ def test_jobs_are_looked_up_by_id_though_the_plan_was_made_for_an_empty_table(
     store = PostgresStore(f"{server.url}?schema=plans_by_id")
     store.migrate()
     try:
-        with store._often._open_pool().connection() as db, db.cursor() as cursor:
-            cursor.execute(store._often[query], BY_ID[query], prepare=True)
+        with store._hot._open_pool().connection() as db, db.cursor() as cursor:
+            cursor.execute(store._hot[query], BY_ID[query], prepare=True)
             server.execute(FILL.replace("plans.", "plans_by_id."))
             with db.transaction():
-                cursor.execute(store._often[query], BY_ID[query], prepare=True)
+                cursor.execute(store._hot[query], BY_ID[query], prepare=True)
                 read = "SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'plans_by_id.job'::regclass"
                 [rows] = cursor.execute(read).fetchone() or [JOBS]
                 assert rows < 10
@@ -103,14 +103,14 @@ def test_a_plan_from_when_there_was_nothing_serves_a_full_table(server: Postgres
     store = PostgresStore(f"{server.url}?schema=plans_anew")
     store.migrate()
     try:
-        with store._often._open_pool().connection() as db, db.cursor() as cursor:
+        with store._hot._open_pool().connection() as db, db.cursor() as cursor:
             for name in ("claim", "due"):
-                cursor.execute(store._often[name], VALUES[name], prepare=True)
+                cursor.execute(store._hot[name], VALUES[name], prepare=True)
             server.execute(FILL.replace("plans.", "plans_anew."))
             server.execute("INSERT INTO plans_anew.worker VALUES ('w', '', '', 1, '', NULL, '[]', 1, 1, '', 0, 0)")
             with db.transaction():
                 for name in ("claim", "due"):
-                    cursor.execute(store._often[name], VALUES[name], prepare=True)
+                    cursor.execute(store._hot[name], VALUES[name], prepare=True)
                 scans = "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relid = 'plans_anew.job'::regclass"
                 assert cursor.execute(scans).fetchone() == (0,)
             made = "SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements WHERE statement LIKE %s"
@@ -121,7 +121,7 @@ def test_a_plan_from_when_there_was_nothing_serves_a_full_table(server: Postgres
 
 
 def test_the_sessions_of_the_pool_are_set_up_like_that(full: PostgresStore) -> None:
-    shown = full._often.run(lambda db: [db.execute(f"SHOW {name}").fetchone() for name in ("plan_cache_mode", "jit")])
+    shown = full._hot.run(lambda db: [db.execute(f"SHOW {name}").fetchone() for name in ("plan_cache_mode", "jit")])
     assert shown == [("force_generic_plan",), ("off",)]
 
 

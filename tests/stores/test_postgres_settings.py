@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from holdfast import App, Context
-from holdfast.cli.exits import Exit
+from holdfast.cli.exit_codes import Exit
 from holdfast.core.machine import State
 from holdfast.errors import StoreUnsupported, UsageError
 from holdfast.reaper import Reaper
@@ -119,7 +119,7 @@ def test_a_lost_job_is_recovered_in_a_session_whose_floats_are_rounded(server: P
         store.migrate()
         lost = start(store, lease_s=7 + 1 / 7)
         clock.advance(60)
-        store._often.run(lambda db: db.execute("SET extra_float_digits = -15"))
+        store._hot.run(lambda db: db.execute("SET extra_float_digits = -15"))
         [found] = store.overdue()
         assert found.lease_until == lost.lease_until
 

@@ -13,7 +13,7 @@ import pytest
 from holdfast.core.records import Pulse
 from holdfast.core.settlement import settlement as addressed
 from holdfast.core.verdict import Succeeded, judge
-from holdfast.identity import new_id
+from holdfast.ids import new_id
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Answer, Store
 from holdfast.stores.sqlite.store import SqliteStore

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Flow, Retry, WorkerBroken
-from holdfast.worker import vital
+from holdfast import Context, Flow, Retry, WorkerBroken, vital_threads
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 from tests.worker import bad
@@ -68,7 +67,12 @@ def _embedded(house: House) -> Iterator[Callable[[], Embedded]]:
 
 
 def thread_of(runner: Runner, name: str) -> threading.Thread:
-    parts = {"keeper": runner._keeper, "settler": runner._settler, "watch": runner._watch, "reaper": runner._patrol}
+    parts = {
+        "heartbeat": runner._heartbeat,
+        "settler": runner._settler,
+        "watch": runner._watch,
+        "reaper": runner._reaper_thread,
+    }
     thread: threading.Thread = parts[name]._thread  # type: ignore[attr-defined]
     return thread
 
@@ -80,7 +84,7 @@ def end(thread: threading.Thread) -> None:
 
 
 @on_every_store
-@pytest.mark.parametrize("name", ["keeper", "settler", "watch", "reaper"])
+@pytest.mark.parametrize("name", ["heartbeat", "settler", "watch", "reaper"])
 def test_an_embedded_worker_whose_thread_dies_gives_back_its_jobs_and_raises(
     house: House, embedded: Callable[[], Embedded], name: str
 ) -> None:
@@ -194,7 +198,7 @@ def test_tick_raises_when_its_event_loop_ends(house: House) -> None:
 
 
 def test_a_worker_is_refused_where_threads_are_not_real(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vital._thread, "start_new_thread", lambda *_: 0)
+    monkeypatch.setattr(vital_threads._thread, "start_new_thread", lambda *_: 0)
     with pytest.raises(Exception, match="gevent or eventlet has replaced Python's threads"):
         Runner(house.app, WorkerOptions())
 
@@ -263,7 +267,7 @@ def test_an_embedded_worker_whose_thread_dies_gives_back_what_it_has_not_started
     others = house.app.enqueue_many([quick.job() for _ in range(200)])
     until(lambda: all(house.row(job.id).state == "running" for job in both), "the slots are taken")
     until(lambda: worker.runner._buffer, "jobs are claimed ahead")
-    end(thread_of(worker.runner, "keeper"))
+    end(thread_of(worker.runner, "heartbeat"))
     assert isinstance(worker.join(), WorkerBroken)
     given_back = [event for job in others for event in house.events(job.id, "released")]
     assert given_back

@@ -11,7 +11,7 @@ from holdfast import App, Context, Retry
 from holdfast.clock import SystemClock
 from holdfast.core.records import Job, NewJob, Published
 from holdfast.errors import StoreUnavailable
-from holdfast.worker.pace import Pace
+from holdfast.worker.prefetch import Prefetch
 from tests.factory import enrol, park, start_flow
 from tests.worker.house import House, on_every_store, until
 from tests.worker.meddler import once
@@ -20,7 +20,7 @@ from tests.worker.meddler import once
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every worker claim six jobs ahead of a free slot, whatever its pace."""
-    monkeypatch.setattr(Pace, "ahead", lambda *_: 6)
+    monkeypatch.setattr(Prefetch, "ahead", lambda *_: 6)
 
 
 # ------------------------------------------------------------------------------------------- claims ahead
@@ -89,7 +89,7 @@ def test_a_fast_worker_claims_ahead_by_itself(house: House, monkeypatch: pytest.
 @pytest.mark.slow  # what is claimed ahead may wait for a second
 def test_what_was_claimed_ahead_and_found_no_slot_is_given_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
-    monkeypatch.setattr(Pace, "reset", lambda _: monkeypatch.setattr(Pace, "ahead", lambda *_: 0))
+    monkeypatch.setattr(Prefetch, "reset", lambda _: monkeypatch.setattr(Prefetch, "ahead", lambda *_: 0))
 
     @house.app.task
     def wait() -> None:
@@ -300,7 +300,7 @@ def test_trust_in_a_lease_counts_from_when_the_claim_was_first_sent(house: House
     ):
         runner = house.start()
         running.wait(60)
-    [attempt] = runner._keeper.all()
+    [attempt] = runner._heartbeat.all()
     assert attempt.window.stop_at <= sent_at[0] + 50.0  # five sixths of the lease
     row = house.row(job.id)
     assert row.lease_until is not None

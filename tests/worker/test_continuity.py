@@ -64,7 +64,7 @@ def add_task(house: House) -> Any:
 
 
 def watch(house: House) -> Continuity:
-    """Return what a worker's keeper looks with; here the test says when."""
+    """Return what a worker's heartbeat looks with; here the test says when."""
     continuity = Continuity(house.store, FakeClock(), "w", WORKER)  # type: ignore[arg-type]
     continuity.look("")
     return continuity
@@ -203,7 +203,7 @@ def test_a_store_that_says_nothing_about_itself_does_not_keep_a_job_from_being_c
         house.start(reaper=False)
         job = endless.enqueue()
         assert begun.wait(60)
-        until(lambda: len(asked) > 1, "the keeper has looked")
+        until(lambda: len(asked) > 1, "the heartbeat has looked")
         house.app.cancel(job.id)
         house.until_state(job.id, "cancelled")
 
@@ -322,7 +322,7 @@ def test_a_job_that_was_claimed_while_the_doubt_arose_is_given_back(house: House
     def doubt(*_: object) -> None:
         if not runner._continuity.in_doubt:
             house.store.real.doubt(1, Doubt("emptied", "truncate", "job", "ann"))
-            until(lambda: runner._continuity.in_doubt, "the keeper notices")
+            until(lambda: runner._continuity.in_doubt, "the heartbeat notices")
 
     with house.store.before("claim", doubt):
         job = task.enqueue()

@@ -64,7 +64,7 @@ def test_it_enrols_once_though_both_of_its_threads_are_told(house: House) -> Non
         if not gone and runners:
             gone.append(worker_id)
             house.store.real.retire(worker_id, "vanished: a mistake")
-            until(lambda: runners[0].worker_id != worker_id, "its keeper enrols anew")
+            until(lambda: runners[0].worker_id != worker_id, "its heartbeat enrols anew")
 
     @house.app.task(lease_s=0.9)
     def fine() -> str:
@@ -123,9 +123,9 @@ def test_a_claim_in_flight_gets_nothing_and_the_job_is_claimed_by_the_new_incarn
 
 @on_every_store
 def test_what_it_had_claimed_ahead_comes_back(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.worker.pace import Pace
+    from holdfast.worker.prefetch import Prefetch
 
-    monkeypatch.setattr(Pace, "ahead", lambda *_: 4)
+    monkeypatch.setattr(Prefetch, "ahead", lambda *_: 4)
     begun, go_on = threading.Event(), threading.Event()
     starts: list[str] = []
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Context, Flow
 from holdfast.errors import LeaseLost
-from holdfast.forks import Door, end_if_forked
+from holdfast.forks import ForkGuard, end_if_forked
 from holdfast.worker.executors import Loop
 from tests.servers import CLOCK
 from tests.worker.house import House, until
@@ -46,10 +46,10 @@ def in_a_fork(act: Callable[[], object]) -> int:
 
 
 def test_the_door_is_open_only_to_the_process_that_made_it(file_house: House) -> None:
-    door = Door(lambda: file_house.app.store)
+    door = ForkGuard(lambda: file_house.app.store)
     assert door.workers() == []
     assert in_a_fork(lambda: door.workers) == RAISED
-    assert in_a_fork(lambda: Door(lambda: file_house.app.store).workers) == PASSED
+    assert in_a_fork(lambda: ForkGuard(lambda: file_house.app.store).workers) == PASSED
 
 
 def test_a_forked_process_may_enqueue_and_opens_no_transaction(shared_house: House) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Context, Retry, Snooze, shield
+from holdfast import App, Context, Retry, Snooze, interrupts
 from holdfast.errors import Cancelled, UsageError
-from holdfast.shield import breathe, calm, interrupt, shield_logging, shielded
-from holdfast.stores.sqlite.writers import Writers
+from holdfast.interrupts import clear_interrupt, interrupt, raise_pending, shield_logging, shielded
+from holdfast.stores.sqlite.write_lock import WriteLock
 from tests.worker.house import House, on_every_store
 
 ONCE = Retry(attempts_max=1)
@@ -36,7 +36,7 @@ def in_thread(work: Any) -> Any:
         except BaseException as error:
             found.append(error)
         finally:
-            calm()
+            clear_interrupt()
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -114,7 +114,7 @@ def test_a_shield_may_say_where_an_interrupt_is_welcome() -> None:
             ready.set()
             go_on.wait(60)
             try:
-                breathe()
+                raise_pending()
             except Cancelled:
                 return "breathed"
             return "held its breath"
@@ -133,14 +133,14 @@ def test_without_a_shield_it_hits_at_once() -> None:
 
 def test_an_interrupt_that_was_taken_back_does_not_hit(monkeypatch: pytest.MonkeyPatch) -> None:
     raised: list[object] = []
-    monkeypatch.setattr(shield, "_raise_in", lambda thread, signal: raised.append((thread, signal)))
+    monkeypatch.setattr(interrupts, "_raise_in", lambda thread, signal: raised.append((thread, signal)))
     me = threading.get_ident()
     interrupt(me, Cancelled)
     assert raised == [(me, Cancelled)]
     monkeypatch.undo()
-    calm()  # replaces what is pending by an exception of its own, and catches that
+    clear_interrupt()  # replaces what is pending by an exception of its own, and catches that
     for _ in range(1000):
-        shield._let_it_hit()
+        interrupts._let_it_hit()
 
 
 def test_a_job_that_nobody_interrupts_leaves_the_interpreter_alone(
@@ -148,7 +148,7 @@ def test_a_job_that_nobody_interrupts_leaves_the_interpreter_alone(
 ) -> None:
     """CPython never forgets that it was asked to raise or to take back an exception in a thread: calls stay slow."""
     asked: list[object] = []
-    monkeypatch.setattr(shield, "_raise_in", lambda thread, signal: asked.append(signal))
+    monkeypatch.setattr(interrupts, "_raise_in", lambda thread, signal: asked.append(signal))
 
     @house.app.task
     def quiet() -> str:
@@ -194,7 +194,7 @@ def test_jobs_run_and_time_out_under_coverage(tmp_path: Path) -> None:
 
 
 def test_a_writers_place_belongs_to_its_token_and_may_be_given_back_twice() -> None:
-    writers = Writers()
+    writers = WriteLock()
     assert writers.take("a", 0.0)
     assert not writers.take("b", 0.06)
     writers.give("b")

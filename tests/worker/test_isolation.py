@@ -17,7 +17,7 @@ import pytest
 from holdfast import App, Retry
 from holdfast.core.isolation import ended_itself, isolates
 from holdfast.errors import UsageError
-from holdfast.worker import pool
+from holdfast.worker.isolated import pool
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 from tests.factory import a_job
@@ -127,7 +127,7 @@ def test_a_transaction_commits_with_the_ending_or_not_at_all(
     kinds = {"return": ["succeeded"], "raise": ["failed", "dead"], "crash": ["zombie", "dead"]}
     assert house.kinds(job.id) == kinds[ending]
     until(lambda: runner.settled == 1, "the worker knows")
-    assert runner._keeper.all() == []
+    assert runner._heartbeat.all() == []
 
 
 # --- Stopping ---------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def test_a_cancelled_handler_that_listens_stops_at_once(shared_house: House) -> 
     task = house.app.task(name="listens", isolate=True)(bad.wait_to_be_stopped)
     runner = house.start()
     job = task.enqueue()
-    cell = until(lambda: [each.note for each in runner._keeper.all() if each.note], "it runs")[0]
+    cell = until(lambda: [each.note for each in runner._heartbeat.all() if each.note], "it runs")[0]
     house.app.cancel(job.id)
     assert house.until_state(job.id, "cancelled").error == "cancelled while running"
     assert alive(int(cell)), "its process may be used again"
@@ -163,7 +163,7 @@ def test_a_worker_that_stops_gives_back_what_will_not_stop(shared_house: House) 
     task = house.app.task(name="ignores", isolate=True)(bad.ignore_everything)
     runner = house.start(grace_period_s=0.0)
     job = task.enqueue()
-    until(lambda: any(attempt.started_at for attempt in runner._keeper.all()), "it runs")
+    until(lambda: any(attempt.started_at for attempt in runner._heartbeat.all()), "it runs")
     assert house.stop(runner) == 0
     assert house.row(job.id).state == "ready"
     assert house.kinds(job.id) == ["released"]
@@ -178,7 +178,7 @@ def test_a_worker_out_of_touch_ends_the_process_before_its_lease_ends(file_house
     near = file_house.app.task(name="near")(bad.pid)
     runner = file_house.start()
     job = task.enqueue()
-    [attempt] = until(lambda: [each for each in runner._keeper.all() if each.started_at], "it runs")
+    [attempt] = until(lambda: [each for each in runner._heartbeat.all() if each.started_at], "it runs")
     cell = until(lambda: runner._pool._cell_of(attempt))
     with file_house.store.down():
         until(lambda: not alive(cell.pid), "its process ends")
@@ -262,8 +262,8 @@ def test_when_the_worker_stops_its_cells_have_ended(file_house: House) -> None:
 def test_cells_that_cannot_start_give_back_and_try_again(
     file_house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.cell.PROGRAM", "holdfast.no_such_program")
-    monkeypatch.setattr(pool, "UNBORN_S", 0.05)
+    monkeypatch.setattr("holdfast.worker.isolated.process.PROGRAM", "holdfast.no_such_program")
+    monkeypatch.setattr(pool, "FIRST_RESTART_S", 0.05)
     task = file_house.app.task(name="pid", isolate=True)(bad.pid)
     monkeypatch.setattr(pool.Pool, "prepare", lambda _: None)  # the job is there before the first cell
     file_house.start()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast import App, Job, Retry
-from holdfast.worker import memory, pool
+from holdfast.worker.isolated import memory, pool
 from tests.conftest import empty
 from tests.worker import bad
 from tests.worker.conftest import sqlite_url

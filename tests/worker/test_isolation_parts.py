@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from holdfast import App, Retry
+from holdfast.core.durations import iso
 from holdfast.core.lease import TrustWindow
 from holdfast.core.records import Moment
-from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.errors import Cancelled, LeaseLost, NoProgress, TimeLimit
-from holdfast.worker import memory, pool, wire
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.cell import Cell
-from holdfast.worker.endings import lost
+from holdfast.worker.isolated import memory, pool, protocol
+from holdfast.worker.isolated.exits import lost
+from holdfast.worker.isolated.process import IsolatedProcess
 from tests.factory import a_job, claim, enrol, settle
 from tests.worker import bad
 from tests.worker.house import House, until
@@ -32,26 +32,31 @@ ONCE = Retry(attempts_max=1)
 
 
 def test_a_stream_is_cut_into_frames_wherever_it_is_torn() -> None:
-    sent: list[wire.Word] = [wire.Ready(), wire.Moved(0.5, "é"), wire.Logged({"msg": "x" * 5000}), wire.Ready()]
-    stream = b"".join(map(wire.frame, sent))
+    sent: list[protocol.Word] = [
+        protocol.Ready(),
+        protocol.ProgressMade(0.5, "é"),
+        protocol.Logged({"msg": "x" * 5000}),
+        protocol.Ready(),
+    ]
+    stream = b"".join(map(protocol.frame, sent))
     for step in (1, 3, 7, len(stream)):
-        frames = wire.Frames[wire.Word](wire.Word)
+        frames = protocol.Frames[protocol.Word](protocol.Word)
         got = [word for at in range(0, len(stream), step) for word in frames.feed(stream[at : at + step])]
         assert got == sent
 
 
-@pytest.mark.parametrize("nonsense", [b"\xff" * 8, b"\0\0\0\1\xc1", wire.frame(wire.Leave())])
+@pytest.mark.parametrize("nonsense", [b"\xff" * 8, b"\0\0\0\1\xc1", protocol.frame(protocol.Leave())])
 def test_what_is_no_frame_is_refused(nonsense: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
-        list(wire.Frames[wire.Word](wire.Word).feed(nonsense))
+        list(protocol.Frames[protocol.Word](protocol.Word).feed(nonsense))
 
 
 @pytest.mark.parametrize("outcome", [None, Succeeded('"x"'), Failed("no", {"traceback": "…"}, finished=True)])
 def test_an_outcome_travels(outcome: Any) -> None:
-    word = wire.ended(outcome, progress=0.5, note="n", rss_mb=1.0, spent=False)
-    [got] = wire.Frames[wire.Word](wire.Word).feed(wire.frame(word))
-    assert isinstance(got, wire.Ended)
-    assert wire.outcome_of(got) == outcome
+    word = protocol.ended(outcome, progress=0.5, note="n", rss_mb=1.0, spent=False)
+    [got] = protocol.Frames[protocol.Word](protocol.Word).feed(protocol.frame(word))
+    assert isinstance(got, protocol.Ended)
+    assert protocol.outcome_of(got) == outcome
 
 
 def test_a_cell_that_sends_nonsense_is_ended(file_house: House) -> None:
@@ -97,7 +102,7 @@ def test_no_group_is_made_where_the_tree_is_not_ours(tmp_path: Path) -> None:
 
 
 def test_a_group_limits_counts_and_kills(tmp_path: Path) -> None:
-    group = memory.Group(tmp_path)
+    group = memory.MemoryGroup(tmp_path)
     (tmp_path / "memory.events").write_text("oom_kill 1\n")
     group.limit(64)
     assert (tmp_path / "memory.max").read_text() == str(64 << 20)
@@ -168,7 +173,7 @@ def test_an_async_handler_that_swallows_its_cancellation_is_ended(shared_house: 
 def test_one_that_waits_for_a_cell_is_given_back_when_the_worker_stops(
     file_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Cell, "is_ready", property(lambda _: False, lambda *_: None), raising=False)
+    monkeypatch.setattr(IsolatedProcess, "is_ready", property(lambda _: False, lambda *_: None), raising=False)
     monkeypatch.setattr(pool.Pool, "_rest", lambda *_: None)  # no cell is ever free
     task = file_house.app.task(name="pid", isolate=True)(bad.pid)
     runner = file_house.start(grace_period_s=0.0)
@@ -272,7 +277,7 @@ def test_an_attempt_elsewhere_is_interrupted_there() -> None:
 
 
 def test_a_system_that_does_not_tell_of_ends_is_asked(file_house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.worker.cell.end_of", lambda _: None)
+    monkeypatch.setattr("holdfast.worker.isolated.process.end_of", lambda _: None)
     bad_task = file_house.app.task(name="bad", isolate=True, crashes_max=1)(bad.leave_at_once)
     fine = file_house.app.task(name="fine", isolate=True)(bad.pid)
     file_house.start(slots=2)
@@ -285,7 +290,7 @@ def test_a_cell_that_is_never_ready_is_given_up(
     file_house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(pool, "BIRTH_MAX_S", 0.0)
-    monkeypatch.setattr(pool, "UNBORN_S", 0.05)
+    monkeypatch.setattr(pool, "FIRST_RESTART_S", 0.05)
     monkeypatch.setattr(pool.Pool, "prepare", lambda _: None)  # the job is there before the first cell
     task = file_house.app.task(name="pid", isolate=True)(bad.pid)
     file_house.start()

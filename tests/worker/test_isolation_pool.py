@@ -15,12 +15,12 @@ from holdfast import App, Retry
 from holdfast.core.lease import TrustWindow
 from holdfast.core.verdict import Lost
 from holdfast.errors import LeaseLost
+from holdfast.tracebacks import ERROR_MAX
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.cell import Cell
-from holdfast.worker.frames import ERROR_MAX
-from holdfast.worker.homes import Homes
+from holdfast.worker.isolated.pool import Moments, Pool, WorkerCallbacks
+from holdfast.worker.isolated.process import IsolatedProcess
+from holdfast.worker.isolated.task_locator import TaskLocator
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.pool import Hands, Moments, Pool
 from holdfast.worker.runner import EXIT_FENCED, Runner
 from tests.factory import a_job, claim, enrol, settle
 from tests.worker import bad
@@ -33,8 +33,8 @@ ONCE = Retry(attempts_max=1)
 def pool() -> Iterator[Pool]:
     """A pool that has no cells and expects no attempts: only a call can wake it."""
     app = App("memory://")
-    hands = Hands(*[lambda *_: None] * 5)
-    pool = Pool(app.clock, Homes(app, None, worker_wide=False), WorkerOptions(), hands, "w")
+    hands = WorkerCallbacks(*[lambda *_: None] * 5)
+    pool = Pool(app.clock, TaskLocator(app, None, worker_wide=False), WorkerOptions(), hands, "w")
     yield pool
     pool.close()
 
@@ -104,7 +104,7 @@ UNUSABLE = "isolated jobs cannot be run: there is no module 'no_such_module'"
 def test_a_cell_that_cannot_be_started_does_not_keep_jobs_in_process(
     file_house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.pool.UNBORN_S", 30.0)
+    monkeypatch.setattr("holdfast.worker.isolated.pool.FIRST_RESTART_S", 30.0)
     apart, near = file_house.app.task(name="apart", isolate=True)(bad.pid), file_house.app.task(name="near")(bad.pid)
     waiting = [apart.enqueue() for _ in range(4)]
     file_house.start(slots=2, app_ref="no_such_module:app")
@@ -116,7 +116,7 @@ def test_a_cell_that_cannot_be_started_does_not_keep_jobs_in_process(
 def test_cells_that_cannot_be_started_do_not_fill_the_journal(
     file_house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.pool.UNBORN_S", 0.02)
+    monkeypatch.setattr("holdfast.worker.isolated.pool.FIRST_RESTART_S", 0.02)
     monkeypatch.setattr(Pool, "prepare", lambda _: None)  # the job is there before the first cell
     job = file_house.app.task(name="apart", isolate=True)(bad.pid).enqueue()
     file_house.start(app_ref="no_such_module:app")
@@ -128,7 +128,7 @@ def test_a_suspect_that_gets_no_process_fails_the_second_time(
     file_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its task is not isolated, so it is claimed each time: its budget must end that."""
-    monkeypatch.setattr("holdfast.worker.pool.UNBORN_S", 0.02)
+    monkeypatch.setattr("holdfast.worker.isolated.pool.FIRST_RESTART_S", 0.02)
     job = file_house.app.task(name="pid")(bad.pid).enqueue()
     worker = enrol(file_house.store)  # type: ignore[arg-type]
     [row] = claim(file_house.store, worker, tasks=["pid"])  # type: ignore[arg-type]
@@ -187,7 +187,7 @@ def test_a_kill_for_want_of_memory_before_it_began_is_not_its_own(
     file_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = [0]
-    monkeypatch.setattr("holdfast.worker.memory.kills_here", lambda: kills[0])
+    monkeypatch.setattr("holdfast.worker.isolated.memory.kills_here", lambda: kills[0])
     fine = file_house.app.task(name="fine", isolate=True)(bad.pid)
     task = file_house.app.task(name="killed", isolate=True, crashes_max=1)(bad.kill_itself)
     file_house.start(slots=1)
@@ -201,9 +201,9 @@ def test_a_kill_for_want_of_memory_before_it_began_is_not_its_own(
 
 def test_a_stack_that_is_written_late_is_waited_for(file_house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine so busy that the signal takes its time."""
-    monkeypatch.setattr("holdfast.worker.pool.moments", lambda *_: Moments(0.1, 0.1))
-    ask = Cell.ask_for_stack
-    monkeypatch.setattr(Cell, "ask_for_stack", lambda cell: threading.Timer(0.4, ask, [cell]).start())
+    monkeypatch.setattr("holdfast.worker.isolated.pool.moments", lambda *_: Moments(0.1, 0.1))
+    ask = IsolatedProcess.ask_for_stack
+    monkeypatch.setattr(IsolatedProcess, "ask_for_stack", lambda cell: threading.Timer(0.4, ask, [cell]).start())
     task = file_house.app.task(name="deaf", isolate=True, timeout_s=0.1, retry=ONCE)(bad.hold_the_lock_for_long)
     file_house.start()
     job = task.enqueue()
@@ -215,9 +215,9 @@ def test_a_stack_that_is_written_late_is_waited_for(file_house: House, monkeypat
 def test_a_stack_that_is_never_written_is_not_waited_for_long(
     file_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.pool.moments", lambda *_: Moments(0.1, 0.1))
-    monkeypatch.setattr("holdfast.worker.pool.DUMP_S", 0.01)
-    monkeypatch.setattr(Cell, "ask_for_stack", lambda _: None)
+    monkeypatch.setattr("holdfast.worker.isolated.pool.moments", lambda *_: Moments(0.1, 0.1))
+    monkeypatch.setattr("holdfast.worker.isolated.pool.DUMP_S", 0.01)
+    monkeypatch.setattr(IsolatedProcess, "ask_for_stack", lambda _: None)
     task = file_house.app.task(name="deaf", isolate=True, timeout_s=0.1, retry=ONCE)(bad.hold_the_lock_for_long)
     file_house.start()
     job = task.enqueue()

@@ -14,15 +14,15 @@ from holdfast.core.records import BeatAnswer, Pulse, Record
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreTimeout, StoreUnavailable
+from holdfast.locked_rows import FIRST_S, LONGEST_S, LockedRows
 from holdfast.reaper import Reaper
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Answer
 from holdfast.testing import FakeClock
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.keeper import Keeper
-from holdfast.worker.locked import FIRST_S, LONGEST_S, LockedRows
-from holdfast.worker.recorder import Recorder
+from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.settler import Settler
+from holdfast.workflow.recorder import Recorder
 from tests.factory import a_record, a_step, enrol, row, start, start_flow
 from tests.worker.house import until
 from tests.worker.meddler import Meddler
@@ -213,13 +213,13 @@ def test_a_batch_of_records_that_takes_too_long_is_written_in_smaller_pieces() -
 def test_a_beat_that_takes_too_long_renews_the_leases_in_smaller_pieces() -> None:
     store = Slow()
     counted = SimpleNamespace(beaten=lambda _: None, look=lambda _: None)
-    keeper = Keeper(store, SystemClock(), 10.0, lambda _: None, counted, list)  # type: ignore[arg-type]
-    keeper.worker_id = enrol(store.real)
-    jobs = [start(store.real, keeper.worker_id) for _ in range(7)]
+    heartbeat = Heartbeat(store, SystemClock(), 10.0, lambda _: None, counted, list)  # type: ignore[arg-type]
+    heartbeat.worker_id = enrol(store.real)
+    jobs = [start(store.real, heartbeat.worker_id) for _ in range(7)]
     attempts = [Attempt(job, SimpleNamespace(), 0.0) for job in jobs]  # type: ignore[arg-type]
-    keeper.keep(attempts)
-    keeper.beat_soon()
-    keeper._beat()
+    heartbeat.keep(attempts)
+    heartbeat.beat_soon()
+    heartbeat._beat()
     assert all(each.window.sent_at > 0.0 for each in attempts)
 
 

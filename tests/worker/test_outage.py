@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import Context, Retry
 from holdfast.errors import StoreError, StoreFull, StoreLost, StoreUnavailable
+from holdfast.store_backoff import StoreBackoff
 from holdfast.testing import FakeClock
-from holdfast.trouble import Trouble
 from tests.worker.house import House, on_every_store, until
 
 
@@ -76,7 +76,7 @@ def test_a_full_disk_that_can_be_read_is_told_once_until_it_takes_a_beat(
 
 def test_a_store_that_fails_and_works_in_turns_gets_a_line_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
-    trouble = Trouble(logging.getLogger("holdfast.test"), clock, "nothing is done meanwhile")
+    trouble = StoreBackoff(logging.getLogger("holdfast.test"), clock, "nothing is done meanwhile")
     for _ in range(30):
         trouble.met(StoreFull("no room left"))
         clock.advance(1)

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from holdfast.core import acts
-from holdfast.core.epitaph import Epitaph
 from holdfast.core.machine import State
 from holdfast.core.records import Job, Pulse
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Succeeded
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import StoreLocked, StoreUnavailable, WorkerGone
 from holdfast.hooks import Hooks
 from holdfast.reaper import PAGE, SECOND_LOOK_S, STORM, STORM_SPREAD_S, Reaper, reap, suspected
@@ -647,7 +647,7 @@ def test_who_waits_hears_of_every_page(store: Store, clock: FakeClock) -> None:
     gone = enrol(store)
     start(store, gone)
     start(store)
-    store.retire(gone, str(Epitaph("it was told to stop", None)))
+    store.retire(gone, str(WorkerExit("it was told to stop", None)))
     clock.advance(LEASE_S)
     for _ in range(PAGE):
         start(store)
@@ -925,7 +925,7 @@ def test_a_frozen_writer_is_a_gap_although_reads_work(store: Store, clock: FakeC
             except StoreUnavailable:
                 clock.advance(2)
             clock.advance(0.25)
-    recovered += wait_idle(reaper, clock, 4)  # by then the keeper, which waits two seconds at most, has beaten
+    recovered += wait_idle(reaper, clock, 4)  # by then the heartbeat, which waits two seconds at most, has beaten
     assert recovered == 0
     beat(store, job)
     assert wait_idle(reaper, clock, LEASE_S - 1) == 0

@@ -14,8 +14,8 @@ from holdfast import App, Context, JobDead, Retry
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError, StoreFull, StoreUnavailable
+from holdfast.tracebacks import FRAMES_MAX
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.frames import FRAMES_MAX
 from holdfast.worker.settler import Settler
 from tests.factory import a_job, a_step, record, start, start_flow
 from tests.timing import assert_within
@@ -195,7 +195,7 @@ def test_an_ending_that_can_never_be_written_does_not_stop_the_others(house: Hou
     with house.store.before("settle", poison):
         jobs = house.app.enqueue_many(drafts)
         assert [jobs[n].result(60) for n in (0, 1, 2, 4, 5, 6, 7)] == [0, 1, 2, 4, 5, 6, 7]
-        until(lambda: not runner._keeper.all(), "the bad one is renewed no more")
+        until(lambda: not runner._heartbeat.all(), "the bad one is renewed no more")
     assert house.row(poison.job_id).state == "running"
 
 
@@ -218,7 +218,7 @@ def test_a_row_damaged_on_disk_stops_neither_worker_nor_settler(file_house: Hous
     running.wait(60)
     damage(tmp_path / "jobs.db", job.id, "rolling_back = 7")
     go_on.set()
-    until(lambda: not runner._keeper.all(), "the worker gives it up")
+    until(lambda: not runner._heartbeat.all(), "the worker gives it up")
     assert [fine.enqueue().result(60) for _ in range(3)] == ["fine"] * 3
     damage(tmp_path / "jobs.db", job.id, "rolling_back = 0")
     assert house.row(job.id).state == "running"

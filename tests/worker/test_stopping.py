@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.worker.pace import Pace
+from holdfast.worker.prefetch import Prefetch
 from holdfast.worker.runner import EXIT_STUCK
 from tests.worker.house import House, on_every_store, until
 
@@ -118,7 +118,7 @@ def test_a_started_job_that_is_dangerous_to_repeat_is_not_released(
 
 @on_every_store
 def test_what_was_claimed_ahead_is_released_unstarted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pace, "ahead", lambda *_: 5)
+    monkeypatch.setattr(Prefetch, "ahead", lambda *_: 5)
     handler = Handlers(is_async=False)
     task = task_of(house, handler)
     jobs = house.app.enqueue_many([task.job() for _ in range(6)])

@@ -17,7 +17,7 @@ from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Lost, judge
 from holdfast.errors import LeaseLost, StoreUnavailable, StoreUnsupported, TransactionExpired, UsageError
 from holdfast.stores.protocol import Answer
-from holdfast.stores.sqlite.connection import Pen
+from holdfast.stores.sqlite.connection import WriteConnection
 from holdfast.stores.sqlite.transaction import SqliteTransaction
 from tests.worker.house import House, until
 
@@ -442,8 +442,8 @@ def test_a_transaction_that_gets_no_turn_fails_the_attempt_and_leaves_nothing_be
         pay.enqueue().result(60)
     assert fine.enqueue().result(60) == "fine"
     spare = house.store.real._db._spare  # type: ignore[attr-defined]
-    assert {type(each) for stock in spare.values() for each in stock} <= {sqlite3.Connection, Pen}
-    assert spare.keys() == {sqlite3.Connection, Pen}
+    assert {type(each) for stock in spare.values() for each in stock} <= {sqlite3.Connection, WriteConnection}
+    assert spare.keys() == {sqlite3.Connection, WriteConnection}
     holder.close()
     house.close()
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import AsyncFlow, Flow, Retry, Rollback
 from holdfast.tasks import Task
-from holdfast.workflow.loop import STEPS_MAX
+from holdfast.workflow.async_driver import STEPS_MAX
 from tests.worker.house import House, until
 
 FORMS = ["sync", "async"]

@@ -8,8 +8,8 @@ import pytest
 from holdfast import Flow, Refused
 from holdfast.core.records import Record, Step
 from holdfast.core.verdict import Lost
-from holdfast.worker.recorder import Recorder
-from holdfast.workflow.ledger import Call
+from holdfast.workflow.ledger import FlowCall
+from holdfast.workflow.recorder import Recorder
 from holdfast.workflow.run import Run
 from tests.factory import a_step, again, record, row, settle, start_flow
 from tests.worker.house import House, until
@@ -64,7 +64,7 @@ def test_a_person_is_asked_about_the_step_that_stands_first(one_house: House, mo
 
     base = Run._base
 
-    def slow_base(run: Run, call: Call, **given: Any) -> Step:
+    def slow_base(run: Run, call: FlowCall, **given: Any) -> Step:
         step = base(run, call, **given)
         if call.name == "charge":
             took.set()

@@ -259,7 +259,7 @@ def test_a_gather_that_waits_parks_the_line_above_it(house: House, world: World)
 def test_on_the_loop_all_lines_park_together_and_a_cleanup_that_hangs_is_cancelled_again(
     one_house: House, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.watch.LEAVE_S", 600.0)  # nobody else ends it
+    monkeypatch.setattr("holdfast.worker.time_limits.LEAVE_S", 600.0)  # nobody else ends it
     spans: list[float] = []
 
     @one_house.app.workflow(name="w", lease_s=600)
@@ -356,7 +356,7 @@ def test_a_cleanup_that_was_recorded_too_early_holds_the_workflow_before_it_wait
 def test_a_loop_that_catches_its_wait_for_ever_is_told_and_parked_all_the_same(
     one_house: House, form: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.watch.LEAVE_S", 2.0)
+    monkeypatch.setattr("holdfast.worker.time_limits.LEAVE_S", 2.0)
     over, left = threading.Event(), []  # `over` lets go of code that was given up
 
     @one_house.app.workflow(name="sync")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncFlow, Flow, JobDead, PayloadError, Retry, insight
-from holdfast.cli import story
+from holdfast.cli import job_page
 from holdfast.core.records import Step
 from holdfast.core.verdict import Lost
 from tests.factory import settlement
@@ -293,7 +293,7 @@ def test_the_step_by_which_a_workflow_failed_is_told_when_it_has_ended(
         assert (first["name"], first["error"]) == ("now", None)
         assert (failed["name"], failed["tries"], failed["state"]) == ("flaky", tries, "started")
         assert failed["error"] == f"OSError: down {tries}"
-    story.tell(house.store, row)
+    job_page.tell(house.store, row)
     told = capsys.readouterr().out
     assert "(1 step on record, 1 failed)" in told
     assert [line.split()[:3] for line in told.splitlines() if " flaky " in line] == [["2", "flaky", "failed"]]

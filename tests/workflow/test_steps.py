@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncFlow, Flow, JobDead, Retry, Snooze, UsageError
-from holdfast.workflow import threads, values
+from holdfast.workflow import sync_driver, values
 from tests.worker.house import House, until
 
 QUICK = Retry(attempts_max=2, base_s=0.0, cap_s=0.0)
@@ -429,14 +429,14 @@ def test_a_step_that_may_be_repeated_is_run_again_after_a_snooze(one_house: Hous
 
 def test_a_time_limit_that_comes_too_late_hits_nobody(one_house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """The step returns in the very moment in which its time is up."""
-    fired, over, interrupt = threading.Event(), threading.Event(), threads.interrupt
+    fired, over, interrupt = threading.Event(), threading.Event(), sync_driver.interrupt
 
     def late(*given: Any) -> None:
         fired.set()
         over.wait(0.5)  # until the step is behind, unless it is waited for
         interrupt(*given)
 
-    monkeypatch.setattr(threads, "interrupt", late)
+    monkeypatch.setattr(sync_driver, "interrupt", late)
 
     @one_house.app.workflow(name="w", retry=Retry(attempts_max=1))
     def work(flow: Flow) -> bool:

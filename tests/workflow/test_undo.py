@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncFlow, Flow, IllegalMove, JobRolledBack, NotFound, Refused, Retry, Rollback, insight
-from holdfast.cli import story
+from holdfast.cli import job_page
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Lost
 from holdfast.errors import StoreError
@@ -99,7 +99,7 @@ def test_a_step_that_raised_may_have_happened_and_is_undone(
 def test_nothing_is_undone_while_a_step_that_cannot_be_stopped_goes_on(
     one_house: House, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.watch.ABANDON_S", 0.2)
+    monkeypatch.setattr("holdfast.worker.time_limits.ABANDON_S", 0.2)
     begun, read_end, write_end = threading.Event(), *os.pipe()
 
     def charge() -> None:
@@ -134,7 +134,7 @@ def test_an_undo_that_blocks_past_its_timeout_is_not_started_again_beside_itself
     house: House, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three refunds overlapped: the first one blocked, and the workflow was run again by its budget."""
-    monkeypatch.setattr("holdfast.worker.watch.ABANDON_S", 0.2)
+    monkeypatch.setattr("holdfast.worker.time_limits.ABANDON_S", 0.2)
     lines, blocks, pipe = [], True, os.pipe()
 
     def refund(result: object) -> None:
@@ -178,7 +178,7 @@ def test_an_undo_that_blocks_past_its_timeout_is_not_started_again_beside_itself
 def test_on_the_loop_nothing_is_undone_while_a_step_goes_on_in_a_thread(
     one_house: House, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.watch.ABANDON_S", 0.2)
+    monkeypatch.setattr("holdfast.worker.time_limits.ABANDON_S", 0.2)
     begun, pipe = threading.Event(), os.pipe()
 
     def charge() -> None:
@@ -249,7 +249,7 @@ def test_a_workflow_that_fails_for_good_is_told_to_be_rolled_back_and_what_its_n
     said = [text for text in caplog.messages if job.id in text]
     assert "attempt 1 ended, now to be run again: ValueError: no" in said[0]
     assert "attempt 2 ended, now to be rolled back: ValueError: no; failed or crashed 2 times" in said[1]
-    story.tell(house.store, house.row(job.id))
+    job_page.tell(house.store, house.row(job.id))
     told = capsys.readouterr().out
     assert re.search(r"attempts +3; 0 failed and 0 crashed since it began to roll back", told)
     assert re.search(r"2  \S*fail +failed", told)

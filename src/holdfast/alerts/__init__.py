@@ -1,6 +1,6 @@
-"""Alerts: who is to be told of what, and where. `app.alert(…)` declares one; the teller tells it.
+"""Alerts: who is to be told of what, and where. `app.alert(…)` declares one; the notifier tells it.
 
-journal ──▶ book ──▶ rules (pure) ──▶ teller, under a duty ──▶ outbox, a thread each ──▶ log · command · webhook
+journal ──▶ book ──▶ rules (pure) ──▶ notifier, under a duty ──▶ outbox, a thread each ──▶ log · command · webhook
 """
 
 from __future__ import annotations

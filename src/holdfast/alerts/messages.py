@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core.durations import iso
 from holdfast.core.text import hide_secrets
-from holdfast.core.times import iso
 from holdfast.stores.urls import shown_url
 
 BODY_MAX = 16_000  # bytes: less than a pipe holds

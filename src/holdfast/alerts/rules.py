@@ -16,7 +16,7 @@ from typing import Any, Literal, TypedDict, get_args
 import msgspec
 
 from holdfast.alerts.messages import JOBS_MAX, Message, counted, span
-from holdfast.core.times import iso
+from holdfast.core.durations import iso
 from holdfast.errors import UsageError
 
 AlertKind = Literal["held", "dead", "crashes", "zombie_rate", "false_positives", "late_schedules"]
@@ -254,7 +254,7 @@ class Incident(msgspec.Struct):
 
 
 class Told(msgspec.Struct):
-    """What one alert has told, as a teller that stops leaves it to the next one."""
+    """What one alert has told, as a notifier that stops leaves it to the next one."""
 
     open: list[tuple[AlertKind, str, Incident]]
     lines: dict[AlertKind, list[int]]  # by their seq

@@ -17,7 +17,7 @@ from holdfast.alerts.rules import KINDS, Given
 from holdfast.cli.base import Command, Group, settings
 from holdfast.cli.loading import import_options, named_app, own_app
 from holdfast.cli.logs import LOG_FORMAT, log_to_stderr
-from holdfast.cli.screen import Column, show_json, show_table
+from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.types import ParamType, Text, Words, json_option
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError

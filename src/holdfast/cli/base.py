@@ -19,10 +19,10 @@ from typing import Any
 import click
 
 from holdfast.cli.arguments import overwrite
-from holdfast.cli.exits import Exit, code_of
+from holdfast.cli.exit_codes import Exit, code_of
 from holdfast.cli.leaving import story
 from holdfast.cli.logs import log_to_stderr
-from holdfast.cli.screen import clean_lines
+from holdfast.cli.output import clean_lines
 from holdfast.errors import HoldfastError
 from holdfast.stores.urls import masked_url
 

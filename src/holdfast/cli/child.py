@@ -21,9 +21,9 @@ from holdfast.app import App
 from holdfast.cli.loading import load_app
 from holdfast.cli.logs import log_to_stderr
 from holdfast.errors import SchemaMismatch, StoreError, StoreUnsupported, UsageError, is_passing
+from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.sqlite import protected
 from holdfast.stores.sqlite.connection import out_of_files
-from holdfast.trouble import Trouble
 from holdfast.worker.launch import Launch
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import EXIT_TOO_OLD, EXIT_UNSUPPORTED, Runner
@@ -112,7 +112,7 @@ def _opens(app: App, sources: list[int]) -> bool:
     To end instead would look like a child that dies young: the supervisor would start it later and later, and not soon
     after the store is back.
     """
-    trouble = Trouble(log, app.clock, "the worker starts when it is back")
+    trouble = StoreBackoff(log, app.clock, "the worker starts when it is back")
     while True:
         try:
             app.store.schema()

@@ -9,10 +9,10 @@ import click
 
 from holdfast import insight
 from holdfast.cli.base import Group, acknowledge, complain, say, settings, show_log
-from holdfast.cli.exits import Exit
+from holdfast.cli.exit_codes import Exit
 from holdfast.cli.leaving import noting
 from holdfast.cli.loading import open_existing, opened_store, require_schema
-from holdfast.cli.screen import Progress, clean, show_json
+from holdfast.cli.output import Progress, clean, show_json
 from holdfast.cli.types import Text, Words, json_option, older_than_option, person
 from holdfast.core.machine import ENDED, State
 from holdfast.errors import Refused, UsageError

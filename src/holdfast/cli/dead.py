@@ -11,7 +11,7 @@ from holdfast.cli.jobs import confirm, show_jobs
 from holdfast.cli.jobs import revive as revive_each
 from holdfast.cli.leaving import noting
 from holdfast.cli.loading import opened_app, opened_store, suggest_task
-from holdfast.cli.screen import Progress, clean, show_json
+from holdfast.cli.output import Progress, clean, show_json
 from holdfast.cli.types import (
     JobId,
     Text,

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.base import Command, say, settings, show_log
-from holdfast.cli.exits import Exit
-from holdfast.cli.screen import is_terminal, show_json
+from holdfast.cli.exit_codes import Exit
+from holdfast.cli.output import is_terminal, show_json
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
-    from holdfast.demo.count import Summary
-    from holdfast.demo.stage import Stage, View
+    from holdfast.demo.script import Script, View
+    from holdfast.demo.summary import Summary
 
 _LEAVE = (signal.SIGTERM, signal.SIGHUP)
 
@@ -55,11 +55,11 @@ def demo(ctx: click.Context, plain: bool, as_json: bool, keep: bool) -> None:
 
 
 def _play(folder: Path, plain: bool, as_json: bool) -> Summary:
-    from holdfast.demo.stage import DidNotHappen, Stage
+    from holdfast.demo.script import DidNotHappen, Script
 
     try:
         with _view(plain, as_json) as view:
-            stage = Stage(folder, view)
+            stage = Script(folder, view)
             try:
                 return stage.play()
             finally:
@@ -70,7 +70,7 @@ def _play(folder: Path, plain: bool, as_json: bool) -> Summary:
         raise
 
 
-def _end(stage: Stage) -> None:
+def _end(stage: Script) -> None:
     """End every process of the demo. It takes a moment, in which no signal may come in between."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *_LEAVE)}
     try:
@@ -143,7 +143,7 @@ def _folder(keep: bool) -> Iterator[Path]:
 
 
 def _invite(folder: Path, summary: Summary) -> None:
-    from holdfast.demo.stage import url_in
+    from holdfast.demo.script import url_in
 
     say("To look around:")
     for words in ("jobs list --limit 20", f"jobs show {summary.story['charge']}", "dead list", "workers list --gone"):

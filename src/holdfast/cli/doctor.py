@@ -9,9 +9,9 @@ import click
 
 from holdfast import insight
 from holdfast.cli.base import Command, is_quiet, say, settings, show_log
-from holdfast.cli.exits import Exit, code_of
+from holdfast.cli.exit_codes import Exit, code_of
 from holdfast.cli.loading import import_options, open_existing, own_app
-from holdfast.cli.screen import bold, paragraph, show_json, styled
+from holdfast.cli.output import bold, paragraph, show_json, styled
 from holdfast.cli.types import json_option
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreError, StoreFull
@@ -75,7 +75,7 @@ def _examine(ref: str | None) -> tuple[list[Finding], Exit]:
 
 
 def _unreadable(error: StoreError) -> Finding:
-    from holdfast.insight.medium import to_be_read
+    from holdfast.insight.store_findings import to_be_read
 
     title = "The disk is full" if isinstance(error, StoreFull) else "The store cannot be read"
     return problem(title, str(error), to_be_read(settings().db, error))

@@ -10,7 +10,7 @@ from holdfast import insight
 from holdfast.app import App
 from holdfast.cli.base import Command, say, show_log
 from holdfast.cli.loading import import_options, named_app
-from holdfast.cli.screen import clean, show_json
+from holdfast.cli.output import clean, show_json
 from holdfast.cli.types import Duration, Json, Text, call_of, json_option
 from holdfast.core.policy import OnCrash
 from holdfast.core.records import Job as Row

@@ -17,7 +17,7 @@ import click
 from holdfast import insight
 from holdfast.cli.base import Command, say
 from holdfast.cli.loading import opened_store, suggest_task
-from holdfast.cli.screen import Progress, clean, is_terminal, json_line
+from holdfast.cli.output import Progress, clean, is_terminal, json_line
 from holdfast.cli.types import Duration, Text, step_arguments_option
 from holdfast.core.records import Filter
 from holdfast.errors import UsageError

@@ -10,13 +10,13 @@ import click
 
 from holdfast import insight
 from holdfast.app import App
-from holdfast.cli import story
+from holdfast.cli import job_page
 from holdfast.cli.base import Group, acknowledge, complain, is_quiet, say
-from holdfast.cli.exits import Exit, code_of
+from holdfast.cli.exit_codes import Exit, code_of
 from holdfast.cli.export import export
 from holdfast.cli.leaving import noting
 from holdfast.cli.loading import opened_app, opened_store, suggest_task
-from holdfast.cli.screen import Column, Progress, clean, is_terminal, show_json, show_table, styled
+from holdfast.cli.output import Column, Progress, clean, is_terminal, show_json, show_table, styled
 from holdfast.cli.types import (
     JobId,
     Text,
@@ -156,7 +156,7 @@ def show(job_id: str, as_json: bool) -> None:
         if as_json:
             show_json(insight.job_story(store, job))
             return
-        story.tell(store, job)
+        job_page.tell(store, job)
 
 
 def known(store: Store, job_id: str) -> Job:

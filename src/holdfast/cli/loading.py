@@ -18,7 +18,7 @@ import click
 from holdfast import insight
 from holdfast.app import App
 from holdfast.cli.base import Settings, say, settings, show_log
-from holdfast.cli.screen import clean
+from holdfast.cli.output import clean
 from holdfast.cli.types import Text
 from holdfast.core.text import escaped
 from holdfast.errors import SchemaMismatch, StoreMissing, UsageError

@@ -9,7 +9,7 @@ import click
 from holdfast import insight
 from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.loading import opened_store
-from holdfast.cli.screen import Column, clean, show_json, show_table
+from holdfast.cli.output import Column, clean, show_json, show_table
 from holdfast.cli.types import Text, json_option
 
 

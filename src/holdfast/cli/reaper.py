@@ -63,12 +63,12 @@ def reaper(
 
     With APP (module:name, on its own store unless --db says otherwise) the app's hooks and alerts are told, too.
     """
-    from holdfast.alerts.teller import Teller
+    from holdfast.alerts.notifier import Notifier
     from holdfast.continuity import REAPER, Watcher
     from holdfast.core.retention import Retention
-    from holdfast.daemon import serve
     from holdfast.hooks import Hooks
     from holdfast.pruner import Pruner
+    from holdfast.reaper_service import serve
 
     if not 0.05 <= interval <= 3600:
         raise click.BadParameter("must be between 50ms and 1h", param_hint="--interval")
@@ -81,7 +81,7 @@ def reaper(
         who = name or f"{socket.gethostname()}:{os.getpid()}"
         hooks = hooks or Hooks()
         pruner = Pruner(store, clock, retention, hooks=hooks, name=who, interval_s=PRUNE_EVERY * interval)
-        with Watcher(store, clock, who, REAPER), Teller(store, clock, alerts, name=who), pruner:
+        with Watcher(store, clock, who, REAPER), Notifier(store, clock, alerts, name=who), pruner:
             settled = serve(store, clock, stop, hooks=hooks, name=who, grace_s=grace, interval_s=interval)
     say(f"settled {settled} lost attempts")
 

@@ -11,9 +11,9 @@ import click
 from holdfast import insight
 from holdfast.cli.alerts import TELL_S, alert_options, hooks_and_alerts, telling_shown
 from holdfast.cli.base import Command, acknowledge, is_quiet, say
-from holdfast.cli.exits import Exit
+from holdfast.cli.exit_codes import Exit
 from holdfast.cli.loading import import_options, opened_store
-from holdfast.cli.screen import Column, Progress, is_watched, show_json, show_table
+from holdfast.cli.output import Column, Progress, is_watched, show_json, show_table
 from holdfast.cli.types import Duration, Text, json_option
 from holdfast.clock import SystemClock
 
@@ -63,7 +63,7 @@ def scan(
     With APP (module:name, on its own store unless --db says otherwise) the app's hooks and alerts are told what became
     of held and dead jobs; the --alert options need no APP.
     """
-    from holdfast.alerts.teller import tell_once
+    from holdfast.alerts.notifier import tell_once
     from holdfast.reaper import reap, suspected
 
     hooks, alerts = hooks_and_alerts(app, given)

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from holdfast import insight
 from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.loading import opened_store
-from holdfast.cli.screen import Column, clean, show_json, show_table
+from holdfast.cli.output import Column, clean, show_json, show_table
 from holdfast.cli.types import Text, json_option
 from holdfast.clock import SystemClock
 from holdfast.errors import NotFound
-from holdfast.identity import new_job_id
+from holdfast.ids import new_job_id
 from holdfast.stores.protocol import Store
 
 

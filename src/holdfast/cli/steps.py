@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import click
 
 from holdfast import insight
-from holdfast.cli.screen import (
+from holdfast.cli.output import (
     bold,
     clean,
     columns,
@@ -21,9 +21,9 @@ from holdfast.cli.screen import (
     styled,
     width,
 )
-from holdfast.core.flow import APPROVAL, asked_since, is_paused
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Event, Job, Moment, Step
+from holdfast.core.replay import APPROVAL, asked_since, is_paused
 
 _ENDS = 100  # lines that are shown of the beginning and of the end of a very long workflow
 _NAME_MAX = 40
@@ -50,7 +50,7 @@ class Told:
     steps: Sequence[Step]  # also those that were set aside
     far: insight.Progress
     events: Sequence[Event]
-    lost: Sequence[insight.Death]
+    lost: Sequence[insight.StepDeath]
     now: Moment
     names: insight.Names
     ahead: Mapping[str, str]  # what is to come for steps, by path
@@ -107,7 +107,7 @@ def _of_step(step: Step, depth: int, told: Told) -> _Line:
     return _Line(cells, _returned(step, told), tuple(below), depth)
 
 
-def _is_in(death: insight.Death, step: Step) -> bool:
+def _is_in(death: insight.StepDeath, step: Step) -> bool:
     return insight.is_at(death.step, step)
 
 
@@ -205,7 +205,7 @@ def _child(told: Told) -> str:
     return f"job {jobs[0]}" if len(jobs) == 1 else "its job"
 
 
-def _died(death: insight.Death, told: Told) -> str:
+def _died(death: insight.StepDeath, told: Told) -> str:
     event, detail = death.event, death.event.detail
     worker = told.names.get(event.worker or "", event.worker or "unknown")
     where = "in it" if death.inside else "in it or before it"

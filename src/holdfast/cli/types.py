@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from holdfast.core.durations import seconds
 from holdfast.core.payload import JSON
-from holdfast.core.times import seconds
 from holdfast.errors import NotFound, PayloadError, UsageError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from holdfast.cli.types import Duration, Text, Words
 from holdfast.clock import pause
 from holdfast.core.text import listed
 from holdfast.errors import StoreError, is_final
-from holdfast.trouble import Trouble
+from holdfast.store_backoff import StoreBackoff
 
 
 @click.command(
@@ -106,7 +106,7 @@ def worker(
     SIGTERM, SIGHUP or Ctrl-C ends it gracefully: no new jobs,
     running ones may finish within the grace period, the rest is given back. A second one gives everything back at once.
     """
-    from holdfast.alerts.teller import Teller
+    from holdfast.alerts.notifier import Notifier
     from holdfast.continuity import SUPERVISOR, Watcher
     from holdfast.pruner import Pruner
     from holdfast.scheduler import Scheduler
@@ -140,8 +140,8 @@ def worker(
         stack.callback(found.close)
         _open(found)
         if found.alerts:
-            teller = Teller(found.store, found.clock, found.alerts, name=name or socket.gethostname())
-            stack.enter_context(teller)
+            notifier = Notifier(found.store, found.clock, found.alerts, name=name or socket.gethostname())
+            stack.enter_context(notifier)
         if found.keep:
             pruner = Pruner(found.store, found.clock, found.keep, hooks=found.hooks, name=name or socket.gethostname())
             stack.enter_context(pruner)
@@ -155,7 +155,7 @@ def worker(
 
 def _open(app: App) -> None:
     """Wait until the store can be opened, as a worker does later in its life; raise if its address can never work."""
-    trouble = Trouble(logging.getLogger("holdfast.supervisor"), app.clock, "the worker starts when it is back")
+    trouble = StoreBackoff(logging.getLogger("holdfast.supervisor"), app.clock, "the worker starts when it is back")
     while True:
         try:
             app.store.schema()

@@ -11,7 +11,7 @@ from holdfast import insight
 from holdfast.cli.alerts import TELL_S, alert_options, hooks_and_alerts, telling_shown
 from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.loading import import_options, opened_store
-from holdfast.cli.screen import Column, show_json, show_table
+from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.types import Text, json_option, person
 from holdfast.clock import SystemClock
 from holdfast.core.records import Moment
@@ -68,7 +68,7 @@ def forget(name: str, app: str | None, by: str | None, as_json: bool, **given: A
     With APP (module:name, on its own store unless --db says otherwise) the app's hooks and alerts are told what became
     of held and dead jobs; the --alert options need no APP.
     """
-    from holdfast.alerts.teller import tell_once
+    from holdfast.alerts.notifier import tell_once
 
     hooks, alerts = hooks_and_alerts(app, given)
     with opened_store() as store, telling_shown():

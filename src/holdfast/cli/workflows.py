@@ -8,11 +8,11 @@ import click
 
 from holdfast import insight
 from holdfast.app import App
-from holdfast.cli import story
+from holdfast.cli import job_page
 from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.jobs import act_on, known, show_jobs
 from holdfast.cli.loading import import_options, opened_app, opened_store
-from holdfast.cli.screen import clean, show_json
+from holdfast.cli.output import clean, show_json
 from holdfast.cli.types import (
     JobId,
     Json,
@@ -96,7 +96,7 @@ def show(job_id: str, step_arguments: bool, as_json: bool) -> None:
     with opened_store() as store:
         job = _known(store, job_id)
         if not as_json:
-            story.tell(store, job, step_arguments=step_arguments)
+            job_page.tell(store, job, step_arguments=step_arguments)
             return
         events, names = store.journal(job.id), insight.worker_names(store)
         view = insight.workflow_view(store, job, events, names, arguments=step_arguments)

@@ -10,7 +10,7 @@ import click
 from holdfast import insight
 from holdfast.cli.base import Command, acknowledge, say
 from holdfast.cli.loading import opened_store
-from holdfast.cli.screen import Column, bold, paragraph, show_json, show_table
+from holdfast.cli.output import Column, bold, paragraph, show_json, show_table
 from holdfast.cli.types import Duration, json_option
 
 _TASKS = [

@@ -11,9 +11,9 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import asked_about, open_steps, to_undo, would_repeat
-from holdfast.core.machine import ENDED, Move, State, after
+from holdfast.core.machine import ENDED, State, Transition, after
 from holdfast.core.records import Job, Note, Step
+from holdfast.core.replay import asked_about, open_steps, to_undo, would_repeat
 from holdfast.core.verdict import BECAUSE, Verdict, why_undone
 from holdfast.errors import IllegalMove
 
@@ -27,10 +27,10 @@ def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     """
     if job.state is State.RUNNING:
         asked = () if job.cancel_requested else (Note("moved", {"cancel_requested": True, "reason": reason}, actor),)
-        return Verdict(move=Move.CANCEL, state=State.RUNNING, cancel_requested=True, notes=asked)
-    state = after(job.state, Move.CANCEL, job.id)
+        return Verdict(move=Transition.CANCEL, state=State.RUNNING, cancel_requested=True, notes=asked)
+    state = after(job.state, Transition.CANCEL, job.id)
     return Verdict(
-        move=Move.CANCEL,
+        move=Transition.CANCEL,
         state=state,
         error=reason or f"cancelled by {actor}",
         raises_fence=True,
@@ -52,13 +52,13 @@ def revive(
     One with an open step only if the person says that it may be run again: `repeat_step`. That is said of all that are
     open among `steps`, so whoever is refused hears of all of them, and the journal keeps them.
     """
-    state = after(job.state, Move.REVIVE, job.id)
+    state = after(job.state, Transition.REVIVE, job.id)
     names = [] if job.open_step is None else [step.name for step in asked_about(job, steps)] or [job.open_step]
     if names and not repeat_step:
         raise _must_not_be_repeated(job, names)
     repeated = {"repeat_step": ", ".join(names)} if names else {}
     return Verdict(
-        move=Move.REVIVE,
+        move=Transition.REVIVE,
         state=state,
         run_at=now,
         cancel_requested=False,
@@ -116,11 +116,16 @@ def rollback(job: Job, now: float, *, actor: str, reason: str | None = None) -> 
     if job.state is State.RUNNING:
         asked = Note("moved", {"undo_requested": True, "reason": reason}, actor)
         return Verdict(
-            move=Move.CANCEL, state=State.RUNNING, error=why, cancel_requested=True, undo_requested=True, notes=(asked,)
+            move=Transition.CANCEL,
+            state=State.RUNNING,
+            error=why,
+            cancel_requested=True,
+            undo_requested=True,
+            notes=(asked,),
         )
     return Verdict(
-        move=Move.UNDO,
-        state=after(job.state, Move.UNDO, job.id),
+        move=Transition.UNDO,
+        state=after(job.state, Transition.UNDO, job.id),
         run_at=now,
         error=why,
         rolling_back=True,
@@ -235,9 +240,9 @@ def resolve(
             f"workflow {job.id} has no open step, so this would be said of all of it: run it again (held approve), or "
             "say what the whole workflow returned (held done --result JSON, null if nothing); then no more of it is run"
         )
-    move = Move.RESOLVE if answer == "done" else Move.BURY
+    move = Transition.RESOLVE if answer == "done" else Transition.BURY
     notes = [Note("resolved", {"answer": answer, "note": reason}, actor)]
-    error = (reason or f"given up by {actor}") if move is Move.BURY else None
+    error = (reason or f"given up by {actor}") if move is Transition.BURY else None
     if error is not None and (because := why_undone(job)) is not None:
         error += BECAUSE + because
     if error is not None:
@@ -263,7 +268,7 @@ def _run_it(job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: 
 def _ask_next(said: Step, following: Step, answer: Answer, *, actor: str, reason: str | None) -> Verdict:
     """Keep what was said of one open step; the next one has its own question."""
     return Verdict(
-        move=Move.HOLD,
+        move=Transition.HOLD,
         state=State.HELD,
         open_step=following.name,
         raises_fence=True,  # a repeated answer must not be taken for one about the next step
@@ -288,8 +293,8 @@ def _it_happened(
     if others:
         return _ask_next(said, others[0], "done", actor=actor, reason=reason)
     return Verdict(
-        move=Move.REVIVE,
-        state=after(job.state, Move.REVIVE, job.id),
+        move=Transition.REVIVE,
+        state=after(job.state, Transition.REVIVE, job.id),
         run_at=now,
         error=_answered(job),
         open_step="",
@@ -312,8 +317,8 @@ def _it_is_undone(
             f"{left[0].name!r} was undone by hand"
         )
     return Verdict(
-        move=Move.REVIVE,
-        state=after(job.state, Move.REVIVE, job.id),
+        move=Transition.REVIVE,
+        state=after(job.state, Transition.REVIVE, job.id),
         run_at=now,
         fresh_budgets=True,
         raises_fence=True,
@@ -327,8 +332,8 @@ def hold(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     if job.state is State.RUNNING:
         raise IllegalMove(f"job {job.id} is running; cancel it, or wait until it ends")
     return Verdict(
-        move=Move.HOLD,
-        state=after(job.state, Move.HOLD, job.id),
+        move=Transition.HOLD,
+        state=after(job.state, Transition.HOLD, job.id),
         error=reason or f"held by {actor}",
         raises_fence=True,
         notes=(Note("held", {"reason": reason}, actor),),
@@ -337,9 +342,9 @@ def hold(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
 
 def reprioritise(job: Job, *, actor: str, priority: int | None = None, run_at: float | None = None) -> Verdict:
     """Change when a ready job is run."""
-    state = after(job.state, Move.RESCHEDULE, job.id)
+    state = after(job.state, Transition.RESCHEDULE, job.id)
     changes = {"priority": priority, "run_at": run_at}
     detail = {name: value for name, value in changes.items() if value is not None}
     return Verdict(
-        move=Move.RESCHEDULE, state=state, priority=priority, run_at=run_at, notes=(Note("moved", detail, actor),)
+        move=Transition.RESCHEDULE, state=state, priority=priority, run_at=run_at, notes=(Note("moved", detail, actor),)
     )

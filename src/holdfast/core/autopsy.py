@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.durations import iso
 from holdfast.core.records import Job, Moment, Worker
-from holdfast.core.times import iso
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True):

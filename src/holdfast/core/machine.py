@@ -39,7 +39,7 @@ LIVE = frozenset({State.READY, State.RUNNING, State.WAITING, State.HELD})
 ENDED = frozenset(State) - LIVE
 
 
-class Move(StrEnum):
+class Transition(StrEnum):
     """A way from one state to another."""
 
     CLAIM = "claim"  # a worker takes the lease
@@ -59,63 +59,63 @@ class Move(StrEnum):
     RESOLVE = "resolve"  # a person says that it happened
 
 
-MOVES: dict[State, dict[Move, State]] = {
+MOVES: dict[State, dict[Transition, State]] = {
     State.READY: {
-        Move.CLAIM: State.RUNNING,
-        Move.RESCHEDULE: State.READY,
-        Move.HOLD: State.HELD,
-        Move.CANCEL: State.CANCELLED,
-        Move.UNDO: State.READY,
+        Transition.CLAIM: State.RUNNING,
+        Transition.RESCHEDULE: State.READY,
+        Transition.HOLD: State.HELD,
+        Transition.CANCEL: State.CANCELLED,
+        Transition.UNDO: State.READY,
     },
     State.RUNNING: {
-        Move.FINISH: State.DONE,
-        Move.RETRY: State.READY,
-        Move.RELEASE: State.READY,
-        Move.SNOOZE: State.READY,
-        Move.PARK: State.WAITING,
-        Move.HOLD: State.HELD,
-        Move.BURY: State.DEAD,
-        Move.CANCEL: State.CANCELLED,
-        Move.UNDO: State.READY,
-        Move.ROLL_BACK: State.ROLLED_BACK,
+        Transition.FINISH: State.DONE,
+        Transition.RETRY: State.READY,
+        Transition.RELEASE: State.READY,
+        Transition.SNOOZE: State.READY,
+        Transition.PARK: State.WAITING,
+        Transition.HOLD: State.HELD,
+        Transition.BURY: State.DEAD,
+        Transition.CANCEL: State.CANCELLED,
+        Transition.UNDO: State.READY,
+        Transition.ROLL_BACK: State.ROLLED_BACK,
     },
     State.WAITING: {
-        Move.WAKE: State.READY,
-        Move.HOLD: State.HELD,
-        Move.CANCEL: State.CANCELLED,
-        Move.UNDO: State.READY,
+        Transition.WAKE: State.READY,
+        Transition.HOLD: State.HELD,
+        Transition.CANCEL: State.CANCELLED,
+        Transition.UNDO: State.READY,
     },
     State.HELD: {
-        Move.REVIVE: State.READY,
-        Move.RESOLVE: State.DONE,
-        Move.BURY: State.DEAD,
-        Move.CANCEL: State.CANCELLED,
-        Move.UNDO: State.READY,
+        Transition.REVIVE: State.READY,
+        Transition.RESOLVE: State.DONE,
+        Transition.BURY: State.DEAD,
+        Transition.CANCEL: State.CANCELLED,
+        Transition.UNDO: State.READY,
     },
     State.DONE: {},
-    State.DEAD: {Move.REVIVE: State.READY, Move.UNDO: State.READY},
-    State.CANCELLED: {Move.REVIVE: State.READY, Move.UNDO: State.READY},
+    State.DEAD: {Transition.REVIVE: State.READY, Transition.UNDO: State.READY},
+    State.CANCELLED: {Transition.REVIVE: State.READY, Transition.UNDO: State.READY},
     State.ROLLED_BACK: {},
 }
 
 
 # What a move does to a job, and what else could be done in a state: for the sentence that refuses a move.
 _DOES = {
-    Move.CLAIM: "claimed",
-    Move.FINISH: "finished",
-    Move.RETRY: "retried",
-    Move.RELEASE: "released",
-    Move.SNOOZE: "snoozed",
-    Move.PARK: "parked",
-    Move.WAKE: "woken",
-    Move.RESCHEDULE: "rescheduled",
-    Move.HOLD: "held",
-    Move.BURY: "given up",
-    Move.CANCEL: "cancelled",
-    Move.UNDO: "undone",
-    Move.ROLL_BACK: "rolled back",
-    Move.REVIVE: "revived",
-    Move.RESOLVE: "resolved",
+    Transition.CLAIM: "claimed",
+    Transition.FINISH: "finished",
+    Transition.RETRY: "retried",
+    Transition.RELEASE: "released",
+    Transition.SNOOZE: "snoozed",
+    Transition.PARK: "parked",
+    Transition.WAKE: "woken",
+    Transition.RESCHEDULE: "rescheduled",
+    Transition.HOLD: "held",
+    Transition.BURY: "given up",
+    Transition.CANCEL: "cancelled",
+    Transition.UNDO: "undone",
+    Transition.ROLL_BACK: "rolled back",
+    Transition.REVIVE: "revived",
+    Transition.RESOLVE: "resolved",
 }
 _INSTEAD = {
     State.READY: "it will run by itself",
@@ -129,7 +129,7 @@ _INSTEAD = {
 }
 
 
-def after(state: State, move: Move, job_id: str | None = None) -> State:
+def after(state: State, move: Transition, job_id: str | None = None) -> State:
     """Return the state that follows, or raise `IllegalMove`, which names the job if it is given."""
     try:
         return MOVES[state][move]

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec
 
-from holdfast.core.shape import BYTES, Misfit, Shape, depth_of, lower, too_deep
+from holdfast.core.json_types import BYTES, JsonType, Misfit, depth_of, lower, too_deep
 from holdfast.errors import PayloadError
 
 CONTEXT_TYPES = frozenset({"Context", "Flow", "AsyncFlow"})
@@ -162,12 +162,12 @@ class Signature:
     def _is_given(self, first: Parameter, hints: _Hints) -> bool:
         return _is_context(first, hints)
 
-    def _shape(self, parameter: Parameter, hints: _Hints) -> Shape:
+    def _shape(self, parameter: Parameter, hints: _Hints) -> JsonType:
         return self._shape_of(parameter, hints.of(parameter.name, parameter.annotation))
 
-    def _shape_of(self, parameter: Parameter, hint: Any) -> Shape:
+    def _shape_of(self, parameter: Parameter, hint: Any) -> JsonType:
         where = f"{self._task}: argument {parameter.name!r}"
-        return Shape(_with_stars(parameter, hint), where, depth_max=self._limits.depth_max)
+        return JsonType(_with_stars(parameter, hint), where, depth_max=self._limits.depth_max)
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the call as text, defaults left out; or raise `PayloadError` naming the argument and what to do."""
@@ -316,7 +316,7 @@ class StepSignature(Signature):
     def _is_given(self, first: Parameter, hints: _Hints) -> bool:
         return False
 
-    def _shape(self, parameter: Parameter, hints: _Hints) -> Shape:
+    def _shape(self, parameter: Parameter, hints: _Hints) -> JsonType:
         try:
             return super()._shape(parameter, hints)
         except PayloadError:
@@ -346,7 +346,7 @@ def _takes_anything(*args: Any, **kwargs: Any) -> None:
     """Stand for a function that does not tell its signature."""
 
 
-def result_shape(fn: Callable[..., Any], name: str) -> Shape | None:
+def result_shape(fn: Callable[..., Any], name: str) -> JsonType | None:
     """Return how results of any function are read; None, that is plain, where its annotation says nothing."""
     try:
         annotation = inspect.signature(fn).return_annotation
@@ -377,7 +377,7 @@ def encode_value(value: Any, where: str, limits: Limits = LIMITS, codec: Codec =
     return text
 
 
-def decode_value(text: str, shape: Shape | None, where: str, limits: Limits = LIMITS, codec: Codec = JSON) -> Any:
+def decode_value(text: str, shape: JsonType | None, where: str, limits: Limits = LIMITS, codec: Codec = JSON) -> Any:
     """Return a result as its annotation says, or plain without one. Raises only `PayloadError`."""
     plain = decode_plain(text, where, limits, codec, outer=0)
     return plain if shape is None else shape.from_plain(plain)
@@ -473,7 +473,7 @@ def _with_stars(parameter: Parameter, hint: Any) -> Any:
     return hint
 
 
-def _result_shape(annotation: Any, hints: _Hints, task: str) -> Shape | None:
+def _result_shape(annotation: Any, hints: _Hints, task: str) -> JsonType | None:
     """Return how a result is read; None, that is plain, where the annotation says nothing that JSON could use.
 
     A class that never travels is refused now: found out later, the work would be done, fail and be done again.
@@ -485,7 +485,7 @@ def _result_shape(annotation: Any, hints: _Hints, task: str) -> Shape | None:
     except Exception:  # imported for type checkers only, perhaps
         return None
     try:
-        return Shape(hint, f"{task}: the result")
+        return JsonType(hint, f"{task}: the result")
     except PayloadError:
         if isinstance(hint, type) and not inspect.isabstract(hint) and not typing.is_typeddict(hint):
             raise

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from holdfast.core.durations import duration, seconds
 from holdfast.core.machine import ENDED, State
-from holdfast.core.times import duration, seconds
 from holdfast.errors import UsageError
 
 Age = str | float | timedelta

@@ -12,9 +12,9 @@ from typing import Any, assert_never
 
 import msgspec
 
-from holdfast.core.flow import answer_to
-from holdfast.core.machine import Move, State, after
+from holdfast.core.machine import State, Transition, after
 from holdfast.core.records import Detector, EventKind, Job, Note, Step
+from holdfast.core.replay import answer_to
 
 # ---------------------------------------------------------------------------------------- outcomes
 
@@ -98,7 +98,7 @@ class Released(msgspec.Struct, frozen=True):
 
 
 class HeldBack(msgspec.Struct, frozen=True):
-    """The worker did not start it: others of the same task and arguments have crashed. See core/calls.py."""
+    """The worker did not start it: others of the same task and arguments have crashed (core/crash_fingerprint.py)."""
 
     cause: str
 
@@ -139,7 +139,7 @@ Outcome = Succeeded | Failed | Diverged | TimedOut | Stalled | Lost | Released |
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of the job. Numbers are added to the row's; None leaves the row's value as it is."""
 
-    move: Move
+    move: Transition
     state: State
     run_at: float | None = None
     error: str | None = None  # "" removes it: a person has answered what it asked
@@ -199,8 +199,8 @@ _ACQUITS = (Succeeded, Failed, Diverged, TimedOut, Stalled, Snoozed, Parked)
 def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
     if isinstance(outcome, Succeeded):
         if job.rolling_back:
-            return _verdict(Move.ROLL_BACK, outcome, job, error=why_undone(job), notes=(Note("rolled_back"),))
-        return _verdict(Move.FINISH, outcome, job, result=outcome.result)
+            return _verdict(Transition.ROLL_BACK, outcome, job, error=why_undone(job), notes=(Note("rolled_back"),))
+        return _verdict(Transition.FINISH, outcome, job, result=outcome.result)
     if job.cancel_requested or isinstance(outcome, Cancelled):
         return _cancel(outcome, job, now)
     if job.open_step and _cut_short(outcome):
@@ -225,7 +225,7 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
         case HeldBack():
             return _hold(outcome, job, f"{outcome.cause}; a person decides", failures=0, crashes=0)
         case Snoozed():
-            return _verdict(Move.SNOOZE, outcome, job, run_at=now + max(0.0, outcome.delay_s))
+            return _verdict(Transition.SNOOZE, outcome, job, run_at=now + max(0.0, outcome.delay_s))
         case Parked():
             return _park(outcome, job)
         case _:  # pragma: no cover
@@ -334,7 +334,7 @@ def _run_again(
     if isinstance(outcome, Lost) and (not crashes or total_crashes <= 1):
         return _come_back(outcome, job, now, chance, crashes)
     run_at = now + job.retry.delay_s(total, chance)
-    return _verdict(Move.RETRY, outcome, job, run_at=run_at, failures=failures, crashes=crashes)
+    return _verdict(Transition.RETRY, outcome, job, run_at=run_at, failures=failures, crashes=crashes)
 
 
 def _come_back(outcome: Lost, job: Job, now: float, chance: float, crashes: int) -> Verdict:
@@ -344,12 +344,12 @@ def _come_back(outcome: Lost, job: Job, now: float, chance: float, crashes: int)
     release: a job that takes its worker with it every time must not stand before the others for ever.
     """
     if outcome.started and outcome.spread_s:
-        return _verdict(Move.RETRY, outcome, job, run_at=now + outcome.spread_s * chance, crashes=crashes)
+        return _verdict(Transition.RETRY, outcome, job, run_at=now + outcome.spread_s * chance, crashes=crashes)
     if crashes:
-        return _verdict(Move.RETRY, outcome, job, run_at=_place(job, now), crashes=crashes)
+        return _verdict(Transition.RETRY, outcome, job, run_at=_place(job, now), crashes=crashes)
     releases = job.releases + outcome.started
     run_at = _place(job, now, behind=outcome.started and releases % 2 == 0)
-    return _verdict(Move.RETRY, outcome, job, run_at=run_at, releases=releases)
+    return _verdict(Transition.RETRY, outcome, job, run_at=run_at, releases=releases)
 
 
 def _release(outcome: Released, job: Job, now: float) -> Verdict:
@@ -362,7 +362,7 @@ def _release(outcome: Released, job: Job, now: float) -> Verdict:
     if outcome.started and releases > PROMPT_RELEASES_MAX:
         delay_s = max(delay_s, min(2.0 ** min(releases - PROMPT_RELEASES_MAX, 10), RELEASE_DELAY_MAX_S))
     run_at = now + delay_s if delay_s else _place(job, now, behind=behind)
-    return _verdict(Move.RELEASE, outcome, job, run_at=run_at, releases=releases)
+    return _verdict(Transition.RELEASE, outcome, job, run_at=run_at, releases=releases)
 
 
 def _place(job: Job, now: float, *, behind: bool = False) -> float | None:
@@ -379,12 +379,12 @@ def _hold(outcome: Outcome, job: Job, reason: str, *, failures: int, crashes: in
     because = why_undone(job)
     reason += BECAUSE + because if because is not None else ""
     notes = (Note("held", {"reason": reason}),)
-    return _verdict(Move.HOLD, outcome, job, error=reason, notes=notes, failures=failures, crashes=crashes)
+    return _verdict(Transition.HOLD, outcome, job, error=reason, notes=notes, failures=failures, crashes=crashes)
 
 
 def _bury(outcome: Outcome, job: Job, reason: str, *, failures: int, crashes: int) -> Verdict:
     notes = (Note("dead", {"reason": reason}),)
-    return _verdict(Move.BURY, outcome, job, error=reason, notes=notes, failures=failures, crashes=crashes)
+    return _verdict(Transition.BURY, outcome, job, error=reason, notes=notes, failures=failures, crashes=crashes)
 
 
 def _undo(outcome: Outcome, job: Job, now: float, reason: str, *, failures: int = 0, crashes: int = 0) -> Verdict:
@@ -397,7 +397,7 @@ def _undo(outcome: Outcome, job: Job, now: float, reason: str, *, failures: int 
         reason += f"; it {STILL_AT_WORK}: a person rolls it back when that has ended"
         held = _hold(outcome, job, reason, failures=failures, crashes=crashes)
         return msgspec.structs.replace(held, **heard)
-    verdict = _verdict(Move.UNDO, outcome, job, run_at=now, error=reason, failures=failures, crashes=crashes)
+    verdict = _verdict(Transition.UNDO, outcome, job, run_at=now, error=reason, failures=failures, crashes=crashes)
     return msgspec.structs.replace(verdict, rolling_back=True, fresh_budgets=True, open_step="", **heard)
 
 
@@ -409,18 +409,18 @@ def _park(outcome: Parked, job: Job) -> Verdict:
     if outcome.caught_at is not None:
         file, line = outcome.caught_at
         notes += (Note("warning", {"about": "caught_park", "file": file, "line": line}),)
-    return msgspec.structs.replace(_verdict(Move.PARK, outcome, job, notes=notes), inbox=outcome.inbox, **waits)
+    return msgspec.structs.replace(_verdict(Transition.PARK, outcome, job, notes=notes), inbox=outcome.inbox, **waits)
 
 
 def _cancel(outcome: Outcome, job: Job, now: float) -> Verdict:
     if job.undo_requested and not job.rolling_back:
         return _undo(outcome, job, now, _why_asked(outcome, job))
     notes = (Note("cancelled", {"reason": _reason(outcome)}),)
-    return _verdict(Move.CANCEL, outcome, job, error=_reason(outcome), notes=notes)
+    return _verdict(Transition.CANCEL, outcome, job, error=_reason(outcome), notes=notes)
 
 
 def _verdict(
-    move: Move,
+    move: Transition,
     outcome: Outcome,
     job: Job,
     *,

@@ -17,8 +17,8 @@ from rich.text import Text
 from holdfast.core.machine import State
 from holdfast.core.records import Job
 from holdfast.demo.book import Recovery
-from holdfast.demo.count import Summary
-from holdfast.demo.lookout import SMALL, Line, Post, Scene, span
+from holdfast.demo.observer import SMALL, Line, Scene, WorkerView, span
+from holdfast.demo.summary import Summary
 
 WIDTH_MIN, HEIGHT_MIN = 72, 22  # a smaller terminal gets plain lines
 WIDE, ROOMY = 100, 30  # columns inside a panel, lines: there is room for more
@@ -143,7 +143,7 @@ def _header(scene: Scene, width: int) -> Text:
     return text.append(took, "dim")
 
 
-def _post(post: Post, scene: Scene, width: int, glyphs: Glyphs) -> Text:
+def _post(post: WorkerView, scene: Scene, width: int, glyphs: Glyphs) -> Text:
     text = Text.assemble((f"{glyphs.dot} ", STYLES[post.state]), (f"{post.name:<8}", "bold"))
     text.append(f"{post.state:<9}", STYLES[post.state])
     if post.pid is None:

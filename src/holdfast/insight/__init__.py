@@ -5,8 +5,10 @@ The command line and the server show the same plain data, so a field means the s
 
 from __future__ import annotations
 
-from holdfast.core.times import duration
-from holdfast.insight.deaths import WAITS, Death, deaths
+from holdfast.core.durations import duration
+from holdfast.insight.deaths import WAITS, StepDeath, deaths
+from holdfast.insight.explain import Explanation, explain, in_short, why
+from holdfast.insight.format import DECIDED, ago, brief, counted, moment, near, parsed, size
 from holdfast.insight.health import Ending, Health, Uncounted, endings, fresh_since, health, uncounted, worker_state
 from holdfast.insight.schedules import schedule_views
 from holdfast.insight.steps import (
@@ -49,8 +51,6 @@ from holdfast.insight.views import (
     worker_view,
     zombie_view,
 )
-from holdfast.insight.why import Why, explain, in_short, why
-from holdfast.insight.words import DECIDED, ago, brief, counted, moment, near, parsed, size
 from holdfast.insight.zombies import look_back, zombies_view
 from holdfast.stores.urls import shown_url
 
@@ -59,13 +59,13 @@ __all__ = [
     "SHOWN_STATES",
     "WAITS",
     "Branch",
-    "Death",
     "Ending",
+    "Explanation",
     "Health",
     "Names",
     "Progress",
+    "StepDeath",
     "Uncounted",
-    "Why",
     "ago",
     "ahead",
     "all_jobs",

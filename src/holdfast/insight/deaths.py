@@ -12,16 +12,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.core.flow import is_paused
+from holdfast.core.durations import iso
 from holdfast.core.records import Event, Step
-from holdfast.core.times import iso
+from holdfast.core.replay import is_paused
 
 WAITS = ("sleep", "wait", "approve", "result")  # nobody is inside these: the workflow waits without a slot
 _FOREVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class StepDeath:
     """An attempt that lost its worker, and the step at which that was.
 
     `inside`: surely in it; otherwise in it or before it. `step` None: it is not on record (`path` and `name` are what
@@ -47,12 +47,12 @@ class Death:
         return f"in {there}" if self.inside else f"in or before {there}"
 
 
-def deaths(steps: Sequence[Step], events: Sequence[Event]) -> list[Death]:
+def deaths(steps: Sequence[Step], events: Sequence[Event]) -> list[StepDeath]:
     """Find the step of each death, among all steps that the workflow has, also those that were set aside."""
     return [death for event in events if event.kind == "zombie" for death in _places(event, steps)]
 
 
-def death_view(death: Death, worker: str | None) -> dict[str, Any]:
+def death_view(death: StepDeath, worker: str | None) -> dict[str, Any]:
     """Show a death as plain data."""
     return {
         "at": iso(death.event.at),
@@ -67,7 +67,7 @@ def death_view(death: Death, worker: str | None) -> dict[str, Any]:
     }
 
 
-def _places(event: Event, steps: Sequence[Step]) -> Iterator[Death]:
+def _places(event: Event, steps: Sequence[Step]) -> Iterator[StepDeath]:
     known = sorted(_of_its_time(event, steps), key=lambda step: step.position)
     aside = min((step.aside for step in steps if step.aside >= event.fence), default=0)
     told = dict(each.partition(" ")[::2] for each in event.detail.get("in_steps") or ())
@@ -77,18 +77,18 @@ def _places(event: Event, steps: Sequence[Step]) -> Iterator[Death]:
     if not undoing:
         inside += [step for step in _begun(event, opened) if step not in inside]
     for one in inside:
-        yield Death(event, one, True, undoing, one.path, one.name, aside)
+        yield StepDeath(event, one, True, undoing, one.path, one.name, aside)
     lost = {} if undoing else {path: told[path] for path in told.keys() - {step.path for step in known}}
     for path, name in sorted(lost.items()):
-        yield Death(event, None, True, False, path, name, aside)
+        yield StepDeath(event, None, True, False, path, name, aside)
     coming = None if inside or lost else _next(event, opened, undoing)
     if not inside and not lost and coming is None:
-        yield Death(event, None, aside=aside)
+        yield StepDeath(event, None, aside=aside)
     maybe = [] if coming is None else [coming]
     if not undoing:
         maybe += _begun_anew(event, opened, [*lost, *(step.path for step in inside + maybe)])
     for one in maybe:
-        yield Death(event, one, False, undoing, one.path, one.name, aside)
+        yield StepDeath(event, one, False, undoing, one.path, one.name, aside)
 
 
 def _of_its_time(event: Event, steps: Sequence[Step]) -> Iterator[Step]:

@@ -16,19 +16,19 @@ from typing import Any
 
 from holdfast.app import App
 from holdfast.clock import Clock
+from holdfast.core.durations import duration
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Filter, Job, Worker
 from holdfast.core.text import listed
-from holdfast.core.times import duration
 from holdfast.errors import StoreError, StoreFull
 from holdfast.insight.findings import Finding, Severity, ok, problem, warning
+from holdfast.insight.format import counted, moment
 from holdfast.insight.health import worker_state
-from holdfast.insight.medium import of_the_medium, to_take_writes
 from holdfast.insight.schedules import late_now
 from holdfast.insight.steps import since_of
+from holdfast.insight.store_findings import of_the_medium, to_take_writes
 from holdfast.insight.tuning import of_settings
 from holdfast.insight.views import all_jobs, queue_views, totals
-from holdfast.insight.words import counted, moment
 from holdfast.insight.zombies import look_back
 from holdfast.reaper import reap
 from holdfast.scheduler import is_declared

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Literal
 
-from holdfast.core.epitaph import read_epitaph
+from holdfast.core.durations import duration, iso
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Filter, Job, Moment, Worker
-from holdfast.core.times import duration, iso
-from holdfast.insight.words import DECIDED, ago
+from holdfast.core.worker_exit import read_epitaph
+from holdfast.insight.format import DECIDED, ago
 from holdfast.stores.protocol import Store
 
 NOT_BEGUN_S = 10.0  # a worker gives back after a second what it has claimed and cannot start

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.core.durations import iso
 from holdfast.core.records import Schedule
 from holdfast.core.schedule import Late, late, next_instant
-from holdfast.core.times import iso
 from holdfast.errors import UsageError
 from holdfast.scheduler import is_declared
 from holdfast.stores.protocol import Store, rows_of

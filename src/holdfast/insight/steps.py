@@ -8,7 +8,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import (
+from holdfast.core.durations import at_most, duration, iso
+from holdfast.core.machine import ENDED, State
+from holdfast.core.records import Event, Filter, Job, Moment, Step, StepKind
+from holdfast.core.replay import (
     APPROVAL,
     ASKED_KINDS,
     answer_to,
@@ -19,11 +22,8 @@ from holdfast.core.flow import (
     needs_undo,
     to_undo,
 )
-from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Event, Filter, Job, Moment, Step, StepKind
-from holdfast.core.times import at_most, duration, iso
 from holdfast.insight.deaths import death_view, deaths
-from holdfast.insight.words import first_line, parsed
+from holdfast.insight.format import first_line, parsed
 from holdfast.stores.protocol import Store
 
 STEPS_MAX = 1_000_000  # of one workflow

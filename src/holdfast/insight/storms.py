@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.alerts.rules import Limits, Line, concern
-from holdfast.core.times import iso
+from holdfast.core.durations import iso
 
 
 def storms(zombies: Sequence[Line], limits: Limits | None = None) -> Iterator[list[Line]]:

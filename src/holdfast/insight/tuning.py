@@ -11,15 +11,15 @@ from itertools import islice
 from msgspec.structs import replace
 
 from holdfast.alerts.rules import FALSE_MAX
+from holdfast.core.durations import duration
 from holdfast.core.machine import State
 from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import Filter, Job
 from holdfast.core.text import listed
-from holdfast.core.times import duration
 from holdfast.insight.findings import Finding, ok, warning
+from holdfast.insight.format import brief, counted
 from holdfast.insight.health import worker_state
 from holdfast.insight.views import all_jobs, totals
-from holdfast.insight.words import brief, counted
 from holdfast.insight.zombies import Found, Lookback
 from holdfast.stores.protocol import Store
 

@@ -15,13 +15,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core.autopsy import lines_of
-from holdfast.core.machine import Move, State
+from holdfast.core.durations import iso
+from holdfast.core.machine import State, Transition
 from holdfast.core.records import Event, Filter, Job, Moment, Unroused, Worker
-from holdfast.core.times import iso
 from holdfast.errors import StoreError, StoreTimeout
+from holdfast.insight.format import near, parsed
 from holdfast.insight.health import Health, ending_view, endings, health, usual, worker_state
 from holdfast.insight.steps import step_view, steps_of, with_failures
-from holdfast.insight.words import near, parsed
 from holdfast.reaper import Report, Zombie
 from holdfast.stores.protocol import Store
 
@@ -205,7 +205,7 @@ def scan_view(report: Report, now: Moment, *, fixed: bool) -> dict[str, Any]:
         "zombies_locked": report.locked,
         "held": sum(zombie.verdict.state is State.HELD for zombie in acted),
         "dead": sum(zombie.verdict.state is State.DEAD for zombie in acted),
-        "rolled_back": sum(zombie.verdict.move is Move.UNDO for zombie in acted),
+        "rolled_back": sum(zombie.verdict.move is Transition.UNDO for zombie in acted),
         "zombies": [zombie_view(zombie, now) for zombie in found],
     }
 

@@ -14,17 +14,17 @@ from statistics import median
 from typing import Any
 
 from holdfast.alerts.rules import FALSE_MAX, Line
-from holdfast.core.calls import Call, call_of, death_of, is_guilty
-from holdfast.core.machine import Move
+from holdfast.core.crash_fingerprint import Fingerprint, call_of, death_of, is_guilty
+from holdfast.core.durations import iso
+from holdfast.core.machine import Transition
 from holdfast.core.records import Event
-from holdfast.core.times import iso
+from holdfast.insight.explain import reason
 from holdfast.insight.storms import storm_view, storms
-from holdfast.insight.why import reason
 from holdfast.stores.protocol import Store, rows_of
 
 REPEATS_LEAST = 2  # a job that was a zombie this often perhaps kills its workers; by default a third time ends it
 GROUP_LEAST = 3  # so many jobs of the same call that crashed, each by a death of its own, are no chance
-DECISIONS = (Move.RETRY, Move.HOLD, Move.BURY, Move.UNDO, Move.CANCEL)
+DECISIONS = (Transition.RETRY, Transition.HOLD, Transition.BURY, Transition.UNDO, Transition.CANCEL)
 _EVENTS = 2000
 _JOBS = 200
 
@@ -47,7 +47,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Victim:
+class LostJob:
     """What is known by now of a job that was a zombie."""
 
     id: str
@@ -58,15 +58,15 @@ class Victim:
     error: str | None = None
     lease_s: float = 0.0
     beat_s: float = 0.0
-    call: Call | None = None  # only if its crashes count against that
+    call: Fingerprint | None = None  # only if its crashes count against that
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ZombieGroup:
     """Jobs of the same call that crashed, the newest crash first."""
 
-    call: Call
-    victims: list[Victim]
+    call: Fingerprint
+    victims: list[LostJob]
     last_seen: float
 
 
@@ -77,7 +77,7 @@ class Lookback:
     since: float
     until: float
     found: list[Found]
-    victims: Mapping[str, Victim]
+    victims: Mapping[str, LostJob]
     late: set[tuple[str, int]]  # (job, fence)
 
     @property
@@ -109,13 +109,13 @@ class Lookback:
         return list(storms(lines))
 
     @property
-    def repeats(self) -> list[Victim]:
+    def repeats(self) -> list[LostJob]:
         """Return the jobs that were zombies more than once over their life, the worst first."""
         often = [victim for victim in self.victims.values() if victim.zombies >= REPEATS_LEAST]
         return sorted(often, key=lambda victim: -victim.zombies)
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ZombieGroup]:
         """Return the calls that crash under one id after the other, the worst first."""
         crashes = [each for each in self.found if (each.job_id, each.fence) not in self.late]
         last_seen: dict[str, float] = {}
@@ -123,12 +123,12 @@ class Lookback:
         for each in sorted(crashes, key=lambda each: each.at):
             last_seen[each.job_id] = each.at
             deaths[each.job_id].add(each.death)
-        calls: dict[Call, list[Victim]] = defaultdict(list)
+        calls: dict[Fingerprint, list[LostJob]] = defaultdict(list)
         for job_id in sorted(last_seen, key=lambda each: -last_seen[each]):
             if (call := self.victims[job_id].call) is not None:
                 calls[call].append(self.victims[job_id])
         groups = [
-            Group(call, jobs, last_seen[jobs[0].id])
+            ZombieGroup(call, jobs, last_seen[jobs[0].id])
             for call, jobs in calls.items()
             if min(len(jobs), len(set().union(*(deaths[job.id] for job in jobs)))) >= GROUP_LEAST
         ]
@@ -148,9 +148,9 @@ def look_back(store: Store, since_s: float, tick: Callable[[int], None] = lambda
         else:
             late.add((event.job_id, event.fence))
     ids = list(dict.fromkeys(each.job_id for each in found))
-    victims = {job_id: Victim(job_id) for job_id in ids}
+    victims = {job_id: LostJob(job_id) for job_id in ids}
     for job in rows_of(store, ids, _JOBS):
-        victims[job.id] = Victim(
+        victims[job.id] = LostJob(
             *(job.id, job.task, job.queue, job.shown_state(now.wall), job.zombies),
             error=reason(job) if job.error else None,
             lease_s=job.lease_s,
@@ -290,5 +290,5 @@ def _decisions(found: Sequence[Found]) -> dict[str, int]:
     return {decision: number[decision] for decision in [*known, *(word for word in number if word not in known)]}
 
 
-def _states(victims: Iterable[Victim]) -> dict[str, int]:
+def _states(victims: Iterable[LostJob]) -> dict[str, int]:
     return dict(Counter(victim.state for victim in victims).most_common())

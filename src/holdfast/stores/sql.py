@@ -30,8 +30,8 @@ from typing import Any, NamedTuple, Protocol
 
 from holdfast.clock import SystemClock, pause
 from holdfast.errors import StoreLocked, StoreTimeout, StoreUnavailable
-from holdfast.points import point
-from holdfast.stores import codec
+from holdfast.failpoints import point
+from holdfast.stores import row_json
 from holdfast.stores.protocol import Schema
 
 PAGE = 5_000  # so many rows of a table are changed in one transaction of a migration
@@ -192,7 +192,7 @@ def advance(
 
 def _let_older_workers_go(migration: Migration, editor: Editor, instants: Mapping[str, Any]) -> None:
     values = {"works_with": migration.works_with, **instants}
-    if running := codec.counts_from(editor.ask("migrate_running", values)[0]):
+    if running := row_json.counts_from(editor.ask("migrate_running", values)[0]):
         raise still_running(migration, running)
     editor.ask("migrate_retire", values)
 

@@ -17,9 +17,9 @@ import msgspec
 from holdfast.core.lease import TrustWindow, trust
 from holdfast.core.records import Job, Lease, Pulse, Step
 from holdfast.errors import Diverged, Interrupted, Parking, PayloadError
-from holdfast.shield import calm, interrupt
-from holdfast.worker.frames import stack_text
-from holdfast.worker.lines import Lines, whose
+from holdfast.interrupts import clear_interrupt, interrupt
+from holdfast.tracebacks import stack_text
+from holdfast.worker.log_capture import LogCapture, current_attempt
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,7 +51,7 @@ class Keeps(Protocol):
 class Attempt:
     """The attempt's lease, its trust in it, and the way to interrupt its handler.
 
-    Written by several threads: `window` by the keeper, `progress` and `note` by the handler, the rest under `_lock`.
+    Written by several threads: `window` by the heartbeat, `progress` and `note` by the handler, the rest under `_lock`.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Attempt:
         self.moved_at = sent_at
         self.progress: float | None = None
         self.note: str | None = None
-        self.lines: Lines | None = None  # None: it has logged nothing
+        self.lines: LogCapture | None = None  # None: it has logged nothing
         self.interrupt: Interrupted | None = None  # why the handler was asked to stop
         self.interrupted_at = float("inf")  # lease clock
         self.killed_at = float("inf")  # lease clock
@@ -122,7 +122,7 @@ class Attempt:
         self.announcing = False  # the handler begins when the store knows
         self.steps: dict[str, str] = {}  # path -> name, of the steps of a workflow that it is in
         self._told: tuple[str, ...] | None = ()  # which of them a beat has carried; None: perhaps it did not arrive
-        self._seen: tuple[str, ...] = ()  # what they were when the keeper looked last, and since when
+        self._seen: tuple[str, ...] = ()  # what they were when the heartbeat looked last, and since when
         self._seen_at = sent_at
         self._lock = threading.Lock()
         self._thread: int | None = None
@@ -214,7 +214,7 @@ class Attempt:
     def hear(self, record: logging.LogRecord) -> None:
         """Keep what the handler has logged."""
         if self.lines is None:
-            self.lines = Lines()
+            self.lines = LogCapture()
         self.lines.hear(record)
 
     def as_seen(self) -> Job:
@@ -314,7 +314,7 @@ class Attempt:
         """Say that the handler runs in this thread from now on."""
         with self._lock:
             self._thread = threading.get_ident()
-            whose.set(self)
+            current_attempt.set(self)
             if self.interrupt is not None:
                 raise self.interrupt
 
@@ -324,9 +324,9 @@ class Attempt:
             try:
                 with self._lock:
                     if self._thread is not None:
-                        calm()
+                        clear_interrupt()
                     self._thread = None
-                    whose.set(None)
+                    current_attempt.set(None)
                 return
             except Interrupted:  # it came in on the last bytecodes
                 continue
@@ -335,7 +335,7 @@ class Attempt:
         """Say that the handler runs as this asyncio task from now on."""
         with self._lock:
             self._async = (loop, task)
-            whose.set(self)
+            current_attempt.set(self)
             if self.interrupt is not None:
                 raise self.interrupt
 
@@ -343,7 +343,7 @@ class Attempt:
         """Say that the handler's asyncio task has ended."""
         with self._lock:
             self._async = None
-            whose.set(None)
+            current_attempt.set(None)
 
     def enter_process(self, keeps: Keeps) -> None:
         """Say that the handler runs in a process of its own from now on; that one knows its stack."""

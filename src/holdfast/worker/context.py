@@ -11,7 +11,7 @@ from holdfast.clock import Clock
 from holdfast.core.records import Job
 from holdfast.core.text import clean
 from holdfast.errors import Cancelled, LeaseLost, StoreError, UsageError, is_outage
-from holdfast.shield import shielded
+from holdfast.interrupts import shielded
 from holdfast.stores.protocol import Store
 from holdfast.worker.attempt import Attempt
 

@@ -34,12 +34,12 @@ from holdfast.core.verdict import (
     Succeeded,
     TimedOut,
 )
+from holdfast.failpoints import point
 from holdfast.forks import end_if_forked
-from holdfast.points import point
+from holdfast.tracebacks import FRAMES_MAX, describe, trace_of, user_frames
+from holdfast.vital_threads import Died, VitalThread
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
-from holdfast.worker.frames import FRAMES_MAX, describe, trace_of, user_frames
-from holdfast.worker.vital import Died, Vital
 
 log = logging.getLogger("holdfast.worker")
 
@@ -144,7 +144,7 @@ class Loop:
         self._report = report
         self._loop = asyncio.new_event_loop()
         self._closing = self._is_dead = False
-        self._thread = Vital("holdfast-loop", self._serve, lambda: self._closing)
+        self._thread = VitalThread("holdfast-loop", self._serve, lambda: self._closing)
         self._attempts: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread.begin(died)

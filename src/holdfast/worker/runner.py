@@ -1,7 +1,7 @@
 """One worker process: it claims jobs, runs them, and hands their endings to the settler.
 
 claim loop ──▶ buffer ──▶ slots (event loop, threads, cells) ──▶ settler ──▶ store
-    ▲                                                        keeper: beats        (store)
+    ▲                                                        heartbeat: beats        (store)
     └── woken by the store, or by a slot that became free    watch: local time    (no store)
                                                              reaper: other dead   (store)
 """
@@ -36,33 +36,33 @@ from holdfast.errors import (
     WorkerBroken,
     WorkerGone,
 )
-from holdfast.forks import Door
-from holdfast.identity import new_id
+from holdfast.forks import ForkGuard
+from holdfast.ids import new_id
+from holdfast.interrupts import shield_logging
 from holdfast.reaper import LOOK_S, SECOND_LOOK_S, Reaper
-from holdfast.shield import shield_logging
+from holdfast.store_backoff import SAY_EVERY_S, StoreBackoff
 from holdfast.stores.protocol import Store
-from holdfast.trouble import SAY_EVERY_S, Trouble
-from holdfast.worker.abandoned import ABANDONED, Abandoned
+from holdfast.tracebacks import describe
+from holdfast.vital_threads import BROKEN_S, EXIT_BROKEN, refuse_patched_threads
+from holdfast.worker.admission import Admission
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
-from holdfast.worker.endings import stranded
-from holdfast.worker.entrance import Entrance
 from holdfast.worker.executors import Loop, Threads, interrupted
-from holdfast.worker.frames import describe
-from holdfast.worker.homes import Homes
-from holdfast.worker.keeper import Keeper
+from holdfast.worker.heartbeat import Heartbeat
+from holdfast.worker.isolated.exits import stranded
+from holdfast.worker.isolated.pool import Pool, WorkerCallbacks
+from holdfast.worker.isolated.task_locator import TaskLocator
 from holdfast.worker.launch import Launch
-from holdfast.worker.lines import enable_our_loggers, listening, whose
+from holdfast.worker.log_capture import current_attempt, enable_our_loggers, listening
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.pace import Pace
-from holdfast.worker.patrol import Patrol
-from holdfast.worker.pool import Hands, Pool
+from holdfast.worker.prefetch import Prefetch
+from holdfast.worker.reaper_thread import ReaperThread
 from holdfast.worker.schema import SchemaChange
 from holdfast.worker.settler import Settler
-from holdfast.worker.vital import BROKEN_S, EXIT_BROKEN, refuse_patched_threads
-from holdfast.worker.watch import Watch
-from holdfast.workflow.alarm import Alarm
-from holdfast.workflow.flows import Flows
+from holdfast.worker.stuck_handlers import ABANDONED, StuckHandlers
+from holdfast.worker.time_limits import TimeLimits
+from holdfast.worker.workflows import WorkflowRuntime
+from holdfast.workflow.timers import Timers
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -77,7 +77,7 @@ EXIT_LOCKED = 80  # a handler left a transaction of its own open, and nobody cou
 EXIT_REPLACED = 81  # another file is in the place of the store, or of one beside it: only a new process can use it
 UNSERVED_S = 60.0  # how often to say which tasks nobody here knows
 POLL_S = 1.0  # how often to look for work though nobody has said that there is any
-BREATHLESS_S = 1.0  # how long not to claim after a thread could not be started
+NO_THREAD_PAUSE_S = 1.0  # how long not to claim after a thread could not be started
 GULP = 500  # so many jobs are claimed ahead in one call at most
 DOUBT_S = 0.25  # how often to look whether somebody has accepted the store
 LEAVE_S = 10.0  # to tell hooks and to sign off
@@ -110,12 +110,12 @@ class Runner:
         on_beat: Callable[[float], None] = lambda _: None,
     ) -> None:
         refuse_patched_threads()
-        self._homes = Homes(  # raises before any start
+        self._task_locator = TaskLocator(  # raises before any start
             app, app_ref, worker_wide=options.isolate, patient=not until_idle, imports=options.imports, launch=launch
         )
         self._app = app
         self._options = options
-        self._store = cast(Store, Door(lambda: app.store))
+        self._store = cast(Store, ForkGuard(lambda: app.store))
         self._clock: Clock = app.clock
         self.name = name or options.name or socket.gethostname()
         self._supervisor = supervisor
@@ -131,35 +131,36 @@ class Runner:
         self._running = 0
         self._room, self._idle = threading.Event(), threading.Event()
         self._stopping, self._stop_now = threading.Event(), threading.Event()
-        self._pace = Pace()
-        self._trouble = Trouble(log, self._clock, "no jobs are claimed meanwhile")
+        self._prefetch = Prefetch()
+        self._trouble = StoreBackoff(log, self._clock, "no jobs are claimed meanwhile")
         self._too_old = False  # for the schema of the store
         self._unusable: StoreUnsupported | FileReplaced | None = None  # why this worker can never use the store
-        watched = (self._store, self._clock, self.name, WORKER)
+        store, clock = self._store, self._clock
+        watched = (store, clock, self.name, WORKER)
         heard = SchemaChange(self._store, self._became_too_old).hear
         self._continuity = Continuity(*watched, settled=lambda: self._settler.last, heard=heard)
-        self._keeper = Keeper(
-            *(self._store, self._clock, self._beat_s, self._was_declared_dead, self._continuity, self._start, on_beat),
+        self._heartbeat = Heartbeat(
+            *(store, clock, self._beat_s, self._was_declared_dead, self._continuity, self._start, on_beat),
             locked=self._is_locked_out,
             replaced=self._was_replaced,
         )
-        self._settler = Settler(
-            self._store, self._clock, self._keeper.forget, app.hooks, journal_all=app.journal == "full"
+        self._settler = Settler(store, clock, self._heartbeat.forget, app.hooks, journal_all=app.journal == "full")
+        self._admission = Admission(store, clock, self._tasks, self._settler.put)
+        self._time_limits = TimeLimits(clock, self._heartbeat.all, self._overran, self._abandon)
+        self._flows = WorkflowRuntime(app, store, clock, self._context, self._broke)
+        self._threads = Threads(clock, self._context, self._settler.commit, self._ended, self._flows)
+        self._loop = Loop(clock, self._context, self._settler.commit, self._ended, self._flows, died=self._broke)
+        self._timers = Timers(store, clock, self._tasks)
+        callbacks = WorkerCallbacks(
+            self._ended, self._settler.settled_itself, self._heartbeat.beat_soon, self._pause_claims, self._broke
         )
-        self._entrance = Entrance(self._store, self._clock, self._tasks, self._settler.put)
-        self._watch = Watch(self._clock, self._keeper.all, self._overran, self._abandon)
-        self._flows = Flows(app, self._store, self._clock, self._context, self._broke)
-        self._threads = Threads(self._clock, self._context, self._settler.commit, self._ended, self._flows)
-        self._loop = Loop(self._clock, self._context, self._settler.commit, self._ended, self._flows, died=self._broke)
-        self._alarm = Alarm(self._store, self._clock, self._tasks)
-        hands = Hands(self._ended, self._settler.settled_itself, self._keeper.beat_soon, self._hold_breath, self._broke)
-        self._pool = Pool(self._clock, self._homes, options, hands, self.name)
-        self._reaper = Reaper(self._store, self._clock, hooks=app.hooks, grace_s=options.grace_s, name=self.name)
-        self._patrol = Patrol(self._reaper, self._store, self._clock, app.hooks, self._stopping, options.grace_s)
+        self._pool = Pool(clock, self._task_locator, options, callbacks, self.name)
+        self._reaper = Reaper(store, clock, hooks=app.hooks, grace_s=options.grace_s, name=self.name)
+        self._reaper_thread = ReaperThread(self._reaper, store, clock, app.hooks, self._stopping, options.grace_s)
         self._due_in_s: float | None = None
         self._ahead_target = 0
-        self._breathless_until = float("-inf")
-        self._abandoned = Abandoned(options.slots, may_end=may_exit)
+        self._claims_paused_until = float("-inf")
+        self._stuck_handlers = StuckHandlers(options.slots, may_end=may_exit)
         self._work = Work(self.stop, options.grace_period_s + stop_s + flush_s + LEAVE_S, self._runs_the_caller)
         self.worker_id = ""
         self.recovered = 0  # by the sweep before the first claim
@@ -212,14 +213,14 @@ class Runner:
     def _begin(self) -> None:
         self._until_it_works(self._enroll)
         self._until_it_works(lambda: self._continuity.look(self.worker_id))
-        self._keeper.start(self._broke)  # first: to settle what very many dead workers left takes its time
+        self._heartbeat.start(self._broke)  # first: to settle what very many dead workers left takes its time
         self._until_it_works(self._sweep)
         self._settler.start(self._broke)
-        self._watch.start(self._broke)
+        self._time_limits.start(self._broke)
         if not self._until_idle:
             self._pool.prepare()
         if self._options.reaper:
-            self._patrol.start(self._broke)
+            self._reaper_thread.start(self._broke)
         if not self._stopping.is_set():
             self._say_ready()
 
@@ -235,7 +236,7 @@ class Runner:
         self.stop()
 
     def _runs_the_caller(self) -> bool:
-        return whose.get() in self._keeper.all()
+        return current_attempt.get() in self._heartbeat.all()
 
     def _enroll(self) -> None:
         from holdfast import __version__
@@ -258,7 +259,7 @@ class Runner:
         except KeyboardInterrupt:  # the row may be stored all the same, so this worker signs off when it leaves
             self.worker_id = worker.id
             raise
-        self.worker_id = self._keeper.worker_id = worker.id
+        self.worker_id = self._heartbeat.worker_id = worker.id
 
     def _say_ready(self) -> None:
         log.info(
@@ -312,7 +313,7 @@ class Runner:
         asked_at: float | None = None  # when this claim was first sent: a lease counts from then
         likely = False  # there was some the last time, or a hint of more: asking first would cost a round trip
         while not self._stopping.is_set():
-            asked_as = self.worker_id  # the keeper may be told that this one is gone, and enrol anew, while we ask
+            asked_as = self.worker_id  # the heartbeat may be told that this one is gone, and enrol anew, while we ask
             try:
                 if self._continuity.is_outdated:
                     self._continuity.look(asked_as)
@@ -334,7 +335,7 @@ class Runner:
                         self._clock.wait(self._room, 0.25)
                     self._give_back_buffer(BUFFERED_MAX_S, "claimed ahead, but no slot became free")
                     continue
-                self._alarm.ring()
+                self._timers.ring()
                 was_idle = self._is_idle()  # before looking what is due: the last ending may have made a job due again
                 if asked_at is not None or likely or self._is_due():
                     asked_at = self._clock.lease() if asked_at is None else asked_at
@@ -342,7 +343,7 @@ class Runner:
                     claim_id, asked_at = new_id(), None  # only after an answer: a lost one is asked for again
                     guessed, likely = likely, bool(jobs)
                     if jobs:
-                        self._pace.add(self._settler.settled, self._clock.lease())
+                        self._prefetch.add(self._settler.settled, self._clock.lease())
                     if jobs or guessed:  # wrongly: then look when the next one is due
                         continue
                 if self._clock.lease() - said_at >= UNSERVED_S:
@@ -370,26 +371,26 @@ class Runner:
         with self._lock:
             taken = self._running + len(self._buffer)
         slots = self._options.slots
-        if self._clock.lease() < self._breathless_until:
+        if self._clock.lease() < self._claims_paused_until:
             return 0, 0
-        self._ahead_target = target = self._pace.ahead(self._settler.settled, self._clock.lease())
+        self._ahead_target = target = self._prefetch.ahead(self._settler.settled, self._clock.lease())
         ahead = slots + target - max(taken, slots)
         enough = ahead >= min(target / 2, GULP / 2)  # not in sips
         return max(0, slots - taken), min(ahead, GULP) if enough else 0
 
     def _is_due(self) -> bool:
-        due = self._store.due(self._queues, self._homes.claimable())
+        due = self._store.due(self._queues, self._task_locator.claimable())
         self._due_in_s = None if due is None else due - self._store.now().wall
         return self._due_in_s is not None and self._due_in_s <= 0
 
     def _claim(self, worker_id: str, claim_id: str, sent_at: float, limit: int, ahead: int) -> list[Job]:
         self._queues.append(self._queues.pop(0))  # the next claim begins with another queue
-        jobs = self._store.claim(worker_id, claim_id, self._queues, self._homes.claimable(), limit, ahead)
+        jobs = self._store.claim(worker_id, claim_id, self._queues, self._task_locator.claimable(), limit, ahead)
         if self._continuity.is_outdated:  # if the look fails, the claim is asked again, and gives the same jobs
             self._continuity.look(worker_id)
         attempts = [Attempt(job, self._tasks[job.task], sent_at) for job in jobs]
-        self._keeper.keep(attempts)
-        admitted = self._entrance.admit(attempts)
+        self._heartbeat.keep(attempts)
+        admitted = self._admission.admit(attempts)
         with self._lock:
             self._buffer.extend(admitted)
         self._start_next()
@@ -397,7 +398,7 @@ class Runner:
 
     def _wait_for_work(self) -> bool:
         timeout_s = POLL_S if self._due_in_s is None else min(POLL_S, max(0.001, self._due_in_s))
-        timeout_s = min(timeout_s, self._alarm.in_s())
+        timeout_s = min(timeout_s, self._timers.in_s())
         most_s = POLL_S if not self._until_idle else 0.02 if self._look_at is None else SECOND_LOOK_S
         return self._store.wait(min(timeout_s, most_s))
 
@@ -412,7 +413,7 @@ class Runner:
             for attempt in stale:
                 self._buffer.remove(attempt)
         if stale:
-            self._pace.reset()
+            self._prefetch.reset()
         for attempt in stale:
             self._settler.put(attempt, Released(started=False, cause=cause))
 
@@ -446,7 +447,7 @@ class Runner:
                 answered_late = attempt.window.must_renew(now)  # without a beat first it might be stopped at once
                 (to_announce if attempt.must_announce or answered_late else now_due).append(attempt)
         self._start(now_due)
-        self._keeper.announce(to_announce)
+        self._heartbeat.announce(to_announce)
         for attempt in too_late:
             self._settler.put(attempt, Released(started=False, cause="its lease was about to end before it began"))
 
@@ -473,7 +474,7 @@ class Runner:
             executor.start([attempt])
         except (RuntimeError, OSError) as error:  # the system gives no more threads
             self._say_short_of_threads(error)
-            self._hold_breath(BREATHLESS_S)
+            self._pause_claims(NO_THREAD_PAUSE_S)
             attempt.ended = True
             self._settler.put(attempt, Released(started=False, cause=f"no thread could be started: {error}"))
             with self._lock:
@@ -491,7 +492,7 @@ class Runner:
     def _ended(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """Take the ending of an attempt, from whatever thread it ran in."""
         if not attempt.end():
-            if self._abandoned.back(attempt):
+            if self._stuck_handlers.back(attempt):
                 self._free_slot()
             return
         if outcome is not None:
@@ -504,21 +505,21 @@ class Runner:
             last = self._running == 0
         if last:
             self._idle.set()
-        if self._buffer and not self._abandoned.must_end and self._broken is None:  # else it is given back
+        if self._buffer and not self._stuck_handlers.must_end and self._broken is None:  # else it is given back
             self._start_next()
         if len(self._buffer) <= max(self._ahead_target / 2, self._ahead_target - GULP / 2) and not self._room.is_set():
             self._room.set()
 
     def _isolates(self, attempt: Attempt, shared: bool) -> bool:
         declared = self._options.isolate or attempt.task.isolate
-        return isolates(attempt.job, declared=declared, shared=shared) and self._homes.knows(attempt.task)
+        return isolates(attempt.job, declared=declared, shared=shared) and self._task_locator.knows(attempt.task)
 
-    def _hold_breath(self, pause_s: float) -> None:
+    def _pause_claims(self, pause_s: float) -> None:
         """Claim nothing for a while: the system gives no more threads or processes, or this worker is broken."""
-        self._breathless_until = max(self._breathless_until, self._clock.lease() + pause_s)
+        self._claims_paused_until = max(self._claims_paused_until, self._clock.lease() + pause_s)
 
     def _context(self, attempt: Attempt) -> Context:
-        return Context(attempt, self._store, self._clock, self._keeper.beat_soon, self._app.logger.getChild("job"))
+        return Context(attempt, self._store, self._clock, self._heartbeat.beat_soon, self._app.logger.getChild("job"))
 
     # -------------------------------------------------------------------------------------- leaving
 
@@ -531,12 +532,12 @@ class Runner:
             with self._lock:
                 buffered = list(self._buffer)
                 self._buffer.clear()
-            self._keeper.forget(buffered)
+            self._heartbeat.forget(buffered)
             if self._continuity.in_doubt:
                 log.warning("this worker enrols again; what it runs goes on as long as the store knows of it")
             else:
                 log.warning("this worker was declared dead while it lived; its jobs are stopped and it enrols anew")
-                for attempt in self._keeper.all():
+                for attempt in self._heartbeat.all():
                     attempt.stop(LeaseLost("this worker was declared dead"))
             self._until_it_works(self._enroll)
 
@@ -550,9 +551,9 @@ class Runner:
         if attempt.interrupt is None or not attempt.abandon():
             return
         self._settler.put(attempt, interrupted(attempt, attempt.interrupt, ABANDONED))
-        if self._abandoned.add(attempt):
+        if self._stuck_handlers.add(attempt):
             self._free_slot()
-        if self._abandoned.must_end:
+        if self._stuck_handlers.must_end:
             self.stop()
 
     def _broke(self, thread: str, error: BaseException | None) -> None:
@@ -561,7 +562,7 @@ class Runner:
         A process that is ours alone ends at once: its supervisor settles its jobs and starts another. Any other process
         goes on; the worker gives back what it can, signs off, and `run` raises.
         """
-        self._hold_breath(float("inf"))
+        self._pause_claims(float("inf"))
         if self._may_exit:
             threading.Timer(BROKEN_S, os._exit, (EXIT_BROKEN,)).start()  # should what follows be held up
         died_of = describe(error) if error is not None else "it was stopped"
@@ -639,7 +640,7 @@ class Runner:
         if self._broken is not None:
             self._end_stranded(str(self._broken))
         if not self._idle.is_set():
-            for attempt in self._keeper.all():
+            for attempt in self._heartbeat.all():
                 if not attempt.ended:
                     attempt.stop(
                         BudgetSpent("the budget of the tick is spent")
@@ -652,7 +653,7 @@ class Runner:
             heir = "its lease is kept as long as this process lives" if self._until_idle else "the process ends"
             log.warning("a handler would not stop, or the store takes no endings; %s", heir)
             return EXIT_STUCK
-        if self._abandoned.must_end:
+        if self._stuck_handlers.must_end:
             return EXIT_STUCK
         return EXIT_TOO_OLD if self._too_old else 0
 
@@ -676,11 +677,11 @@ class Runner:
         self._pool.close()
         self._settler.close()
         self._flows.close()
-        self._keeper.close()
-        self._watch.close()
+        self._heartbeat.close()
+        self._time_limits.close()
         self._threads.close()
         self._loop.close()
-        if self.worker_id and not self._keeper.all():
+        if self.worker_id and not self._heartbeat.all():
             try:
                 self._store.retire(self.worker_id, "left")
             except HoldfastError as error:

@@ -15,23 +15,23 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.clock import Clock
-from holdfast.core.machine import Move, State
+from holdfast.core.durations import iso
+from holdfast.core.machine import State, Transition
 from holdfast.core.records import Job, Lease, Note
 from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
 from holdfast.core.text import clean, escaped
-from holdfast.core.times import iso
 from holdfast.core.verdict import Failed, Outcome, Stalled, Succeeded, TimedOut, Verdict, judge
 from holdfast.errors import HoldfastError, StoreTimeout, StoreUnavailable, is_outage, is_passing
 from holdfast.hooks import Hooks
-from holdfast.identity import chance
+from holdfast.ids import chance
+from holdfast.locked_rows import LockedRows
+from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Answer, Store
-from holdfast.trouble import Trouble
+from holdfast.tracebacks import ERROR_MAX, describe, logged
+from holdfast.vital_threads import Died, VitalThread
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.executors import outage
-from holdfast.worker.frames import ERROR_MAX, describe, logged
-from holdfast.worker.locked import LockedRows
-from holdfast.worker.vital import Died, Vital
 
 log = logging.getLogger("holdfast.worker")
 
@@ -63,12 +63,12 @@ class Settler:
         self._idle = threading.Event()
         self._idle.set()
         self._closing = False
-        self._trouble = Trouble(log, clock, "endings are kept until the store takes them")
+        self._trouble = StoreBackoff(log, clock, "endings are kept until the store takes them")
         self.settled = 0
         self.last: Lease | None = None  # whose ending was accepted
         self._in_hand: list[Ending] = []  # what is being written
         self._unsaved = 0  # how many were given up, because the store failed at the end
-        self._thread = Vital("holdfast-settler", self._serve, lambda: self._closing)
+        self._thread = VitalThread("holdfast-settler", self._serve, lambda: self._closing)
 
     def start(self, died: Died) -> None:
         self._thread.begin(died)
@@ -258,7 +258,7 @@ class Settler:
     def _tell(self, job: Job, outcome: Outcome, verdict: Verdict) -> None:
         """Say what ended otherwise than by success, in the log and to hooks."""
         if verdict.error is not None:
-            again = "to be rolled back" if verdict.move is Move.UNDO else "to be run again"
+            again = "to be rolled back" if verdict.move is Transition.UNDO else "to be run again"
             state = again if verdict.state is State.READY else verdict.state.value
             said = logged(verdict.error, outcome.frames if isinstance(outcome, Failed) else ())
             log.warning("job %s (%s): attempt %d ended, now %s: %s", job.id, job.task, job.attempt, state, said)

@@ -25,17 +25,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.clock import Clock
-from holdfast.core.epitaph import how_it_ended
 from holdfast.core.records import SILENT_BEATS, Worker
+from holdfast.core.worker_exit import how_it_ended
 from holdfast.errors import FileLocked, FileReplaced, HoldfastError, StoreLocked
-from holdfast.identity import new_id
+from holdfast.ids import new_id
 from holdfast.reaper import Reaper
+from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import protected
-from holdfast.trouble import Trouble
-from holdfast.worker.cell import PYTHON, end_of
+from holdfast.vital_threads import EXIT_BROKEN, refuse_patched_threads
+from holdfast.worker.isolated.process import PYTHON, end_of
 from holdfast.worker.launch import Launch
-from holdfast.worker.lines import enable_our_loggers
+from holdfast.worker.log_capture import enable_our_loggers
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import (
     EXIT_FENCED,
@@ -46,7 +47,6 @@ from holdfast.worker.runner import (
     EXIT_UNSUPPORTED,
 )
 from holdfast.worker.signals import catch_signals, leave_signals_alone, see_children_end
-from holdfast.worker.vital import EXIT_BROKEN, refuse_patched_threads
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -283,7 +283,7 @@ class Supervisor:
         self, number: int, pid: int, settle: Callable[[Worker], None], only: Collection[str] | None = None
     ) -> bool:
         """See `_bury`. `only`: the workers whose rows were locked; another child may have the pid by now."""
-        trouble = Trouble(log, self._clock, "the jobs of a dead child are settled when it is back")
+        trouble = StoreBackoff(log, self._clock, "the jobs of a dead child are settled when it is back")
         give_up_at = float("inf")
         while self._clock.lease() < give_up_at:
             try:
@@ -408,4 +408,4 @@ def _how_it_ended(code: int | None, silent: bool = False) -> str:
         EXIT_REPLACED: "ended itself because the file of the store, or one beside it, was replaced: it ",
         EXIT_UNSUPPORTED: "ended because no worker can use the store as it is set up: it ",
     }
-    return words.get(code, "") + how_it_ended(code)  # the code stays at the end, where an epitaph is read
+    return words.get(code, "") + how_it_ended(code)  # the code stays at the end, where it is read

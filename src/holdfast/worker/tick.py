@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.alerts.teller import tell_once
+from holdfast.alerts.notifier import tell_once
 from holdfast.closing import Work
 from holdfast.errors import DutyLost, UsageError
 from holdfast.scheduler import Scheduler

@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from holdfast.core.flow import APPROVAL
 from holdfast.core.records import Record
+from holdfast.core.replay import APPROVAL
 from holdfast.errors import Dropped, Parking
 
 T = TypeVar("T")

@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, TypeVarTuple, overload
 
-from holdfast.core.flow import APPROVAL, Scope
 from holdfast.core.payload import encode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Job as Row
 from holdfast.core.records import Signal
+from holdfast.core.replay import APPROVAL, Scope
 from holdfast.errors import UsageError
-from holdfast.identity import chance, new_id, new_uuid
+from holdfast.ids import chance, new_id, new_uuid
 from holdfast.workflow.effects import Operation
-from holdfast.workflow.ledger import Call
+from holdfast.workflow.ledger import FlowCall
 from holdfast.workflow.run import Run
 from holdfast.workflow.values import NOTHING, checked_name, name_of, signal_name
 
@@ -40,7 +40,7 @@ class Driver(Protocol):
 
     def scope(self) -> Scope: ...
 
-    def drive(self, operation: Operation[Any], call: Call | None = None) -> Any: ...
+    def drive(self, operation: Operation[Any], call: FlowCall | None = None) -> Any: ...
 
     def gather(self, branches: Any) -> Any: ...
 
@@ -224,7 +224,7 @@ class Flow:
 
     # ---------------------------------------------------------------------------------------- inside
 
-    def _call(self, kind: Any, name: str) -> Call:
+    def _call(self, kind: Any, name: str) -> FlowCall:
         return self._run.call(kind, name, self._driver.scope())
 
     def _sleep_until(self, due: Callable[[float], float]) -> None:
@@ -232,14 +232,14 @@ class Flow:
         none: None = self._driver.drive(self._run.sleep(call, due), call)
         return none
 
-    def _child(self, call: Call, new: Any) -> Operation[Job[Any]]:
+    def _child(self, call: FlowCall, new: Any) -> Operation[Job[Any]]:
         from holdfast.jobs import Job
 
         job_id = yield from self._run.start(call, new)
         self._run.children[job_id] = new.task
         return Job(self._run.app, job_id)
 
-    def _instant(self, call: Call) -> Operation[datetime]:
+    def _instant(self, call: FlowCall) -> Operation[datetime]:
         wall = yield from self._run.value(call, lambda: self._run.store.now().wall)
         return datetime.fromtimestamp(wall, UTC)
 

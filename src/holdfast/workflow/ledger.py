@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import WAYS_OUT, Replay, Scope, is_paused
+from holdfast.core.json_types import JsonType
 from holdfast.core.payload import decode_value, encode_value
 from holdfast.core.records import Record, Step, StepKind
-from holdfast.core.shape import Shape
+from holdfast.core.replay import WAYS_OUT, Replay, Scope, is_paused
 from holdfast.errors import Diverged, Interrupted, LeaseLost, PayloadError, StoreError, is_passing
 from holdfast.stores.protocol import Answer, Store
-from holdfast.worker.frames import describe
+from holdfast.tracebacks import describe
 from holdfast.workflow.effects import Operation, Read, Write
 from holdfast.workflow.raised import as_recorded, kind_of, raised, shortened, written
 from holdfast.workflow.values import shown
@@ -40,7 +40,7 @@ STUCK = (
 
 
 @dataclass(slots=True)
-class Call:
+class FlowCall:
     """One call of the code: where it is, what is recorded of it, and what failed before it and was caught."""
 
     path: str
@@ -122,7 +122,7 @@ class Ledger:
 
     # --------------------------------------------------------------------------------------- writing
 
-    def _base(self, call: Call, *, has_undo: bool = False, repeatable: bool = True) -> Step:
+    def _base(self, call: FlowCall, *, has_undo: bool = False, repeatable: bool = True) -> Step:
         job = self.attempt.job
         if call.known is not None:
             begun: dict[str, Any] = {"attempt": job.attempt, "fence": self.attempt.lease.fence}
@@ -136,7 +136,7 @@ class Ledger:
             fence=self.attempt.lease.fence, has_undo=has_undo, repeatable=repeatable, started_at=self._wall(),
         )  # fmt: skip
 
-    def _answered(self, call: Call, said: Step, shape: Shape | None) -> Operation[Any]:
+    def _answered(self, call: FlowCall, said: Step, shape: JsonType | None) -> Operation[Any]:
         """Record what a person says that the step returned. If it cannot be read it was no answer: the step is open."""
         try:
             value = self._decode(said.result, shape, where_of(call))
@@ -150,7 +150,7 @@ class Ledger:
         self._note(record.steps)
         return value
 
-    def _begin(self, call: Call, base: Step) -> Operation[None]:
+    def _begin(self, call: FlowCall, base: Step) -> Operation[None]:
         """Write down that a step, or another try of it, begins, or that a try has failed."""
         self.attempt.learn(undoable=base.has_undo or None)  # before: it may have arrived
         started = self._written([*call.caught, base], undoable=base.has_undo)
@@ -159,7 +159,7 @@ class Ledger:
         self._note(started.steps)
 
     def _record(
-        self, call: Call, *, base: Step | None = None, result: str | None = None, taken: tuple[str, ...] = ()
+        self, call: FlowCall, *, base: Step | None = None, result: str | None = None, taken: tuple[str, ...] = ()
     ) -> Operation[None]:
         """Write down how a step ended."""
         step = base if base is not None else self._base(call)
@@ -170,7 +170,7 @@ class Ledger:
         yield from self._write(record)
         self._note(record.steps)
 
-    def _failed(self, call: Call, base: Step, error: Exception, *, at_once: bool) -> Operation[Exception]:
+    def _failed(self, call: FlowCall, base: Step, error: Exception, *, at_once: bool) -> Operation[Exception]:
         """Keep what went wrong until the code has gone on by it; write it at once if it must not come again. Return
         what the code gets: what every replay raises."""
         said, whole = written(error)
@@ -238,7 +238,7 @@ class Ledger:
 
     # --------------------------------------------------------------------------------------- reading
 
-    def _replayed(self, call: Call, shape: Shape | None) -> Any:
+    def _replayed(self, call: FlowCall, shape: JsonType | None) -> Any:
         """Return, or raise, what is recorded."""
         step = call.known
         if step is None:  # pragma: no cover
@@ -257,10 +257,10 @@ class Ledger:
             said = self._decode(step.result) or said
         return raised(step.name, said)
 
-    def _encode(self, call: Call, value: Any) -> str:
+    def _encode(self, call: FlowCall, value: Any) -> str:
         return encode_value(value, where_of(call), codec=self.app.codec)
 
-    def _read(self, step: Step, shape: Shape | None) -> Any:
+    def _read(self, step: Step, shape: JsonType | None) -> Any:
         """Return the result that is on record. One that the code cannot read is a divergence, and no failure."""
         try:
             return self._decode(step.result, shape, f"{step.kind} {step.name!r}: the result")
@@ -269,7 +269,7 @@ class Ledger:
             why = f"{shown(step.result)} is recorded as number {step.path}: {error}; {ways}"
             raise self.stop(Diverged(why)) from error
 
-    def _decode(self, text: str | None, shape: Shape | None = None, where: str = "a recorded value") -> Any:
+    def _decode(self, text: str | None, shape: JsonType | None = None, where: str = "a recorded value") -> Any:
         return None if text is None else decode_value(text, shape, where, codec=self.app.codec)
 
     def _wall(self) -> float:
@@ -280,5 +280,5 @@ def is_recorded(step: Step | None) -> bool:
     return step is not None and step.state != "started"
 
 
-def where_of(call: Call) -> str:
+def where_of(call: FlowCall) -> str:
     return f"{call.kind} {call.name!r}: the result"

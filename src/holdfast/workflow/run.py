@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.core.flow import WAYS_OUT, Scope, is_answered
+from holdfast.core.json_types import JsonType
 from holdfast.core.payload import encode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Inbox, NewJob, Record, Signal, Step, StepKind
-from holdfast.core.shape import Shape
+from holdfast.core.replay import WAYS_OUT, Scope, is_answered
 from holdfast.errors import (
     Diverged,
     Dropped,
@@ -32,13 +32,13 @@ from holdfast.errors import (
     UsageError,
     is_outage,
 )
-from holdfast.identity import chance
-from holdfast.points import point
+from holdfast.failpoints import point
+from holdfast.ids import chance
 from holdfast.stores.protocol import Answer, Store
-from holdfast.worker.frames import describe
+from holdfast.tracebacks import describe
 from holdfast.workflow.caught import LINGER_S, Place, tell_once
 from holdfast.workflow.effects import Do, Operation, Pause, Wait
-from holdfast.workflow.ledger import ERROR_MAX, STUCK, Call, Ledger, is_recorded
+from holdfast.workflow.ledger import ERROR_MAX, STUCK, FlowCall, Ledger, is_recorded
 from holdfast.workflow.raised import kind_of
 from holdfast.workflow.values import NOTHING, nothing_to_do, shape_of, signature_of
 
@@ -74,7 +74,7 @@ class _Undo:
     of: Callable[..., Any]  # the step's own function
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    shape: Shape | None
+    shape: JsonType | None
 
 
 class Run(Ledger):
@@ -111,14 +111,14 @@ class Run(Ledger):
             )
         return scope
 
-    def call(self, kind: StepKind, name: str, scope: Scope) -> Call:
+    def call(self, kind: StepKind, name: str, scope: Scope) -> FlowCall:
         """Take the number of a call, now: whatever is faster later, this is what it is known by."""
         with self._lock:
             self._stop_if_all_is_seen()
             path = scope.next()
             known = self._meet(path, kind, name)
             passed = self.replay.at(scope.coming()) is not None
-            return Call(path, kind, name, scope, known, scope.take_failed(), passed)
+            return FlowCall(path, kind, name, scope, known, scope.take_failed(), passed)
 
     def patched(self, marker: str, scope: Scope) -> Operation[bool]:
         """See `Flow.patched`."""
@@ -129,7 +129,7 @@ class Run(Ledger):
             call = self.call("patch", marker, scope)
         return self.value(call, lambda: True)
 
-    def value(self, call: Call, make: Callable[[], Any]) -> Operation[Any]:
+    def value(self, call: FlowCall, make: Callable[[], Any]) -> Operation[Any]:
         """Make a value once, and return the same one ever after."""
         if is_recorded(call.known):
             return self._replayed(call, None)
@@ -140,7 +140,7 @@ class Run(Ledger):
 
     def learn_undo(
         self,
-        call: Call,
+        call: FlowCall,
         undo: Callable[..., Any],
         fn: Callable[..., Any],
         args: tuple[Any, ...],
@@ -151,7 +151,7 @@ class Run(Ledger):
 
     def step(
         self,
-        call: Call,
+        call: FlowCall,
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -180,7 +180,7 @@ class Run(Ledger):
         return self._returned(value, replace(base, result=text), shape)
 
     def transaction(
-        self, call: Call, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, call: FlowCall, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Operation[Any]:
         """Run the function with a connection of the store; its writes and the record are one commit."""
         shape = shape_of(fn)
@@ -218,7 +218,7 @@ class Run(Ledger):
 
     # ----------------------------------------------------------------------------------------- waits
 
-    def sleep(self, call: Call, due: Callable[[float], float]) -> Operation[None]:
+    def sleep(self, call: FlowCall, due: Callable[[float], float]) -> Operation[None]:
         """Wait until an instant that is recorded before anything else."""
         self._check_not_dropped(call)
         if call.known is None:
@@ -241,7 +241,7 @@ class Run(Ledger):
             yield Pause(left)
         yield from self._end_sleep(call, wake_at)
 
-    def _end_sleep(self, call: Call, wake_at: float) -> Operation[None]:
+    def _end_sleep(self, call: FlowCall, wake_at: float) -> Operation[None]:
         """Record the end of a sleep, if what is called beside it may end before or after it: at once, or with the next
         call if there is nothing beside it."""
         step = self.replay.at(call.path)
@@ -253,7 +253,7 @@ class Run(Ledger):
         else:
             call.scope.failed.append(ended)
 
-    def ended_at(self, call: Call) -> float | None:
+    def ended_at(self, call: FlowCall) -> float | None:
         """Return when a call ended; None: it has not. A sleep may be recorded when it begins."""
         step = call.known
         if step is None or step.state == "started" or step.ended_at is None:
@@ -263,7 +263,7 @@ class Run(Ledger):
         return step.ended_at
 
     def wait(
-        self, call: Call, signal: str, timeout: float | None, default: Any, question: str | None = None
+        self, call: FlowCall, signal: str, timeout: float | None, default: Any, question: str | None = None
     ) -> Operation[Any]:
         """Take a signal of that name, the oldest first; wait for one if there is none."""
         if is_recorded(call.known):
@@ -297,7 +297,7 @@ class Run(Ledger):
         awaits = (f"signal:{signal}",)
         yield from self._park(call, Parking(deadline, awaits, question, count))
 
-    def result(self, call: Call, job_id: str) -> Operation[Any]:
+    def result(self, call: FlowCall, job_id: str) -> Operation[Any]:
         """Return what a child returned; wait for its end."""
         if is_recorded(call.known):
             return self._child_value(call)
@@ -320,7 +320,7 @@ class Run(Ledger):
 
     # ---------------------------------------------------------------------------------------- others
 
-    def start(self, call: Call, new: NewJob) -> Operation[str]:
+    def start(self, call: FlowCall, new: NewJob) -> Operation[str]:
         """Store a child with the record that it was started."""
         if is_recorded(call.known):
             return str(self._replayed(call, None))
@@ -333,7 +333,7 @@ class Run(Ledger):
             raise (yield from self._failed(call, self._base(call), error, at_once=False))
         return new.id
 
-    def signal(self, call: Call, signal: Signal) -> Operation[None]:
+    def signal(self, call: FlowCall, signal: Signal) -> Operation[None]:
         """Send a signal with the record that it was sent."""
         if is_recorded(call.known):
             self._replayed(call, None)
@@ -356,7 +356,7 @@ class Run(Ledger):
         """Return what a gather raises. If branches of it waited, that is recorded as soon as the code goes on by it:
         they do nothing more, in no replay."""
         if waits_at and isinstance(error, Exception) and self.replay.at(path) is None:
-            base = self._base(Call(path, "gather", "gather", scope, None))
+            base = self._base(FlowCall(path, "gather", "gather", scope, None))
             result = encode_value(waits_at, "the branches", codec=self.app.codec)
             why = {"error": describe(error)[:ERROR_MAX], "error_kind": kind_of(error)}
             scope.failed.append(replace(base, state="recorded", result=result, ended_at=self._wall(), **why))
@@ -404,7 +404,7 @@ class Run(Ledger):
 
     # ---------------------------------------------------------------------------------------- inside
 
-    def _forward(self, call: Call) -> None:
+    def _forward(self, call: FlowCall) -> None:
         """What is not recorded is not done while the code is only run to learn which undos there are, nor on a line
         that was dropped."""
         self._check_not_dropped(call)
@@ -425,11 +425,11 @@ class Run(Ledger):
         except Diverged as error:
             raise self.stop(error) from None
 
-    def _check_not_dropped(self, call: Call) -> None:
+    def _check_not_dropped(self, call: FlowCall) -> None:
         if call.path in self.dropped:
             raise Dropped(self.dropped[call.path])
 
-    def _park(self, call: Call, until: Parking) -> Operation[None]:
+    def _park(self, call: FlowCall, until: Parking) -> Operation[None]:
         """Wait. In a line that makes one call after the other nothing behind it can be on record."""
         if call.was_passed and self.in_order:
             raise self.stop(Diverged(self.replay.too_early(call.path, call.kind, call.name, call.scope.coming())))
@@ -474,14 +474,14 @@ class Run(Ledger):
         if self.rewinds and not self.replay.has_undos_ahead:
             raise Rewinding("nothing is left to be undone")
 
-    def _returned(self, value: Any, step: Step, shape: Shape | None) -> Any:
+    def _returned(self, value: Any, step: Step, shape: JsonType | None) -> Any:
         """Return what a step returned as every replay will, or stop as it would: if the value does not fit the
         annotation of its function, that comes out now, and the step is not done again."""
         if type(value) in _PLAIN and (shape is None or shape.is_kept(value)):
             return value
         return self._read(step, shape)
 
-    def _tries(self, call: Call, base: Step, run_it: Do, retry: Retry | None) -> Operation[tuple[Step, Any, str]]:
+    def _tries(self, call: FlowCall, base: Step, run_it: Do, retry: Retry | None) -> Operation[tuple[Step, Any, str]]:
         """Run a step until it succeeds or has used up its tries; return the step, its value, and that as text. A try
         that failed is on record before the pause, so whoever runs the next one goes on counting."""
         while True:
@@ -506,7 +506,7 @@ class Run(Ledger):
                 base = replace(base, retry_at=self._wall() + retry.delay_s(base.tries, chance()), **why)
             yield from self._begin(call, base)
 
-    def _next_try(self, call: Call, instant: float) -> Operation[None]:
+    def _next_try(self, call: FlowCall, instant: float) -> Operation[None]:
         """Wait until a step is tried again: a short pause stays in its slot, a long one parks the workflow."""
         left = instant - self._wall()
         if left > SHORT_S:
@@ -515,12 +515,12 @@ class Run(Ledger):
             yield Pause(left)
         self._forward(call)
 
-    def _too_late(self, call: Call, default: Any) -> Any:
+    def _too_late(self, call: FlowCall, default: Any) -> Any:
         if default is not NOTHING:
             return default
         raise TimeoutError(f"{call.kind} {call.name!r}: nothing came in time")
 
-    def _child_value(self, call: Call) -> Any:
+    def _child_value(self, call: FlowCall) -> Any:
         task = self.app.tasks.get(call.name)
         step = call.known
         if task is not None and step is not None and step.error_kind is None and step.result is not None:

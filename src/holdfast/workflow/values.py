@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from holdfast.core.flow import APPROVAL
+from holdfast.core.json_types import JsonType
 from holdfast.core.payload import Codec, StepSignature, result_shape
-from holdfast.core.shape import Shape
+from holdfast.core.replay import APPROVAL
 from holdfast.core.text import clean
 from holdfast.errors import UsageError
 from holdfast.workflow.effects import Operation
@@ -59,7 +59,7 @@ def nothing_to_do(value: Any) -> Operation[Any]:
     return value
 
 
-def shape_of(fn: Callable[..., Any]) -> Shape | None:
+def shape_of(fn: Callable[..., Any]) -> JsonType | None:
     """Return how a result of the function is read; None: as plain JSON."""
     fn = getattr(fn, "fn", fn)  # a task
     try:
@@ -79,7 +79,7 @@ def signature_of(fn: Callable[..., Any], codec: Codec) -> StepSignature:
 
 
 @lru_cache(maxsize=FUNCTIONS_MAX)
-def _shape_of(fn: Callable[..., Any]) -> Shape | None:
+def _shape_of(fn: Callable[..., Any]) -> JsonType | None:
     return result_shape(fn, name_of(fn))
 
 

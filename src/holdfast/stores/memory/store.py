@@ -18,7 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.core import rows
+from holdfast.core import transitions
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import LIVE, State
 from holdfast.core.records import (
@@ -40,9 +40,9 @@ from holdfast.core.records import (
 from holdfast.core.settlement import Settlement, is_as_judged, own_ending, stale_report
 from holdfast.core.verdict import Verdict
 from holdfast.errors import KeyTaken, StoreUnsupported, UsageError, WorkerGone
-from holdfast.stores.hints import Hints
 from holdfast.stores.memory.workflows import Workflows
 from holdfast.stores.protocol import DECLARED_EVERY_S, Added, Answer, Fired, Schema, Transaction, duty_lost
+from holdfast.stores.wakeups import Wakeups
 
 UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
 
@@ -71,7 +71,7 @@ class MemoryStore(Workflows):
         self._doubts: dict[tuple[str, str], Doubt] = {}
         self._duties: dict[str, Duty] = {}
         self._schedules: dict[str, Schedule] = {}
-        self._hints = Hints()
+        self._hints = Wakeups()
 
     def now(self) -> Moment:
         return Moment(self._clock.wall(), self._clock.lease())
@@ -87,7 +87,7 @@ class MemoryStore(Workflows):
             for new in jobs:
                 there = self._jobs.get(new.id) or self._holder(new.key)
                 if there is None:
-                    self._jobs[new.id] = rows.first_row(new, wall)
+                    self._jobs[new.id] = transitions.first_row(new, wall)
                 answers.append(Added(there.id if there else new.id, there is not None))
             self.wake()
             return answers
@@ -112,8 +112,8 @@ class MemoryStore(Workflows):
             def take(most: int, *, started: bool) -> list[Job]:
                 due = [job for job in self._ready(open_queues) if job.task in tasks and job.run_at <= now.wall]
                 willing = [job for job in due if started or job.on_crash == "retry"]
-                chosen = rows.fair(willing, open_queues, most)
-                return [self._put(rows.leased(job, worker_id, claim_id, now, started)) for job in chosen]
+                chosen = transitions.fair(willing, open_queues, most)
+                return [self._put(transitions.apply_claim(job, worker_id, claim_id, now, started)) for job in chosen]
 
             return take(limit, started=True) + take(ahead, started=False)
 
@@ -122,15 +122,15 @@ class MemoryStore(Workflows):
             if not self._lives(worker_id):
                 return BeatAnswer(gone=True)
             now = self.now()
-            self._workers[worker_id] = rows.beaten(self._workers[worker_id], now.wall, rss_mb)
+            self._workers[worker_id] = transitions.beaten(self._workers[worker_id], now.wall, rss_mb)
             lost = []
             for pulse in pulses:
                 job = self._jobs.get(pulse.lease.job_id)
-                if job is None or not rows.owns(job, pulse.lease):
+                if job is None or not transitions.owns(job, pulse.lease):
                     lost.append(pulse.lease.job_id)
                     self._report_stale(pulse.lease, worker_id)
                 elif job.state is State.RUNNING:
-                    self._put(rows.renewed(job, pulse, now))
+                    self._put(transitions.renewed(job, pulse, now))
             asked = [job.id for job in self._held_by(worker_id) if job.cancel_requested]
             return BeatAnswer(lost=lost, cancelled=asked)
 
@@ -146,7 +146,7 @@ class MemoryStore(Workflows):
 
     def _settle_one(self, settlement: Settlement) -> Answer:
         job, seen = self._jobs.get(settlement.lease.job_id), settlement.seen_lease_until
-        if job is None or not rows.owns(job, settlement.lease):
+        if job is None or not transitions.owns(job, settlement.lease):
             if self._is_repeat(settlement):
                 return Answer.ALREADY  # this very ending was accepted, and the job has moved on since
             # A reaper that comes second is told so, but only an attempt that comes back is a stale report.
@@ -178,15 +178,15 @@ class MemoryStore(Workflows):
     def overdue(self, grace_s: float = 0.0, limit: int = 500, skip: int = 0) -> list[Job]:
         with self._lock:
             latest = self._clock.lease() - grace_s
-            ended = [job for job in self._running() if rows.lease_end(job) <= latest]
-            return sorted(ended, key=rows.lease_end)[skip : skip + limit]
+            ended = [job for job in self._running() if transitions.lease_end(job) <= latest]
+            return sorted(ended, key=transitions.lease_end)[skip : skip + limit]
 
     def locked(self, job_ids: Sequence[str]) -> list[str]:
         return []
 
     def deadline(self) -> float | None:
         with self._lock:
-            return min(map(rows.lease_end, self._running()), default=None)
+            return min(map(transitions.lease_end, self._running()), default=None)
 
     def vanished(self) -> list[Vanished]:
         """A worker of this store lives in this process, so only one that was marked gone can be dead."""
@@ -279,8 +279,12 @@ class MemoryStore(Workflows):
             for new in schedules:
                 there = self._schedules.get(new.key)
                 if not again:
-                    self._schedules[new.key] = rows.declared(there, new, wall)
-                elif there is not None and rows.is_declared(there, new) and there.declared_at < wall - DECLARED_EVERY_S:
+                    self._schedules[new.key] = transitions.declared(there, new, wall)
+                elif (
+                    there is not None
+                    and transitions.is_declared(there, new)
+                    and there.declared_at < wall - DECLARED_EVERY_S
+                ):
                     self._schedules[new.key] = replace(there, declared_at=wall)
 
     def schedules(self) -> list[Schedule]:
@@ -321,7 +325,7 @@ class MemoryStore(Workflows):
             if where.before is not None:
                 ids = [job.id for job in newest_first]
                 newest_first = newest_first[ids.index(where.before) + 1 :] if where.before in ids else []
-            return [job for job in newest_first if rows.matches(job, where)][: where.limit]
+            return [job for job in newest_first if transitions.matches(job, where)][: where.limit]
 
     def counts(self) -> dict[str, dict[State, int]]:
         with self._lock:
@@ -430,7 +434,7 @@ class MemoryStore(Workflows):
 
     def check(self) -> list[str]:
         with self._lock:
-            wrong = [f"job {job.id} {trouble}" for job in self._jobs.values() for trouble in rows.troubles(job)]
+            wrong = [f"job {job.id} {trouble}" for job in self._jobs.values() for trouble in transitions.troubles(job)]
             keys = Counter(job.key for job in self._jobs.values() if job.key and job.state in LIVE)
             return wrong + [f"key {key!r} has {times} live jobs" for key, times in keys.items() if times > 1]
 
@@ -463,7 +467,7 @@ class MemoryStore(Workflows):
 
     def _apply(self, job: Job, verdict: Verdict, worker_id: str | None) -> None:
         """Make the job what the verdict says, and write down why."""
-        self._put(rows.judged(job, verdict, self._clock.wall()))
+        self._put(transitions.apply_verdict(job, verdict, self._clock.wall()))
         self._say_of_steps(job, verdict)
         for note in verdict.notes:
             self._write(job.id, note, job.fence, worker_id)

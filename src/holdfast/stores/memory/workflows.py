@@ -11,10 +11,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.clock import Clock
-from holdfast.core import rows
-from holdfast.core.flow import APPROVAL
+from holdfast.core import transitions
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.records import Inbox, Job, Lease, NewJob, Note, Record, Signal, Step, Unroused
+from holdfast.core.replay import APPROVAL
 from holdfast.core.verdict import Verdict
 from holdfast.stores.protocol import Added, Answer
 
@@ -41,7 +41,7 @@ class Workflows(ABC):
 
     def _record_one(self, record: Record) -> Answer:
         job = self._jobs.get(record.lease.job_id)
-        if job is None or not rows.owns(job, record.lease):
+        if job is None or not transitions.owns(job, record.lease):
             name = record.steps[0].name if record.steps else ""
             self._report_stale(record.lease, record.worker, step=name)
             return Answer.REFUSED
@@ -59,7 +59,7 @@ class Workflows(ABC):
             if signal_id in self._signals and self._signals[signal_id].job_id == job.id:
                 self._taken.setdefault(signal_id, record.steps[0].position)
         for new in record.jobs:
-            self._jobs.setdefault(new.id, rows.first_row(new, self._clock.wall()))
+            self._jobs.setdefault(new.id, transitions.first_row(new, self._clock.wall()))
         for signal in record.sent:
             self._deliver(signal)
         return Answer.ACCEPTED
@@ -93,7 +93,7 @@ class Workflows(ABC):
             timed = sorted((job.wake_at, job.id) for job in self._jobs.values() if job.wake_at is not None)
             due = [job_id for wake_at, job_id in timed if wake_at <= wall][:limit]
             for job_id in due:
-                self._jobs[job_id] = rows.roused(self._jobs[job_id], wall)
+                self._jobs[job_id] = transitions.roused(self._jobs[job_id], wall)
             if due:
                 self.wake()
             return timed[len(due)][0] if len(timed) > len(due) else None
@@ -146,7 +146,7 @@ class Workflows(ABC):
         job = self._jobs[job_id]
         parent = self._jobs.get(job.parent or "")
         if job.state in ENDED and parent is not None and parent.workflow and parent.state in LIVE:
-            self._jobs[parent.id] = rows.reached(parent, f"job:{job.id}", self._clock.wall())
+            self._jobs[parent.id] = transitions.reached(parent, f"job:{job.id}", self._clock.wall())
 
     def _forget_workflow(self, job_id: str) -> None:
         self._steps.pop(job_id, None)
@@ -156,7 +156,7 @@ class Workflows(ABC):
     def _put_step(self, job_id: str, step: Step) -> None:
         known = self._steps.setdefault(job_id, {})
         place = step.aside, step.position
-        known[place] = rows.recorded(known.get(place), step)
+        known[place] = transitions.recorded(known.get(place), step)
 
     def _are_taken(self, jobs: Sequence[NewJob]) -> bool:
         """Say whether one of these cannot be stored because its key belongs to another, or to one beside it."""
@@ -177,7 +177,7 @@ class Workflows(ABC):
             return
         job, wall = self._jobs[signal.job_id], self._clock.wall()
         self._signals[signal.id] = replace(signal, sent_at=wall, note=None, seen_fence=None, answer=None)
-        self._jobs[job.id] = rows.reached(job, f"signal:{signal.name}", wall)
+        self._jobs[job.id] = transitions.reached(job, f"signal:{signal.name}", wall)
         self._write(job.id, signal.line, job.fence, None)
 
     # Of the store itself:

@@ -46,7 +46,7 @@ from holdfast.errors import (
     StoreUnavailable,
     StoreUnsupported,
 )
-from holdfast.shield import shielded
+from holdfast.interrupts import shielded
 from holdfast.stores.sql import load_queries
 from holdfast.stores.urls import shown_url
 
@@ -218,7 +218,7 @@ class Connections:
 
     def __init__(self, options: Options, *, often: bool = False) -> None:
         self.options = options
-        self._often = often  # the same few statements all the time: they are prepared, and planned once
+        self._hot = often  # the same few statements all the time: they are prepared, and planned once
         self.limits = Limits.hot(BEAT_S) if often else Limits.patient(options.wait_s)
         self.twin: Connections | None = None  # another pool to the same server: what is cut here may be cut there
         self.channel = options.schema  # what NOTIFY is sent to
@@ -251,7 +251,7 @@ class Connections:
 
     def one(self, query: str, values: dict[str, Any] | None = None, limits: Limits | None = None) -> Any:
         """Run a statement and return its only row."""
-        return self.run(lambda db: db.execute(self[query], values, prepare=self._often).fetchone(), limits)
+        return self.run(lambda db: db.execute(self[query], values, prepare=self._hot).fetchone(), limits)
 
     @staticmethod
     def row(cursor: Cursor) -> Any:
@@ -330,7 +330,7 @@ class Connections:
         """Prepare a session for the pool."""
         with self._lock:
             self.made += 1
-        if not self._pin(session) and self._often:
+        if not self._pin(session) and self._hot:
             session.execute(PLAN_ONCE)
 
     def close(self) -> None:

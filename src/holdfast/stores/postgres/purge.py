@@ -14,7 +14,7 @@ from psycopg import errors
 
 from holdfast.clock import Clock
 from holdfast.errors import StoreError, StoreLocked, StoreTimeout
-from holdfast.stores import codec
+from holdfast.stores import row_json
 from holdfast.stores.postgres.connection import BULK, Connections
 
 log = logging.getLogger("holdfast.stores")
@@ -52,7 +52,7 @@ class Purge:
                 allowed, deleted = self._db.one("purge", values, BULK)
                 return bool(allowed), int(deleted)
             except StoreLocked:
-                busy = codec.names_from(self._db.one("purge_busy", values, BULK)[0])
+                busy = row_json.names_from(self._db.one("purge_busy", values, BULK)[0])
                 if not busy:  # somebody has the duty's row, or the lock is gone by now
                     raise
                 values["besides"] += busy
@@ -68,7 +68,7 @@ class Purge:
 
     def _apart(self, values: dict[str, Any], error: errors.ForeignKeyViolation) -> tuple[bool, int]:
         """Delete these jobs in halves, until the one that something refers to is alone."""
-        ids = values["ids"] or codec.names_from(self._db.one("purge_next", values, BULK)[0])
+        ids = values["ids"] or row_json.names_from(self._db.one("purge_next", values, BULK)[0])
         if len(ids) < 2:
             self._keep(ids, error)
             return True, 0

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.core.records import Duty, Firing, Schedule
 from holdfast.errors import StoreLocked, StoreTimeout
-from holdfast.points import point
-from holdfast.stores import codec
-from holdfast.stores.postgres import batch
+from holdfast.failpoints import point
+from holdfast.stores import row_json
+from holdfast.stores.postgres import statements
 from holdfast.stores.postgres.connection import Connections
 from holdfast.stores.protocol import DECLARED_EVERY_S, Added, Answer, Fired, duty_lost
 
@@ -18,16 +18,16 @@ class Schedules(ABC):
     """See `stores/protocol.py: Store` for every promise."""
 
     _db: Connections
-    _often: Connections
+    _hot: Connections
 
     def declare(self, schedules: Sequence[Schedule], again: bool = False) -> None:
-        rows = codec.encode([codec.declared(schedule) for schedule in schedules]).decode()
+        rows = row_json.encode([row_json.declared(schedule) for schedule in schedules]).decode()
         values = {"schedules": rows, "wall": self._wall(), "every": DECLARED_EVERY_S}
         query = self._db["declare_again" if again else "declare"]
         self._db.run(lambda db: db.execute(query, values, prepare=False))
 
     def schedules(self) -> list[Schedule]:
-        return list(codec.schedules_from(self._db.one("schedules")[0]))
+        return list(row_json.schedules_from(self._db.one("schedules")[0]))
 
     def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
         point("fire.before")
@@ -37,23 +37,23 @@ class Schedules(ABC):
         return answers
 
     def _fire(self, firings: list[Firing], under: Duty) -> list[Fired]:
-        rows = [[each.schedule, each.instant, codec.new_job(each.job)] for each in firings]
+        rows = [[each.schedule, each.instant, row_json.new_job(each.job)] for each in firings]
         values = {
-            "firings": codec.encode(rows).decode(),
+            "firings": row_json.encode(rows).decode(),
             "wall": self._wall(),
-            "lock_ms": batch.KEY_LOCK_MS,
-            "channel": self._often.channel,
-            **batch.duty_token(under),
+            "lock_ms": statements.KEY_LOCK_MS,
+            "channel": self._hot.channel,
+            **statements.duty_token(under),
         }
         try:
-            allowed, found, _ = self._often.one("fire", values)
+            allowed, found, _ = self._hot.one("fire", values)
         except (StoreLocked, StoreTimeout):
             return [Answer.LOCKED for _ in firings]
         if not allowed:
             raise duty_lost(under)
         return [
             Answer.LOCKED if locked else Added(job_id, not stored) if job_id is not None else None
-            for job_id, stored, locked in codec.rows_from(found)
+            for job_id, stored, locked in row_json.rows_from(found)
         ]
 
     def pause_schedule(self, key: str, paused: bool) -> bool:

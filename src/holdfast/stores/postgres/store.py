@@ -43,21 +43,21 @@ from holdfast.errors import (
     StoreUnavailable,
     WorkerGone,
 )
-from holdfast.points import point
-from holdfast.stores import codec
-from holdfast.stores.hints import Hints
-from holdfast.stores.postgres import batch
-from holdfast.stores.postgres.condition import Condition
+from holdfast.failpoints import point
+from holdfast.stores import row_json
+from holdfast.stores.postgres import statements
+from holdfast.stores.postgres.caller_connection import Callers
+from holdfast.stores.postgres.claim_cursor import ClaimCursor
 from holdfast.stores.postgres.connection import BEAT_S, BULK, Connections, Cursor, Limits, Options, in_its_own_time
-from holdfast.stores.postgres.frontier import Frontier
-from holdfast.stores.postgres.joining import Callers
-from holdfast.stores.postgres.lifeline import Lifeline
+from holdfast.stores.postgres.facts import PostgresFacts
+from holdfast.stores.postgres.liveness import LivenessSession
 from holdfast.stores.postgres.purge import Purge, referred_to
 from holdfast.stores.postgres.schedules import Schedules
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
 from holdfast.stores.postgres.workflows import Workflows
 from holdfast.stores.protocol import Added, Answer, Schema, duty_lost, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
+from holdfast.stores.wakeups import Wakeups
 
 _MIGRATIONS = load_migrations("holdfast.stores.postgres")
 _TABLES = tables_of(_MIGRATIONS)
@@ -80,25 +80,25 @@ class PostgresStore(Schedules, Workflows):
         self._db = Connections(options)
         if bulk:
             self._db.limits = BULK
-        self._often = Connections(options, often=True)  # what a worker asks for all the time never waits for the rest
-        self._db.twin, self._often.twin = self._often, self._db
+        self._hot = Connections(options, often=True)  # what a worker asks for all the time never waits for the rest
+        self._db.twin, self._hot.twin = self._hot, self._db
         self._callers = Callers(self._db)
         self._sessions = Sessions(self._db)
         self._ahead: tuple[float, float] | None = None  # the server's clock minus ours, and when that was measured
-        self._hints = Hints()
-        self._frontier = Frontier()
+        self._hints = Wakeups()
+        self._claim_cursor = ClaimCursor()
         self._unanswered: dict[str, float] = {}  # claims without an answer yet -> when each was last sent
         self._claim_try = 0  # rises when a claim is sent again
         self._batches = 0
         self._beat_s = BEAT_S  # the shortest of this process
         self._identity: str | None = None  # of the tables that our workers were enrolled in
-        self._lifeline = Lifeline(self._db, self._hear)
+        self._liveness = LivenessSession(self._db, self._hear)
         self._purge = Purge(self._db, self._clock)
         _forks.add(self)
 
     @property
     def connections_made(self) -> int:
-        return self._often.made
+        return self._hot.made
 
     def now(self) -> Moment:
         if self._fake is not None:
@@ -106,7 +106,7 @@ class PostgresStore(Schedules, Workflows):
         local = self._clock.lease()
         if self._ahead is None or local - self._ahead[1] > _CLOCK_S:
             try:
-                self._ahead = self._often.one("now")[0] / 1e6 - self._clock.lease(), local
+                self._ahead = self._hot.one("now")[0] / 1e6 - self._clock.lease(), local
             except StoreUnavailable:  # the difference that was known is good enough until the server is back
                 if self._ahead is None:
                     raise
@@ -122,7 +122,7 @@ class PostgresStore(Schedules, Workflows):
         point("add.before")
         if connection is not None:
             with self._callers.joined(connection) as joined:
-                answers = batch.add(self._db, joined, jobs, self._wall())
+                answers = statements.add(self._db, joined, jobs, self._wall())
         else:
             answers = self._add(jobs)
             self.wake()  # with the caller's connection its commit does it
@@ -149,10 +149,10 @@ class PostgresStore(Schedules, Workflows):
                 values["try"] = self._claim_try
                 self._shut_out_earlier_tries(db, values, self._unanswered[claim_id])
             self._unanswered[claim_id] = self._clock.lease()
-            return batch.claim(self._often, db, self._frontier, now, values, limit, ahead)
+            return statements.claim(self._hot, db, self._claim_cursor, now, values, limit, ahead)
 
         try:
-            jobs = self._often.run(claim)
+            jobs = self._hot.run(claim)
         except StoreTimeout:
             if limit + ahead < 2:
                 raise
@@ -170,35 +170,35 @@ class PostgresStore(Schedules, Workflows):
             with db.connection.transaction():
                 db.execute(self._db["claim_again"], values, prepare=False)
         except errors.LockNotAvailable:
-            if self._clock.lease() - sent_at <= self._often.limits.statement_s:
+            if self._clock.lease() - sent_at <= self._hot.limits.statement_s:
                 raise
             # The server has ended every try of ours: somebody else has locked the row. Late tries skip a locked row.
 
     def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
-        rows = codec.encode([codec.pulse(pulse) for pulse in pulses]).decode()
+        rows = row_json.encode([row_json.pulse(pulse) for pulse in pulses]).decode()
         point("beat.before")
         values = {"worker": worker_id, "pulses": rows, "rss_mb": rss_mb, "aside": False, **self._instants()}
         try:
-            row = self._often.one("beat", values)
+            row = self._hot.one("beat", values)
         except StoreLocked:  # the worker's row: its leases must not end for that
             values["aside"] = True
-            row = self._often.one("beat", values)
+            row = self._hot.one("beat", values)
         enrolled, stale, skipped, cancelled = row
         if not enrolled:
             return BeatAnswer(gone=True)
-        lost = codec.rows_from(stale)
+        lost = row_json.rows_from(stale)
         self._write_notes(
             [
                 line
                 for job_id, fence, state, fence_now in lost
                 if state is not None
-                for line in codec.journal_lines(job_id, fence, worker_id, (stale_report(state, fence_now),))
+                for line in row_json.journal_lines(job_id, fence, worker_id, (stale_report(state, fence_now),))
             ]
         )
         return BeatAnswer(
             lost=[job_id for job_id, *_ in lost],
-            skipped=codec.names_from(skipped),
-            cancelled=codec.names_from(cancelled),
+            skipped=row_json.names_from(skipped),
+            cancelled=row_json.names_from(cancelled),
             counted=not values["aside"],
         )
 
@@ -206,9 +206,9 @@ class PostgresStore(Schedules, Workflows):
         if not settlements:
             return []
         point("settle.before")
-        answers = self._often.run(lambda db: batch.settle(self._often, db, settlements, self._wall(), under))
+        answers = self._hot.run(lambda db: statements.settle(self._hot, db, settlements, self._wall(), under))
         self._batches += 1
-        if self._batches % batch.FOLD_EVERY == 0:
+        if self._batches % statements.FOLD_EVERY == 0:
             self._db.run(lambda db: db.execute(self._db["settle_fold"]))
         self.wake()
         point("settle.after")
@@ -226,9 +226,9 @@ class PostgresStore(Schedules, Workflows):
 
     def overdue(self, grace_s: float = 0.0, limit: int = 500, skip: int = 0) -> list[Job]:
         values: dict[str, Any] = {**self._instants(), "grace": grace_s, "limit": limit, "skip": skip}
-        while (page := self._often.one("overdue", values))[0] != "[]":
-            if jobs := codec.jobs_from(page[0]):
-                ends = codec.floats_from(page[1])
+        while (page := self._hot.one("overdue", values))[0] != "[]":
+            if jobs := row_json.jobs_from(page[0]):
+                ends = row_json.floats_from(page[1])
                 if self._ahead is not None:  # whoever judges them asks the server's clock anew: it may have been set
                     self._ahead = self._ahead[0], float("-inf")
                 return [msgspec.structs.replace(job, lease_until=ends[job.id]) for job in jobs]
@@ -236,16 +236,17 @@ class PostgresStore(Schedules, Workflows):
         return []
 
     def locked(self, job_ids: Sequence[str]) -> list[str]:
-        return codec.names_from(self._often.one("locked", {"ids": list(job_ids)})[0])
+        return row_json.names_from(self._hot.one("locked", {"ids": list(job_ids)})[0])
 
     def deadline(self) -> float | None:
-        earliest: float | None = self._often.one("deadline")[0]
+        earliest: float | None = self._hot.one("deadline")[0]
         return earliest
 
     def vanished(self) -> list[Vanished]:
-        found = self._often.one("vanished", {"watch": self._lifeline.watches()})[0]
+        found = self._hot.one("vanished", {"watch": self._liveness.watches()})[0]
         return [
-            Vanished(worker, "session" if worker.gone_at is None else "gone") for worker, _ in codec.workers_from(found)
+            Vanished(worker, "session" if worker.gone_at is None else "gone")
+            for worker, _ in row_json.workers_from(found)
         ]
 
     def enroll(self, worker: Worker) -> None:
@@ -253,11 +254,11 @@ class PostgresStore(Schedules, Workflows):
         values = {
             **{name: getattr(worker, name) for name in ("id", "name", "host", "pid", "boot_id", "supervisor")},
             **{name: getattr(worker, name) for name in ("slots", "beat_s", "version")},
-            "queues": codec.encode(worker.queues).decode(),
-            "tasks": codec.published(worker),
+            "queues": row_json.encode(worker.queues).decode(),
+            "tasks": row_json.published(worker),
             "schema": len(_MIGRATIONS),
             "wall": self._wall(),
-            "server": self._lifeline.hold(worker.id),
+            "server": self._liveness.hold(worker.id),
         }
         tries = itertools.count(1)
 
@@ -276,21 +277,21 @@ class PostgresStore(Schedules, Workflows):
             self._check_same()
             self._db.run(write)
         except BaseException as error:  # every new try has a new id, and would leave one more lock behind
-            self._lifeline.drop(worker.id)
+            self._liveness.drop(worker.id)
             if isinstance(error.__cause__, errors.UniqueViolation):
                 raise Refused(f"worker {worker.id} is enrolled already; every start of a worker has a new id") from None
             raise
 
     def retire(self, worker_id: str, cause: str, under: Duty | None = None) -> bool:
-        values = {"worker": worker_id, "cause": cause, "wall": self._wall(), **batch.duty_token(under)}
-        allowed, marked = self._often.one("retire", values)
+        values = {"worker": worker_id, "cause": cause, "wall": self._wall(), **statements.duty_token(under)}
+        allowed, marked = self._hot.one("retire", values)
         if not allowed:
             raise duty_lost(under)
-        self._lifeline.drop(worker_id)
+        self._liveness.drop(worker_id)
         return bool(marked)
 
     def acquire(self, name: str, holder: str, ttl_s: float) -> Duty | None:
-        row = self._often.one("acquire", {"name": name, "holder": holder, "ttl": ttl_s, **self._instants()})
+        row = self._hot.one("acquire", {"name": name, "holder": holder, "ttl": ttl_s, **self._instants()})
         return Duty(name, holder, *row) if row is not None else None
 
     def resign(self, duty: Duty, note: str | None = None) -> bool:
@@ -301,7 +302,7 @@ class PostgresStore(Schedules, Workflows):
 
     def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
         try:
-            moved = self._db.run(lambda db: self._move(db, job_id, seen_state, seen_fence, verdict), self._often.limits)
+            moved = self._db.run(lambda db: self._move(db, job_id, seen_state, seen_fence, verdict), self._hot.limits)
         except Exception as error:
             if isinstance(error.__cause__, errors.UniqueViolation):
                 raise KeyTaken(f"job {job_id}: its key belongs to another live job") from error
@@ -315,7 +316,7 @@ class PostgresStore(Schedules, Workflows):
 
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         values = {"states": [state.value for state in states], "before": before, "limit": limit}
-        allowed, deleted = self._purge.page(values | batch.duty_token(under))
+        allowed, deleted = self._purge.page(values | statements.duty_token(under))
         if not allowed:
             raise duty_lost(under)
         return deleted
@@ -329,7 +330,7 @@ class PostgresStore(Schedules, Workflows):
                 return bool(self._db.row(db.execute(self._db["delete"], values, prepare=False))[0])
 
         try:
-            return self._db.run(delete, self._often.limits)
+            return self._db.run(delete, self._hot.limits)
         except StoreError as error:
             if isinstance(error.__cause__, errors.ForeignKeyViolation):
                 raise Refused(f"job {job_id} cannot be deleted: {referred_to(error.__cause__)}") from error
@@ -340,7 +341,7 @@ class PostgresStore(Schedules, Workflows):
     def get(self, job_id: str) -> Job | None:
         if "\x00" in job_id:
             return None  # the server knows no such text
-        found = codec.jobs_from(self._db.one("get", {"id": job_id})[0])
+        found = row_json.jobs_from(self._db.one("get", {"id": job_id})[0])
         return found[0] if found else None
 
     def find(self, where: Filter) -> list[Job]:
@@ -351,13 +352,13 @@ class PostgresStore(Schedules, Workflows):
         values["ids"] = list(where.ids) if where.ids is not None else None
         few = (where.ids, where.worker, where.key, where.cancel_requested) != (None, None, None, None)
         if not few and (where.workflow or where.asking):  # only a workflow asks
-            return codec.jobs_from(self._db.one("find_workflows", values)[0])
+            return row_json.jobs_from(self._db.one("find_workflows", values)[0])
         few = few or (where.workflow, where.asking) != (None, None)
-        return codec.jobs_from(self._db.one("find_these" if few else "find", values)[0])
+        return row_json.jobs_from(self._db.one("find_these" if few else "find", values)[0])
 
     def counts(self) -> dict[str, dict[State, int]]:
         result: dict[str, dict[State, int]] = {}
-        for queue, state, jobs in codec.rows_from(self._db.one("counts")[0]):
+        for queue, state, jobs in row_json.rows_from(self._db.one("counts")[0]):
             result.setdefault(queue, {})[State(state)] = jobs
         return result
 
@@ -372,29 +373,27 @@ class PostgresStore(Schedules, Workflows):
     ) -> list[Event]:
         values = {"job_id": job_id, "since": since, "before": before, "limit": limit, "kinds": list(kinds) or None}
         query = "journal_all" if job_id is None else "journal"
-        return [codec.event_from(row) for row in codec.rows_from(self._db.one(query, values)[0])]
+        return [row_json.event_from(row) for row in row_json.rows_from(self._db.one(query, values)[0])]
 
     def workers(self, gone: bool = False) -> list[Worker]:
-        return [worker for worker, _ in codec.workers_from(self._db.one("workers", {"gone": gone})[0])]
+        return [worker for worker, _ in row_json.workers_from(self._db.one("workers", {"gone": gone})[0])]
 
     def paused(self) -> list[str]:
-        return codec.names_from(self._db.one("paused")[0])
+        return row_json.names_from(self._db.one("paused")[0])
 
     def unserved(self, queues: Sequence[str], tasks: Sequence[str]) -> Mapping[str, int]:
         values = {"queues": list(queues), "tasks": list(tasks), "wall": self._wall()}
-        return codec.counts_from(self._db.one("unserved", values)[0])
+        return row_json.counts_from(self._db.one("unserved", values)[0])
 
     # ------------------------------------------------------------------------------------ hints and house
 
     def due(self, queues: Sequence[str], tasks: Sequence[str]) -> float | None:
-        lanes = self._frontier.lanes(self._clock.lease())
-        earliest: float | None = self._often.one("due", {"queues": list(queues), "tasks": list(tasks), "lanes": lanes})[
-            0
-        ]
+        lanes = self._claim_cursor.lanes(self._clock.lease())
+        earliest: float | None = self._hot.one("due", {"queues": list(queues), "tasks": list(tasks), "lanes": lanes})[0]
         return earliest
 
     def wait(self, timeout_s: float) -> bool:
-        self._lifeline.start()
+        self._liveness.start()
         return self._hints.wait(self._clock, timeout_s)
 
     def wake(self) -> None:
@@ -403,22 +402,22 @@ class PostgresStore(Schedules, Workflows):
     def _hear(self, news: str | None) -> None:
         """Take what was told to all who listen: where jobs have come back; "" is any other change."""
         with contextlib.suppress(msgspec.DecodeError):  # anybody may tell anything
-            self._frontier.come_back(news)
+            self._claim_cursor.come_back(news)
         self.wake()
 
     def ping(self) -> None:
-        self._often.run(lambda db: db.execute(self._often["ping"]))
+        self._hot.run(lambda db: db.execute(self._hot["ping"]))
 
     def standing(self, worker_id: str, known: Sequence[str], settled: Lease | None) -> Standing:
         values = {"worker": worker_id, "known": list(known), "wall": self._wall()}
-        return codec.standing_from(self._often.one("standing", values | codec.lease_token(settled)))
+        return row_json.standing_from(self._hot.one("standing", values | row_json.lease_token(settled)))
 
     def doubt(self, seen: int, doubt: Doubt) -> None:
         values = msgspec.structs.asdict(doubt) | {"incarnation": seen, "wall": self._wall()}
         self._db.run(lambda db: db.execute(self._db["doubt"], values, prepare=False))
 
     def doubts(self) -> list[Doubt]:
-        return [Doubt(*row) for row in codec.rows_from(self._db.one("doubts")[0])]
+        return [Doubt(*row) for row in row_json.rows_from(self._db.one("doubts")[0])]
 
     def accept(self, seen: int, actor: str, note: str | None) -> int:
         return int(self._db.one("accept", {"seen": seen, "actor": actor, "note": note, "wall": self._wall()})[0])
@@ -438,34 +437,34 @@ class PostgresStore(Schedules, Workflows):
 
     def missing(self) -> list[str]:
         values = {"schema": self._db.options.schema, "tables": list(_TABLES)}
-        gone = codec.names_from(self._db.one("missing", values)[0])
+        gone = row_json.names_from(self._db.one("missing", values)[0])
         return gone if len(gone) < len(_TABLES) else []
 
     def check(self) -> list[str]:
         if gone := self.missing():
             return [f"the table {self._db.options.schema}.{name} is missing" for name in gone]
-        orphans = codec.rows_from(self._db.one("check")[0])
+        orphans = row_json.rows_from(self._db.one("check")[0])
         return [f"job {job_id} runs under worker {worker}, which has no row" for job_id, worker in orphans]
 
-    def condition(self) -> Condition:
+    def condition(self) -> PostgresFacts:
         """Say what is known of the server and of our tables."""
         found = self._db.one("condition", {"schema": self._db.options.schema})
         if found is None:
             raise StoreMissing(f"{self.url}: there are no tables of Holdfast in schema {self._db.options.schema}")
-        return msgspec.json.decode(found[0], type=Condition)
+        return msgspec.json.decode(found[0], type=PostgresFacts)
 
     def close(self) -> None:
-        self._lifeline.close()
+        self._liveness.close()
         self._sessions.close()
         self._db.close()
-        self._often.close()
+        self._hot.close()
         self.wake()
 
     # ------------------------------------------------------------------------------------- parts
 
     def _add(self, jobs: Sequence[NewJob]) -> list[Added]:
         try:
-            return self._db.run(lambda db: batch.add(self._db, db, jobs, self._wall()))
+            return self._db.run(lambda db: statements.add(self._db, db, jobs, self._wall()))
         except OutcomeUnknown as error:
             ids = tuple(job.id for job in jobs)
             named = f"{', '.join(ids[:3])}{', …' if len(ids) > 3 else ''}"
@@ -480,7 +479,7 @@ class PostgresStore(Schedules, Workflows):
         shortest = min(beats, default=self._beat_s)
         if shortest < self._beat_s:
             self._beat_s = shortest
-            self._often.limits = Limits.hot(shortest)
+            self._hot.limits = Limits.hot(shortest)
 
     def _wall(self) -> float | None:
         """Return the instant of a test's clock; None lets the server's own clock measure."""
@@ -501,7 +500,7 @@ class PostgresStore(Schedules, Workflows):
 
     def _write_notes(self, notes: list[list[Any]]) -> None:
         if notes:
-            self._db.run(lambda db: batch.write_notes(self._db, db, notes, self._wall()))
+            self._db.run(lambda db: statements.write_notes(self._db, db, notes, self._wall()))
 
     def _migrates(self, db: Cursor, pages: Pages) -> float | None:
         """Take one step of a migration in a transaction; see `advance`. None: there is nothing left to do."""
@@ -537,9 +536,9 @@ class PostgresStore(Schedules, Workflows):
         return Schema(found or 0, len(_MIGRATIONS), works_with or found or 0)
 
     def _after_fork(self) -> None:
-        self._lifeline.forget()
+        self._liveness.forget()
         self._sessions.forget()
-        self._hints = Hints()
+        self._hints = Wakeups()
 
 
 class _Editor:

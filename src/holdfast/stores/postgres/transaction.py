@@ -30,10 +30,10 @@ from holdfast.core.records import Lease, Record
 from holdfast.core.settlement import Settlement
 from holdfast.errors import LeaseLost, StoreError, TransactionExpired, UsageError
 from holdfast.forks import refuse_if_forked
-from holdfast.shield import shielded
-from holdfast.stores.postgres import batch
+from holdfast.interrupts import shielded
+from holdfast.stores.postgres import statements
+from holdfast.stores.postgres.caller_connection import CallerCursor
 from holdfast.stores.postgres.connection import Connections, NoAnswer, Session, is_outage
-from holdfast.stores.postgres.joining import Guest
 from holdfast.stores.postgres.workflows import write_records
 from holdfast.stores.protocol import Answer
 
@@ -75,7 +75,7 @@ class PostgresTransaction:
                 self.connection.answer_s = max_s + _RESET_S  # a commit has no timer, and must not be awaited for ever
                 # Whatever the database's default is: a beat that changes the job's row meanwhile is no conflict.
                 self.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-                if Guest(self.connection).execute(db["transaction"], token).fetchone() is None:
+                if CallerCursor(self.connection).execute(db["transaction"], token).fetchone() is None:
                     raise LeaseLost(f"job {lease.job_id}: this attempt no longer holds the lease")
                 self.connection.lend()
                 self._timer.start()
@@ -91,17 +91,17 @@ class PostgresTransaction:
         return self._db.explain(trouble) if trouble is not None and is_outage(trouble) else None
 
     def settle(self, settlement: Settlement) -> Answer:
-        return self._end(lambda db: batch.settle(self._db, db, [settlement], self._wall())[0])
+        return self._end(lambda db: statements.settle(self._db, db, [settlement], self._wall())[0])
 
     def record(self, record: Record) -> Answer:
         return self._end(lambda db: write_records(self._db, db, [record], self._wall())[0])
 
-    def _end(self, write: Callable[[Guest], Answer]) -> Answer:
+    def _end(self, write: Callable[[CallerCursor], Answer]) -> Answer:
         with shielded():
             self._timer.cancel()
             try:
                 self.connection.take_back()
-                db = Guest(self.connection)
+                db = CallerCursor(self.connection)
                 self._check_mark_and_lock(db)
                 answer = write(db)
                 if answer is Answer.ACCEPTED:
@@ -134,7 +134,7 @@ class PostgresTransaction:
             if self._open:
                 self.connection.expire(why)
 
-    def _check_mark_and_lock(self, db: Guest) -> None:
+    def _check_mark_and_lock(self, db: CallerCursor) -> None:
         """Wait for the rows that the settlement changes, and hold them until the commit: the settlement itself skips
         rows that others have locked, and a success must not be reported without the task's writes."""
         if self.connection.info.transaction_status == TransactionStatus.INERROR:

@@ -12,9 +12,9 @@ from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Inbox, Lease, NewJob, Note, Record, Signal, Step, Unroused
 from holdfast.core.settlement import stale_report
 from holdfast.core.verdict import Verdict
-from holdfast.points import point
-from holdfast.stores import codec
-from holdfast.stores.postgres import batch
+from holdfast.failpoints import point
+from holdfast.stores import row_json
+from holdfast.stores.postgres import statements
 from holdfast.stores.postgres.connection import Connections, Cursor
 from holdfast.stores.protocol import Added, Answer
 
@@ -23,13 +23,13 @@ class Workflows(ABC):
     """The part of `PostgresStore` that knows steps and signals. See `stores/protocol.py: Store` for every promise."""
 
     _db: Connections
-    _often: Connections
+    _hot: Connections
 
     def record(self, records: Sequence[Record]) -> list[Answer]:
         if not records:
             return []
         point("record.before")
-        answers = self._often.run(lambda db: write_records(self._often, db, records, self._wall()))
+        answers = self._hot.run(lambda db: write_records(self._hot, db, records, self._wall()))
         if any(record.jobs or record.sent for record in records):
             self.wake()
         point("record.after")
@@ -37,7 +37,7 @@ class Workflows(ABC):
 
     def steps(self, job_id: str, after: int = 0, limit: int = 1000, *, aside: bool = False) -> list[Step]:
         values = {"id": job_id, "after": after, "limit": limit, "aside": aside}
-        return codec.steps_from(self._db.one("steps", values)[0])
+        return row_json.steps_from(self._db.one("steps", values)[0])
 
     def signal(self, signal: Signal) -> Answer:
         answer = self._db.run(lambda db: _send(self._db, db, signal, self._wall()))
@@ -46,15 +46,15 @@ class Workflows(ABC):
 
     def inbox(self, job_id: str, name: str | None = None, limit: int = 1000) -> Inbox:
         row = self._db.one("inbox", {"id": job_id, "name": name, "limit": limit})
-        return Inbox(row[0], codec.signals_from(row[1])) if row is not None else Inbox(0)
+        return Inbox(row[0], row_json.signals_from(row[1])) if row is not None else Inbox(0)
 
     def rouse(self, limit: int = 500) -> float | None:
-        values = {"wall": self._wall(), "limit": limit, "channel": self._often.channel}
-        earliest: float | None = self._often.one("rouse", values)[0]
+        values = {"wall": self._wall(), "limit": limit, "channel": self._hot.channel}
+        earliest: float | None = self._hot.one("rouse", values)[0]
         return earliest
 
     def unroused(self) -> list[Unroused]:
-        return codec.unroused_from(self._db.one("unroused", {"wall": self._wall()})[0])
+        return row_json.unroused_from(self._db.one("unroused", {"wall": self._wall()})[0])
 
     def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
         values = {"id": new.id, "source": source, "seen_fence": seen_fence, "before": before}
@@ -63,11 +63,11 @@ class Workflows(ABC):
             with db.connection.transaction():
                 if db.execute(self._db["fork_source"], values, prepare=False).fetchone() is None:
                     return None
-                [added] = batch.add(self._db, db, [new], self._wall())
+                [added] = statements.add(self._db, db, [new], self._wall())
                 if not added.existed:
                     db.execute(self._db["fork"], values, prepare=False)
-                    lines = codec.journal_lines(new.id, 0, None, (note,))
-                    batch.write_notes(self._db, db, lines, self._wall())
+                    lines = row_json.journal_lines(new.id, 0, None, (note,))
+                    statements.write_notes(self._db, db, lines, self._wall())
             return added
 
         added = self._db.run(fork)
@@ -77,20 +77,20 @@ class Workflows(ABC):
     def _move(self, db: Cursor, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
         """Apply an act of a person, with all that belongs to it."""
         seen = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence, "wall": self._wall()}
-        notes = codec.encode(codec.journal_lines(job_id, seen_fence, None, verdict.notes)).decode()
-        values = {**codec.changes(verdict), **seen, "notes": notes, "channel": self._db.channel}
+        notes = row_json.encode(row_json.journal_lines(job_id, seen_fence, None, verdict.notes)).decode()
+        values = {**row_json.changes(verdict), **seen, "notes": notes, "channel": self._db.channel}
         with db.connection.transaction():
             if verdict.state in ENDED:  # then its parent is told, and may have to be locked before it
                 db.execute(self._db["move_lock"], {"id": job_id}, prepare=False)
             moved, parent, _ = self._db.row(db.execute(self._db["move"], values, prepare=False))
             if moved and verdict.steps:
-                rows = codec.encode([codec.step(job_id, step) for step in verdict.steps]).decode()
+                rows = row_json.encode([row_json.step(job_id, step) for step in verdict.steps]).decode()
                 db.execute(self._db["move_steps"], {"steps": rows}, prepare=False)
             if moved and verdict.aside_from is not None:
                 for query in ("move_aside", "move_give_back"):
                     db.execute(self._db[query], {**seen, "aside_from": verdict.aside_from}, prepare=False)
             if moved and parent is not None and verdict.state in ENDED:
-                batch.tell_parents(self._db, db, [[parent, f"job:{job_id}"]], self._wall())
+                statements.tell_parents(self._db, db, [[parent, f"job:{job_id}"]], self._wall())
         return bool(moved)
 
     # Of the store itself:
@@ -154,16 +154,18 @@ def _parts(records: Sequence[Record]) -> Iterator[list[Record]]:
 
 def _write(q: Connections, db: Cursor, records: Sequence[Record]) -> set[int]:
     """Write steps and what goes with them; return the places of the records whose lease is the current one."""
-    steps = [[*codec.step(each.lease.job_id, step), place] for place, each in enumerate(records) for step in each.steps]
+    steps = [
+        [*row_json.step(each.lease.job_id, step), place] for place, each in enumerate(records) for step in each.steps
+    ]
     taken = [[each.lease.job_id, each.steps[0].position, signal] for each in records for signal in each.taken]
     values = {
         "tokens": _tokens(records),
-        "steps": codec.encode(steps).decode(),
-        "facts": codec.encode(codec.facts(records)).decode(),
-        "taken": codec.encode(taken).decode(),
+        "steps": row_json.encode(steps).decode(),
+        "facts": row_json.encode(row_json.facts(records)).decode(),
+        "taken": row_json.encode(taken).decode(),
     }
     row = q.row(db.execute(q["record"], values, prepare=True))
-    return set(codec.numbers_from(row[0]))
+    return set(row_json.numbers_from(row[0]))
 
 
 class _Undo(Exception):
@@ -178,14 +180,14 @@ def _write_with_others(q: Connections, db: Cursor, record: Record, wall: float |
     touched = {record.lease.job_id} | {signal.job_id for signal in record.sent}
     try:
         with db.connection.transaction():
-            if batch.lock_rows(q, db, touched):
+            if statements.lock_rows(q, db, touched):
                 raise _Undo(Answer.LOCKED)
             if any(new.key is not None for new in record.jobs):
-                db.execute(q["record_limit"], {"lock_ms": batch.KEY_LOCK_MS}, prepare=False)
+                db.execute(q["record_limit"], {"lock_ms": statements.KEY_LOCK_MS}, prepare=False)
             if not _write(q, db, [record]):
                 raise _Undo(Answer.REFUSED)
             for new in record.jobs:
-                [added] = batch.add(q, db, [new], wall)
+                [added] = statements.add(q, db, [new], wall)
                 if added.id != new.id:
                     raise _Undo(Answer.TAKEN)
             for signal in record.sent:
@@ -199,8 +201,8 @@ def _write_with_others(q: Connections, db: Cursor, record: Record, wall: float |
 
 
 def _send(q: Connections, db: Cursor, signal: Signal, wall: float | None) -> Answer:
-    values: dict[str, Any] = {**codec.signal(signal), "wall": wall, "channel": q.channel}
-    values["detail"] = codec.encode(signal.line.detail).decode()
+    values: dict[str, Any] = {**row_json.signal(signal), "wall": wall, "channel": q.channel}
+    values["detail"] = row_json.encode(signal.line.detail).decode()
     try:
         with db.connection.transaction():
             known, reached, _ = q.row(db.execute(q["signal"], values, prepare=False))
@@ -216,16 +218,16 @@ def _refusals(q: Connections, db: Cursor, refused: list[Record], wall: float | N
     one was skipped: somebody else has locked the row."""
     row = q.row(db.execute(q["record_seen"], {"tokens": _tokens(refused)}, prepare=False))
     answers, notes = [], []
-    for record, (own, state, fence) in zip(refused, codec.rows_from(row[0]), strict=True):
+    for record, (own, state, fence) in zip(refused, row_json.rows_from(row[0]), strict=True):
         answers.append(Answer.LOCKED if own and state == State.RUNNING else Answer.REFUSED)
         if state is not None and not own:
             note = stale_report(state, fence, step=record.steps[0].name if record.steps else "")
             lease = record.lease
-            notes += codec.journal_lines(lease.job_id, lease.fence, record.worker, (note,))
+            notes += row_json.journal_lines(lease.job_id, lease.fence, record.worker, (note,))
     if notes:
-        batch.write_notes(q, db, notes, wall)
+        statements.write_notes(q, db, notes, wall)
     return answers
 
 
 def _tokens(records: Sequence[Record]) -> str:
-    return codec.encode([[each.lease.job_id, each.lease.fence, each.lease.claim_id] for each in records]).decode()
+    return row_json.encode([[each.lease.job_id, each.lease.fence, each.lease.claim_id] for each in records]).decode()

@@ -32,7 +32,7 @@ def has_the_defect(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> bo
     return version < (3, 44, 6) or (3, 45) <= version < (3, 50, 7) or (3, 51) <= version < (3, 51, 3)
 
 
-class Turn:
+class CheckpointLock:
     """The right to checkpoint after a commit. Used by one thread at a time: the one that holds the write lock."""
 
     def __init__(self, database: Path) -> None:

@@ -38,11 +38,11 @@ from holdfast.errors import (
     StoreUnsupported,
     UsageError,
 )
-from holdfast.shield import breathe, shielded
-from holdfast.stores.joining import driver_connection
+from holdfast.interrupts import raise_pending, shielded
+from holdfast.stores.caller_connection import driver_connection
 from holdfast.stores.sqlite import locks, names, protected, wal
-from holdfast.stores.sqlite.checkpoint import Turn, has_the_defect
-from holdfast.stores.sqlite.writers import Writers
+from holdfast.stores.sqlite.checkpoint import CheckpointLock, has_the_defect
+from holdfast.stores.sqlite.write_lock import WriteLock
 
 log = logging.getLogger("holdfast.stores")
 
@@ -90,7 +90,7 @@ class Options:
         return cls(path.resolve(), synchronous, busy_s, max_mb)
 
 
-class Pen(sqlite3.Connection):
+class WriteConnection(sqlite3.Connection):
     """A connection that writes. It never waits inside SQLite, whose naps grow too long: `begin` waits for it."""
 
 
@@ -109,7 +109,7 @@ class Connections:
         self._clock = clock
         self._spare = _no_spare()
         self._lock = threading.Lock()
-        self._writers = Writers()
+        self._write_lock = WriteLock()
         self._inside: sqlite3.Connection | None = None  # whose write transaction is open
         self._watching = threading.Lock()
         self._watch: sqlite3.Connection | None = None
@@ -122,7 +122,7 @@ class Connections:
         self._patience = f"PRAGMA busy_timeout={int(options.busy_s * 1000)}"
         self._identity = self._make_file(create)
         self._noted = str(self._identity[1])  # the last inode at our path that a note was left about, or DELETED
-        self._turn = Turn(options.path) if has_the_defect() else None
+        self._turn = CheckpointLock(options.path) if has_the_defect() else None
         files = tuple(f"{options.path}{end}" for end in ("", "-wal", "-shm"))
         protected.protect(*files)
         self._unprotect = weakref.finalize(self, protected.release, *files)
@@ -199,9 +199,9 @@ class Connections:
         busy_s = self.options.busy_s if busy_s is None else busy_s
         began_at = self._clock.lease()
         look_at = began_at + _LOOK_S
-        db = connection or self._borrow(Pen)
+        db = connection or self._borrow(WriteConnection)
         try:
-            if not self._writers.take(db, began_at + busy_s - self._clock.lease()):
+            if not self._write_lock.take(db, began_at + busy_s - self._clock.lease()):
                 raise self._busy(busy_s)
             nap_s = 0.0005
             while not self._begins(db):
@@ -212,14 +212,14 @@ class Connections:
                     look_at = float("inf")
                     if threading.active_count() == 1 and locks.writer_of(self.options.path) == os.getpid():
                         raise self._busy(now - began_at)  # nobody but this very thread could let go of it
-                breathe()
+                raise_pending()
                 pause(nap_s)
                 nap_s = min(nap_s * 1.5, 0.01)
             self._check_inside(db)
             self._inside = db
             return db
         except BaseException as error:
-            self._writers.give(db)
+            self._write_lock.give(db)
             if connection is None:
                 self._give_back(db)
             if isinstance(error, sqlite3.Error):
@@ -262,7 +262,7 @@ class Connections:
         """End the turn that `begin` has taken for this connection; it stays with its user. Safe to repeat."""
         if self._inside is connection:
             self._inside = None
-        self._writers.give(connection)
+        self._write_lock.give(connection)
 
     def version(self) -> int:
         """Return a number that changes whenever any other connection, of any process, has committed."""
@@ -306,7 +306,7 @@ class Connections:
             if self.options.max_mb is not None:
                 page = connection.execute("PRAGMA page_size").fetchone()[0]
                 connection.execute(f"PRAGMA max_page_count={int(self.options.max_mb * 1_048_576 // page)}")
-            if issubclass(factory, Pen):
+            if issubclass(factory, WriteConnection):
                 connection.execute("PRAGMA busy_timeout=0")
         except sqlite3.Error as error:
             if connection is not None:
@@ -487,15 +487,15 @@ class Connections:
 
     def _before_fork(self) -> None:
         """Let another thread's write end first: what SQLite remembers of its lock would stay with the child."""
-        self._writers.take(("fork", threading.get_ident()), 1.0)
+        self._write_lock.take(("fork", threading.get_ident()), 1.0)
 
     def _after_fork_in_parent(self) -> None:
-        self._writers.give(("fork", threading.get_ident()))
+        self._write_lock.give(("fork", threading.get_ident()))
 
     def _after_fork(self) -> None:
         _inherited.append((self._spare, self._watch, self._anchor))
         self._spare, self._watch, self._anchor = _no_spare(), None, None  # SQLite still has the same `-shm` open here
-        self._lock, self._writers, self._watching = threading.Lock(), Writers(), threading.Lock()
+        self._lock, self._write_lock, self._watching = threading.Lock(), WriteLock(), threading.Lock()
         self._inside = None
         if self._turn is not None:
             self._turn.forget()
@@ -538,7 +538,7 @@ class Connections:
 
 
 def _no_spare() -> dict[type[sqlite3.Connection], list[sqlite3.Connection]]:
-    return {sqlite3.Connection: [], Pen: []}
+    return {sqlite3.Connection: [], WriteConnection: []}
 
 
 def _is_clean(connection: sqlite3.Connection) -> bool:

@@ -7,12 +7,12 @@ from sqlite3 import Connection
 
 from holdfast.clock import Clock
 from holdfast.core.records import Duty, Firing, Schedule
-from holdfast.points import point
-from holdfast.stores import codec
+from holdfast.failpoints import point
+from holdfast.stores import row_json
 from holdfast.stores.protocol import DECLARED_EVERY_S, Added, Fired
-from holdfast.stores.sqlite import batch
-from holdfast.stores.sqlite.batch import Q
+from holdfast.stores.sqlite import statements
 from holdfast.stores.sqlite.connection import Connections
+from holdfast.stores.sqlite.statements import Q
 
 
 class Schedules:
@@ -22,19 +22,19 @@ class Schedules:
     _clock: Clock
 
     def declare(self, schedules: Sequence[Schedule], again: bool = False) -> None:
-        rows = codec.encode([codec.declared(schedule) for schedule in schedules]).decode()
+        rows = row_json.encode([row_json.declared(schedule) for schedule in schedules]).decode()
         values = {"schedules": rows, "wall": self._clock.wall(), "every": DECLARED_EVERY_S}
         with self._db.writing() as db:
             db.execute(Q["declare_again" if again else "declare"], values)
 
     def schedules(self) -> list[Schedule]:
         with self._db.reading() as db:
-            return list(codec.schedules_from(db.execute(Q["schedules"]).fetchone()[0]))
+            return list(row_json.schedules_from(db.execute(Q["schedules"]).fetchone()[0]))
 
     def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
         point("fire.before")
         with self._db.writing() as db:
-            batch.check_duty(db, under)
+            statements.check_duty(db, under)
             answers: list[Fired] = [self._fire(db, each) for each in firings]
         point("fire.after")
         return answers
@@ -42,7 +42,7 @@ class Schedules:
     def _fire(self, db: Connection, firing: Firing) -> Added | None:
         if db.execute(Q["fire"], {"key": firing.schedule, "instant": firing.instant}).rowcount == 0:
             return None
-        [added] = batch.add(db, [firing.job], self._clock.wall())
+        [added] = statements.add(db, [firing.job], self._clock.wall())
         db.execute(Q["fire_job"], {"key": firing.schedule, "job_id": added.id})
         return added
 

@@ -38,17 +38,17 @@ from holdfast.errors import (
     StoreUnsupported,
     WorkerGone,
 )
-from holdfast.points import point
-from holdfast.stores import codec
+from holdfast.failpoints import point
+from holdfast.stores import row_json
 from holdfast.stores.protocol import Added, Answer, Schema, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
-from holdfast.stores.sqlite import batch, condition, liveness, wal
+from holdfast.stores.sqlite import facts, liveness, statements, wal
 from holdfast.stores.sqlite.backup import backup
-from holdfast.stores.sqlite.batch import Q
-from holdfast.stores.sqlite.bell import Bell
-from holdfast.stores.sqlite.condition import Condition
+from holdfast.stores.sqlite.commit_watch import CommitWatch
 from holdfast.stores.sqlite.connection import Connections, Options, has_little_room, out_of_files
+from holdfast.stores.sqlite.facts import SqliteFacts
 from holdfast.stores.sqlite.schedules import Schedules
+from holdfast.stores.sqlite.statements import Q
 from holdfast.stores.sqlite.transaction import SqliteTransaction
 from holdfast.stores.sqlite.workflows import Workflows
 
@@ -68,7 +68,7 @@ class SqliteStore(Schedules, Workflows):
         self.url = url
         self._clock = clock or SystemClock()
         self._db = Connections(Options.parse(url), self._clock, create=create)
-        self._bell = Bell(self._db.options.path)
+        self._commit_watch = CommitWatch(self._db.options.path)
         self._wakes = 0
         self._beat_wait_s = self._db.options.busy_s  # how long a beat waits for the write lock: at most until the next
         self._seen = threading.local()  # what each waiting thread saw last
@@ -84,7 +84,7 @@ class SqliteStore(Schedules, Workflows):
             return []
         point("add.before")
         with self._db.writing() if connection is None else self._db.joining(connection) as db:
-            answers = batch.add(db, jobs, self._clock.wall())
+            answers = statements.add(db, jobs, self._clock.wall())
         point("add.after")
         return answers
 
@@ -98,25 +98,25 @@ class SqliteStore(Schedules, Workflows):
         ahead: int = 0,
     ) -> list[Job]:
         token = {"worker": worker_id, "claim_id": claim_id}
-        known = codec.encode(tasks).decode()
+        known = row_json.encode(tasks).decode()
         point("claim.before")
         with self._db.writing() as db:
             if db.execute(Q["claim_worker"], token).fetchone() is None:
                 raise WorkerGone(f"worker {worker_id} is not enrolled or was declared dead")
             taken = db.execute(Q["claim_answers"], token).fetchone()[0]
             if taken == "[]":
-                paused = codec.names_from(db.execute(Q["paused"]).fetchone()[0])
+                paused = row_json.names_from(db.execute(Q["paused"]).fetchone()[0])
                 queues = [queue for queue in dict.fromkeys(queues) if queue not in paused]
                 lanes = self._lanes(db, queues)
                 clock = {"wall": self._clock.wall(), "lease": self._clock.lease(), "tasks": known, **token}
-                if batch.take(db, lanes, queues, limit, {**clock, "started": 1}) == limit:
-                    batch.take(db, lanes, queues, ahead, {**clock, "started": 0})
+                if statements.take(db, lanes, queues, limit, {**clock, "started": 1}) == limit:
+                    statements.take(db, lanes, queues, ahead, {**clock, "started": 0})
                 taken = db.execute(Q["claim_answers"], token).fetchone()[0]
         point("claim.after")
-        return codec.jobs_from(taken)
+        return row_json.jobs_from(taken)
 
     def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
-        rows = codec.encode([codec.pulse(pulse) for pulse in pulses]).decode()
+        rows = row_json.encode([row_json.pulse(pulse) for pulse in pulses]).decode()
         said = {"worker": worker_id, "pulses": rows, "wall": self._clock.wall(), "rss_mb": rss_mb}
         point("beat.before")
         lock_lost = not liveness.renew(self._lock_path(worker_id))
@@ -125,16 +125,16 @@ class SqliteStore(Schedules, Workflows):
                 return BeatAnswer(gone=True, lock_lost=lock_lost)
             lost: list[str] = []
             if pulses and db.execute(Q["beat"], {**said, "lease": self._clock.lease()}).rowcount < len(pulses):
-                stale = codec.rows_from(db.execute(Q["beat_lost"], said).fetchone()[0])
+                stale = row_json.rows_from(db.execute(Q["beat_lost"], said).fetchone()[0])
                 lost = [job_id for job_id, *_ in stale]
                 notes = [
                     line
                     for job_id, fence, state, fence_now in stale
                     if state is not None
-                    for line in codec.journal_lines(job_id, fence, worker_id, (stale_report(state, fence_now),))
+                    for line in row_json.journal_lines(job_id, fence, worker_id, (stale_report(state, fence_now),))
                 ]
-                batch.write_notes(db, notes, self._clock.wall())
-            cancelled = codec.names_from(db.execute(Q["beat_cancelled"], said).fetchone()[0])
+                statements.write_notes(db, notes, self._clock.wall())
+            cancelled = row_json.names_from(db.execute(Q["beat_cancelled"], said).fetchone()[0])
         return BeatAnswer(lost=lost, cancelled=cancelled, lock_lost=lock_lost)
 
     def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Answer]:
@@ -142,8 +142,8 @@ class SqliteStore(Schedules, Workflows):
             return []
         point("settle.before")
         with self._db.writing() as db:
-            batch.check_duty(db, under)
-            answers = batch.settle(db, settlements, self._clock.wall())
+            statements.check_duty(db, under)
+            answers = statements.settle(db, settlements, self._clock.wall())
         point("settle.after")
         return answers
 
@@ -166,7 +166,7 @@ class SqliteStore(Schedules, Workflows):
             "skip": skip,
         }
         while (page := self._one("overdue", values)) != "[]":
-            if jobs := codec.jobs_from(page):
+            if jobs := row_json.jobs_from(page):
                 return jobs
             values["skip"] += limit  # not one of them can be read; those behind them must not suffer
         return []
@@ -181,7 +181,7 @@ class SqliteStore(Schedules, Workflows):
 
     def vanished(self) -> list[Vanished]:
         found = []
-        for worker, [inode] in codec.workers_from(self._one("vanished")):
+        for worker, [inode] in row_json.workers_from(self._one("vanished")):
             if worker.gone_at is not None:
                 found.append(Vanished(worker, "gone"))
             elif worker.boot_id != self._clock.boot_id:
@@ -195,7 +195,7 @@ class SqliteStore(Schedules, Workflows):
         values = {
             **{name: getattr(worker, name) for name in ("id", "name", "host", "pid", "boot_id", "supervisor")},
             **{name: getattr(worker, name) for name in ("slots", "beat_s", "version")},
-            "queues": codec.encode(worker.queues).decode(),
+            "queues": row_json.encode(worker.queues).decode(),
             "schema": len(_MIGRATIONS),
             "wall": self._clock.wall(),
             "lock_inode": self._take_lock(worker.id),
@@ -207,7 +207,7 @@ class SqliteStore(Schedules, Workflows):
                     raise schema_too_new(str(self._db.options.path), schema)
                 db.execute(Q["enroll"], values)
                 if worker.tasks is not None:
-                    db.execute(Q["enroll_tasks"], {"id": worker.id, "tasks": codec.published(worker)})
+                    db.execute(Q["enroll_tasks"], {"id": worker.id, "tasks": row_json.published(worker)})
         except BaseException:  # every new try has a new id, and would leave one more lock behind
             with contextlib.suppress(OSError):
                 liveness.drop(self._lock_path(worker.id))
@@ -215,7 +215,7 @@ class SqliteStore(Schedules, Workflows):
 
     def retire(self, worker_id: str, cause: str, under: Duty | None = None) -> bool:
         with self._db.writing() as db:
-            batch.check_duty(db, under)
+            statements.check_duty(db, under)
             values = {"worker": worker_id, "wall": self._clock.wall(), "cause": cause}
             changed = db.execute(Q["retire"], values).rowcount == 1
             if db.execute(Q["retire_old"], {"wall": self._clock.wall()}).rowcount:
@@ -232,14 +232,14 @@ class SqliteStore(Schedules, Workflows):
 
     def resign(self, duty: Duty, note: str | None = None) -> bool:
         with self._db.writing() as db:
-            return db.execute(Q["resign"], {**batch.duty_token(duty), "note": note}).rowcount == 1
+            return db.execute(Q["resign"], {**statements.duty_token(duty), "note": note}).rowcount == 1
 
     # --------------------------------------------------------------------------- the operator's door
 
     def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
         with self._db.writing() as db:
             try:
-                return batch.move(db, job_id, seen_state, seen_fence, verdict, self._clock.wall())
+                return statements.move(db, job_id, seen_state, seen_fence, verdict, self._clock.wall())
             except sqlite3.IntegrityError as error:
                 if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
                     raise KeyTaken(f"job {job_id}: its key belongs to another live job") from error
@@ -251,11 +251,11 @@ class SqliteStore(Schedules, Workflows):
 
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         with self._db.writing() as db:
-            batch.check_duty(db, under)
+            statements.check_duty(db, under)
             deleted = 0
             for state in states:
                 values = {"state": state.value, "before": before, "limit": limit - deleted}
-                deleted += batch.remove(db, db.execute(Q["purge"], values).fetchone()[0])
+                deleted += statements.remove(db, db.execute(Q["purge"], values).fetchone()[0])
             if deleted:
                 db.execute(Q["standing_removed"])
         return deleted
@@ -263,7 +263,7 @@ class SqliteStore(Schedules, Workflows):
     def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
         values = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence}
         with self._db.writing() as db:
-            deleted = batch.remove(db, db.execute(Q["delete"], values).fetchone()[0]) == 1
+            deleted = statements.remove(db, db.execute(Q["delete"], values).fetchone()[0]) == 1
             if deleted:
                 db.execute(Q["standing_removed"])
         return deleted
@@ -271,30 +271,30 @@ class SqliteStore(Schedules, Workflows):
     # ---------------------------------------------------------------------------------- the read side
 
     def get(self, job_id: str) -> Job | None:
-        found = codec.jobs_from(self._one("get", {"id": job_id}))
+        found = row_json.jobs_from(self._one("get", {"id": job_id}))
         return found[0] if found else None
 
     def find(self, where: Filter) -> list[Job]:
         values: dict[str, Any] = msgspec.structs.asdict(where)
-        values["states"] = codec.encode(where.states).decode() if where.states else None
-        values["ids"] = codec.encode(where.ids).decode() if where.ids is not None else None
+        values["states"] = row_json.encode(where.states).decode() if where.states else None
+        values["ids"] = row_json.encode(where.ids).decode() if where.ids is not None else None
         if where.ids is not None:
-            return codec.jobs_from(self._one("find_ids", values))
+            return row_json.jobs_from(self._one("find_ids", values))
         if where.worker is not None and where.states and State.RUNNING not in where.states:
             return []  # only a running job has a worker
         if where.worker is not None:
-            return codec.jobs_from(self._one("find_worker", values))
+            return row_json.jobs_from(self._one("find_worker", values))
         if where.states == (State.RUNNING,):
-            return codec.jobs_from(self._one("find_running", values))
+            return row_json.jobs_from(self._one("find_running", values))
         if where.workflow or where.asking:  # only a workflow asks
-            return codec.jobs_from(self._one("find_workflows", values))
+            return row_json.jobs_from(self._one("find_workflows", values))
         if len(where.states) == 1 and where.states[0] not in (State.READY, State.DONE):
-            return codec.jobs_from(self._one("find_aside", {**values, "state": where.states[0].value}))
-        return codec.jobs_from(self._one("find", values))
+            return row_json.jobs_from(self._one("find_aside", {**values, "state": where.states[0].value}))
+        return row_json.jobs_from(self._one("find", values))
 
     def counts(self) -> dict[str, dict[State, int]]:
         result: dict[str, dict[State, int]] = {}
-        for queue, state, jobs in codec.rows_from(self._one("counts")):
+        for queue, state, jobs in row_json.rows_from(self._one("counts")):
             result.setdefault(queue, {})[State(state)] = jobs
         return result
 
@@ -308,29 +308,29 @@ class SqliteStore(Schedules, Workflows):
         before: int | None = None,
     ) -> list[Event]:
         values: dict[str, Any] = {"job_id": job_id, "since": since, "before": before, "limit": limit}
-        values["kinds"] = codec.encode(kinds).decode() if kinds else None
+        values["kinds"] = row_json.encode(kinds).decode() if kinds else None
         recent = "journal_since" if kinds and since is not None else "journal_all"
         query = recent if job_id is None else "journal"
-        return [codec.event_from(row) for row in codec.rows_from(self._one(query, values))]
+        return [row_json.event_from(row) for row in row_json.rows_from(self._one(query, values))]
 
     def workers(self, gone: bool = False) -> list[Worker]:
-        return [worker for worker, _ in codec.workers_from(self._one("workers", {"gone": gone}))]
+        return [worker for worker, _ in row_json.workers_from(self._one("workers", {"gone": gone}))]
 
     def paused(self) -> list[str]:
-        return codec.names_from(self._one("paused"))
+        return row_json.names_from(self._one("paused"))
 
     def unserved(self, queues: Sequence[str], tasks: Sequence[str]) -> Mapping[str, int]:
         values = {
-            "queues": codec.encode(queues).decode(),
-            "tasks": codec.encode(tasks).decode(),
+            "queues": row_json.encode(queues).decode(),
+            "tasks": row_json.encode(tasks).decode(),
             "wall": self._clock.wall(),
         }
-        return codec.counts_from(self._one("unserved", values))
+        return row_json.counts_from(self._one("unserved", values))
 
     # ------------------------------------------------------------------------------------ hints and house
 
     def due(self, queues: Sequence[str], tasks: Sequence[str]) -> float | None:
-        known = codec.encode(tasks).decode()
+        known = row_json.encode(tasks).decode()
         earliest: float | None = None
         with self._db.reading() as db:
             for queue, priority in self._lanes(db, queues):
@@ -340,11 +340,11 @@ class SqliteStore(Schedules, Workflows):
         return earliest
 
     def wait(self, timeout_s: float) -> bool:
-        return self._bell.wait_for(self._has_changed, timeout_s, self._clock)
+        return self._commit_watch.wait_for(self._has_changed, timeout_s, self._clock)
 
     def wake(self) -> None:
         self._wakes += 1
-        self._bell.set()
+        self._commit_watch.set()
 
     def ping(self) -> None:
         with self._db.writing() as db:  # as a rule the lock is all that is asked for: nothing is written or synced
@@ -353,11 +353,11 @@ class SqliteStore(Schedules, Workflows):
                 db.execute(Q["ping_undo"])
 
     def standing(self, worker_id: str, known: Sequence[str], settled: Lease | None) -> Standing:
-        asked = {"worker": worker_id, "known": codec.encode(known).decode(), "wall": self._clock.wall()}
-        values = asked | codec.lease_token(settled)
+        asked = {"worker": worker_id, "known": row_json.encode(known).decode(), "wall": self._clock.wall()}
+        values = asked | row_json.lease_token(settled)
         self._take_note()
         with self._db.reading() as db:
-            return codec.standing_from(db.execute(Q["standing"], values).fetchone())
+            return row_json.standing_from(db.execute(Q["standing"], values).fetchone())
 
     def doubt(self, seen: int, doubt: Doubt) -> None:
         values = msgspec.structs.asdict(doubt) | {"incarnation": seen, "wall": self._clock.wall()}
@@ -366,7 +366,7 @@ class SqliteStore(Schedules, Workflows):
 
     def doubts(self) -> list[Doubt]:
         self._take_note()
-        return [Doubt(*row) for row in codec.rows_from(self._one("doubts"))]
+        return [Doubt(*row) for row in row_json.rows_from(self._one("doubts"))]
 
     def accept(self, seen: int, actor: str, note: str | None) -> int:
         with self._db.writing() as db:
@@ -392,18 +392,18 @@ class SqliteStore(Schedules, Workflows):
 
     def missing(self) -> list[str]:
         with self._db.reading() as db:
-            there = codec.names_from(db.execute(Q["missing"]).fetchone()[0])
+            there = row_json.names_from(db.execute(Q["missing"]).fetchone()[0])
         gone = [name for name in _TABLES if name not in there]
         return gone if len(gone) < len(_TABLES) else []
 
     def check(self) -> list[str]:
         if gone := self.missing():
             return [f"the table {name} is missing" for name in gone]
-        return condition.damage(self._db)
+        return facts.damage(self._db)
 
-    def condition(self) -> Condition:
+    def condition(self) -> SqliteFacts:
         """Say what is known of the file and of what surrounds it."""
-        return condition.look(self._db)
+        return facts.look(self._db)
 
     def backup(self, target: Path, copied: Callable[[int], None]) -> int:
         """Copy the store, while others use it; see `backup.py`."""
@@ -428,7 +428,9 @@ class SqliteStore(Schedules, Workflows):
             return db.execute(Q[query], values or {}).fetchone()[0]
 
     def _lanes(self, db: sqlite3.Connection, queues: Sequence[str]) -> list[list[Any]]:
-        return codec.rows_from(db.execute(Q["claim_lanes"], {"queues": codec.encode(queues).decode()}).fetchone()[0])
+        return row_json.rows_from(
+            db.execute(Q["claim_lanes"], {"queues": row_json.encode(queues).decode()}).fetchone()[0]
+        )
 
     def _is_of_a_dead_boot(self, worker: Worker) -> bool:
         """Boot ids have no order. A worker of another boot is dead when it stays silent for a beat while we look, or

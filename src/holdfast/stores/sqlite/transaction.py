@@ -22,10 +22,10 @@ from holdfast.core.records import Lease, Record
 from holdfast.core.settlement import Settlement
 from holdfast.errors import LeaseLost, StoreError, TransactionExpired
 from holdfast.forks import refuse_if_forked
-from holdfast.shield import shielded
+from holdfast.interrupts import shielded
 from holdfast.stores.protocol import Answer
-from holdfast.stores.sqlite import batch
-from holdfast.stores.sqlite.connection import Connections, Pen, is_outage
+from holdfast.stores.sqlite import statements
+from holdfast.stores.sqlite.connection import Connections, WriteConnection, is_outage
 from holdfast.stores.sqlite.workflows import write_records
 
 
@@ -45,7 +45,7 @@ class SqliteTransaction:
             try:
                 db.begin(connection=self.connection)
                 token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
-                if self.connection.execute(batch.Q["transaction"], token).fetchone() is None:
+                if self.connection.execute(statements.Q["transaction"], token).fetchone() is None:
                     raise LeaseLost(f"job {lease.job_id}: this attempt no longer holds the lease")
                 self.connection.lend()
                 self._timer.start()
@@ -59,7 +59,7 @@ class SqliteTransaction:
         return self._db.explain(trouble) if trouble is not None and is_outage(trouble) else None
 
     def settle(self, settlement: Settlement) -> Answer:
-        return self._end(lambda db: batch.settle(db, [settlement], self._clock.wall())[0])
+        return self._end(lambda db: statements.settle(db, [settlement], self._clock.wall())[0])
 
     def record(self, record: Record) -> Answer:
         return self._end(lambda db: write_records(db, [record], self._clock.wall())[0])
@@ -100,7 +100,7 @@ class SqliteTransaction:
                 self._db.let_the_next_writer_in(self.connection)
 
 
-class FencedConnection(Pen):
+class FencedConnection(WriteConnection):
     """A connection lent to the user's code for one transaction."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from holdfast.clock import Clock
 from holdfast.core.records import Inbox, NewJob, Note, Record, Signal, Step, Unroused
 from holdfast.core.settlement import stale_report
-from holdfast.points import point
-from holdfast.stores import codec
+from holdfast.failpoints import point
+from holdfast.stores import row_json
 from holdfast.stores.protocol import Added, Answer
-from holdfast.stores.sqlite import batch
-from holdfast.stores.sqlite.batch import Q
+from holdfast.stores.sqlite import statements
 from holdfast.stores.sqlite.connection import Connections
+from holdfast.stores.sqlite.statements import Q
 
 
 class Workflows:
@@ -34,7 +34,7 @@ class Workflows:
     def steps(self, job_id: str, after: int = 0, limit: int = 1000, *, aside: bool = False) -> list[Step]:
         values = {"id": job_id, "after": after, "limit": limit}
         with self._db.reading() as db:
-            return codec.steps_from(db.execute(Q["steps_aside" if aside else "steps"], values).fetchone()[0])
+            return row_json.steps_from(db.execute(Q["steps_aside" if aside else "steps"], values).fetchone()[0])
 
     def signal(self, signal: Signal) -> Answer:
         with self._db.writing() as db:
@@ -45,7 +45,7 @@ class Workflows:
         with self._db.reading() as db:
             # The count first: what comes in between is then among the signals, and only looks newer than it is.
             row = db.execute(Q["inbox"], {"id": job_id}).fetchone()
-            signals = codec.signals_from(db.execute(Q["inbox_signals"], values).fetchone()[0])
+            signals = row_json.signals_from(db.execute(Q["inbox_signals"], values).fetchone()[0])
         return Inbox(row[0] if row is not None else 0, signals)
 
     def rouse(self, limit: int = 500) -> float | None:
@@ -58,7 +58,7 @@ class Workflows:
 
     def unroused(self) -> list[Unroused]:
         with self._db.reading() as db:
-            return codec.unroused_from(db.execute(Q["unroused"], {"wall": self._clock.wall()}).fetchone()[0])
+            return row_json.unroused_from(db.execute(Q["unroused"], {"wall": self._clock.wall()}).fetchone()[0])
 
     def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
         wall = self._clock.wall()
@@ -66,10 +66,10 @@ class Workflows:
         with self._db.writing() as db:
             if db.execute(Q["fork_source"], values).fetchone() is None:
                 return None
-            [added] = batch.add(db, [new], wall)
+            [added] = statements.add(db, [new], wall)
             if not added.existed:
                 db.execute(Q["fork"], values)
-                batch.write_notes(db, codec.journal_lines(new.id, 0, None, (note,)), wall)
+                statements.write_notes(db, row_json.journal_lines(new.id, 0, None, (note,)), wall)
         return added
 
     def _next_wake(self) -> float | None:
@@ -81,8 +81,8 @@ class Workflows:
 def write_records(db: sqlite3.Connection, records: Sequence[Record], wall: float) -> list[Answer]:
     """Write those whose lease is the current one. Most are steps and nothing else, and go in one statement."""
     tokens = [[each.lease.job_id, each.lease.fence, each.lease.claim_id] for each in records]
-    owned = db.execute(Q["record_owned"], {"tokens": codec.encode(tokens).decode()}).fetchone()[0]
-    ours = set(codec.numbers_from(owned))
+    owned = db.execute(Q["record_owned"], {"tokens": row_json.encode(tokens).decode()}).fetchone()[0]
+    ours = set(row_json.numbers_from(owned))
     answers = [Answer.ACCEPTED] * len(records)
     plain: list[Record] = []
     for place, record in enumerate(records):
@@ -99,15 +99,15 @@ def write_records(db: sqlite3.Connection, records: Sequence[Record], wall: float
 
 
 def _write(db: sqlite3.Connection, records: Sequence[Record]) -> None:
-    steps = [codec.step(each.lease.job_id, step) for each in records for step in each.steps]
-    facts = codec.facts(records)
+    steps = [row_json.step(each.lease.job_id, step) for each in records for step in each.steps]
+    facts = row_json.facts(records)
     if steps:
-        db.execute(Q["record"], {"steps": codec.encode(steps).decode()})
+        db.execute(Q["record"], {"steps": row_json.encode(steps).decode()})
     if facts:
-        db.execute(Q["record_facts"], {"facts": codec.encode(facts).decode()})
+        db.execute(Q["record_facts"], {"facts": row_json.encode(facts).decode()})
     for each in records:
         if each.taken:
-            signals = {"signals": codec.encode(each.taken).decode(), "position": each.steps[0].position}
+            signals = {"signals": row_json.encode(each.taken).decode(), "position": each.steps[0].position}
             db.execute(Q["record_taken"], {"id": each.lease.job_id, **signals})
 
 
@@ -116,7 +116,7 @@ def _write_with_others(db: sqlite3.Connection, record: Record, wall: float) -> A
     db.execute("SAVEPOINT record")
     answer = Answer.ACCEPTED
     for new in record.jobs:
-        [added] = batch.add(db, [new], wall)
+        [added] = statements.add(db, [new], wall)
         if added.id != new.id:
             answer = Answer.TAKEN
     for signal in record.sent:
@@ -131,14 +131,14 @@ def _write_with_others(db: sqlite3.Connection, record: Record, wall: float) -> A
 
 
 def _send(db: sqlite3.Connection, signal: Signal, wall: float) -> Answer:
-    values = {**codec.signal(signal), "wall": wall}
+    values = {**row_json.signal(signal), "wall": wall}
     if db.execute(Q["signal_known"], values).fetchone() is not None:
         return Answer.ALREADY
-    fence = batch.reach(db, signal.job_id, values["what"], wall, signal.seen_fence)
+    fence = statements.reach(db, signal.job_id, values["what"], wall, signal.seen_fence)
     if fence is None:
         return Answer.GONE
     db.execute(Q["signal"], values)
-    batch.write_notes(db, codec.journal_lines(signal.job_id, fence, None, (signal.line,)), wall)
+    statements.write_notes(db, row_json.journal_lines(signal.job_id, fence, None, (signal.line,)), wall)
     return Answer.ACCEPTED
 
 
@@ -148,5 +148,5 @@ def _refuse(db: sqlite3.Connection, record: Record, wall: float) -> Answer:
     row = db.execute(Q["record_seen"], token).fetchone()
     if row is not None and not row[0]:
         note = stale_report(row[1], row[2], step=record.steps[0].name if record.steps else "")
-        batch.write_notes(db, codec.journal_lines(lease.job_id, lease.fence, record.worker, (note,)), wall)
+        statements.write_notes(db, row_json.journal_lines(lease.job_id, lease.fence, record.worker, (note,)), wall)
     return Answer.REFUSED

@@ -1,0 +1,409 @@
+"""The notifier: looks into the journal every few seconds, under a duty, and hands messages to the channels.
+
+Of all programs on a store that have the same alerts, one holds the duty and tells. When it stops, it gives the duty
+back with a note of what it has told, and the next one goes on from there. When it dies, its duty runs out: whoever
+comes next, a restart included, knows by its waiting that somebody was there, and takes as told what that one must have
+found. Then what happened around the change may be told twice. Messages that a failing channel has not taken end with
+their notifier, which counts them in the log.
+
+Looking has a thread of its own, and so has each channel: recovery waits for none of them.
+
+A program that does not stay, such as `holdfast scan` or `app.tick()`, tells once what happened while it ran, unless one
+that stays has the duty. It gives the duty back before it sends: the next such program must not wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import queue
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.alerts import Alert, fingerprint
+from holdfast.alerts.channels import Channel
+from holdfast.alerts.messages import Message, counted
+from holdfast.alerts.rules import Incidents, Line, Told
+from holdfast.clock import Clock, pause
+from holdfast.core.crash_fingerprint import death_of
+from holdfast.core.durations import iso
+from holdfast.core.machine import State
+from holdfast.core.records import Event, Filter, Schedule
+from holdfast.core.replay import ASKED_KINDS, asked_since
+from holdfast.core.schedule import LATE_S, late
+from holdfast.duties import DutyHolder
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.hooks import Hooks
+from holdfast.ids import chance, new_id
+from holdfast.store_backoff import StoreBackoff
+from holdfast.stores.protocol import Store, rows_of
+
+log = logging.getLogger("holdfast.alerts")
+
+LOOK_S = 5.0  # how often to look
+SCHEDULES_S = 15.0  # how often to look at the schedules
+TTL_S = 15.0  # of the duty
+OVERLAP_S = 60.0  # a line may become visible so long after the instant that it bears
+WAITING_MAX = 100  # messages that wait for a slow channel
+TRIES = 4
+TURN_S = 1.0  # how long a program that does not stay waits for others of its kind to give the duty back,
+TURNS = 20  # and how often it asks meanwhile
+PAUSE_S = 1.0  # before the second try; then four times as long each
+LEAVE_S = 5.0  # how long the end waits for the store, and for the channels
+EVENTS = 2_000
+LINES_MAX = 20_000  # of a worse storm only the newest lines are counted
+JOBS = 200
+REASON_MAX = 1_000  # characters that are kept of what somebody's exception said
+KINDS = ("zombie", "stale_report", "held", "asked", "dead")
+
+
+class Notifier:
+    """The alerts of one program. A context manager: it tells while the block runs."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        alerts: Sequence[Alert],
+        *,
+        name: str,
+        interval_s: float = LOOK_S,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._alerts = alerts
+        self._interval_s = interval_s
+        self._span_s = max((alert.limits.longest_s for alert in alerts), default=0.0)
+        self._post = DutyHolder(store, clock, f"alerts:{fingerprint(alerts)}", f"{name}:{new_id()}", TTL_S, Hooks())
+        self._outboxes = {channel: Outbox(channel, clock, store.url) for alert in alerts for channel in alert.channels}
+        self._term = 0
+        self._stood_by_at: float | None = None  # when somebody else was seen to have the duty
+        self._book = JournalReader(store)
+        self._late_lines: list[Line] = []
+        self._schedules_at = float("-inf")
+        self._incidents: list[Incidents] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="holdfast-alerts", daemon=True)
+
+    def __enter__(self) -> Notifier:
+        if self._alerts:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Look once more, for what the end itself has brought, and let the channels finish within a few seconds."""
+        self._stopping.set()
+        if self._alerts:
+            self._thread.join(LEAVE_S)
+        for outbox in self._outboxes.values():
+            outbox.hurry()
+        give_up_at = self._clock.lease() + LEAVE_S
+        for outbox in self._outboxes.values():
+            outbox.close(max(0.0, give_up_at - self._clock.lease()))
+
+    def look(self) -> None:
+        """Tell what is new, if the duty is ours. Raises `StoreError` when the store does."""
+        duty = self._post.duty()
+        now = self._store.now().wall
+        if duty is None:
+            self._stood_by_at, self._term = now, 0
+            return
+        lines = [*self._book.read(now, self._span_s), *self._late(now)]
+        if duty.term != self._term:
+            self._begin(lines, self._post.note)
+            self._term, self._stood_by_at = duty.term, None
+        self._update(lines, now)
+
+    def _update(self, lines: Sequence[Line], now: float) -> None:
+        for alert, incidents in zip(self._alerts, self._incidents, strict=True):
+            for message in incidents.update(lines, now, self._is_held):
+                for channel in alert.channels:
+                    self._outboxes[channel].put(message)
+
+    def once(self, since: float, timeout_s: float) -> None:
+        """Tell what happened since that wall time, as news, and end within about `timeout_s`.
+
+        Raises `StoreError` when the store does. If somebody else keeps the duty, that one tells it.
+        """
+        if not self._store.journal(kinds=KINDS, since=since, limit=1):
+            return
+        give_up_at = self._clock.lease() + timeout_s
+        if self._takes_turn():
+            now = self._store.now().wall
+            lines = self._book.read(now, self._span_s)
+            self._incidents = [Incidents(alert.on, alert.limits) for alert in self._alerts]
+            for incidents in self._incidents:
+                incidents.skip([line for line in lines if line.at < since])
+            self._update(lines, now)
+            self._post.resign()
+        for outbox in self._outboxes.values():
+            outbox.leave(max(0.0, give_up_at - self._clock.lease()))
+
+    def resign(self) -> None:
+        """Give the duty back, if it is ours, with a note of what was told; never raises."""
+        told = [incidents.told() for incidents in self._incidents]
+        self._post.resign(msgspec.json.encode(told).decode() if self._term else None)
+
+    def flush(self, timeout_s: float = 5.0) -> bool:
+        """Wait until every message was sent or given up; False when the time was up first."""
+        return all(outbox.flush(timeout_s) for outbox in self._outboxes.values())
+
+    def _begin(self, lines: Sequence[Line], note: str | None) -> None:
+        self._incidents = [Incidents(alert.on, alert.limits) for alert in self._alerts]
+        if note is not None:
+            for incidents, told in zip(self._incidents, told_in(note), strict=False):
+                incidents.resume(told)
+        elif self._stood_by_at is not None:
+            # Whoever had the duty then had renewed it within its time to live, and looked an interval or so before.
+            then = self._stood_by_at - TTL_S - 2 * self._interval_s
+            for incidents in self._incidents:
+                incidents.assume(lines, then)
+
+    def _late(self, now: float) -> list[Line]:
+        """Return a line for each schedule that is late, if that is to be told; looks again after a while only."""
+        if any("late_schedules" in alert.on for alert in self._alerts) and now - self._schedules_at >= SCHEDULES_S:
+            self._late_lines = [line for each in self._store.schedules() if (line := late_line(each, now)) is not None]
+            self._schedules_at = now
+        return self._late_lines
+
+    def _takes_turn(self) -> bool:
+        """Take the duty; wait a little while another program that does not stay has it."""
+        for left in reversed(range(TURNS)):
+            if self._post.duty() is not None:
+                return True
+            if left:
+                pause(TURN_S / TURNS)
+        return False
+
+    def _is_held(self, task: str) -> bool:
+        waits = (Filter(states=(State.HELD,), task=task, limit=1), Filter(asking=True, task=task, limit=1))
+        return any(self._store.find(where) for where in waits)
+
+    def _serve(self) -> None:
+        trouble = StoreBackoff(log, self._clock, "alerts wait until it is back")
+        while not self._stopping.is_set():
+            pause_s = self._interval_s * (0.9 + 0.2 * chance())
+            try:
+                self.look()
+                trouble.over()
+            except HoldfastError as error:
+                pause_s = trouble.met(error)
+            except Exception:
+                log.exception("the notifier of alerts stumbled; it goes on")
+            self._clock.wait(self._stopping, pause_s)
+        try:
+            self.look()
+        except Exception as error:
+            log.warning("alerts: the last look failed: %s", error)
+        self.resign()
+
+
+def tell_once(
+    store: Store, clock: Clock, alerts: Sequence[Alert], *, name: str, since: float, timeout_s: float = LEAVE_S
+) -> None:
+    """Tell what happened since that wall time, for a program that does not stay. A store that fails is only logged."""
+    if not alerts:
+        return
+    try:
+        Notifier(store, clock, alerts, name=name).once(since, timeout_s)
+    except HoldfastError as error:
+        log.error("alerts are not told: %s", error)
+
+
+def told_in(note: str) -> list[Told]:
+    """Return what the last notifier has told of each alert; nothing if another version has written the note."""
+    try:
+        return msgspec.json.decode(note, type=list[Told])
+    except msgspec.MsgspecError:
+        return []
+
+
+class JournalReader:
+    """The lines of the journal that alerts are made of, read once each."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lines: dict[int, Line] = {}
+        self._read_until = float("-inf")
+
+    def read(self, now: float, span_s: float) -> list[Line]:
+        """Return the lines of the last `span_s` seconds, oldest first."""
+        new = self._new(max(now - span_s, min(self._read_until, now) - OVERLAP_S))
+        self._lines |= {line.seq: line for line in self._told_of(new)}
+        kept = sorted(self._lines.values(), key=lambda line: (line.at, line.seq))[-LINES_MAX:]
+        kept = [line for line in kept if line.at > now - span_s]
+        self._lines = {line.seq: line for line in kept}
+        self._read_until = now
+        return kept
+
+    def _new(self, since: float) -> list[Event]:
+        """Return events that are not known yet, newest first. What a person did is nothing to tell people of."""
+        events: list[Event] = []
+        before = None
+        while len(events) < LINES_MAX:
+            page = self._store.journal(kinds=KINDS, since=since, before=before, limit=EVENTS)
+            if not page:
+                break
+            events += [event for event in reversed(page) if event.seq not in self._lines and event.actor is None]
+            before = page[0].seq
+        return events
+
+    def _told_of(self, events: Sequence[Event]) -> list[Line]:
+        ids = list(dict.fromkeys(event.job_id for event in events))
+        jobs = {job.id: job for job in rows_of(self._store, ids, JOBS)}
+        crashes = {job.id: job.crashes for job in jobs.values()}
+        lines = []
+        for event in events:
+            job = jobs.get(event.job_id)
+            if event.kind == "asked" and not self._is_first(event):
+                continue
+            lines.append(
+                Line(
+                    seq=event.seq,
+                    at=event.at,
+                    kind=event.kind,
+                    job_id=event.job_id,
+                    fence=event.fence,
+                    task=job.task if job is not None else "(deleted)",
+                    queue=job.queue if job is not None else None,
+                    death=death_of(event),
+                    worker_id=event.worker or "",
+                    worker=_text(event.detail, "worker"),
+                    host=_text(event.detail, "host"),
+                    reason=_text(event.detail, "reason", "cause", "question"),
+                    crashes=crashes.get(event.job_id, 0),
+                )
+            )
+            if event.kind == "zombie" and event.job_id in crashes:
+                crashes[event.job_id] -= 1  # the row counts them all, and this walk goes back in time
+        return lines
+
+    def _is_first(self, event: Event) -> bool:
+        """Say whether the question is asked for the first time: a workflow that parks again asks it again."""
+        asked = self._store.journal(event.job_id, kinds=ASKED_KINDS, limit=EVENTS)
+        before = [each for each in asked if each.seq <= event.seq]
+        return asked_since(event.detail.get("name"), before) == event.at
+
+
+class Outbox:
+    """The messages for one channel, sent one after the other on a thread of its own."""
+
+    def __init__(self, channel: Channel, clock: Clock, url: str) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._url = url
+        self._messages: queue.Queue[Message | None] = queue.Queue(WAITING_MAX)  # None: no more will come
+        self._untold: list[Message] = []  # those that wait, and since it stops those that were given up
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._complained: set[tuple[str, str]] = set()  # incidents of which it was said that they are not told
+
+    def put(self, message: Message) -> None:
+        """Send it soon; never waits. When far too many wait, the newest is dropped and logged."""
+        self._untold.append(message)
+        try:
+            self._messages.put_nowait(message)
+        except queue.Full:
+            self._untold.remove(message)
+            self._complain(message, f"{WAITING_MAX} messages wait for it already")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="holdfast-alert", daemon=True)
+            self._thread.start()
+
+    def flush(self, timeout_s: float) -> bool:
+        with self._messages.all_tasks_done:
+            return self._messages.all_tasks_done.wait_for(lambda: self._messages.unfinished_tasks == 0, timeout_s)
+
+    def hurry(self) -> None:
+        """Try nothing twice any more."""
+        self._stopping.set()
+
+    def close(self, timeout_s: float) -> None:
+        """Wait a little for what is left, and break it off then."""
+        self.hurry()
+        if not self.flush(timeout_s):
+            self._channel.close()
+            self.flush(1.0)
+        if self._untold:
+            log.error("%s: stopping with %s", self._channel.name, self._not_told())
+
+    def leave(self, timeout_s: float) -> None:
+        """Wait a little for what is left. Then the thread sends the rest, once, and ends; the channel stays usable."""
+        if not self.flush(timeout_s):
+            log.error("%s: going on with %s", self._channel.name, self._not_told())
+        self.hurry()
+        with contextlib.suppress(queue.Full):
+            self._messages.put_nowait(None)
+
+    def _not_told(self) -> str:
+        untold = self._untold.copy()
+        kinds = ", ".join(f"{number} {kind}" for kind, number in Counter(each.kind for each in untold).items())
+        return f"{counted(len(untold), 'alert')} not told: {kinds}"
+
+    def _serve(self) -> None:
+        while (message := self._messages.get()) is not None:
+            told = False
+            try:
+                told = self._send(message)
+            except Exception as error:
+                self._complain(message, type(error).__name__)  # its text may have what must not be shown
+            if told or not self._stopping.is_set():
+                self._untold.remove(message)
+            self._messages.task_done()
+
+    def _send(self, message: Message) -> bool:
+        """Return whether it was told; if not, that was logged."""
+        pause_s = PAUSE_S
+        for left in reversed(range(TRIES)):
+            sent = self._channel.send(message, self._url)
+            if sent.told:
+                log.debug("%s: told of %s (%s): %s", self._channel.name, message.kind, message.status, sent.words)
+                self._complained.discard(message.about)
+                return True
+            if not left or not sent.again or self._stopping.is_set():
+                self._complain(message, sent.words)
+                break
+            self._clock.wait(self._stopping, pause_s)
+            pause_s *= 4
+        return False
+
+    def _complain(self, message: Message, why: str) -> None:
+        if message.about in self._complained:
+            return
+        self._complained.add(message.about)
+        log.error("%s: the alert on %s (%s) is not told: %s", self._channel.name, message.kind, message.status, why)
+        if message.status == "over":
+            self._complained.discard(message.about)
+
+
+def late_line(schedule: Schedule, now: float) -> Line | None:
+    """Return the line that tells of a late schedule; None if it is not late. One instant always gets the same `seq`."""
+    try:
+        overdue = late(schedule, now)
+    except UsageError:
+        return None  # a time zone that is not known here
+    if overdue is None:
+        return None
+    name = hashlib.sha256(f"{schedule.key} {overdue.since}".encode()).hexdigest()
+    return Line(
+        seq=-int(name[:15], 16),  # below every line of the journal
+        at=overdue.since + LATE_S,
+        kind="late",
+        job_id="",
+        fence=0,
+        task=schedule.job.task,
+        queue=schedule.job.queue,
+        reason=f"nobody fired its instant of {iso(overdue.since)}",
+        schedule=schedule.key,
+        instants=overdue.instants,
+    )
+
+
+def _text(detail: dict[str, Any], *names: str) -> str:
+    """Return the first of these details that is there."""
+    return next((str(detail[name])[:REASON_MAX] for name in names if detail.get(name) is not None), "")

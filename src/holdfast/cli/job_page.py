@@ -1,0 +1,226 @@
+"""One job, laid out to be read: why it is where it is, what is known of it, and all that happened to it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from holdfast import insight
+from holdfast.cli.output import bold, clean, clean_lines, columns, dim, is_terminal, one_line, padded, styled, width
+from holdfast.cli.steps import Told, show_steps
+from holdfast.core.records import Event, Job, Moment, Step
+from holdfast.core.replay import asked_about
+from holdfast.stores.protocol import Store
+
+_LABEL = 12
+_LONG = 4000  # characters of a payload or a result that are shown; all of it is in the JSON
+
+# The autopsy of a zombie in the order in which a person asks, each with its label; what is not listed comes after.
+_AUTOPSY = {
+    "cause": "cause",
+    "decision": "decision",
+    "detector": "found by",
+    "evidence": "evidence",
+    "host": "host",
+    "pid": "pid",
+    "last_beat": "last beat",
+    "seconds_since_beat": "silent for",
+    "lease_until": "lease end",
+    "seconds_overdue": "overdue",
+    "attempt": "attempt",
+    "claimed_at": "claimed at",
+    "started": "had begun",
+    "isolated": "own process",
+    "step": "step",
+    "rolling_back": "undoing",
+    "progress": "progress",
+    "note": "note",
+    "rss_mb": "memory",
+    "exit_code": "exit code",
+    "signal": "signal",
+    "fence_before": "fence",
+    "log": "last lines",
+    "stack": "stack",
+}
+_LABELS = {name: _AUTOPSY[name] for name in ("log", "rolling_back")}  # of what other events tell
+_SAID_ELSEWHERE = {"fence_after", "worker", "in_steps"}
+
+
+def tell(store: Store, job: Job, *, step_arguments: bool = False) -> None:
+    """Print a job's story on stdout, with all that the store knows of it."""
+    why, events = insight.explain(store, job), store.journal(job.id)
+    now, names = store.now(), insight.worker_names(store)
+    state = job.shown_state(now.wall)
+    click.echo(f"{bold(clean(job.task))}  {styled(state)}  {dim(clean(job.id))}")
+    click.echo()
+    for line in textwrap.wrap(clean(why.sentence), width() - 2, break_on_hyphens=False):
+        click.echo(f"  {line}")
+    if why.answers:
+        click.echo()
+        _show_answers([(clean(words), clean(command)) for words, command in why.answers])
+    click.echo()
+    steps = insight.steps_of(store, job, aside=True)
+    for label, value in _facts(job, now, names, insight.uncounted(job, events), insight.fresh_since(events), steps):
+        _show(label, value, "  ")
+    for warning in insight.warnings_of(events):
+        _show("warning", insight.in_words(warning), "  ")
+    lost = insight.deaths(steps, events) if job.workflow else []
+    if job.workflow:
+        far, ahead = insight.progress_of(store, job, steps), insight.ahead(job, steps)
+        show_steps(Told(job, steps, far, events, lost, now, names, ahead, step_arguments))
+    if events:
+        click.echo()
+        click.echo(bold("Journal") + dim("  (oldest first, UTC)"))
+        was = {ending.seq: ending for ending in insight.endings(job, events)}
+        for event in events:
+            places = ", ".join(death.place for death in lost if death.event is event)
+            _tell_event(event, names, was.get(event.seq), places)
+
+
+def _show_answers(answers: Sequence[tuple[str, str]]) -> None:
+    """Print what a person may do, and the command for it; below it where the terminal is too narrow for both."""
+    room = max(columns(words) for words, _ in answers)
+    if is_terminal() and any(4 + room + columns(command) > width() for _, command in answers):
+        for words, command in answers:
+            click.echo(f"  {words}:")
+            click.echo(f"    {bold(command)}")
+        return
+    for words, command in answers:
+        click.echo(f"  {padded(words, room)}  {bold(command)}")
+
+
+def _facts(
+    job: Job, now: Moment, names: insight.Names, uncounted: insight.Uncounted, fresh: str | None, steps: Sequence[Step]
+) -> Iterator[tuple[str, str]]:
+    yield "queue", job.queue + (f", priority {job.priority}" if job.priority else "")
+    if job.key is not None:
+        yield "key", job.key
+    if job.parent is not None:
+        yield "started by", f"workflow {job.parent}"
+    yield "created", f"{insight.moment(job.created_at)}, {insight.ago(job.created_at, now)}"
+    if job.run_at > now.wall:
+        yield "runs at", f"{insight.moment(job.run_at)}, in {insight.duration(job.run_at - now.wall)}"
+    spent = f"{job.failures} failed and {job.crashes} crashed"
+    yield "attempts", f"{job.attempt}; {spent} since {fresh}" if fresh else f"{job.attempt}, with {spent}"
+    crashes = insight.counted(job.crashes_max, "crash", "crashes")
+    yield "gives up", f"after {crashes}, or {job.attempts_max} failed and crashed in all{_span(job)}"
+    yield "on crash", job.on_crash + (", rolling back" if job.rolling_back and job.state != "rolled_back" else "")
+    if job.open_step is not None:
+        step = next((insight.named(each) for each in asked_about(job, steps)), job.open_step)
+        yield "open step", f"{step}: started, not recorded, must not be repeated"
+    if unrecorded := uncounted.unrecorded:
+        losses = f"{insight.counted(unrecorded, 'loss', 'losses')} of its worker before its start was recorded"
+        yield "not counted", f"{losses}: perhaps it had begun; after a loss each start is recorded first"
+    if innocent := uncounted.innocent:
+        were = "loss of its worker, which was" if innocent == 1 else "losses of its worker, which were"
+        yield "not counted", f"{innocent} {were} not its doing"
+    if job.zombies > job.crashes + uncounted.unrecorded + uncounted.innocent:
+        yield "zombies", f"{job.zombies} over its life"
+    if job.in_steps and job.state == "running":
+        yield (
+            ("undoing" if job.rolling_back else "now in"),
+            ", ".join("{2} ({0})".format(*each.partition(" ")) for each in job.in_steps),
+        )
+    yield "fence", str(job.fence)
+    end = insight.lease_end(job, now)
+    if end is not None and job.worker is not None:
+        yield "worker", names.get(job.worker, job.worker)
+        yield "lease", f"until {insight.moment(end)}, of {insight.duration(job.lease_s)}"
+    if job.progress is not None or job.note is not None:
+        share = [] if job.progress is None else [f"{job.progress:.0%}"]
+        yield "progress", " ".join([*share, *([job.note] if job.note else [])])
+    if job.log:
+        yield "last lines", job.log
+    if job.ended_at is not None:
+        yield "ended", f"{insight.moment(job.ended_at)}, {insight.ago(job.ended_at, now)}"
+    yield "arguments", _short(one_line(insight.parsed(job.payload)))
+    if job.result is not None:
+        yield "result", _short(one_line(insight.parsed(job.result)))
+    if job.error is not None:
+        yield ("last error" if job.state in ("done", "waiting") else "error"), job.error
+
+
+def _span(job: Job) -> str:
+    """Say how long the pauses between all attempts last; nothing if there are none."""
+    least, most = job.retry.span_s
+    if not most:
+        return ""
+    longest = insight.duration(most)
+    if least < most:
+        longest = f"{insight.duration(least)} to {longest}" if least else f"up to {longest}"
+    return f"; its retries span {longest}"
+
+
+def _tell_event(event: Event, names: insight.Names, was: insight.Ending | None, places: str) -> None:
+    who = [f"fence {event.fence}"]
+    if event.worker:
+        who.append(f"worker {names.get(event.worker, event.worker)}")
+    if event.actor:
+        who.append(f"by {event.actor}")
+    head = f"{dim(insight.moment(event.at, millis=True))}  {styled(clean(event.kind), _colour(event.kind))}"
+    click.echo(f"  {head}  {dim(clean(', '.join(who)))}")
+    if was is not None:
+        for line in textwrap.wrap(clean(was.sentence), width() - 6, break_on_hyphens=False):
+            click.echo(f"      {line}")
+    for label, value in _details(event, places):
+        _show(label, value, "      ")
+
+
+def _details(event: Event, places: str) -> Iterator[tuple[str, str]]:
+    detail = {**event.detail, **({"step": places} if places else {})}
+    if event.kind != "zombie":
+        for name, value in detail.items():
+            if value is not None and not (name == "steps" and event.kind == "failed"):
+                yield _LABELS.get(name, name.replace("_", " ")), _worded(name, value)
+        return
+    for name in [*_AUTOPSY, *(name for name in detail if name not in _AUTOPSY)]:
+        if detail.get(name) is None or name in _SAID_ELSEWHERE:
+            continue
+        if name == "fence_before" and "fence_after" in detail:
+            yield "fence", f"{detail[name]} before, {detail['fence_after']} after"
+        else:
+            yield _AUTOPSY.get(name, name.replace("_", " ")), _worded(name, detail[name], event.kind)
+
+
+def _worded(name: str, value: Any, event: str = "") -> str:
+    match value:
+        case False if event == "zombie" and name == "started":
+            return "not recorded"
+        case bool():
+            return "yes" if value else "no"
+        case int() | float() if name.startswith("seconds_") or name.endswith("_s"):
+            return insight.duration(value)
+        case int() | float() if name.endswith("_mb"):
+            return f"{value:.0f} MB"
+        case float() if name == "progress":
+            return f"{value:.0%}"
+        case str() if name in ("last_beat", "lease_until", "claimed_at"):
+            return value.replace("T", " ")
+        case str():
+            return value
+        case list() if all(isinstance(line, str) for line in value):
+            return "\n".join(value)
+        case _:
+            return one_line(value)
+
+
+def _colour(kind: str) -> str:
+    return {"zombie": "dead", "failed": "retrying", "timed_out": "retrying", "stalled": "retrying"}.get(kind, kind)
+
+
+def _show(label: str, value: str, indent: str) -> None:
+    """Print a labelled value; one with several lines keeps them, all indented, so that none passes for ours."""
+    first, *rest = clean_lines(value)
+    if not rest and is_terminal():
+        room = max(20, width() - len(indent) - _LABEL)
+        first, *rest = textwrap.wrap(first, room, break_on_hyphens=False) or [""]
+    click.echo(f"{indent}{dim(clean(label).ljust(_LABEL - 1))} {first}")
+    for line in rest:
+        click.echo(f"{indent}{' ' * _LABEL}{line}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONG else f"{text[:_LONG]}… ({len(text):,} characters; all of it with --json)"

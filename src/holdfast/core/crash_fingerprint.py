@@ -1,0 +1,71 @@
+"""Jobs of the same call: the same task with the same arguments, under ids of their own.
+
+A job that kills its process ends by its budget of crashes. If the same call comes again and again under new ids, each
+has a fresh budget, and only the call has a record: those of its jobs that were found guilty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import NamedTuple
+
+from holdfast.core.machine import State
+from holdfast.core.records import Event, Job
+
+LATELY_S = 86_400.0  # who fell before that does not count any more
+
+
+class Fingerprint(NamedTuple):
+    """A task and its arguments, without what they say: arguments may hold secrets, and be long."""
+
+    task: str
+    digest: str
+
+
+def call_of(job: Job) -> Fingerprint:
+    """Return what the job shares with others of the same task and the same arguments."""
+    return Fingerprint(job.task, sha256(job.payload.encode()).hexdigest()[:12])
+
+
+def is_guilty(job: Job) -> bool:
+    """Say whether the job's crashes count against its call.
+
+    They do if it is not run any more because of them, has died alone in a process of its own, or has died twice: one
+    crash may be chance. Not so long as it is a suspect among several, and never if it was done in the end.
+    """
+    if has_fallen(job):
+        return True
+    alone = job.suspects == 1 or (job.suspects == 0 and job.crashes > 1)
+    return job.crashes > 0 and alone and job.state is not State.DONE
+
+
+def has_fallen(job: Job) -> bool:
+    """Say whether the job has crashed and is dead or held: it is not run again unless a person wants it."""
+    return job.crashes > 0 and job.state in (State.DEAD, State.HELD)
+
+
+def death_of(zombie: Event) -> str:
+    """Return what tells the death behind this event from others: jobs that were lost with one worker died one death."""
+    return zombie.job_id if zombie.detail.get("isolated") else zombie.worker or zombie.job_id
+
+
+def held_back(call: Fingerprint, fallen: Mapping[str, str], limit: int) -> str | None:
+    """Say why a new job of this call is to be held, and not started; None: it may be started.
+
+    `fallen`: its jobs that fell lately, the last one last, each with its death. They must have died `limit` deaths: a
+    host that goes down under many jobs of the same call is one.
+    """
+    deaths = len(set(fallen.values()))
+    if deaths < limit:
+        return None
+    last = [*fallen][-1]
+    return (
+        f"held back: {len(fallen)} jobs of {call.task} with the same arguments (#{call.digest}) have crashed within "
+        f"a day and were given up or held, the last of them {last}"
+    )
+
+
+def is_new(job: Job) -> bool:
+    """Say whether nothing was decided about the job yet: no attempt ended badly, and no person brought it back."""
+    return job.error is None

@@ -1,0 +1,448 @@
+"""What an annotation can carry, and whether a value would come back as it went.
+
+A `JsonType` is one annotation, studied once. `to_plain` turns a value into plain JSON types and refuses whatever the
+worker would not get back; `from_plain` is what the worker does. Three rules decide:
+
+- A value is checked by reading it the way the worker will: to builtins, then strictly into the annotated type.
+- Where nothing is annotated (or `Any` is), only what JSON has may pass, so that nothing changes on the way: no tuple,
+  no key that is not text, no datetime.
+- Fields that the annotated type does not have are refused, not dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import inspect
+import typing
+from typing import Any, TypeGuard
+
+import msgspec
+from msgspec import inspect as mi
+
+from holdfast.errors import PayloadError
+
+BYTES = (bytes, bytearray, memoryview)
+_NATIVE = (
+    *BYTES,
+    datetime.datetime,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    decimal.Decimal,
+)
+_SCALARS: frozenset[type] = frozenset({str, int, float, bool, type(None)})
+_EXACT: tuple[tuple[mi.Type, type], ...] = (
+    (mi.StrType(), str),
+    (mi.IntType(), int),
+    (mi.FloatType(), float),
+    (mi.BoolType(), bool),
+    (mi.NoneType(), type(None)),
+)
+_NATIVE_INFO = (
+    mi.DateTimeType,
+    mi.DateType,
+    mi.TimeType,
+    mi.TimeDeltaType,
+    mi.UUIDType,
+    mi.DecimalType,
+    mi.BytesType,
+    mi.ByteArrayType,
+    mi.MemoryViewType,
+)
+_ARRAY_INFO = (mi.ListType, mi.VarTupleType, mi.SetType, mi.FrozenSetType)
+_ROW_INFO = (*_ARRAY_INFO, mi.TupleType, mi.NamedTupleType)
+_FIELD_INFO = (mi.DataclassType, mi.StructType, mi.TypedDictType)
+
+ADVICE = (
+    "use plain types, datetime, UUID, Decimal, Enum, dataclasses, TypedDict, NamedTuple or msgspec.Struct, "
+    "or pass an id and load the object inside the task"
+)
+
+
+class Misfit(Exception):
+    """A value that would not come back as it went; `path` leads to it. Never leaves this package."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.path = ""
+        super().__init__(reason)
+
+    def at(self, step: str) -> Misfit:
+        self.path = step + self.path
+        return self
+
+
+class JsonType:
+    """One annotation. `where` begins every message: "task jobs.add: argument 'x'"."""
+
+    def __init__(self, hint: Any, where: str, *, depth_max: int = 64) -> None:
+        self.where = where
+        self._depth_max = depth_max
+        self._hint = Any if hint is inspect.Parameter.empty or hint is object else hint
+        try:
+            self._info = mi.type_info(self._hint)
+            self._survey = _Survey(self._info)
+        except Exception as error:
+            raise PayloadError(
+                f"{where}: the annotation {_show(hint)} cannot travel as JSON ({error}); {ADVICE}"
+            ) from error
+        self._free = isinstance(self._info, mi.AnyType)
+        self._exact = _exact_types(self._info)
+
+    def to_plain(self, value: Any) -> Any:
+        """Return the value in plain JSON types, or raise `PayloadError` saying where it does not fit."""
+        if type(value) in self._exact:
+            return value
+        try:
+            if self._free:
+                check_plain(value, self._depth_max)
+                return value
+            return self._checked(value)
+        except Misfit as misfit:
+            raise PayloadError(f"{self.where}{misfit.path}: {misfit.reason}") from misfit
+        except RecursionError as error:
+            raise PayloadError(f"{self.where}: {too_deep(value, self._depth_max)}") from error
+        except Exception as error:
+            raise PayloadError(f"{self.where}: {_reason(error)}") from error
+
+    def is_kept(self, plain: Any) -> bool:
+        """Say whether `from_plain` returns this very value."""
+        return self._free or type(plain) in self._exact
+
+    def from_plain(self, plain: Any) -> Any:
+        """Return the value as the annotated type, or raise `PayloadError`."""
+        if self.is_kept(plain):
+            return plain
+        try:
+            return self._read(plain)
+        except Exception as error:
+            raise PayloadError(f"{self.where}: {_reason(error)}") from error
+
+    def _checked(self, value: Any) -> Any:
+        survey = self._survey
+        if survey.free or survey.fields:
+            _inspect(self._info, value, self._depth_max)
+        # First with dates and the like left alone, so that a datetime for a `str` is a wrong type and not a text.
+        plain = msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=lower)
+        seen = msgspec.convert(plain, self._hint, dec_hook=_lift)
+        if not survey.native and not survey.keys:
+            return plain
+        plain = msgspec.to_builtins(value, builtin_types=BYTES, enc_hook=lower, str_keys=True)
+        if survey.delicate and not _same(seen, self._read(plain)):
+            raise Misfit(
+                "it would not come back as it is: JSON keeps offsets of whole minutes, and keys that stay "
+                "distinct and of one type as text; pass it in such a form"
+            )
+        return plain
+
+    def _read(self, plain: Any) -> Any:
+        return msgspec.convert(plain, self._hint, str_keys=True, dec_hook=_lift)
+
+
+class _Survey:
+    """What is inside a type: decides which checks a value needs, and refuses what cannot travel at all."""
+
+    def __init__(self, info: mi.Type) -> None:
+        self.free = False  # something that may hold anything
+        self.fields = False  # named fields
+        self.native = False  # written as text in JSON: dates, UUIDs, decimals
+        self.keys = False  # mappings whose keys are not text
+        self.delicate = False  # the round trip itself must be compared
+        self._seen: set[int] = set()
+        self._keep: list[object] = []  # ids in `_seen` stay valid while their objects live
+        self._visit(info)
+
+    def _visit(self, info: mi.Type) -> None:
+        if isinstance(info, mi.AnyType) or _is_object(info):
+            self.free = True
+        elif isinstance(info, mi.CustomType):
+            if not _is_model(info.cls):
+                raise TypeError(f"{_show(info.cls)} is not a type that JSON can carry")
+        elif isinstance(info, mi.RawType | mi.ExtType):
+            raise TypeError(f"{type(info).__name__} has no JSON form")
+        elif isinstance(info, _NATIVE_INFO):
+            self.native = True
+            self.delicate |= isinstance(info, mi.DateTimeType | mi.TimeType)
+        elif _is_mapping(info):
+            if not isinstance(_bare(info.key_type), mi.StrType | mi.AnyType):
+                self.keys = self.delicate = True
+        elif isinstance(info, _FIELD_INFO):
+            self.fields = True
+        for child in self._children(info):
+            self._visit(child)
+
+    def _children(self, info: mi.Type) -> list[mi.Type]:
+        if isinstance(info, (*_FIELD_INFO, mi.NamedTupleType)):
+            if id(info.cls) in self._seen:  # a type that holds itself
+                return []
+            self._seen.add(id(info.cls))
+            self._keep.append(info.cls)
+            return [field.type for field in info.fields]
+        if isinstance(info, _ARRAY_INFO):
+            return [info.item_type]
+        if isinstance(info, mi.TupleType):
+            return list(info.item_types)
+        if _is_mapping(info):
+            return [info.key_type, info.value_type]
+        if isinstance(info, mi.UnionType):
+            return list(info.types)
+        if isinstance(info, mi.Metadata):
+            return [info.type]
+        return []
+
+
+def check_plain(value: Any, room: int) -> None:
+    """Raise `Misfit` unless the value consists of what JSON has, nested at most `room` deep."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return
+    if kind is not list and kind is not dict:
+        raise Misfit(_unlike(value))
+    if room <= 0:
+        raise RecursionError
+    if kind is list:
+        for index, item in enumerate(value):
+            try:
+                check_plain(item, room - 1)
+            except Misfit as misfit:
+                raise misfit.at(f"[{index}]") from None
+        return
+    for key, item in value.items():
+        if type(key) is not str:
+            raise Misfit(f"the key {key!r} would come back as text; use text keys, or annotate dict[{_kind(key)}, …]")
+        try:
+            check_plain(item, room - 1)
+        except Misfit as misfit:
+            raise misfit.at(f"[{key!r}]") from None
+
+
+def depth_of(plain: Any) -> int:
+    """Return how deeply lists and dicts are nested in plain JSON types; 0 for a scalar."""
+    depth, level = 0, [plain]
+    while True:
+        below: list[Any] = []
+        found = False
+        for item in level:
+            if isinstance(item, dict):
+                found = True
+                below.extend(item.values())
+            elif isinstance(item, list | tuple):
+                found = True
+                below.extend(item)
+        if not found:
+            return depth
+        depth, level = depth + 1, below
+
+
+def too_deep(value: Any, depth_max: int) -> str:
+    """Say why a value has no bottom."""
+    if _holds_itself(value):
+        return "it contains itself (a circular reference), and JSON has no references; pass ids instead"
+    return f"it is nested more than {depth_max} levels deep; flatten it, or store it elsewhere and pass its name"
+
+
+def _inspect(info: mi.Type, value: Any, room: int) -> None:
+    """Walk value and type together: plain types where anything goes, and no field too many."""
+    info = _bare(info)
+    if room < 0:
+        raise RecursionError
+    if isinstance(info, mi.AnyType) or _is_object(info):
+        check_plain(value, room)
+    elif isinstance(info, mi.UnionType):
+        member = _member(info, value)
+        if member is not None:
+            _inspect(member, value, room)
+    elif isinstance(info, _FIELD_INFO):
+        _inspect_fields(info, value, room)
+    elif _is_mapping(info):
+        if isinstance(value, dict):
+            _inspect_dict(info, value, room)
+    elif isinstance(info, _ROW_INFO) and isinstance(value, list | tuple | set | frozenset):
+        for index, (inner, item) in enumerate(zip(_items(info, len(value)), value, strict=False)):
+            try:
+                _inspect(inner, item, room - 1)
+            except Misfit as misfit:
+                raise misfit.at(f"[{index}]") from None
+
+
+def _inspect_dict(info: mi.DictType, value: dict[Any, Any], room: int) -> None:
+    free = isinstance(_bare(info.key_type), mi.AnyType)
+    for key, item in value.items():
+        if free and type(key) is not str:
+            raise Misfit(f"the key {key!r} would come back as text; use text keys, or annotate dict[{_kind(key)}, …]")
+        try:
+            _inspect(info.value_type, item, room - 1)
+        except Misfit as misfit:
+            raise misfit.at(f"[{key!r}]") from None
+
+
+def _inspect_fields(info: mi.DataclassType | mi.StructType | mi.TypedDictType, value: Any, room: int) -> None:
+    known = {field.encode_name for field in info.fields}
+    if isinstance(value, dict):
+        held = value
+        tag = info.tag_field if isinstance(info, mi.StructType) else None
+        extra = [key for key in held if key not in known and key != tag]
+    else:
+        names = _field_names(value)
+        if names is None:
+            return  # convert will say what is wrong with it
+        wanted = typing.get_origin(info.cls) or info.cls
+        if not isinstance(info, mi.TypedDictType) and not isinstance(value, wanted):
+            raise Misfit(f"expected {wanted.__name__}, got {_kind(value)}; pass a {wanted.__name__}")
+        extra = [name for name in names if name not in {field.name for field in info.fields}]
+        held = {field.encode_name: getattr(value, field.name, None) for field in info.fields}
+    if extra:
+        raise Misfit(f"{_show(info.cls)} has no field {extra[0]!r}, so it would be lost; remove it or declare it")
+    for field in info.fields:
+        if field.encode_name in held:
+            try:
+                _inspect(field.type, held[field.encode_name], room - 1)
+            except Misfit as misfit:
+                raise misfit.at(f".{field.name}") from None
+
+
+def _member(union: mi.UnionType, value: Any) -> mi.Type | None:
+    """Return the member of the union that the value will be read as, as far as that matters here."""
+    members = [_bare(member) for member in union.types]
+    for member in members:
+        if isinstance(member, mi.AnyType) or _is_object(member):
+            return member
+    if isinstance(value, dict):
+        for member in members:
+            if isinstance(member, mi.StructType) and member.tag_field is not None:
+                if value.get(member.tag_field) == member.tag:
+                    return member
+            elif isinstance(member, _FIELD_INFO) or _is_mapping(member):
+                return member
+        return None
+    if _field_names(value) is not None:
+        owners = [member for member in members if isinstance(member, mi.DataclassType | mi.StructType)]
+        fitting = [one for one in owners if isinstance(value, typing.get_origin(one.cls) or one.cls)]
+        exact = [one for one in fitting if (typing.get_origin(one.cls) or one.cls) is type(value)]
+        return next(iter(exact or fitting or owners), None)
+    return next((member for member in members if isinstance(member, _ROW_INFO)), None)
+
+
+def _items(info: Any, length: int) -> list[mi.Type]:
+    if isinstance(info, mi.TupleType):
+        return list(info.item_types)
+    if isinstance(info, mi.NamedTupleType):
+        return [field.type for field in info.fields]
+    return [info.item_type] * length
+
+
+def _exact_types(info: mi.Type) -> frozenset[type]:
+    """Return the types whose values pass as they are; empty when the annotation wants more of a look."""
+    if isinstance(info, mi.AnyType):
+        return _SCALARS
+    members = info.types if isinstance(info, mi.UnionType) else (info,)
+    kinds = {kind for member in members for known, kind in _EXACT if member == known}
+    return frozenset(kinds)
+
+
+def lower(value: Any) -> Any:
+    """Turn what msgspec does not know into builtins: subclasses of text and numbers, and pydantic models."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if _is_model(type(value)):
+        return value.model_dump(mode="json")
+    raise Misfit(_unlike(value))
+
+
+def _lift(kind: Any, plain: Any) -> Any:
+    return kind.model_validate(plain) if _is_model(kind) else plain
+
+
+def _is_model(kind: Any) -> bool:
+    """Say whether it is a pydantic model, without importing pydantic."""
+    return isinstance(kind, type) and hasattr(kind, "model_validate") and hasattr(kind, "model_dump")
+
+
+def _is_mapping(info: mi.Type) -> TypeGuard[mi.DictType]:
+    """Say whether it is a dict or, in newer releases of msgspec, a frozendict."""
+    return hasattr(info, "key_type")
+
+
+def _is_object(info: mi.Type) -> bool:
+    return isinstance(info, mi.CustomType) and info.cls is object
+
+
+def _bare(info: mi.Type) -> mi.Type:
+    while isinstance(info, mi.Metadata):
+        info = info.type
+    return info
+
+
+def _same(one: Any, other: Any) -> bool:
+    plain = [msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=lower) for value in (one, other)]
+    return bool(plain[0] == plain[1])
+
+
+def _field_names(value: Any) -> list[str] | None:
+    kind = type(value)
+    if isinstance(value, msgspec.Struct):
+        return list(value.__struct_fields__)
+    if dataclasses.is_dataclass(kind):
+        return [field.name for field in dataclasses.fields(kind)]
+    attrs = getattr(kind, "__attrs_attrs__", None)
+    return None if attrs is None else [field.name for field in attrs]
+
+
+def _holds_itself(value: Any) -> bool:
+    above: set[int] = set()
+    finished: set[int] = set()
+    stack = [(value, False)]
+    while stack:
+        item, leaving = stack.pop()
+        if leaving:
+            above.discard(id(item))
+            finished.add(id(item))
+        elif id(item) in above:
+            return True
+        elif id(item) not in finished and (inner := _inner(item)):
+            above.add(id(item))
+            stack.append((item, True))
+            stack.extend((one, False) for one in inner)
+    return False
+
+
+def _inner(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, list | tuple):
+        return list(value)
+    return [getattr(value, name, None) for name in _field_names(value) or ()]
+
+
+def _unlike(value: Any) -> str:
+    kind = _kind(value)
+    if isinstance(value, BYTES):
+        return f"{kind} cannot travel as JSON; pass base64 text, or store them elsewhere and pass their name"
+    if isinstance(value, tuple | set | frozenset):
+        return f"a {kind} would come back as a list; pass a list, or annotate it as {kind}"
+    if isinstance(value, (*_SCALARS, dict, list)):
+        return f"a {kind} would come back as something plainer; convert it first, or annotate it"
+    if isinstance(value, _NATIVE) or dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
+        return f"a {kind} would come back as something else; annotate it as {kind}"
+    return f"an object of type {kind} cannot travel as JSON; {ADVICE}"
+
+
+def _reason(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    if isinstance(error, msgspec.ValidationError):
+        return text.replace(" - at `$", " at `").replace("at `key` in `$`", "in a key")
+    return f"{type(error).__name__}: {text}"
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
+
+
+def _show(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)

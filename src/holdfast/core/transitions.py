@@ -1,0 +1,185 @@
+"""What each verb does to a row, one row at a time: the specification that every store follows in its own way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.core.machine import ENDED, State
+from holdfast.core.records import Filter, Job, Lease, Moment, NewJob, Pulse, Schedule, Step, Worker
+from holdfast.core.verdict import Verdict
+
+
+def first_row(new: NewJob, wall: float) -> Job:
+    """Return the row of a job that was just stored."""
+    policy, retry = new.policy, new.policy.retry
+    run_at = new.run_at if new.run_at is not None else wall + new.delay_s
+    return Job(
+        id=new.id, task=new.task, queue=new.queue, payload=new.payload, key=new.key, priority=new.priority,
+        state=State.READY, run_at=run_at, created_at=wall,
+        attempt=0, fence=0, claim_id=None, worker=None, lease_until=None, claimed_at=None, started=False,
+        failures=0, crashes=0, zombies=0, suspects=0, cancel_requested=False, rolling_back=False,
+        attempts_max=retry.attempts_max, backoff_base_s=retry.base_s, backoff_cap_s=retry.cap_s,
+        backoff_jitter=retry.jitter != "none", backoff_full=retry.jitter == "full",
+        crashes_max=policy.crashes_max, on_crash=policy.on_crash,
+        lease_s=policy.lease_s, beat_s=policy.beat_every_s,
+        timeout_s=policy.timeout_s, stall_s=policy.stall_s, error=None, result=None,
+        progress=None, note=None, ended_at=None, log=None, moved_at=None, workflow=new.workflow, parent=new.parent,
+    )  # fmt: skip
+
+
+def fair(jobs: Sequence[Job], queues: Sequence[str], limit: int) -> list[Job]:
+    """Choose up to `limit`: an even share for every queue; the order of `queues` decides about the rest."""
+    best_first = sorted(jobs, key=lambda job: (-job.priority, job.run_at))  # stable: first come stays first
+    lanes = {queue: [job for job in best_first if job.queue == queue] for queue in queues}
+    chosen: list[Job] = []
+    for place, lane in enumerate(lanes.values()):
+        share = limit // len(lanes) + (place < limit % len(lanes))
+        chosen += lane[:share]
+        del lane[:share]
+    for lane in lanes.values():
+        chosen += lane[: limit - len(chosen)]
+    return chosen
+
+
+def apply_claim(job: Job, worker_id: str, claim_id: str, now: Moment, started: bool) -> Job:
+    """Return the job as a claim makes it."""
+    return replace(
+        job, state=State.RUNNING, worker=worker_id, claim_id=claim_id, started=started,
+        fence=job.fence + 1, attempt=job.attempt + 1, in_steps=None,
+        lease_until=now.lease + job.lease_s, claimed_at=now.wall, progress=None, note=None, moved_at=None,
+    )  # fmt: skip
+
+
+def owns(job: Job, lease: Lease) -> bool:
+    """Return whether the lease is the newest of the job; a job that is not running keeps its last one."""
+    return job.fence == lease.fence and job.claim_id == lease.claim_id
+
+
+def beaten(worker: Worker, wall: float, rss_mb: float | None) -> Worker:
+    """Return the worker after a beat."""
+    rss_mb = rss_mb if rss_mb is not None else worker.rss_mb
+    return replace(worker, beat_at=wall, beats=worker.beats + 1, rss_mb=rss_mb)
+
+
+def renewed(job: Job, pulse: Pulse, now: Moment) -> Job:
+    """Return the job after a beat of its current attempt; a lease never gets shorter."""
+    return replace(
+        job,
+        lease_until=max(lease_end(job), now.lease + job.lease_s),
+        started=job.started or pulse.started,
+        progress=pulse.progress if pulse.progress is not None else job.progress,
+        note=pulse.note if pulse.note is not None else job.note,
+        log=pulse.log if pulse.log is not None else job.log,
+        moved_at=now.wall - pulse.still_s if pulse.still_s is not None else job.moved_at,
+        in_steps=list(pulse.in_steps) if pulse.in_steps is not None else job.in_steps,
+    )
+
+
+def apply_verdict(job: Job, verdict: Verdict, wall: float) -> Job:
+    """Return the job as the verdict makes it: numbers are added, None leaves what is there."""
+
+    def new(name: str) -> Any:
+        value = getattr(verdict, name)
+        return value if value is not None else getattr(job, name)
+
+    runs_on = verdict.state is State.RUNNING  # a cancel that only asks
+    waits = verdict.state is State.WAITING
+    if verdict.inbox is not None and verdict.inbox != job.inbox:
+        verdict, waits = replace(verdict, state=State.READY, run_at=wall), False  # something came meanwhile
+    return replace(
+        job, state=verdict.state, open_step=new("open_step") or None, undo_requested=new("undo_requested"),
+        wake_at=verdict.wake_at if waits else None, awaits=list(verdict.awaits) if waits else None,
+        question=verdict.question if waits else None,
+        run_at=new("run_at"), error=new("error") or None, result=new("result"), suspects=new("suspects"),
+        rolling_back=new("rolling_back"), cancel_requested=new("cancel_requested"), priority=new("priority"),
+        failures=(0 if verdict.fresh_budgets else job.failures) + verdict.failures,
+        crashes=(0 if verdict.fresh_budgets else job.crashes) + verdict.crashes,
+        zombies=job.zombies + verdict.zombies, releases=verdict.releases,
+        fence=job.fence + verdict.raises_fence,
+        claim_id=None if verdict.raises_fence else job.claim_id,
+        worker=job.worker if runs_on else None,
+        lease_until=job.lease_until if runs_on else None,
+        started=job.started and runs_on,
+        ended_at=wall if verdict.state in ENDED else None,
+        log=job.log if runs_on else None, progress=new("progress"), note=new("note"),
+    )  # fmt: skip
+
+
+def reached(job: Job, what: str, wall: float) -> Job:
+    """Return the job after something came for it; it is woken if that is what it waits for."""
+    job = replace(job, inbox=job.inbox + 1)
+    return roused(job, wall) if what in (job.awaits or ()) else job
+
+
+def roused(job: Job, wall: float) -> Job:
+    """Return a waiting job as it is when it waits no more."""
+    return replace(job, state=State.READY, run_at=wall, wake_at=None, awaits=None, question=None)
+
+
+def recorded(known: Step | None, new: Step) -> Step:
+    """Return what is on record after `new` was written: a recorded step changes no more, unless it is undone."""
+    if known is None:
+        return new
+    if known.state == "started":  # whoever begins it anew may have other code: with an undo, or without
+        said = {name: getattr(new, name) for name in _SAID_ANEW}
+    elif known.state == "recorded" and new.state == "undone":
+        said = {}
+    else:
+        return known
+    ends = {"ended_at": new.ended_at, "undone_at": new.undone_at}
+    return replace(known, state=new.state, attempt=new.attempt, fence=new.fence, **ends, **said)
+
+
+_SAID_ANEW = ("has_undo", "repeatable", "arguments", "result", "error", "error_kind", "started_at", "tries", "retry_at")
+
+
+def matches(job: Job, where: Filter) -> bool:
+    """Return whether the job is one that the filter asks for."""
+    wanted = {name: getattr(where, name) for name in ("queue", "task", "worker", "key", "cancel_requested", "workflow")}
+    same = all(value is None or getattr(job, name) == value for name, value in wanted.items())
+    named = where.ids is None or job.id in where.ids
+    named = named and (where.asking is None or (job.question is not None) is where.asking)
+    if job.state is State.READY:
+        tried = bool(job.failures or job.crashes)
+        named = named and (where.later is None or job.run_at > where.later) and where.tried in (None, tried)
+    return same and named and (not where.states or job.state in where.states)
+
+
+def declared(there: Schedule | None, new: Schedule, wall: float) -> Schedule:
+    """Return the schedule as its declaration makes it."""
+    if there is None:
+        return replace(new, mark=wall, fired_at=None, job_id=None, paused=False, declared_at=wall)
+    same = (there.spec, there.tz) == (new.spec, new.tz)
+    return replace(
+        there, spec=new.spec, tz=new.tz, missed=new.missed, job=new.job,
+        mark=there.mark if same else max(there.mark, wall), declared_at=wall,
+    )  # fmt: skip
+
+
+def is_declared(there: Schedule, new: Schedule) -> bool:
+    """Return whether the declaration is the one that is stored."""
+    return all(getattr(there, name) == getattr(new, name) for name in ("spec", "tz", "missed", "job"))
+
+
+def lease_end(job: Job) -> float:
+    """Return the end of a running job's lease; a running job always has one."""
+    return job.lease_until if job.lease_until is not None else math.inf
+
+
+def troubles(job: Job) -> Iterable[str]:
+    """Say, in words, which rule of the schema the row breaks."""
+    running = job.state is State.RUNNING
+    if running != (job.lease_until is not None) or running != (job.worker is not None):
+        yield f"is {job.state.value} with lease end {job.lease_until} and worker {job.worker}"
+    if running and job.claim_id is None:
+        yield "is running without a claim_id"
+    if (job.state in ENDED) != (job.ended_at is not None):
+        yield f"is {job.state.value} and ended at {job.ended_at}"
+    if job.state is not State.WAITING and (job.wake_at, job.awaits, job.question) != (None, None, None):
+        yield f"is {job.state.value} and waits until {job.wake_at} for {job.awaits}"
+    if job.fence < job.attempt:
+        yield f"was started {job.attempt} times with a fence of only {job.fence}"

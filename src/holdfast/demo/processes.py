@@ -1,0 +1,172 @@
+"""The worker groups of the demo: each is a `holdfast worker` command with a process group of its own.
+
+Nothing here signals a process that the demo did not start: a group by its own process group, a worker only after the
+system confirmed that it belongs to one of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.clock import Clock, pause
+from holdfast.demo.tasks import PARENT
+
+APP = "holdfast.demo.tasks:app"
+SLOTS = 4
+STOP_S = 8.0  # from SIGTERM to SIGKILL; nothing runs any more by then
+
+
+class WorkerGroup:
+    """A supervisor and its workers."""
+
+    def __init__(self, name: str, processes: int, folder: Path, url: str) -> None:
+        self.name = name
+        self.processes = processes
+        self._folder = folder
+        self._url = url
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self.is_wanted = False  # it should be running
+
+    @property
+    def worker_names(self) -> list[str]:
+        return [f"{self.name}/{number}" for number in range(1, self.processes + 1)]
+
+    @property
+    def pid(self) -> int | None:
+        """Return the pid of the supervisor, which is also that of the process group; None when it has ended."""
+        supervisor = self._supervisor
+        return supervisor.pid if supervisor is not None and supervisor.poll() is None else None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "holdfast", "worker", APP, "--db", self._url, "--name", self.name]
+        command += ["--processes", str(self.processes), "--slots", str(SLOTS), "--grace-period", "3"]
+        with self._log.open("ab") as log:
+            self._supervisor = subprocess.Popen(
+                command,
+                cwd=self._folder,  # nothing there can be mistaken for a module
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.is_wanted = True
+
+    def kill(self) -> None:
+        """SIGKILL to all of it at once."""
+        self.is_wanted = False
+        if (pid := self.pid) is not None and self._supervisor is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            self._supervisor.wait()
+
+    def terminate(self) -> None:
+        """SIGTERM to the supervisor: it tells its workers."""
+        self.is_wanted = False
+        if (pid := self.pid) is not None:
+            os.kill(pid, signal.SIGTERM)
+
+    def exit_code(self) -> int | None:
+        return None if self._supervisor is None else self._supervisor.poll()
+
+    def last_words(self, lines: int = 6) -> list[str]:
+        """Return the end of its log."""
+        with contextlib.suppress(OSError):
+            return self._log.read_text("utf-8", errors="replace").splitlines()[-lines:]
+        return []
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / f"{self.name}.log"
+
+
+class Processes:
+    """All groups."""
+
+    def __init__(self, folder: Path, url: str, clock: Clock) -> None:
+        self.groups = [WorkerGroup("alpha", 2, folder, url), WorkerGroup("beta", 1, folder, url)]
+        self._clock = clock
+        self._frozen: dict[int, str] = {}  # pid -> worker name
+
+    @property
+    def worker_names(self) -> list[str]:
+        return [name for group in self.groups for name in group.worker_names]
+
+    def group_of(self, worker_name: str) -> WorkerGroup:
+        return next(group for group in self.groups if worker_name in group.worker_names)
+
+    def kill_worker(self, worker_name: str, pid: int) -> None:
+        """SIGKILL to one worker. Raises `ProcessLookupError` if it is not, or no longer, ours."""
+        self._signal(worker_name, pid, signal.SIGKILL)
+
+    def freeze(self, worker_name: str, pid: int) -> None:
+        """SIGSTOP to one worker: it lives, and does nothing. Raises as `kill_worker` does.
+
+        Returns when it has stopped, which is a moment after the signal: until then it could still begin to write.
+        """
+        self._frozen[pid] = worker_name
+        self._signal(worker_name, pid, signal.SIGSTOP)
+        give_up_at = self._clock.lease() + STOP_S
+        while not _has_stopped(pid) and self._clock.lease() < give_up_at:
+            pause(0.002)
+
+    def thaw(self, pid: int) -> None:
+        """Let a frozen worker go on."""
+        self._signal(self._frozen.pop(pid), pid, signal.SIGCONT)
+
+    def is_frozen(self, pid: int) -> bool:
+        return pid in self._frozen
+
+    def _signal(self, worker_name: str, pid: int, number: signal.Signals) -> None:
+        if os.getpgid(pid) != self.group_of(worker_name).pid:
+            raise ProcessLookupError(f"process {pid} is not in the group of {worker_name}")
+        os.kill(pid, number)
+
+    def stop(self) -> dict[str, int | None]:
+        """End all groups by SIGTERM; return each one's exit code, None for one that had to be killed."""
+        for group in self.groups:
+            group.terminate()
+        give_up_at = self._clock.lease() + STOP_S
+        while any(group.pid is not None for group in self.groups) and self._clock.lease() < give_up_at:
+            pause(0.02)
+        codes = {group.name: group.exit_code() for group in self.groups}
+        self.kill()
+        return codes
+
+    def kill(self) -> None:
+        """End whatever is left, frozen workers included. Safe to repeat."""
+        for pid in list(self._frozen):
+            with contextlib.suppress(ProcessLookupError):
+                self.thaw(pid)  # should its supervisor be gone, it can leave by itself now
+        for group in self.groups:
+            group.kill()
+
+    def fallen(self) -> Iterator[WorkerGroup]:
+        """Yield the groups whose supervisor has ended without our doing."""
+        yield from (group for group in self.groups if group.is_wanted and group.pid is None)
+
+
+def _environment() -> dict[str, str]:
+    """Our own environment without Holdfast's settings, which may be meant for other workers."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    if "PYTHONPATH" in kept:  # it may name folders from where we stand; the workers stand elsewhere
+        kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(part) for part in kept["PYTHONPATH"].split(os.pathsep))
+    return {**kept, PARENT: str(os.getpid())}
+
+
+def _has_stopped(pid: int) -> bool:
+    """Say whether no thread of a process runs any more."""
+    try:
+        threads = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:  # a thread has just ended
+        return False
+    if not threads:  # not on Linux: there it takes a moment too
+        pause(0.05)
+        return True
+    return all(words.rpartition(")")[2].split()[0] == "T" for words in threads)

@@ -1,0 +1,49 @@
+"""Findings about what holds the jobs: each kind of store has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable, StoreUnsupported
+from holdfast.insight.findings import Finding, warning
+from holdfast.insight.postgres_findings import of_the_database
+from holdfast.insight.sqlite_findings import TO_MAKE_ROOM, of_the_file
+from holdfast.stores.postgres.facts import PostgresFacts as DatabaseCondition
+from holdfast.stores.protocol import Store
+from holdfast.stores.sqlite.facts import SqliteFacts as FileCondition
+
+
+def of_the_medium(store: Store) -> Iterator[Finding]:
+    """Check whatever this kind of store has beside its jobs."""
+    look: Any = getattr(store, "condition", None)
+    found = look() if look is not None else None
+    if isinstance(found, FileCondition):
+        yield from of_the_file(store, found)
+    elif isinstance(found, DatabaseCondition):
+        yield from of_the_database(store, found)
+    else:
+        yield warning("Nothing is kept", f"{store.url} lives in one process and ends with it", "use sqlite:///jobs.db")
+
+
+def to_be_read(url: str, error: StoreError) -> str:
+    """Say what makes a store readable that could not be opened or read."""
+    if isinstance(error, StoreFull):
+        return TO_MAKE_ROOM
+    if isinstance(error, StoreUnsupported):
+        return "change that, then ask again"
+    if url.startswith("postgres") and type(error) is StoreUnavailable:
+        return "start the server, or find out why it cannot be reached from here; then ask again"
+    return "make it readable, or name another one with --db; then ask again"
+
+
+def to_take_writes(store: Store, error: StoreError) -> str:
+    """Say what makes this kind of store take writes again."""
+    if isinstance(error, StoreFull):
+        return TO_MAKE_ROOM
+    if not store.url.startswith("postgres"):
+        return "let the process that holds the write lock go on, or end it; fuser names those that have the file open"
+    if isinstance(error, StoreReadOnly):
+        rights = "GRANT USAGE ON SCHEMA …; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA …"
+        return f"if this user lacks the rights: {rights}; if it is a standby: give the address of the primary"
+    return "if a session holds a lock, pg_blocking_pids() names it: let it go on, or end it"

@@ -1,0 +1,82 @@
+"""The reaper as a program of its own: `holdfast reaper`.
+
+For fleets whose workers run with `--no-reaper`, and for hosts that run no worker. Several replicas may serve at once;
+one of them holds the duty and works, the others stand by.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from holdfast.clock import Clock
+from holdfast.duties import DutyHolder
+from holdfast.errors import DutyLost, FileReplaced, HoldfastError
+from holdfast.hooks import Hooks
+from holdfast.ids import new_id
+from holdfast.reaper import SECOND_LOOK_S, Reaper
+from holdfast.stores.protocol import Store
+
+log = logging.getLogger("holdfast.reaper")
+
+DUTY = "reaper"
+TTL_INTERVALS = 3  # the duty outlives one failed renewal, and passes on soon after its holder died
+TTL_MIN_S = 3.0  # who looks very often need not write as often that it does
+
+
+def serve(
+    store: Store,
+    clock: Clock,
+    stop: threading.Event,
+    *,
+    hooks: Hooks,
+    name: str,
+    grace_s: float = 0.0,
+    interval_s: float = 0.5,
+) -> int:
+    """Reap until `stop` is set; return how many jobs this replica settled.
+
+    A replica takes over within three intervals (at least 3 s) of the active one's death, and at once when that one
+    stops in good order. A store that fails is tried again.
+    """
+    post = DutyHolder(store, clock, DUTY, f"{name}:{new_id()}", max(TTL_INTERVALS * interval_s, TTL_MIN_S), hooks)
+    reaper = Reaper(store, clock, hooks=hooks, grace_s=grace_s, pace_s=interval_s)
+    settled, failing, stands_by = 0, False, False
+    while not stop.is_set():
+        pause_s = interval_s
+        try:
+            duty = post.duty()
+            if duty is None and not stands_by:
+                log.info("another replica has the duty; standing by")
+            stands_by = duty is None
+            if duty is None:
+                reaper.stand_by()
+            else:
+                settled += reaper.once(under=duty).recovered
+                pause_s = _until_next_look(reaper, store, grace_s, interval_s)
+            if failing:
+                log.warning("the store is back")
+            failing = False
+        except DutyLost:
+            post.refused()
+        except FileReplaced:  # only a new process can use the store
+            raise
+        except HoldfastError as error:
+            if not failing:
+                log.warning("the store fails (%s); trying again", error)
+                hooks.emit("error", {"error": str(error)})
+            failing = True
+        clock.wait(stop, pause_s)
+    post.resign()
+    hooks.flush()
+    return settled
+
+
+def _until_next_look(reaper: Reaper, store: Store, grace_s: float, interval_s: float) -> float:
+    """Until the earliest deadline, or until what was seen once may be looked at again; an interval at most."""
+    interval_s = min(interval_s, reaper.doubt_s or interval_s)
+    deadline = store.deadline()
+    if deadline is None:
+        return interval_s
+    left_s = deadline + grace_s - store.now().lease
+    return min(interval_s, left_s if left_s > 0 else SECOND_LOOK_S)

@@ -1,0 +1,316 @@
+"""What an enqueue, a claim and a settlement do on a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from psycopg import errors
+
+from holdfast.core.machine import ENDED, State
+from holdfast.core.policy import Policy
+from holdfast.core.records import Duty, Job, NewJob
+from holdfast.core.settlement import Settlement, own_ending, stale_report
+from holdfast.errors import StoreUnavailable, UsageError
+from holdfast.stores import row_json
+from holdfast.stores.postgres.claim_cursor import ClaimCursor
+from holdfast.stores.postgres.connection import Connections, Cursor
+from holdfast.stores.protocol import Added, Answer, duty_lost
+
+COPY_FROM = 100  # so many jobs are sent as a stream
+FOLD_EVERY = 500  # so many batches of endings are added up
+KEY_LOCK_MS = "100"  # how long a set of jobs waits for a key that somebody's open transaction holds
+
+
+def add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) -> list[Added]:
+    """Store the jobs whose id is new and whose key is free; say for each which one is stored."""
+    if len(jobs) >= COPY_FROM and _copy(q, db, jobs, wall):
+        return [Added(job.id, False) for job in jobs]
+    rows = row_json.encode([row_json.new_job(job) for job in jobs]).decode()
+    values = {"jobs": rows, "wall": wall, "channel": q.channel}
+    for _ in range(10):
+        row = q.row(db.execute(q["add"], values))
+        _check_path(row[2])
+        new = row_json.names_from(row[0])
+        if len(new) == len(jobs):
+            return [Added(job.id, False) for job in jobs]
+        row = q.row(db.execute(q["add_holders"], {"jobs": rows}, prepare=False))
+        stored = row_json.names_or_nulls_from(row[0])
+        if None not in stored:
+            return _answers(jobs, [name for name in stored if name is not None], set(new))
+        # A job that had the key has ended between the two: the key is free now.
+    raise StoreUnavailable(f"{q.options.shown}: a key changes hands faster than it can be looked at; try again")
+
+
+def _check_path(leads_to_ours: bool) -> None:
+    """Refuse what was done with functions that are not PostgreSQL's own; the caller of this undoes it. A session of
+    ours has its search_path pinned, but that of a caller's connection may be set at any time."""
+    if not leads_to_ours:
+        raise UsageError(
+            "the connection's search_path names other schemas before pg_catalog: their functions would take the "
+            "place of PostgreSQL's own. Leave pg_catalog out of it, or put it first"
+        )
+
+
+def _copy(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) -> bool:
+    """Send the jobs as a stream; if any id or key is taken, store none and say so."""
+    try:
+        with db.connection.transaction():
+            added_at: float = q.row(db.execute(q["now"]))[0] / 1e6 if wall is None else wall
+            if sum(job.key is not None for job in jobs) > 1:
+                _copy_by_key(q, db, jobs, added_at)
+            else:
+                with db.copy(q["add_copy"]) as stream:
+                    stream.write("".join([_line(job, added_at) for job in jobs]))
+            _check_path(q.row(db.execute(q["add_tell"], {"channel": q.channel}))[1])
+    except errors.UniqueViolation:
+        return False
+    return True
+
+
+def _copy_by_key(q: Connections, db: Cursor, jobs: Sequence[NewJob], added_at: float) -> None:
+    """Send the jobs in the order of their keys, as `add` does; their numbers follow the call."""
+    numbers = row_json.numbers_from(q.row(db.execute(q["add_numbers"], {"many": len(jobs)}))[0])
+    ordered = sorted(zip(numbers, jobs, strict=True), key=lambda each: (each[1].key or "", each[0]))
+    with db.copy(q["add_copy_numbered"]) as stream:
+        stream.write("".join([f"{number}\t{_line(job, added_at)}" for number, job in ordered]))
+
+
+def _line(job: NewJob, wall: float) -> str:
+    """Write a job as COPY reads it: tabs in between, and what would be taken for one escaped."""
+    run_at = job.run_at if job.run_at is not None else wall + job.delay_s
+    texts = "\t".join([text.translate(_ESCAPES) for text in (job.id, job.task, job.queue, job.payload)])
+    key = r"\N" if job.key is None else job.key.translate(_ESCAPES)
+    return f"{texts}\t{key}\t{job.priority}\t{run_at!r}\t{wall!r}\t{_tail(job.policy, job.workflow)}{_parent(job)}\n"
+
+
+@lru_cache(maxsize=256)
+def _tail(policy: Policy, workflow: bool) -> str:
+    values = [*row_json.policy(policy), workflow]
+    return "\t".join(r"\N" if value is None else str(value) for value in values) + "\t"
+
+
+def _parent(job: NewJob) -> str:
+    return r"\N" if job.parent is None else job.parent.translate(_ESCAPES)
+
+
+_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
+
+
+def _answers(jobs: Sequence[NewJob], stored: list[str], new: set[str]) -> list[Added]:
+    """Say for each wanted job which one is stored; the second of two in one batch existed too."""
+    answers = []
+    for job, name in zip(jobs, stored, strict=True):
+        answers.append(Added(name, name != job.id or name not in new))
+        new.discard(name)
+    return answers
+
+
+def claim(
+    q: Connections, db: Cursor, frontier: ClaimCursor, now: float, values: dict[str, Any], limit: int, ahead: int
+) -> list[Job] | None:
+    """Claim up to `limit` jobs and up to `ahead` more; None when the worker is not enrolled. `now` is only compared.
+
+    With one queue that is one statement. With several, each gets an even share first, and what is left goes to whoever
+    has more, in the queues' order: up to two statements for each of the two numbers.
+    """
+    jobs: list[Job] = []
+    first = True
+    for most, further, even in _plan(len(values["queues"]), limit, ahead, jobs):
+        lanes = frontier.lanes(now)
+        asked = {**values, "limit": most, "ahead": further, "even": even, "first": first, "lanes": lanes}
+        enrolled, given, took_s, found, ends, lines = _claim(q, db, asked)
+        if not enrolled:
+            return None
+        if given:  # the answer was lost
+            row = q.row(db.execute(q["claim_answers"], values, prepare=False))
+            return row_json.jobs_from(row[0])
+        frontier.looked(lanes, took_s, found, ends, now)
+        jobs += row_json.jobs_from(lines)
+        first = False
+    return jobs
+
+
+def _claim(q: Connections, db: Cursor, asked: dict[str, Any]) -> Any:
+    """Claim, and ask once more if it was refused: the worker is not enrolled, or somebody has locked its row."""
+    row = q.row(db.execute(q["claim"], asked | {"aside": False}, prepare=True))
+    if row[0]:
+        return row
+    with db.connection.transaction():
+        db.execute(q["claim_aside"], asked, prepare=False)
+        return q.row(db.execute(q["claim"], asked | {"aside": True}, prepare=True))
+
+
+def _plan(queues: int, limit: int, ahead: int, jobs: list[Job]) -> Iterator[tuple[int, int, bool]]:
+    """Yield what to ask for next: how many to start, how many ahead, whether in even shares. `jobs` has what came."""
+    if queues == 1:
+        yield limit, ahead, True
+        if limit <= len(jobs) < limit + ahead:
+            yield 0, limit + ahead - len(jobs), True  # what may not be claimed ahead stood before what may
+        return
+    yield limit, 0, True
+    if len(jobs) < limit:
+        yield limit - len(jobs), 0, False
+    if len(jobs) == limit and ahead:
+        yield 0, ahead, True
+        if len(jobs) < limit + ahead:
+            yield 0, limit + ahead - len(jobs), False
+
+
+def settle(
+    q: Connections, db: Cursor, settlements: Sequence[Settlement], wall: float | None, under: Duty | None = None
+) -> list[Answer]:
+    """Apply all whose lease is the current one, and say what stands in the way of the others."""
+    families = [each for each in settlements if each.parent is not None and each.verdict.state in ENDED]
+    if families:
+        return _settle_families(q, db, settlements, wall, under)
+    answers: list[Answer] = []
+    for part in _without_repeats(settlements):
+        answers += _settle(q, db, part, wall, under)
+    return answers
+
+
+def _settle_families(
+    q: Connections, db: Cursor, settlements: Sequence[Settlement], wall: float | None, under: Duty | None
+) -> list[Answer]:
+    """Settle, and tell the workflows that have started these jobs, all in one commit.
+
+    Those that have no parent go with them: a commit of their own costs more than their locks do.
+    """
+    with db.connection.transaction():
+        touched = {each.lease.job_id for each in settlements} | {each.parent for each in settlements if each.parent}
+        locked = lock_rows(q, db, touched)
+        waits = [not locked.isdisjoint((each.lease.job_id, each.parent)) for each in settlements]
+        free = [each for each, must_wait in zip(settlements, waits, strict=True) if not must_wait]
+        answers: list[Answer] = []
+        for part in _without_repeats(free):
+            answers += _settle(q, db, part, wall, under)
+        news = [
+            [each.parent, f"job:{each.lease.job_id}"]
+            for each, answer in zip(free, answers, strict=True)
+            if answer is Answer.ACCEPTED and each.parent is not None and each.verdict.state in ENDED
+        ]
+        tell_parents(q, db, news, wall)
+    said = iter(answers)
+    return [Answer.LOCKED if must_wait else next(said) for must_wait in waits]
+
+
+def lock_rows(q: Connections, db: Cursor, ids: set[str]) -> set[str]:
+    """Lock the rows of these jobs until the transaction ends; return those that somebody else has locked."""
+    row = q.row(db.execute(q["locked"], {"ids": sorted(ids)}, prepare=False))
+    return set(row_json.names_from(row[0]))
+
+
+def tell_parents(q: Connections, db: Cursor, news: list[list[str]], wall: float | None) -> None:
+    """Tell workflows that something came for them: each by its id, and what it was."""
+    if news:
+        values = {"news": row_json.encode(news).decode(), "wall": wall, "channel": q.channel}
+        db.execute(q["signal_parents"], values, prepare=False)
+
+
+def _without_repeats(settlements: Sequence[Settlement]) -> Iterator[list[Settlement]]:
+    """Split where a job comes again: one statement says nothing about the order of two attempts of one job."""
+    part: list[Settlement] = []
+    seen: set[str] = set()
+    for each in settlements:
+        if each.lease.job_id in seen:
+            yield part
+            part, seen = [], set()
+        part.append(each)
+        seen.add(each.lease.job_id)
+    yield part
+
+
+def _settle(
+    q: Connections, db: Cursor, settlements: list[Settlement], wall: float | None, under: Duty | None
+) -> list[Answer]:
+    plain = [each for each in settlements if under is None and _is_plain(each)]
+    others = [each for each in settlements if under is not None or not _is_plain(each)]
+    applied: set[str] = set()
+    kept: set[str] = set()  # these were not locked, and something else stands in the way
+    if plain:
+        rows = sorted(row_json.plain_ending(each) for each in plain)
+        values = {"endings": row_json.encode(rows).decode(), "many": len(plain), "wall": wall}
+        applied |= _applied(db.execute(q["settle_done"], values, prepare=True).fetchone(), plain, under)
+    if others:
+        rows = sorted((row_json.ending(each) for each in others), key=lambda row: str(row[0]))
+        notes = [line for each in others for line in _lines(each)]
+        values = {
+            "endings": row_json.encode(rows).decode(),
+            "notes": row_json.encode(notes).decode(),
+            "wall": wall,
+            "channel": q.channel,
+            **duty_token(under),
+        }
+        row = q.row(db.execute(q["settle"], values, prepare=True))
+        applied |= _applied(row, others, under)
+        kept = set(row_json.names_from(row[2]))
+    left = [each for each in settlements if each.lease.job_id not in applied]
+    answers = _refusals(q, db, left, kept, wall) if left else []
+    why = dict(zip((each.lease.job_id for each in left), answers, strict=True))
+    return [why.get(each.lease.job_id, Answer.ACCEPTED) for each in settlements]
+
+
+def _is_plain(settlement: Settlement) -> bool:
+    return row_json.is_plain_success(settlement) and not settlement.verdict.notes
+
+
+def _lines(settlement: Settlement) -> list[list[Any]]:
+    lease, verdict = settlement.lease, settlement.verdict
+    return row_json.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.notes)
+
+
+def _applied(row: Any, sent: list[Settlement], under: Duty | None) -> set[str]:
+    allowed, names, *_ = row
+    if not allowed:
+        raise duty_lost(under)
+    return {each.lease.job_id for each in sent} if names is None else set(row_json.names_from(names))
+
+
+def _refusals(
+    q: Connections, db: Cursor, refused: list[Settlement], kept: set[str], wall: float | None
+) -> list[Answer]:
+    """Say why each of these was not applied, and write down who came back after its time. An attempt that has the
+    current lease, and was not `kept`, was skipped: somebody else has locked its row."""
+    tokens = {"tokens": row_json.encode([_token(each) for each in refused]).decode()}
+    row = q.row(db.execute(q["settle_seen"], tokens, prepare=False))
+    answers, notes = [], []
+    for settlement, found in zip(refused, row_json.rows_from(row[0]), strict=True):
+        own, state, fence, renewed, before = found
+        answer = Answer.REFUSED
+        if own and state != "running":
+            answer = Answer.ALREADY
+        elif own and settlement.lease.job_id not in kept:
+            answer = Answer.LOCKED
+        elif own and not renewed:  # it was not as judged; that it may be so again by now is no refusal
+            answer = Answer.AGAIN
+        elif not own and before:
+            answer = Answer.ALREADY
+        elif state is not None and not own and not settlement.verdict.raises_fence:  # not a reaper that is late
+            note = stale_report(State(state), fence, reported=settlement.verdict.state)
+            lease = settlement.lease
+            notes += row_json.journal_lines(lease.job_id, lease.fence, settlement.worker, (note,))
+        answers.append(answer)
+    if notes:
+        write_notes(q, db, notes, wall)
+    return answers
+
+
+def _token(settlement: Settlement) -> list[Any]:
+    note, lease = own_ending(settlement.verdict), settlement.lease
+    kind = note.kind if note is not None else None
+    detail = row_json.encode(note.detail).decode() if note is not None else None
+    return [lease.job_id, lease.fence, lease.claim_id, kind, detail, settlement.seen_lease_until]
+
+
+def write_notes(q: Connections, db: Cursor, notes: list[list[Any]], wall: float | None) -> None:
+    """Write lines of the journal; a stale_report that is there already stays as it is."""
+    db.execute(q["settle_journal"], {"notes": row_json.encode(notes).decode(), "wall": wall}, prepare=False)
+
+
+def duty_token(duty: Duty | None) -> dict[str, Any]:
+    """Flatten what proves a duty."""
+    if duty is None:
+        return {"duty": None, "holder": None, "term": None}
+    return {"duty": duty.name, "holder": duty.holder, "term": duty.term}

@@ -1,0 +1,211 @@
+"""What an enqueue, a claim, a settlement and a deletion do inside their transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.core.machine import ENDED, State
+from holdfast.core.records import Duty, NewJob
+from holdfast.core.settlement import Settlement, is_as_judged, own_ending, stale_report
+from holdfast.core.verdict import Verdict
+from holdfast.stores import row_json
+from holdfast.stores.protocol import Added, Answer, duty_lost
+from holdfast.stores.sql import load_queries
+
+Q = load_queries("holdfast.stores.sqlite")
+Executes = sqlite3.Connection | sqlite3.Cursor  # what statements are run on; a caller's transaction lends a cursor
+
+
+def add(db: Executes, jobs: Sequence[NewJob], wall: float) -> list[Added]:
+    """Store the jobs whose id is new and whose key is free; say for each which one is stored."""
+    values = [row_json.new_job(job) for job in jobs]
+    if len(jobs) == 1:
+        before, delay_s, after = values[0][:7], values[0][7], values[0][8:]
+        stored = db.execute(Q["add_one"], [*before, wall, delay_s, wall, *after])
+    else:
+        stored = db.execute(Q["add"], {"jobs": row_json.encode(values).decode(), "wall": wall})
+    if stored.rowcount == len(jobs):
+        return [Added(job.id, False) for job in jobs]
+    # Rows are numbered without gaps inside a transaction: what lies below the new ones was there before.
+    last = (stored.lastrowid or 0) - stored.rowcount if stored.rowcount else sys.maxsize
+    rows = {"jobs": row_json.encode(values).decode(), "last": last}
+    return _answers(jobs, row_json.rows_from(db.execute(Q["add_answers"], rows).fetchone()[0]))
+
+
+def _answers(jobs: Sequence[NewJob], found: list[list[Any]]) -> list[Added]:
+    """Say for each wanted job which one is stored; the second of two in one batch existed too."""
+    answers: list[Added] = []
+    new: set[str] = set()
+    for job, (stored, before) in zip(jobs, found, strict=True):
+        answers.append(Added(stored, bool(before) or stored != job.id or stored in new))
+        new.add(stored)
+    return answers
+
+
+def take(
+    db: sqlite3.Connection, lanes: list[list[Any]], queues: Sequence[str], limit: int, values: dict[str, Any]
+) -> int:
+    """Claim up to `limit` jobs: an even share from each queue first, then whatever is left, in the queues' order."""
+    priorities: dict[str, list[int]] = {queue: [] for queue in queues}
+    for queue, priority in lanes:
+        priorities[queue].append(priority)
+    even, odd = divmod(limit, max(1, len(queues)))
+    taken = 0
+    shares = [(queue, even + (number < odd)) for number, queue in enumerate(queues)]
+    for queue, share in [*shares, *((queue, limit) for queue in queues)]:
+        wanted = min(share, limit - taken)
+        for priority in sorted(priorities[queue], reverse=True):
+            if wanted <= 0:
+                break
+            lane = {**values, "queue": queue, "priority": priority, "limit": wanted}
+            got = db.execute(Q["claim"], lane).rowcount
+            wanted -= got
+            taken += got
+        if wanted > 0:
+            priorities[queue] = []  # it has no more to give
+    return taken
+
+
+def apply(db: sqlite3.Connection, settlements: Sequence[Settlement], wall: float) -> int:
+    """Apply the settlements whose lease is the current one; return how many that were."""
+    plain = [row_json.plain_ending(each) for each in settlements if row_json.is_plain_success(each)]
+    others = [row_json.ending(each) for each in settlements if not row_json.is_plain_success(each)]
+    applied = 0
+    if plain:
+        applied += db.execute(Q["settle_done"], {"endings": row_json.encode(plain).decode(), "wall": wall}).rowcount
+    if others:
+        applied += db.execute(Q["settle"], {"endings": row_json.encode(others).decode(), "wall": wall}).rowcount
+    return applied
+
+
+def settle(db: sqlite3.Connection, settlements: Sequence[Settlement], wall: float) -> list[Answer]:
+    """Apply all at once; if any is refused, undo that and go one by one to learn which."""
+    db.execute("SAVEPOINT settle")
+    if apply(db, settlements, wall) == len(settlements):
+        _write_down(db, settlements, wall)
+        answers = [Answer.ACCEPTED] * len(settlements)
+    else:
+        db.execute("ROLLBACK TO settle")
+        answers = [_settle_one(db, settlement, wall) for settlement in settlements]
+    for settlement, answer in zip(settlements, answers, strict=True):
+        if settlement.parent is not None and answer is Answer.ACCEPTED and settlement.verdict.state in ENDED:
+            reach(db, settlement.parent, f"job:{settlement.lease.job_id}", wall)
+    db.execute("RELEASE settle")
+    return answers
+
+
+def _settle_one(db: sqlite3.Connection, settlement: Settlement, wall: float) -> Answer:
+    if apply(db, [settlement], wall) == 1:
+        _write_down(db, [settlement], wall)
+        return Answer.ACCEPTED
+    lease = settlement.lease
+    token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
+    row = db.execute(Q["settle_seen"], {**token, "seen_lease_until": settlement.seen_lease_until}).fetchone()
+    if row is None:
+        return Answer.REFUSED
+    own, state, fence, renewed, *facts = row
+    if own and state != State.RUNNING:
+        return Answer.ALREADY
+    if own and not renewed and not is_as_judged(settlement, *facts):
+        return Answer.AGAIN
+    if not own and _is_repeat(db, settlement):
+        return Answer.ALREADY
+    if not own and not settlement.verdict.raises_fence:  # a second reaper is late, but no zombie
+        notes = (stale_report(state, fence, reported=settlement.verdict.state),)
+        write_notes(db, row_json.journal_lines(lease.job_id, lease.fence, settlement.worker, notes), wall)
+    return Answer.REFUSED
+
+
+def _write_down(db: sqlite3.Connection, accepted: Sequence[Settlement], wall: float) -> None:
+    """Count the endings and write their lines, in the order of the batch."""
+    tallies: Counter[tuple[str, State]] = Counter()
+    notes: list[list[Any]] = []
+    for settlement in accepted:
+        verdict, lease = settlement.verdict, settlement.lease
+        if verdict.state in ENDED:
+            tallies[settlement.queue, verdict.state] += 1
+        if verdict.notes:
+            notes += row_json.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.notes)
+    write_tallies(db, tallies)
+    write_notes(db, notes, wall)
+
+
+def reach(db: Executes, job_id: str, what: str, wall: float, seen_fence: int | None = None) -> int | None:
+    """Tell a workflow that something came for it; return its fence, or None when it cannot be reached."""
+    values = {"id": job_id, "what": what, "wall": wall, "seen_fence": seen_fence}
+    row = db.execute(Q["signal_reach"], values).fetchone()
+    return row[0] if row is not None else None
+
+
+def move(
+    db: sqlite3.Connection, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict, wall: float
+) -> bool:
+    """Apply an act of a person, with all that belongs to it."""
+    seen = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence, "wall": wall}
+    row = db.execute(Q["move"], {**row_json.changes(verdict), **seen}).fetchone()
+    if row is None:
+        return False
+    queue, parent = row
+    if verdict.steps:
+        rows = [row_json.step(job_id, step) for step in verdict.steps]
+        db.execute(Q["record"], {"steps": row_json.encode(rows).decode()})
+    if verdict.aside_from is not None:
+        for query in ("move_aside", "move_give_back"):
+            db.execute(Q[query], {"id": job_id, "seen_fence": seen_fence, "aside_from": verdict.aside_from})
+    if parent is not None and verdict.state in ENDED:
+        reach(db, parent, f"job:{job_id}", wall)
+    tallies = Counter({(queue, seen_state): -1 if seen_state in ENDED else 0})
+    tallies[queue, verdict.state] += 1 if verdict.state in ENDED else 0
+    write_tallies(db, tallies)
+    write_notes(db, row_json.journal_lines(job_id, seen_fence, None, verdict.notes), wall)
+    return True
+
+
+def _is_repeat(db: sqlite3.Connection, settlement: Settlement) -> bool:
+    """Say whether this very ending was accepted before, and the job has moved on since."""
+    note, lease = own_ending(settlement.verdict), settlement.lease
+    if note is None:
+        return False
+    line = {
+        "id": lease.job_id,
+        "fence": lease.fence,
+        "kind": note.kind,
+        "detail": row_json.encode(note.detail).decode(),
+    }
+    return db.execute(Q["settle_before"], line).fetchone() is not None
+
+
+def remove(db: sqlite3.Connection, found: str) -> int:
+    """Delete the jobs that were found, with their history, and count them no more; return how many."""
+    rows = row_json.rows_from(found)
+    for query in ("purge_journal", "purge_steps", "purge_signals", "purge_jobs"):
+        db.execute(Q[query], {"jobs": found})
+    ended = [(queue, State(state)) for _, _, queue, state in rows if State(state) in ENDED]
+    write_tallies(db, Counter({key: -count for key, count in Counter(ended).items()}))
+    return len(rows)
+
+
+def check_duty(db: sqlite3.Connection, duty: Duty | None) -> None:
+    """Raise `DutyLost` when the act is under a duty that somebody else has by now."""
+    if duty is not None and db.execute(Q["acquire_check"], duty_token(duty)).fetchone() is None:
+        raise duty_lost(duty)
+
+
+def duty_token(duty: Duty) -> dict[str, Any]:
+    """Flatten what proves a duty."""
+    return {"name": duty.name, "holder": duty.holder, "term": duty.term}
+
+
+def write_tallies(db: sqlite3.Connection, tallies: Counter[tuple[str, State]]) -> None:
+    rows = [(queue, state, jobs) for (queue, state), jobs in tallies.items() if jobs]
+    if rows:
+        db.execute(Q["settle_tally"], {"tallies": row_json.encode(rows).decode()})
+
+
+def write_notes(db: sqlite3.Connection, notes: list[list[Any]], wall: float) -> None:
+    if notes:
+        db.execute(Q["settle_journal"], {"notes": row_json.encode(notes).decode(), "wall": wall})

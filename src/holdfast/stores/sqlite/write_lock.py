@@ -1,0 +1,41 @@
+"""One writer of this process at a time, before anybody asks SQLite.
+
+The place belongs to a token, not to a thread: it can be given back from another thread, twice, or by somebody who never
+got it, and nothing happens but what should.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from holdfast.interrupts import raise_pending
+
+_SLICE_S = 0.05  # how often a waiting thread looks whether it was interrupted
+
+
+class WriteLock:
+    """Who may write."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition(threading.Lock())
+        self._holder: object = None
+
+    def take(self, token: object, timeout_s: float) -> bool:
+        """Take the place, waiting for it; False when the time was up first."""
+        left_s = timeout_s
+        while True:
+            with self._condition:
+                if self._condition.wait_for(lambda: self._holder is None, max(0.0, min(_SLICE_S, left_s))):
+                    self._holder = token
+                    return True
+            left_s -= _SLICE_S
+            if left_s <= 0:
+                return False
+            raise_pending()
+
+    def give(self, token: object) -> None:
+        """Give the place back, if the token has it."""
+        with self._condition:
+            if self._holder is not None and self._holder == token:
+                self._holder = None
+                self._condition.notify()

@@ -1,0 +1,29 @@
+"""Hints between threads of one process: something may have changed. For stores that are told, and do not look."""
+
+from __future__ import annotations
+
+import threading
+
+from holdfast.clock import Clock
+
+
+class Wakeups:
+    """One for each waiting thread, so that none eats another's. One that comes between two waits is not missed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_thread: dict[int, threading.Event] = {}
+
+    def wait(self, clock: Clock, timeout_s: float) -> bool:
+        """Return early, with True, when there is a hint that this thread has not had."""
+        with self._lock:
+            hint = self._by_thread.setdefault(threading.get_ident(), threading.Event())
+        woken = clock.wait(hint, timeout_s)
+        hint.clear()
+        return woken
+
+    def wake(self) -> None:
+        """Give every thread a hint."""
+        with self._lock:
+            for hint in self._by_thread.values():
+                hint.set()

@@ -1,0 +1,117 @@
+"""What a claimed job must pass before it is started: it is not cancelled, nor its call held back.
+
+Whether a call is held back is in the journal, and is read here, not at the enqueue: that stays one statement, and a
+job that waits for days is judged by what is known when its turn comes. The journal is read every few seconds at most,
+only for new jobs of tasks that ask for it (`hold_after`), and after they were claimed: what a person decided before a
+job was enqueued counts for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from holdfast.clock import Clock
+from holdfast.core.crash_fingerprint import LATELY_S, Fingerprint, call_of, death_of, has_fallen, held_back, is_new
+from holdfast.core.records import Event, Job
+from holdfast.core.verdict import Cancelled, HeldBack, Outcome
+from holdfast.errors import HoldfastError
+from holdfast.stores.protocol import Store, rows_of
+from holdfast.tasks import Task
+from holdfast.worker.attempt import Attempt
+
+log = logging.getLogger("holdfast.worker")
+
+REFRESH_S = 5.0  # so late may holding back begin, and end
+_EVENTS = 2000  # the newest
+_JOBS = 20
+
+
+class Admission:
+    """See the module's docstring. For the claiming thread alone."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        tasks: Mapping[str, Task[..., Any]],
+        settle: Callable[[Attempt, Outcome], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._limits = {task.name: task.hold_after for task in tasks.values() if task.hold_after is not None}
+        self._settle = settle
+        self._looked_at = float("-inf")
+        self._known: dict[
+            str, tuple[int, Fingerprint | None]
+        ] = {}  # job -> its newest event, and the call that it fell with
+        self._held_back: dict[Fingerprint, str] = {}  # -> why
+
+    def admit(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Return those that may start; the others are settled."""
+        if any(self._asks(attempt.job) for attempt in attempts):
+            self._look()
+        admitted = []
+        for attempt in attempts:
+            if attempt.job.cancel_requested:
+                self._settle(attempt, Cancelled("cancelled before it started"))
+            elif (why := self._why_not(attempt.job)) is not None:
+                self._settle(attempt, HeldBack(why))
+            else:
+                admitted.append(attempt)
+        return admitted
+
+    def _look(self) -> None:
+        """Learn which calls are held back, if it is time to. When that cannot be read, what was known stays so."""
+        if self._clock.lease() - self._looked_at < REFRESH_S:
+            return
+        self._looked_at = self._clock.lease()
+        try:
+            self._held_back = self._read()
+        except HoldfastError as error:
+            log.warning("which calls are held back cannot be read: %s", error)
+
+    def _why_not(self, job: Job) -> str | None:
+        return self._held_back.get(call_of(job)) if self._asks(job) else None
+
+    def _asks(self, job: Job) -> bool:
+        return job.task in self._limits and is_new(job)
+
+    def _read(self) -> dict[Fingerprint, str]:
+        zombies, newest = self._fallen()
+        self._learn({job_id: seq for job_id, seq in newest.items() if self._known.get(job_id, (0, None))[0] != seq})
+        self._known = {job_id: self._known[job_id] for job_id in newest}
+        fallen: dict[Fingerprint, dict[str, str]] = defaultdict(dict)
+        for job_id, zombie in zombies.items():
+            call = self._known[job_id][1]
+            if call is not None:
+                fallen[call][job_id] = death_of(zombie)
+        found = {call: held_back(call, jobs, self._limits[call.task]) for call, jobs in fallen.items()}
+        return {call: why for call, why in found.items() if why is not None}
+
+    def _fallen(self) -> tuple[dict[str, Event], dict[str, int]]:
+        """Return the jobs that a crash has ended or set aside lately, by its event; and the newest event of each.
+
+        One whose attempt reported after all had not crashed.
+        """
+        zombies: dict[str, Event] = {}
+        newest: dict[str, int] = {}
+        kinds = ("zombie", "stale_report", "revived", "resolved")
+        for event in self._store.journal(kinds=kinds, since=self._store.now().wall - LATELY_S, limit=_EVENTS):
+            last = zombies.get(event.job_id)
+            if event.kind == "zombie" and event.detail.get("decision") in ("bury", "hold"):
+                zombies.pop(event.job_id, None)  # the last one last
+                zombies[event.job_id] = event
+            elif event.kind == "stale_report" and last is not None and last.fence == event.fence:
+                del zombies[event.job_id]
+            newest[event.job_id] = event.seq
+        return zombies, {job_id: newest[job_id] for job_id in zombies}
+
+    def _learn(self, newest: Mapping[str, int]) -> None:
+        """Read the rows of these jobs: which have fallen, and with what call. A person may have answered for some."""
+        self._known |= {job_id: (seq, None) for job_id, seq in newest.items()}
+        for job in rows_of(self._store, list(newest), _JOBS):
+            if job.task in self._limits and has_fallen(job):
+                self._known[job.id] = (newest[job.id], call_of(job))

@@ -1,0 +1,234 @@
+"""The heartbeat renews all leases of this worker in one call, on a thread and connection of its own.
+
+A handler that blocks the event loop or holds a thread cannot stop it. Short jobs cost no beat: only a lease that has
+used up a third of itself is renewed. An attempt is kept until the store has acknowledged its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from holdfast.clock import Clock
+from holdfast.continuity import Continuity
+from holdfast.core.lease import trust
+from holdfast.core.machine import State
+from holdfast.core.records import Filter
+from holdfast.errors import Cancelled, FileLocked, FileReplaced, HoldfastError, LeaseLost, StoreTimeout
+from holdfast.store_backoff import StoreBackoff
+from holdfast.stores.protocol import Store
+from holdfast.vital_threads import Died, VitalThread
+from holdfast.worker.attempt import Attempt
+
+log = logging.getLogger("holdfast.worker")
+
+LOOK_S = 0.5  # how soon a request to stop reaches a handler
+PROGRESS_S = 1.0  # how soon progress, new log lines and other steps reach the store
+LOCKED_BEATS = 1.5  # after so many beats without an answer; the next try would still end within the lease
+TALKERS_MAX = 50  # so many attempts tell their lines in one beat: it must stay a short write
+
+
+class Heartbeat:
+    """See the module's docstring. `worker_id` names the incarnation that it speaks for; `gone` is called when the store
+    says that this incarnation was declared dead, `start` with attempts whose start the store knows of by now, `locked`
+    when some process has kept it from beating for too long, `replaced` when it can never beat again."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        beat_s: float,
+        gone: Callable[[str], None],
+        continuity: Continuity,
+        start: Callable[[Sequence[Attempt]], None],
+        on_beat: Callable[[float], None] = lambda _: None,
+        locked: Callable[[FileLocked], None] = lambda _: None,
+        replaced: Callable[[FileReplaced], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._beat_s = beat_s
+        self._gone = gone
+        self._continuity = continuity
+        self._looked_at = float("-inf")  # at what the store says about itself
+        self._start = start
+        self._on_beat = on_beat  # hears of every beat that reached the store, and how soon the next one is due
+        self._locked = locked
+        self._replaced = replaced
+        self._attempts: dict[tuple[str, int], Attempt] = {}
+        self._wake = threading.Event()
+        self._closing = False
+        self._beat_at = self._heard_at = float("-inf")
+        self._progress_at = float("-inf")
+        self._trouble = StoreBackoff(log, clock, "handlers are stopped before their leases end")
+        self._thread = VitalThread("holdfast-heartbeat", self._serve, lambda: self._closing)
+        self.worker_id = ""
+
+    def start(self, died: Died) -> None:
+        self._heard_at = self._clock.lease()  # the worker has just enrolled
+        self._thread.begin(died)
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake.set()
+        self._thread.finish(1.0)
+
+    def keep(self, attempts: Iterable[Attempt]) -> None:
+        """Renew these leases from now on."""
+        for attempt in attempts:
+            self._attempts[attempt.key] = attempt
+            if attempt.job.beat_s < self._beat_s:  # a job may have a shorter lease than its task declares
+                self._beat_s = attempt.job.beat_s
+                self._wake.set()
+
+    def forget(self, attempts: Iterable[Attempt]) -> None:
+        """Stop renewing: the store has acknowledged their end."""
+        for attempt in attempts:
+            self._attempts.pop(attempt.key, None)
+
+    def all(self) -> list[Attempt]:
+        """Return every attempt that is not settled yet."""
+        return list(self._attempts.values())
+
+    def announce(self, attempts: Iterable[Attempt]) -> None:
+        """Tell the store that these are about to begin; start them when it knows."""
+        for attempt in attempts:
+            attempt.announcing = True
+            self._wake.set()
+
+    def beat_soon(self) -> None:
+        """Beat at the next opportunity."""
+        self._beat_at = float("-inf")
+        self._wake.set()
+
+    # ------------------------------------------------------------------------------------- the thread
+
+    def _serve(self) -> None:
+        while not self._closing:
+            pause_s = LOOK_S
+            try:
+                self._beat()
+                self._look_for_cancellations()
+                self._look_at_store()  # last: a store that cannot answer this still takes requests to stop
+                self._trouble.over()
+            except HoldfastError as error:
+                pause_s = self._trouble.met(error)
+                self._beat_at = float("-inf")  # a full disk can be read: only a beat shows that the trouble is over
+                silent_s = self._clock.lease() - self._heard_at
+                if isinstance(error, FileLocked) and silent_s >= self._beat_s * LOCKED_BEATS:
+                    self._locked(error)
+                if isinstance(error, FileReplaced):
+                    self._replaced(error)
+            except Exception:
+                log.exception("the heartbeat stumbled; it goes on")
+            self._clock.wait(self._wake, min(pause_s, self._beat_s / 2))
+            self._wake.clear()
+
+    def _beat(self) -> None:
+        now = self._clock.lease()
+        attempts = self._newest()
+        self._begin_stopped()
+        due = {attempt for attempt in attempts if attempt.announcing or attempt.window.must_renew(now)}
+        talkers = _talkers(attempts, now)
+        if now - self._progress_at >= PROGRESS_S:
+            due |= {each for each in attempts if not each.reported or each.has_other_steps(now)} | talkers
+            due |= {each for each in attempts if each.has_begun_unseen(now)}
+            self._progress_at = now
+        if not due and now - self._beat_at < self._beat_s:
+            return
+        self._renew([attempt for attempt in attempts if attempt in due], talkers)
+
+    def _renew(self, due: list[Attempt], talkers: set[Attempt]) -> None:
+        worker_id = self.worker_id
+        sent_at = self._clock.lease()
+        try:
+            pulses = {attempt: attempt.pulse(sent_at, talks=attempt in talkers) for attempt in due}
+            answer = self._store.beat(worker_id, list(pulses.values()), rss_mb=_rss_mb())
+        except Exception as error:
+            for attempt in due:
+                attempt.unheard()
+            if not isinstance(error, StoreTimeout) or len(due) < 2:
+                raise
+            middle = len(due) // 2  # the store stopped it at its time limit
+            self._renew(due[:middle], talkers)
+            self._renew(due[middle:], talkers)
+            return
+        self._beat_at = self._heard_at = sent_at
+        self._on_beat(self._beat_s)
+        if answer.lock_lost:
+            log.error(
+                "this worker had lost its liveness lock, because code in this process opened or closed the lock file; "
+                "the lock is taken again, but others may have declared this worker dead"
+            )
+        if answer.gone:
+            self._gone(worker_id)
+            self._begin_stopped()
+            return
+        if answer.counted:
+            self._continuity.beaten(worker_id)
+        lost, skipped = set(answer.lost), set(answer.skipped)
+        for attempt in due:
+            if attempt.job.id in lost:
+                attempt.stop(LeaseLost("the store says that another attempt has taken over"))
+            elif attempt.job.id in skipped:
+                attempt.unheard()  # it is asked for again at the next look
+            else:
+                attempt.window = trust(sent_at, attempt.job.lease_s, attempt.job.beat_s)
+                attempt.known_started = attempt.known_started or pulses[attempt].started
+        self._cancel(answer.cancelled)
+        self._begin([attempt for attempt in due if attempt.announcing and attempt.known_started])
+        self._begin_stopped()
+
+    def _begin(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            attempt.announcing = False
+        self._start(attempts)
+
+    def _begin_stopped(self) -> None:
+        """Let those end that were to begin, and were stopped first: their handlers are not called."""
+        self._begin([attempt for attempt in self.all() if attempt.announcing and attempt.interrupt is not None])
+
+    def _look_at_store(self) -> None:
+        """Once for every beat, ask the store whether it still is what it was."""
+        if self._clock.lease() - self._looked_at >= self._beat_s:
+            self._continuity.look(self.worker_id)
+            self._looked_at = self._clock.lease()
+
+    def _newest(self) -> list[Attempt]:
+        """Return one attempt for each job. An older one of the same job is a zombie of our own: it is stopped."""
+        newest: dict[str, Attempt] = {}
+        for attempt in sorted(self.all(), key=lambda each: each.lease.fence):
+            if (older := newest.get(attempt.job.id)) is not None:
+                older.stop(LeaseLost("a newer attempt of this job runs here"))
+            newest[attempt.job.id] = attempt
+        return list(newest.values())
+
+    def _look_for_cancellations(self) -> None:
+        if not any(attempt.started_at is not None for attempt in self.all()):
+            return
+        where = Filter(states=(State.RUNNING,), worker=self.worker_id, cancel_requested=True, limit=1000)
+        self._cancel([job.id for job in self._store.find(where)])
+
+    def _cancel(self, job_ids: list[str]) -> None:
+        if not job_ids:
+            return
+        wanted = set(job_ids)
+        for attempt in self._newest():
+            if attempt.job.id in wanted and attempt.interrupt is None:
+                row = self._store.get(attempt.job.id) if attempt.job.workflow else None
+                attempt.ask_to_stop(row)
+                attempt.stop(Cancelled("cancelled while running"))
+
+
+def _talkers(attempts: list[Attempt], now: float) -> set[Attempt]:
+    """Return whose new log lines may go with a beat now: those who were heard of least recently come first."""
+    talking = [attempt for attempt in attempts if attempt.has_lines(now)]
+    return set(sorted(talking, key=lambda attempt: attempt.window.sent_at)[:TALKERS_MAX])
+
+
+def _rss_mb() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used / (1_048_576 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,361 @@
+"""Inside a cell: the process of one isolated attempt at a time. The same executors run it as in a worker.
+
+The main thread listens to the worker and passes progress on; the handler runs in a thread or on the event loop. When
+the worker dies the socket closes, and the cell ends with everything that it has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+from holdfast.app import App
+from holdfast.clock import Clock
+from holdfast.closing import Work
+from holdfast.core.text import clean
+from holdfast.core.verdict import Failed, Outcome
+from holdfast.errors import Cancelled, HoldfastError, NoProgress, StoreUnsupported, TimeLimit, UsageError
+from holdfast.forks import ForkGuard
+from holdfast.interrupts import shielded
+from holdfast.stores.protocol import Store
+from holdfast.tasks import Task
+from holdfast.tracebacks import ERROR_MAX, describe
+from holdfast.vital_threads import BROKEN_S, EXIT_BROKEN, Died
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.context import Context
+from holdfast.worker.executors import Loop, Threads
+from holdfast.worker.isolated import memory, protocol
+from holdfast.worker.log_capture import current_attempt
+from holdfast.worker.settler import Settler
+from holdfast.worker.workflows import WorkflowRuntime
+
+MOVED_S = 0.1  # progress is passed on so often at most
+_PLAIN = (str, int, float, bool, type(None))
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+Find = Callable[[protocol.StartAttempt], Task[..., Any]]
+
+
+class Channel:
+    """The way to the worker; may be used by any thread."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        self._lock = threading.Lock()
+        self._frames = protocol.Frames[protocol.Order](protocol.Order)
+        self._early: list[protocol.Order] = []
+        os.register_at_fork(after_in_child=self._hang_up)
+
+    def send(self, word: protocol.Word) -> None:
+        """Send it whole, whatever interrupts the handler meanwhile."""
+        data = protocol.frame(word)
+        with shielded(), self._lock:
+            try:
+                self.socket.sendall(data)
+            except OSError:
+                if self.socket.fileno() >= 0:
+                    end()  # the worker is gone
+
+    def receive_setup(self) -> protocol.Setup:
+        """Wait for the first order."""
+        while not (orders := self.receive()):
+            pass
+        setup, *self._early = orders
+        if not isinstance(setup, protocol.Setup):
+            end()
+        return cast(protocol.Setup, setup)
+
+    def receive(self) -> list[protocol.Order]:
+        """Wait for orders; end with the worker."""
+        if self._early:
+            early, self._early = self._early, []
+            return early
+        try:
+            data = self.socket.recv(protocol.READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            end()
+        return list(self._frames.feed(data))
+
+    def _hang_up(self) -> None:
+        """In a forked child: what it says is not the cell's word, and it must not keep the line open."""
+        self._lock = threading.Lock()
+        self.socket.close()
+
+
+def end() -> None:
+    """End this process and everything in its group."""
+    with contextlib.suppress(OSError):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def settle_in(dump: int) -> None:
+    """Let this process die with its worker, keep what it starts, and write its stack to `dump` when asked or crashed.
+
+    The stack is written by a handler in C: it works while a C library holds Python's lock.
+    """
+    faulthandler.enable(dump, all_threads=True)
+    faulthandler.register(signal.SIGUSR1, dump, all_threads=True, chain=False)
+    if sys.platform == "linux":
+        import ctypes
+
+        memory.offer_self()
+        prctl = ctypes.CDLL(None).prctl
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class IsolatedChild:
+    """See the module's docstring."""
+
+    def __init__(self, line: Channel, find: Find, clock: Clock) -> None:
+        self._line = line
+        self._find = find
+        self._clock = clock
+        self._attempt: _Attempt | None = None
+        self._flows = _Flows(clock, self._context, self._broke)
+        self._threads = Threads(clock, self._context, self._commit, self._report, self._flows)
+        self._loop: Loop | None = None
+
+    def serve(self) -> None:
+        """Run what the worker orders, until it says to leave."""
+        poll = select.poll()
+        poll.register(self._line.socket.fileno(), select.POLLIN)
+        leaves = False
+        while not leaves:
+            with contextlib.suppress(MemoryError):  # the handler has all that there is, and will be told so
+                leaves = self._turn(poll)
+
+    def _turn(self, poll: select.poll) -> bool:
+        """Wait for orders and obey them, or pass progress on; return whether to leave."""
+        attempt = self._attempt
+        if not poll.poll(None if attempt is None else MOVED_S * 1000):
+            if attempt is not None:
+                attempt.tell_news()
+            return False
+        for order in self._line.receive():
+            if isinstance(order, protocol.Leave):
+                return True
+            self._obey(order)
+        return False
+
+    def _obey(self, order: protocol.Order) -> None:
+        match order:
+            case protocol.StartAttempt():
+                self._run(order)
+            case protocol.Stop():
+                attempt = self._attempt
+                if attempt is None:
+                    return  # it has ended by itself
+                why = protocol.signal_of(order)
+                if isinstance(why, Cancelled):
+                    attempt.ask_to_stop()
+                if isinstance(why, TimeLimit | NoProgress):
+                    why.stack = attempt.stack()
+                    self._line.send(protocol.Stacked(why.stack or ""))
+                attempt.stop(why)
+
+    def _run(self, order: protocol.StartAttempt) -> None:
+        try:
+            task = self._find(order)
+        except HoldfastError as error:
+            outcome = Failed(clean(str(error), ERROR_MAX))
+            self._line.send(protocol.ended(outcome, progress=None, note=None, rss_mb=memory.rss_mb(), spent=False))
+            return
+        attempt = self._attempt = _Attempt(order, task, self._clock, self._line)
+        try:
+            self._executor(task).start([attempt])
+        except RuntimeError as error:  # the system gives no more threads
+            self._report(attempt, Failed(f"its process had no room to begin: {error}"))
+
+    def _executor(self, task: Task[..., Any]) -> Threads | Loop:
+        if not task.is_async:
+            return self._threads
+        if self._loop is None:
+            self._loop = Loop(self._clock, self._context, self._commit, self._report, self._flows, died=self._broke)
+        return self._loop
+
+    def _broke(self, thread: str, error: BaseException | None) -> None:
+        """End this process, because a thread has died without which its attempt will never come to its end."""
+        threading.Timer(BROKEN_S, os._exit, (EXIT_BROKEN,)).start()  # the text of an error may never end
+        what = "its event loop" if thread == "holdfast-loop" else f"the thread {thread}"
+        try:
+            self._line.send(protocol.Unusable(f"lost {what} ({describe(error) if error else 'it was stopped'})"))
+        finally:
+            os._exit(EXIT_BROKEN)
+
+    def _context(self, attempt: Attempt) -> Context:
+        app = attempt.task.app
+        store = cast(
+            Store, ForkGuard(lambda: app.store)
+        )  # opened when the handler asks for a transaction, and not before
+        return Context(attempt, store, self._clock, self._beat, app.logger.getChild("job"))
+
+    def _beat(self) -> None:
+        self._line.send(protocol.ProgressMade(beat=True))
+
+    def _commit(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
+        """As in a worker, on the cell's own handle of the store; the worker is told that it is settled."""
+        if attempt.transaction is None:
+            return outcome
+        app = attempt.task.app
+        settler = Settler(app.store, self._clock, lambda _: None, app.hooks, journal_all=app.journal == "full")
+        return settler.commit(attempt, outcome)
+
+    def _report(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        attempt.end()  # first: what it left behind must not speak for the next one
+        word = protocol.ended(
+            outcome, progress=attempt.progress, note=attempt.note, rss_mb=memory.rss_mb(), spent=_has_children()
+        )
+        self._attempt = None
+        self._line.send(word)
+
+
+class _Attempt(Attempt):
+    """An attempt that keeps to its memory, and passes its progress on to the worker."""
+
+    __slots__ = ("_clock", "_line", "_told_at", "_told_steps", "memory_max_mb")
+
+    def __init__(self, order: protocol.StartAttempt, task: Task[..., object], clock: Clock, line: Channel) -> None:
+        super().__init__(order.job, task, clock.lease())
+        self.memory_max_mb = order.memory_max_mb
+        self._clock = clock
+        self._line = line
+        self._told_at = float("-inf")
+        self._told_steps: dict[str, str] = {}
+
+    def start(self, now: float) -> None:
+        super().start(now)
+        if self.memory_max_mb is not None:
+            memory.limit_self(self.memory_max_mb)
+
+    def leave_thread(self) -> None:
+        super().leave_thread()
+        self.unlimit()
+
+    def leave_loop(self) -> None:
+        super().leave_loop()
+        self.unlimit()
+
+    def unlimit(self) -> None:
+        if self.memory_max_mb is not None:
+            memory.limit_self(None)
+
+    def move(self, now: float, progress: float | None, note: str | None) -> None:
+        super().move(now, progress, note)
+        if now - self._told_at >= MOVED_S:
+            self.tell()
+
+    @contextlib.contextmanager
+    def inside(self, path: str, name: str) -> Iterator[None]:
+        """Pass it on at once: the process may not live to do it later."""
+        with super().inside(path, name):
+            self.tell_news()
+            yield
+
+    def tell_news(self) -> None:
+        """Pass on what has not been said yet: how far it is, and in which steps."""
+        if not self.reported:
+            self.tell()
+        if (steps := dict(self.steps)) != self._told_steps:
+            self._told_steps = steps
+            self._line.send(protocol.Inside(steps))
+
+    def tell(self) -> None:
+        """Pass on how far it is."""
+        self._told_at = self._clock.lease()
+        self.reported = True
+        self._line.send(protocol.ProgressMade(self.progress, self.note))
+
+
+class _Flows:
+    """Runs workflows on the cell's own handle of the store, opened for the first of them."""
+
+    def __init__(self, clock: Clock, make_context: Callable[[Attempt], Context], died: Died) -> None:
+        self._died = died
+        self._clock = clock
+        self._make_context = make_context
+        self._flows: dict[int, WorkflowRuntime] = {}
+
+    def play(self, attempt: Attempt) -> Any:
+        return self._of(attempt).play(attempt)
+
+    async def aplay(self, attempt: Attempt) -> Any:
+        return await self._of(attempt).aplay(attempt)
+
+    def _of(self, attempt: Attempt) -> WorkflowRuntime:
+        app = attempt.task.app
+        if id(app) not in self._flows:
+            store = cast(Store, ForkGuard(lambda: app.store))
+            self._flows[id(app)] = WorkflowRuntime(app, store, self._clock, self._make_context, self._died)
+        return self._flows[id(app)]
+
+
+class Unshared:
+    """Stands for a store that lives in the worker's memory, where no other process can reach it."""
+
+    def __getattr__(self, verb: str) -> Any:
+        raise StoreUnsupported(
+            "memory:// lives in the memory of the worker, and an isolated task has a process of its own: it cannot "
+            "enqueue or look at jobs, or open a transaction; use sqlite:// or postgresql://"
+        )
+
+
+def adopt(app: App, url: str) -> App:
+    """Give an app that was found in this process the store of the worker, and let no job close it."""
+    app.closing.begin(Work(lambda: None, 0.0, lambda: True))
+    if url.partition("?")[0].rstrip("/") == "memory:":
+        app._store = cast(Store, Unshared())
+    else:
+        try:
+            app.url = url
+        except UsageError as error:
+            raise UsageError(f"the module of an isolated task uses the store while it is imported: {error}") from error
+    return app
+
+
+class Forward(logging.Handler):
+    """Passes log records on to the worker, which knows what becomes of them."""
+
+    def __init__(self, line: Channel) -> None:
+        super().__init__()
+        self._line = line
+        self._format = logging.Formatter()
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        with shielded():  # an interrupt inside the handler's lock would leave it locked
+            return super().handle(record)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            trace = self._format.formatException(record.exc_info) if record.exc_info else record.exc_text
+            self._send(record, record.getMessage(), trace)
+        except Exception as error:
+            self.handleError(record)
+            self._send(record, f"(a record that cannot be written: {type(error).__name__})", None)
+
+    def _send(self, record: logging.LogRecord, text: str, trace: str | None) -> None:
+        fields = {name: value for name, value in record.__dict__.items() if isinstance(value, _PLAIN)}
+        fields |= {"msg": text, "exc_text": trace}
+        attempt = current_attempt.get()
+        self._line.send(protocol.Logged(fields, None if attempt is None else attempt.key))
+
+
+def _has_children() -> bool:
+    """Say whether a process is left that the handler started. As the one who inherits orphans, we know them all."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return True
+    except (ChildProcessError, AttributeError):
+        return False  # or nobody can say, as on macOS before Python 3.13

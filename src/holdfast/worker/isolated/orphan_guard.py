@@ -1,0 +1,71 @@
+"""Ends what a worker's cells have started, should the worker itself be killed.
+
+The kernel ends a cell with its worker, but not what the cell has started: a dead worker can kill no process group. So a
+small process beside the worker knows the groups, and kills them when the pipe from the worker closes. It imports
+nothing of Holdfast and nothing of the user's; it starts in milliseconds and then sleeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+
+class OrphanGuard:
+    """The worker's side. If it cannot be had, cells still die with their worker."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._orders = -1
+        with contextlib.suppress(OSError):
+            theirs, self._orders = os.pipe()
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", __file__, str(theirs)],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs,),
+                    start_new_session=True,
+                )
+            finally:
+                os.close(theirs)
+
+    def add(self, group: int) -> None:
+        """Watch over a process group."""
+        self._tell(f"+{group}\n")
+
+    def remove(self, group: int) -> None:
+        """It has ended. Say so before its number can be given to somebody else."""
+        self._tell(f"-{group}\n")
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._orders)
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0)
+
+    def _tell(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # a guard that is gone, or never was
+            os.write(self._orders, line.encode())
+
+
+def watch(orders: int) -> None:
+    """The guard's side: read which groups there are; when there is nothing more to read, kill them."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    groups: set[int] = set()
+    rest = b""
+    while data := os.read(orders, 4096):
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))
+    for group in groups:
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    watch(int(sys.argv[1]))

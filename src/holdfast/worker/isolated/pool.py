@@ -1,0 +1,489 @@
+"""Runs isolated attempts, sync and async, each in a cell: a process taken from a warm pool.
+
+    attempts ──▶ waiting ──▶ an idle cell ──▶ its outcome, or its death ──▶ report
+
+One thread does it all: it starts cells, hears what they say, sees them end, and keeps the time of those that must stop.
+A handler is asked first, then its process group is terminated, then killed. Whatever a handler does to its process,
+only its own attempt is lost; nothing that it has started outlives the cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from holdfast import errors
+from holdfast.clock import Clock
+from holdfast.core.records import Moment
+from holdfast.core.text import clean, escaped
+from holdfast.core.verdict import Cancelled, Failed, Outcome, Released
+from holdfast.tracebacks import ERROR_MAX
+from holdfast.vital_threads import Died, VitalThread
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.executors import Report
+from holdfast.worker.isolated import memory, protocol
+from holdfast.worker.isolated.exits import lost, stopped_by_force
+from holdfast.worker.isolated.orphan_guard import OrphanGuard
+from holdfast.worker.isolated.process import NONSENSE, IsolatedProcess
+from holdfast.worker.isolated.task_locator import TaskLocator
+from holdfast.worker.log_capture import pass_on
+from holdfast.worker.options import WorkerOptions
+
+log = logging.getLogger("holdfast.worker")
+
+IDLE_S = 60.0  # a cell that has had nothing to do for so long is ended
+LEAVE_S = 1.0  # how long a cell that was told to leave may take
+DUMP_S = 0.1  # pause between two looks at the stack that a cell writes down; it is complete when it stops growing
+DUMP_TRIES = 50
+BIRTH_MAX_S = 60.0  # how long a cell may take to load its tasks
+FIRST_RESTART_S = 0.5  # the first pause after a cell that ended before it was ready; it doubles
+UNBORN_MAX_S = 30.0
+CLAIM_PAUSE_S = 1.0  # how long the whole worker claims nothing when the system gave no process
+LOOK_S = 0.05  # how often to look for ends where the system does not tell
+
+
+class Moments(NamedTuple):
+    """How long a handler has, to stop when asked and to end when its process group is terminated."""
+
+    ask_s: float
+    end_s: float
+
+
+def moments(why: errors.Interrupted | None, lease_s: float) -> Moments:
+    """Return them for one reason to stop. All of it fits into what is left of a lease that is about to end."""
+    match why:
+        case errors.Cancelled():
+            return Moments(2.0, 1.0)
+        case errors.TimeLimit() | errors.NoProgress():
+            return Moments(0.5, 0.5)
+        case _:
+            return Moments(min(0.5, lease_s / 30), min(0.5, lease_s / 30))
+
+
+class WorkerCallbacks(NamedTuple):
+    """What a pool does to the worker that it belongs to."""
+
+    report: Report
+    settled: Callable[[Attempt], None]  # an attempt settled itself, with its own transaction
+    beat_soon: Callable[[], None]
+    pause: Callable[[float], None]  # the system gives no process: claim nothing for so long
+    died: Died  # its thread has
+
+
+class Pool:
+    """The third executor. `name` is the worker's, for the journal."""
+
+    def __init__(
+        self, clock: Clock, task_locator: TaskLocator, options: WorkerOptions, callbacks: WorkerCallbacks, name: str
+    ) -> None:
+        self._clock = clock
+        self._task_locator = task_locator
+        self._options = options
+        self._callbacks = callbacks
+        self._name = name
+        self._cells: list[IsolatedProcess] = []
+        self._idle: list[IsolatedProcess] = []  # the last one used is the warmest
+        self._waiting: deque[Attempt] = deque()
+        self._held: set[Attempt] = set()  # what was taken and is not reported
+        self._is_dead = False
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._woken = False
+        self._wake = self._bell = -1
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._restart_s = FIRST_RESTART_S
+        self._next_birth_at = float("-inf")
+        self._kills = 0  # for want of memory, when the last cell was buried
+
+    # ------------------------------------------------------------------------- for any other thread
+
+    def prepare(self) -> None:
+        """Warm up, if attempts are expected."""
+        if self._task_locator.expected:
+            self._do(lambda: None)
+
+    def start(self, attempts: Sequence[Attempt]) -> None:
+        """Run these. Raises `OSError` or `RuntimeError`, and takes none, when the system gives no thread."""
+        for attempt in attempts:
+            self._held.add(attempt)
+            self._do(lambda attempt=attempt: self._take(attempt))  # type: ignore[misc]
+
+    def interrupt(self, attempt: Attempt) -> None:
+        self._do(lambda: self._stop(attempt))
+
+    def kill(self, attempt: Attempt) -> None:
+        self._do(lambda: self._force(attempt))
+
+    def kill_process(self, pid: int) -> None:
+        """End the cell of this number, if there is one, whatever it does."""
+        if self._thread is not None:
+            self._do(lambda: self._kill_process(pid))
+
+    def stranded(self) -> list[Attempt]:
+        """Return what will never come to its end, because the thread has died and its cells with it; once."""
+        if not self._is_dead:
+            return []
+        stranded, self._held = list(self._held), set()
+        return stranded
+
+    def close(self) -> None:
+        """End every cell, and return when they have ended."""
+        with self._lock:
+            thread, self._closing = self._thread, True
+        if thread is not None:
+            self._do(self._send_all_away)
+            thread.join(LEAVE_S + 2.0)
+
+    def _do(self, act: Callable[[], None]) -> None:
+        thread = self._thread or self._begin()
+        self._inbox.append(act)
+        if not self._woken and thread is not threading.current_thread():
+            with self._lock:
+                if self._wake >= 0:
+                    self._woken = True
+                    os.write(self._wake, b".")
+
+    def _begin(self) -> threading.Thread:
+        with self._lock:
+            if self._thread is None:
+                if self._wake < 0:
+                    self._bell, self._wake = os.pipe()
+                    os.set_blocking(self._bell, False)
+                    os.set_blocking(self._wake, False)
+                    self._selector = selectors.DefaultSelector()
+                    self._selector.register(self._bell, selectors.EVENT_READ)
+                thread = VitalThread("holdfast-pool", self._serve, lambda: self._closing)
+                thread.begin(self._callbacks.died)
+                self._thread = thread
+            return self._thread
+
+    # ------------------------------------------------------------------------------------ the thread
+
+    def _serve(self) -> None:
+        self._warden = OrphanGuard()
+        try:
+            while not (self._closing and not self._cells and not self._inbox):
+                try:
+                    self._turn()
+                except Exception:
+                    log.exception("the pool stumbled; it goes on")
+                    self._clock.wait(threading.Event(), LOOK_S)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """End the cells that are left, if this thread dies; they would end with it anyway."""
+        self._is_dead = True
+        for cell in self._cells:
+            cell.kill()
+            cell.bury()
+        self._warden.close()
+        with self._lock:  # so that nobody writes to a descriptor that means something else by then
+            self._selector.close()
+            os.close(self._bell)
+            os.close(self._wake)
+            self._wake = -1
+
+    def _turn(self) -> None:
+        for key, events in self._selector.select(self._pause_s()):
+            cell: IsolatedProcess | None = key.data
+            if cell is None:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._bell, 4096)
+                self._woken = False  # after the read: set while the pipe is empty, it would keep us asleep
+            elif key.fileobj is not cell.socket:
+                self._bury(cell)
+            elif cell in self._cells:  # it may have been buried in this very turn
+                if events & selectors.EVENT_READ:
+                    self._hear(cell)
+                self._mind_output(cell)
+        now = self._clock.lease()
+        for cell in tuple(self._cells):
+            if cell.end is None and cell.has_ended():
+                self._bury(cell)
+                continue
+            while cell.plan and cell.plan[0][0] <= now:
+                cell.plan.popleft()[1]()
+        while self._inbox:
+            self._inbox.popleft()()
+        self._hand_out()
+        self._tend(now)
+
+    def _pause_s(self) -> float | None:
+        if self._inbox:
+            return 0.0
+        now = self._clock.lease()
+        times = [cell.plan[0][0] for cell in self._cells if cell.plan]
+        if (self._waiting or self._task_locator.closed) and now < self._next_birth_at:
+            times.append(self._next_birth_at)
+        if len(self._idle) > self._spares:
+            times.append(self._idle[0].idle_since + IDLE_S)
+        if any(cell.end is None for cell in self._cells):
+            times.append(now + LOOK_S)
+        return max(0.0, min(times) - now) if times else None
+
+    # ------------------------------------------------------------------------------------- attempts
+
+    def _take(self, attempt: Attempt) -> None:
+        self._waiting.append(attempt)
+        attempt.enter_process(self)
+
+    def _hand_out(self) -> None:
+        while self._waiting and self._idle and not self._closing:
+            attempt = self._waiting.popleft()
+            now = self._clock.lease()
+            if attempt.window.must_stop(now):
+                self._give_back(attempt, "its lease was about to end before it began")
+                continue
+            cell = self._idle.pop()
+            attempt.start(now)
+            cell.kills_before = memory.kills_here()
+            cell.run(attempt, self._task_locator.of(attempt.task))
+            self._mind_output(cell)
+
+    def _hear(self, cell: IsolatedProcess) -> None:
+        try:
+            words, more = cell.receive()
+            for word in words:
+                self._understand(cell, word)
+        except NONSENSE as error:
+            cell.error, more = f"sent what nobody understands ({clean(str(error), ERROR_MAX)})", False
+        if not more:  # a cell without a line is of no use
+            self._selector.unregister(cell.socket)
+            cell.kill()
+
+    def _understand(self, cell: IsolatedProcess, word: protocol.Word) -> None:
+        match word:
+            case protocol.Ready():
+                cell.is_ready = True
+                cell.plan.clear()
+                self._restart_s = FIRST_RESTART_S
+                self._rest(cell)
+            case protocol.Unusable():
+                cell.error = clean(word.error, ERROR_MAX)
+            case protocol.ProgressMade() if cell.attempt is not None:
+                cell.attempt.move(self._clock.lease(), word.progress, word.note)
+                if word.beat:
+                    self._callbacks.beat_soon()
+            case protocol.Inside() if cell.attempt is not None:
+                cell.attempt.steps = word.steps
+            case protocol.Stacked():
+                cell.stack = word.stack or None
+            case protocol.Logged():
+                pass_on(word, cell.attempt)
+            case protocol.Ended() if cell.attempt is not None:
+                self._ended(cell, cell.attempt, word)
+
+    def _ended(self, cell: IsolatedProcess, attempt: Attempt, word: protocol.Ended) -> None:
+        outcome = protocol.outcome_of(word)
+        cell.attempt = None
+        cell.plan.clear()
+        cell.jobs += 1
+        attempt.progress, attempt.note = word.progress, word.note
+        if word.spent or cell.forced:
+            self._retire(cell, kill=True)
+        elif cell.jobs >= self._options.recycle_jobs or word.rss_mb >= self._options.recycle_mb:
+            self._retire(cell)
+        else:
+            self._rest(cell)
+        if outcome is None:
+            self._callbacks.settled(attempt)
+        self._report(attempt, outcome)
+
+    def _report(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        self._held.discard(attempt)
+        self._callbacks.report(attempt, outcome)
+
+    def _give_back(self, attempt: Attempt, cause: str) -> None:
+        self._report(attempt, Released(started=False, cause=cause))
+
+    # ------------------------------------------------------------------------------ stopping a handler
+
+    def _cell_of(self, attempt: Attempt) -> IsolatedProcess | None:
+        return next((cell for cell in self._cells if cell.attempt is attempt), None)
+
+    def _stop(self, attempt: Attempt) -> None:
+        """Ask; then terminate; then kill. If the lease would end meanwhile, kill at once."""
+        why, cell = attempt.interrupt, self._cell_of(attempt)
+        if why is None:
+            return
+        if cell is None:
+            if attempt in self._waiting:
+                self._waiting.remove(attempt)
+                asked = isinstance(why, errors.Cancelled)
+                outcome: Outcome = Cancelled(str(why)) if asked else Released(started=False, cause=str(why))
+                self._report(attempt, outcome)
+            return
+        allowed, now = moments(why, attempt.job.lease_s), self._clock.lease()
+        if isinstance(why, errors.LeaseLost) and attempt.window.is_over(now + sum(allowed)):
+            self._force(attempt)
+            return
+        cell.send(protocol.Stop(type(why).__name__, str(why)))
+        self._mind_output(cell)
+        terminate_at = now + allowed.ask_s
+        if isinstance(why, errors.TimeLimit | errors.NoProgress):
+            cell.plan.append((terminate_at, cell.ask_for_stack))
+            terminate_at += DUMP_S
+            cell.plan.append((terminate_at, lambda: self._wait_for_stack(cell, DUMP_TRIES - 1, None)))
+        cell.plan.append((terminate_at, lambda: self._terminate(cell)))
+        cell.plan.append((terminate_at + allowed.end_s, cell.kill))
+
+    def _wait_for_stack(self, cell: IsolatedProcess, tries: int, seen: str | None) -> None:
+        """Put the rest of the plan off until the stack is complete: on a busy machine a signal may take its time."""
+        found = cell.read_stack()
+        if tries and (found is None or found != seen):
+            later = [(at + DUMP_S, act) for at, act in cell.plan]
+            again = self._clock.lease() + DUMP_S, lambda: self._wait_for_stack(cell, tries - 1, found)
+            cell.plan = deque([again, *later])
+
+    def _terminate(self, cell: IsolatedProcess) -> None:
+        cell.forced, cell.stack = True, cell.stack or cell.read_stack()
+        cell.terminate()
+
+    def _force(self, attempt: Attempt) -> None:
+        cell = self._cell_of(attempt)
+        if cell is not None:
+            cell.forced = True
+            cell.kill()
+
+    # ----------------------------------------------------------------------------------------- cells
+
+    def _kill_process(self, pid: int) -> None:
+        for cell in self._cells:
+            if cell.pid == pid:
+                log.error("the process of an isolated task (pid %d) kept the store's write lock; it is killed", pid)
+                cell.kill()
+
+    @property
+    def _spares(self) -> int:
+        return 1 if self._task_locator.expected and not self._closing else 0
+
+    def _tend(self, now: float) -> None:
+        """Start the cells that are wanted, a few at a time; end those that have been idle for long."""
+        unready = [cell for cell in self._cells if not cell.is_ready and not cell.is_leaving]
+        staying = [cell for cell in self._cells if not cell.is_leaving]
+        wanted = len(self._waiting) + self._spares - len(self._idle) - len(unready)
+        room = min(self._options.slots + self._spares - len(staying), (os.cpu_count() or 1) - len(unready))
+        if not self._closing and now >= self._next_birth_at:
+            for _ in range(min(wanted, room)):
+                if not self._start_process():
+                    break
+        while len(self._idle) > self._spares and now - self._idle[0].idle_since >= IDLE_S:
+            self._retire(self._idle.pop(0))
+
+    def _start_process(self) -> bool:
+        born_at = self._clock.lease()
+        try:
+            cell = IsolatedProcess(
+                self._task_locator.setup(), self._task_locator.launch, grouped=self._task_locator.limited
+            )
+        except OSError as error:  # no memory, no process, no descriptor to be had
+            self._callbacks.pause(CLAIM_PAUSE_S)
+            self._start_failed(f"no process could be started: {error}")
+            return False
+        cell.plan.append((born_at + BIRTH_MAX_S, lambda: self._give_up_on(cell)))
+        self._cells.append(cell)
+        self._warden.add(cell.pid)
+        self._selector.register(cell.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, cell)
+        if cell.end is not None:
+            self._selector.register(cell.end, selectors.EVENT_READ, cell)
+        return True
+
+    def _give_up_on(self, cell: IsolatedProcess) -> None:
+        cell.error = f"a process was not ready after {BIRTH_MAX_S:g} s"
+        cell.kill()
+
+    def _start_failed(self, why: str) -> None:
+        """Do not try again at once: what kept one cell from starting will keep the next.
+
+        What waits is given back at no cost, and until a cell is free the worker claims only what needs none: so jobs in
+        its own process keep their pace, and the journal of the others does not grow. A job that is isolated only
+        because it has crashed is claimed all the same; the second time, its attempt ends as a failure.
+        """
+        again, self._task_locator.closed = self._task_locator.closed, True
+        pause_s, self._restart_s = self._restart_s, min(2 * self._restart_s, UNBORN_MAX_S)
+        log.error("isolated jobs cannot be run: %s; trying again in %g s", escaped(why), pause_s)
+        self._next_birth_at = self._clock.lease() + pause_s
+        waiting, self._waiting = self._waiting, deque()
+        for attempt in waiting:
+            if again and not self._task_locator.expects(attempt.task):
+                self._report(attempt, Failed(f"no process of its own could be started: {why}"))
+            else:
+                self._give_back(attempt, why)
+
+    def _rest(self, cell: IsolatedProcess) -> None:
+        if self._closing:
+            self._retire(cell)
+            return
+        self._task_locator.closed = False
+        cell.idle_since = self._clock.lease()
+        self._idle.insert(len(self._idle) if cell.jobs else 0, cell)  # one that is new is the coldest
+
+    def _retire(self, cell: IsolatedProcess, *, kill: bool = False) -> None:
+        cell.is_leaving = True
+        if kill:
+            cell.kill()
+            return
+        cell.send(protocol.Leave())
+        self._mind_output(cell)
+        cell.plan.append((self._clock.lease() + LEAVE_S, cell.kill))
+
+    def _send_all_away(self) -> None:
+        for attempt in self._waiting:
+            self._give_back(attempt, "the worker stopped")
+        self._waiting.clear()
+        self._idle.clear()
+        for cell in self._cells:
+            cell.forced = cell.attempt is not None
+            self._retire(cell, kill=cell.forced or not cell.is_ready)
+
+    def _mind_output(self, cell: IsolatedProcess) -> None:
+        """Wake up when the cell reads again, if something waits for that."""
+        if cell.socket in self._selector.get_map():
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if cell.flush() else 0)
+            if self._selector.get_key(cell.socket).events != wanted:
+                self._selector.modify(cell.socket, wanted, cell)
+
+    def _bury(self, cell: IsolatedProcess) -> None:
+        """A cell has ended: hear its last words, end what it left, and settle its attempt."""
+        if cell not in self._cells:
+            return
+        if cell.socket in self._selector.get_map():
+            self._hear(cell)
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(cell.socket)
+        if cell.end is not None:
+            self._selector.unregister(cell.end)
+        cell.kill()
+        crashed = cell.read_stack()
+        killed_for_memory = self._was_killed_for_memory(cell)
+        self._warden.remove(cell.pid)
+        code = cell.bury()
+        self._cells.remove(cell)
+        if cell in self._idle:
+            self._idle.remove(cell)
+        attempt, cell.attempt = cell.attempt, None
+        if attempt is not None and cell.forced:
+            why = attempt.interrupt or errors.Stopping("the worker stopped")
+            self._report(attempt, stopped_by_force(attempt, why, cell, code))
+        elif attempt is not None:
+            now = Moment(self._clock.wall(), self._clock.lease())
+            self._report(attempt, lost(attempt, cell, code, self._name, crashed, killed_for_memory, now))
+        elif not cell.is_ready and not cell.is_leaving:
+            self._start_failed(cell.error or "a process ended before it was ready")
+
+    def _was_killed_for_memory(self, cell: IsolatedProcess) -> bool:
+        if cell.group is not None and cell.group.kills():
+            return True
+        kills = memory.kills_here()
+        if kills is None or cell.kills_before is None:
+            return False
+        before, self._kills = max(cell.kills_before, self._kills), kills  # one kill is not told of two cells
+        return kills > before

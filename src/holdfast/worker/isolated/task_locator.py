@@ -1,0 +1,124 @@
+"""Where a cell finds the tasks of its worker. Only the worker's own program says so, never a job."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing.spawn
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.payload import JSON
+from holdfast.errors import UsageError
+from holdfast.tasks import Task
+from holdfast.worker.isolated import protocol
+from holdfast.worker.launch import Launch
+
+if TYPE_CHECKING:
+    from holdfast.app import App
+
+
+_is_a_cell = False
+
+
+def become_a_cell() -> None:
+    """Say that this process is a cell: it must not start a worker, which would start cells, and so on."""
+    global _is_a_cell
+    _is_a_cell = True
+
+
+class TaskLocator:
+    """The tasks of one worker.
+
+    `ref` is the `module:name` that the worker was started with, `imports` are further modules with tasks of that app: a
+    cell imports the same. A worker that was built in
+    code has none; then a cell imports the module in which the task's function stands.
+
+    A worker that is `patient` claims no jobs of isolated tasks while no cell can be started: others may have them.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        ref: str | None,
+        *,
+        worker_wide: bool,
+        patient: bool = True,
+        imports: Sequence[str] = (),
+        launch: Launch | None = None,
+    ) -> None:
+        if _is_a_cell:
+            raise UsageError(
+                "no worker can be started in the process of an isolated task; if your program starts one while it is "
+                'loaded, put that under if __name__ == "__main__":'
+            )
+        self._app = app
+        self._ref = ref
+        self._patient = patient
+        self.launch = launch or Launch.now()
+        self._imports = imports
+        self._known: dict[str, protocol.TaskLocation | None] = {}
+        declared = [task for task in app.tasks.values() if task.isolate or worker_wide]
+        self._names = list(app.tasks)
+        self._declared = {task.name for task in declared}
+        self.closed = False  # no cell can be started, and none is free; written by the pool
+        self.expected = bool(declared)  # isolated attempts will come
+        self.limited = any(task.memory_max_mb is not None for task in declared)
+        for task in declared:
+            if not self.knows(task):
+                raise UsageError(
+                    f"task {task.name} is to be isolated, but a process of its own could not find it: it is declared "
+                    "inside a function or at a prompt; declare it at the top of a module, or start the worker with "
+                    "`holdfast worker module:app`"
+                )
+
+    def claimable(self) -> list[str]:
+        """Return the tasks whose jobs can be run now."""
+        if self.closed and self._patient:
+            return [name for name in self._names if name not in self._declared]
+        return self._names
+
+    def expects(self, task: Task[..., Any]) -> bool:
+        """Say whether all attempts of the task are isolated, so that it is not claimable while no cell can be."""
+        return task.name in self._declared
+
+    def knows(self, task: Task[..., Any]) -> bool:
+        """Say whether another process can find the task."""
+        return self._ref is not None or self.of(task) is not None
+
+    def of(self, task: Task[..., Any]) -> protocol.TaskLocation | None:
+        """Return where the task's function stands; None: where only this process can look."""
+        if task.name not in self._known:
+            self._known[task.name] = _home(task)
+        return self._known[task.name]
+
+    def setup(self) -> bytes:
+        """Return the first frame for a cell."""
+        homes = [] if self._ref is not None else [self.of(task) for task in self._app.tasks.values()]
+        return protocol.frame(
+            protocol.Setup(
+                app=self._ref,
+                main=_main() if any(home is not None and home.module == "__main__" for home in homes) else {},
+                sys_path=list(sys.path),
+                url=self._app.url,
+                journal=self._app.journal,
+                own_codec=self._app.codec is not JSON,
+                log_level=min(logging.getLogger().getEffectiveLevel(), self._app.logger.getEffectiveLevel()),
+                imports=list(self._imports),
+            )
+        )
+
+
+def _main() -> dict[str, str]:
+    """Return what `multiprocessing` would need to load the main module in another process; empty at a prompt."""
+    data = multiprocessing.spawn.get_preparation_data("cell")
+    return {name: data[name] for name in ("init_main_from_name", "init_main_from_path") if name in data}
+
+
+def _home(task: Task[..., Any]) -> protocol.TaskLocation | None:
+    module, qualname = getattr(task.fn, "__module__", None), getattr(task.fn, "__qualname__", None)
+    if not module or not qualname or "<" in qualname:
+        return None
+    if module in ("__main__", "__mp_main__"):
+        return protocol.TaskLocation("__main__", qualname) if _main() else None
+    return protocol.TaskLocation(module, qualname)

@@ -1,0 +1,88 @@
+"""This thread keeps time by the local clock alone and never touches the store.
+
+It stops a handler that runs past `timeout_s`, one that does not move for `stall_s`, the code of a workflow that waits
+and does not leave, and, when no beat got through, every handler whose lease is about to end (self-fencing). One that
+goes on all the same is given up after a moment. It works while the
+store hangs: that is why the heartbeat has another thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from holdfast.clock import Clock
+from holdfast.errors import Cancelled, Interrupted, LeaseLost, NoProgress, Parking, TimeLimit
+from holdfast.vital_threads import Died, VitalThread
+from holdfast.worker.attempt import Attempt
+
+log = logging.getLogger("holdfast.worker")
+
+LOOK_S = 0.1
+ABANDON_S = 2.0  # how long a handler may take to stop before it is given up
+LEAVE_S = 5.0  # how long the code of a workflow that waits may clean up
+_ENDS_BY_FORCE = (TimeLimit, NoProgress, Cancelled, Parking)
+
+
+class TimeLimits:
+    """See the module's docstring. `overrun` is called with an attempt whose handler would not stop before its lease
+    ended: only the end of this process can stop it. `abandon` is called with one that would not stop in time for
+    another reason."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        attempts: Callable[[], list[Attempt]],
+        overrun: Callable[[Attempt], None],
+        abandon: Callable[[Attempt], None],
+    ) -> None:
+        self._clock = clock
+        self._attempts = attempts
+        self._overrun = overrun
+        self._abandon = abandon
+        self._stop = threading.Event()
+        self._thread = VitalThread("holdfast-time-limits", self._serve, self._stop.is_set)
+
+    def start(self, died: Died) -> None:
+        self._thread.begin(died)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.finish(1.0)
+
+    def look(self) -> None:
+        """Stop what must stop now."""
+        now = self._clock.lease()
+        for attempt in self._attempts():
+            if attempt.started_at is None or attempt.ended:
+                continue
+            if attempt.window.must_stop(now):
+                attempt.stop(LeaseLost("no beat got through; stopped before the lease ended"))
+                attempt.interrupted_at = min(attempt.interrupted_at, now)
+                # A process that was frozen wakes up past the end: its handlers still get a moment to stop and report.
+                if attempt.window.is_over(now) and now - attempt.interrupted_at >= min(1.0, attempt.job.lease_s / 10):
+                    self._overrun(attempt)
+            elif isinstance(attempt.interrupt, _ENDS_BY_FORCE):
+                attempt.interrupted_at = min(attempt.interrupted_at, now)
+                if now - attempt.interrupted_at >= ABANDON_S:
+                    self._abandon(attempt)
+            elif attempt.parked is not None and now - attempt.parked_at >= LEAVE_S:
+                _stop(attempt, attempt.parked)
+            elif attempt.deadline is not None and now >= attempt.deadline:
+                _stop(attempt, TimeLimit(f"ran longer than timeout_s={attempt.job.timeout_s:g}"))
+            elif attempt.job.stall_s is not None and now - attempt.moved_at >= attempt.job.stall_s:
+                _stop(attempt, NoProgress(f"no progress for stall_s={attempt.job.stall_s:g}"))
+
+    def _serve(self) -> None:
+        while not self._clock.wait(self._stop, LOOK_S):
+            try:
+                self.look()
+            except Exception:
+                log.exception("the watch stumbled; it goes on")
+
+
+def _stop(attempt: Attempt, why: Interrupted) -> None:
+    if attempt.interrupt is None:
+        why.stack = attempt.stack()
+        attempt.stop(why)

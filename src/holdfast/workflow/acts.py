@@ -1,0 +1,211 @@
+"""What an app can do to workflows beside what it can do to every job."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.clock import Clock
+from holdfast.core import acts
+from holdfast.core.payload import Codec, decode_value, encode_value
+from holdfast.core.records import Job as Row
+from holdfast.core.records import NewJob, Signal, Step
+from holdfast.core.replay import answer_to, first_named
+from holdfast.core.verdict import Verdict
+from holdfast.errors import NotFound, PayloadError, Refused, UsageError
+from holdfast.ids import new_id, new_job_id
+from holdfast.stores.protocol import Answer, Store
+from holdfast.workflow.values import signal_name
+
+if TYPE_CHECKING:
+    from holdfast.jobs import Job
+    from holdfast.tasks import Task
+
+STEPS_MAX = 1_000_000
+
+
+class WorkflowActs(ABC):
+    """See the module's docstring."""
+
+    codec: Codec
+    clock: Clock
+    tasks: dict[str, Task[..., Any]]
+
+    def signal(
+        self,
+        id: str,
+        name: str,
+        value: Any = None,
+        *,
+        by: str = "app",
+        note: str | None = None,
+        signal_id: str | None = None,
+    ) -> bool:
+        """Send a signal to a workflow; `flow.wait(name)` returns the value. It is kept until the workflow asks for it.
+
+        signal_id: the caller's own, for repeating a call whose answer was lost: the signal is delivered once. Returns
+        False if it was sent before. Raises `NotFound`, and `Refused` if the job has ended or is not a workflow.
+        """
+        text = encode_value(value, f"signal {name!r}: the value", codec=self.codec)
+        signal = Signal(id=signal_id or new_id(), job_id=id, name=signal_name(name), value=text, actor=by, note=note)
+        return self._send(signal)
+
+    def _send(self, signal: Signal) -> bool:
+        id = signal.job_id
+        answer = self.store.signal(signal)
+        if answer is Answer.GONE:
+            row = self._row(id)
+            if row.workflow and row.ended_at is None and signal.seen_fence is not None:
+                raise Refused(f"workflow {id} is {row.state.value} and does not ask that any more; look again")
+            what = f"has ended ({row.state.value})" if row.workflow else "is not a workflow"
+            raise Refused(f"job {id} {what}: no signal can reach it")
+        self.store.wake()
+        return answer is Answer.ACCEPTED
+
+    def approve(
+        self, id: str, yes: bool = True, *, by: str = "app", note: str | None = None, fence: int | None = None
+    ) -> Job[Any]:
+        """Answer the question of a workflow that asks a person with `flow.approve`, and return it.
+
+        The first answer counts. fence: as in `cancel`. Raises `NotFound`, and `Refused` if it asks nobody, was answered
+        before, or did not wait for it any longer.
+        """
+        row = self._seen(id, fence)
+        name = answer_to(row.awaits or ())
+        if name is None or row.question is None:
+            raise Refused(f"job {id} is {row.state.value} and asks nobody")
+        # Two answers to one question are one signal; the fence is in its name because it may be asked again.
+        once = f"{id}:signal:{name}:{row.fence}"
+        text = encode_value(yes, "the answer", codec=self.codec)
+        signal = Signal(
+            id=once, job_id=id, name=name, value=text, actor=by, note=note, seen_fence=row.fence, answer=yes
+        )
+        if not self._send(signal):
+            raise Refused(f"the question of workflow {id} was answered before; look again")
+        return self.get(id)
+
+    def rollback(self, id: str, *, by: str = "app", note: str | None = None, fence: int | None = None) -> Job[Any]:
+        """Undo what a workflow did, in the reverse order, and return it. A running one is stopped first.
+
+        fence: as in `cancel`. Raises `NotFound`; `IllegalMove` when it is not a workflow, or is done; `Refused` when it
+        moved on meanwhile.
+        """
+        now = self.store.now().wall
+        return self._act(id, fence, lambda row: acts.rollback(row, now, actor=by, reason=note))
+
+    def retry_from(
+        self,
+        id: str,
+        step: str,
+        *,
+        by: str = "app",
+        note: str | None = None,
+        fence: int | None = None,
+        repeat_step: bool = False,
+    ) -> Job[Any]:
+        """Run a held, dead or cancelled workflow again from a step, by its name or path, and return it.
+
+        What is recorded before that step stays; that step and what came later are set aside, and never undone.
+        repeat_step: as in `revive`, and also of those that are recorded; not needed for the step that is named. Raises
+        `NotFound` for a step that is not on record, and otherwise as `revive` does.
+        """
+        now = self.store.now().wall
+
+        def judged(row: Row) -> Verdict:
+            steps = self.steps(id)  # after the row: if they change meanwhile, its fence does, too
+            first = _named(id, steps, step)
+            return acts.retry_from(row, first, steps, now, actor=by, reason=note, repeat_step=repeat_step)
+
+        return self._act(id, fence, judged)
+
+    def fork(
+        self,
+        id: str,
+        step: str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        by: str = "app",
+        note: str | None = None,
+        repeat_step: bool = False,
+    ) -> Job[Any]:
+        """Start a new workflow with what an ended one has recorded before a step, by its name or path, and return it.
+
+        It is called with the arguments of the old one, but for those that `args` and `kwargs` give anew. What the
+        copied steps did belongs to the old one: the new one never undoes it. repeat_step: as in `retry_from`. Raises
+        `NotFound`; `PayloadError` if this app has the workflow, and the arguments do not fit it; `Refused` if the old
+        one has not ended, or what it began with is not finished, or what must not be repeated would be.
+        """
+        row = self._row(id)
+        acts.check_forkable(row)
+        steps = self.steps(id)
+        first = _named(id, steps, step)
+        line = acts.fork(row, first, steps, actor=by, reason=note, repeat_step=repeat_step)
+        self._check_children(steps, first)
+        new = NewJob(
+            id=new_job_id(self.clock),
+            task=row.task,
+            payload=self._payload(row, tuple(args), dict(kwargs or {})),
+            queue=row.queue,
+            priority=row.priority,
+            policy=row.policy,
+            workflow=True,
+        )
+        added = self.store.fork(new, id, row.fence, first.position, line)
+        if added is None:
+            raise Refused(f"workflow {id} was run again meanwhile; nothing was forked, look again")
+        self.store.wake()
+        return self.get(added.id)
+
+    def _payload(self, row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        task = self.tasks.get(row.task)
+        if task is not None:
+            return task.change(row.payload, args, kwargs)
+        if args:
+            raise UsageError(f"this app has no workflow {row.task!r}: give its arguments by their names")
+        if not kwargs:
+            return row.payload
+        old = decode_value(row.payload, None, f"workflow {row.id}: its arguments", codec=self.codec)
+        if not isinstance(old, dict):
+            raise PayloadError(f"workflow {row.id}: its arguments are no object, so none of them can be changed")
+        return encode_value({**old, **kwargs}, f"{row.task}: the arguments", codec=self.codec)
+
+    def _check_children(self, steps: list[Step], first: Step) -> None:
+        """Raise if a child that the new one would wait for is still on its way: its end wakes the old one only."""
+        for each in steps:
+            if each.kind == "start" and each.position < first.position and each.result is not None:
+                child = self.store.get(str(decode_value(each.result, None, "a child", codec=self.codec)))
+                if child is not None and child.ended_at is None:
+                    raise Refused(f"job {child.id}, which it started, is {child.state.value}; wait for its end")
+
+    def steps(self, id: str, *, aside: bool = False) -> list[Step]:
+        """Return the recorded steps of a workflow, in their order; with `aside` also those that were set aside."""
+        self._row(id)
+        return self.store.steps(id, limit=STEPS_MAX, aside=aside)
+
+    # Of the app itself:
+
+    @property
+    @abstractmethod
+    def store(self) -> Store: ...
+
+    @abstractmethod
+    def _row(self, id: str) -> Row: ...
+
+    @abstractmethod
+    def _seen(self, id: str, seen_fence: int | None) -> Row: ...
+
+    @abstractmethod
+    def get(self, id: str) -> Job[Any]: ...
+
+    @abstractmethod
+    def _act(self, id: str, seen_fence: int | None, judged: Callable[[Row], Verdict]) -> Job[Any]: ...
+
+
+def _named(id: str, steps: list[Step], name: str) -> Step:
+    found = first_named(steps, name)
+    if found is None:
+        known = ", ".join(dict.fromkeys(step.name for step in steps)) or "none"
+        raise NotFound(f"workflow {id} has no step {name!r} on record; known: {known}")
+    return found

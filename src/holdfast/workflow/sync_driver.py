@@ -1,0 +1,348 @@
+"""A workflow in threads: its operations are carried out where its code runs, its branches in threads of their own."""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from holdfast.clock import Clock
+from holdfast.core.records import Record
+from holdfast.core.replay import Scope
+from holdfast.errors import Interrupted, Parking, Rewinding, UsageError
+from holdfast.interrupts import clear_interrupt, interrupt, shielded
+from holdfast.stores.protocol import Answer
+from holdfast.workflow.caught import calling_place, is_on_its_way, place_of
+from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, merged
+from holdfast.workflow.ledger import FlowCall
+from holdfast.workflow.recorder import Recorder
+from holdfast.workflow.run import Run, here, inside
+
+T = TypeVar("T")
+LOOK_S = 0.1  # how soon a thread that waits notices that it was interrupted
+
+
+class StepTimeout(BaseException):
+    """Raised in the thread of a step whose time is up. No `except Exception` of the step swallows it."""
+
+
+class SyncDriver:
+    """Carries out the operations of one workflow whose function is not async."""
+
+    def __init__(self, run: Run, recorder: Recorder, clock: Clock) -> None:
+        self.run = run
+        self._recorder = recorder
+        self._clock = clock
+
+    def scope(self) -> Scope:
+        """Return the line that the calling code is on."""
+        scope = self._line()
+        if self.run.stopped is not None:
+            raise self.run.stopped
+        if scope.parked is not None:
+            if not is_on_its_way(scope.parked):
+                self._note_caught(scope.parked)
+            if self.run.lingers():
+                with shielded():
+                    self.run.tell_caught()
+            raise scope.parked.with_traceback(None)
+        return scope
+
+    def _line(self) -> Scope:
+        scope = self.run.line()
+        if scope is None:
+            raise UsageError("the flow is used in a thread that it does not know; run branches with flow.gather(…)")
+        return scope
+
+    def _park(self, line: Scope, until: Parking) -> None:
+        """Let the line make no further call."""
+        if line is self.run.main:
+            self.run.park(until)
+        else:
+            line.parked = until
+
+    def _note_caught(self, parked: Parking) -> None:
+        """Note where the code caught the signal to park, and went on."""
+        if self.run.caught_at is None:
+            self.run.caught_at = place_of(parked) or calling_place()
+
+    def drive(self, operation: Operation[T], call: FlowCall | None = None) -> T:
+        """Carry the operation out, and return its value."""
+        try:
+            wish = next(operation)
+            while True:
+                try:
+                    answer = self._carry_out(wish)
+                except BaseException as error:
+                    wish = operation.throw(error)
+                else:
+                    wish = operation.send(answer)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        except Parking as parked:
+            self._park(self._line(), parked)
+            raise
+
+    def ended_by(self, error: BaseException | None) -> BaseException | None:
+        """Return what the attempt ends with when its code has returned, or raised `error`."""
+        parked = self.run.main.parked
+        if parked is not None and error is not parked:
+            self._note_caught(parked)
+        with shielded():
+            return self.run.ended_by(error)
+
+    def _carry_out(self, wish: Effect) -> Any:
+        match wish:
+            case Do():
+                return self._do(wish)
+            case Write():
+                return self._write(wish.record)
+            case Read():
+                with shielded():
+                    return wish.fn()
+            case Pause():
+                return self._pause(wish.seconds)
+            case Wait():
+                self._line().waits_at.append(wish.path)
+                raise wish.until
+
+    def _do(self, wish: Do) -> Any:
+        fn = getattr(wish.fn, "fn", wish.fn)
+        if inspect.iscoroutinefunction(fn):
+            raise UsageError(f"the {wish.what} {wish.at[1]!r} is an async function; use it in an async workflow")
+        self.run.check_goes_on()
+        with self.run.attempt.inside(*wish.at), inside(wish), _time_limit(wish.timeout_s, self.run):
+            return wish.fn(*wish.args, **wish.kwargs)
+
+    def _write(self, record: Record) -> Answer:
+        answers: list[Answer | Exception] = []
+        done = threading.Lock()
+        done.acquire()
+
+        def tell(answer: Answer | Exception) -> None:
+            answers.append(answer)
+            done.release()
+
+        with shielded():  # the recorder has a lock that every workflow of this process needs
+            self.run.hand_over(record, lambda whole: self._recorder.put(whole, tell))
+        while not done.acquire(timeout=LOOK_S):
+            pass  # between two of these an interrupt gets through
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        return answers[0]
+
+    def _pause(self, seconds: float) -> None:
+        until, never = self._clock.lease() + seconds, threading.Event()
+        while (left := until - self._clock.lease()) > 0:
+            self._clock.wait(never, min(left, LOOK_S))
+
+    # --------------------------------------------------------------------------------------- branches
+
+    def gather(self, branches: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Run the branches side by side, each on its own line, and return what they return once all have ended."""
+        scope = self.scope()
+        path = self.run.gather(scope)
+        self.drive(self.run.write_caught(scope.take_failed()))
+        lines = [_Branch(fn, scope.branch(path, number), self) for number, fn in enumerate(branches, 1)]
+        try:
+            for line in lines:
+                with shielded():  # or it may run, and not be known to
+                    line.start()
+            for line in lines:
+                while not line.has_ended():
+                    self._park_if_all_wait(scope, lines)
+        except BaseException as error:  # we were interrupted, or have no thread for one: nobody goes on without us
+            begun = [line for line in lines if line.ident is not None]
+            for line in begun:
+                line.stop(type(error) if isinstance(error, Interrupted) else Interrupted)
+            for line in begun:
+                while not line.has_ended():  # without a limit: as long as this waits, the attempt counts as at work
+                    pass
+            raise
+        errors = [each for line in lines if (each := self._error_of(line)) is not None]
+        waits = [error for error in errors if isinstance(error, Parking)]
+        others = [error for error in errors if not isinstance(error, Parking | Rewinding)]
+        if others:
+            waits_at = [each for line in lines for each in line.scope.drop()]
+            raise self.run.fail_gather(path, scope, waits_at, others[0])
+        if len(waits) < len(errors):
+            raise next(error for error in errors if isinstance(error, Rewinding))
+        self.run.end_gather(path)
+        if waits:
+            self._park(scope, parked := merged(waits))
+            raise parked
+        return [line.value for line in lines]
+
+    def _park_if_all_wait(self, scope: Scope, lines: list[_Branch]) -> None:
+        """Park the line above branches that all wait or have ended, also if the code of one caught that and goes on."""
+        waits = [line.scope.parked for line in lines if line.scope.parked is not None]
+        returned = [line for line in lines if line.scope.parked is None and line.has_returned]
+        if scope.parked is None and waits and len(waits) + len(returned) == len(lines):
+            self._park(scope, merged(waits))
+
+    def _error_of(self, line: _Branch) -> BaseException | None:
+        """Return how a branch ended short of a value. One that waits cannot make anything else of that."""
+        parked = line.scope.parked
+        if parked is not None and line.error is not parked:
+            self._note_caught(parked)
+        return parked or line.error
+
+
+class _Branch(threading.Thread):
+    """One branch of a `flow.gather`."""
+
+    def __init__(self, fn: Callable[[], Any], scope: Scope, driver: SyncDriver) -> None:
+        super().__init__(name="holdfast-branch", daemon=True)
+        self.scope = scope
+        self._fn = fn
+        self._driver = driver
+        self._context = contextvars.copy_context()
+        self._context.run(here.set, scope)
+        self._call = Stoppable(self._branch, (), {}, driver.run.check_goes_on)
+        self.stop = self._call.stop
+        self._ended = False
+        self._running = threading.Lock()
+        self._running.acquire()
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.value = self._context.run(self._call)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._ended = True
+            self._running.release()
+
+    @property
+    def has_returned(self) -> bool:
+        return self._ended and self.error is None
+
+    def _branch(self) -> Any:
+        value = self._fn()
+        if self.scope.parked is None:
+            self._driver.drive(self._driver.run.write_caught(self.scope.take_failed()))
+        return value
+
+    def has_ended(self) -> bool:
+        """Wait a moment for its end, and say whether it has come. `join` does not serve: interrupted, Python 3.11 takes
+        a thread for ended that goes on."""
+        if not self._ended:
+            self._running.acquire(timeout=LOOK_S)
+        return self._ended
+
+
+@contextmanager
+def _time_limit(timeout_s: float | None, run: Run) -> Iterator[None]:
+    """Raise `TimeoutError` in this thread if the block takes longer."""
+    if timeout_s is None:
+        yield
+        return
+    thread = threading.get_ident()
+    timer = threading.Timer(timeout_s, interrupt, (thread, StepTimeout))
+    timer.daemon = True
+    timer.start()
+    try:
+        try:
+            yield
+        finally:
+            with shielded():
+                timer.cancel()
+                timer.join()  # otherwise it could interrupt the code after this block
+                clear_interrupt()  # drop an interrupt that it has sent too late
+            if run.attempt.interrupt is not None:
+                raise run.attempt.interrupt
+    except StepTimeout:
+        raise too_long(timeout_s) from None
+
+
+def too_long(timeout_s: float | None) -> TimeoutError:
+    """Return what the code of a workflow gets when the time of a step is up."""
+    return TimeoutError(f"the step took longer than {timeout_s:g} s")
+
+
+class Stoppable:
+    """A call that runs in a thread of somebody else, and can be stopped there and nowhere else."""
+
+    def __init__(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], check: Callable[[], None]
+    ) -> None:
+        self._call: Callable[[], Any] = partial(fn, *args, **kwargs)
+        self._check = check  # raises if it must not begin any more
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._why: type[BaseException] | None = None
+
+    def __call__(self) -> Any:
+        with self._lock:
+            if self._why is not None:
+                raise self._why
+            self._check()
+            self._thread = threading.get_ident()
+        try:
+            return self._call()
+        finally:
+            self._leave()
+
+    def stop(self, why: type[BaseException]) -> None:
+        """Raise this in the call: now, or before it begins. C code it does not reach."""
+        with self._lock:
+            self._why = why
+            if self._thread is not None:
+                interrupt(self._thread, why)
+
+    def _leave(self) -> None:
+        while True:
+            try:
+                with self._lock:
+                    if self._thread is not None:
+                        clear_interrupt()
+                    self._thread = None
+                return
+            except (Interrupted, StepTimeout):  # it came in on the last bytecodes
+                continue
+
+
+def play(driver: SyncDriver, code: Callable[[], Any]) -> Any:
+    """Run a workflow from its beginning, or undo it."""
+    run = driver.run
+    with shielded():
+        run.load()
+    before = here.set(run.main)
+    try:
+        if not run.rewinds:
+            return _forward(driver, code)
+        if run.replay.has_undos_ahead:
+            with suppress(Rewinding, Parking, Exception):  # replay what is recorded, to learn the undos
+                code()
+        run.check_goes_on()
+        driver.drive(run.undo_all())
+        return None
+    except Exception as error:
+        if run.is_recorded(error):
+            run.attempt.fatal = error
+        raise
+    finally:
+        run.end()
+        here.reset(before)
+
+
+def _forward(driver: SyncDriver, code: Callable[[], Any]) -> Any:
+    """Run the code, and return what it returns, or raise what the attempt ends with."""
+    try:
+        value = code()
+    except BaseException as error:
+        end = driver.ended_by(error)
+        if end is None or end is error:
+            raise
+        raise end from None
+    if (end := driver.ended_by(None)) is not None:
+        raise end
+    driver.run.replay.check_all_met()
+    return value

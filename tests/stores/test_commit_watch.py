@@ -1,0 +1,143 @@
+"""How a thread that waits for commits on SQLite is woken: by its own process, by the kernel, by looking."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast.clock import SystemClock
+from holdfast.core.policy import Policy
+from holdfast.core.records import NewJob
+from holdfast.stores.sqlite import commit_watch
+from holdfast.stores.sqlite.commit_watch import CommitWatch
+from holdfast.stores.sqlite.store import SqliteStore
+
+LONG_S = 60.0  # a wait that ends by itself would fail the test
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel does not tell of writes here")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Path]:
+    """A file whose WAL is there, as it is while a store has it open."""
+    path = tmp_path / "some.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("CREATE TABLE t (n)")
+        yield path
+
+
+@pytest.fixture
+def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_watch, "_TICK_S", LONG_S)
+    monkeypatch.setattr(commit_watch, "_CALM_TICK_S", LONG_S)
+
+
+def commit_soon(database: Path) -> threading.Thread:
+    def write() -> None:
+        with closing(sqlite3.connect(database, isolation_level=None)) as db:
+            db.execute("INSERT INTO t VALUES (1)")
+
+    thread = threading.Timer(0.1, write)
+    thread.start()
+    return thread
+
+
+@on_linux
+def test_a_write_to_the_file_ends_a_wait(database: Path) -> None:
+    ringing = CommitWatch(database)
+    assert ringing.hears()
+    began = time.monotonic()
+    thread = commit_soon(database)
+    assert ringing.wait(LONG_S) is False  # it is not set, and yet it is over
+    assert ringing.touched
+    assert time.monotonic() - began < LONG_S / 2
+    thread.join()
+
+
+@on_linux
+def test_a_write_that_was_heard_is_not_heard_again(database: Path) -> None:
+    ringing = CommitWatch(database)
+    assert ringing.hears()
+    with closing(sqlite3.connect(database, isolation_level=None)) as db:
+        db.execute("INSERT INTO t VALUES (1)")
+        ringing.wait(LONG_S)
+        assert ringing.touched
+        ringing.wait(0.0)
+        assert not ringing.touched
+
+
+@on_linux
+def test_a_commit_of_another_program_is_found_without_looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells of the write, which counts only later: then it looks often, for a while."""
+    monkeypatch.setattr(commit_watch, "_CALM_TICK_S", LONG_S)
+    store = SqliteStore(f"sqlite:///{tmp_path / 'jobs.db'}")
+    store.migrate()
+    other = SqliteStore(store.url)
+    while store.wait(0):
+        pass
+    threading.Timer(0.1, other.add, [[NewJob(id="a", task="t", queue="q", payload="{}", policy=Policy())]]).start()
+    began = time.monotonic()
+    assert store.wait(LONG_S) is True
+    assert time.monotonic() - began < LONG_S / 2
+    other.close()
+    store.close()
+
+
+def test_a_thread_of_the_same_process_ends_a_wait(database: Path, nobody_looks: None) -> None:
+    ringing = CommitWatch(database)
+    rung = threading.Event()
+
+    def ring() -> None:
+        rung.set()
+        ringing.set()
+
+    threading.Timer(0.1, ring).start()
+    began = time.monotonic()
+    assert ringing.wait_for(rung.is_set, LONG_S, SystemClock()) is True
+    assert time.monotonic() - began < LONG_S / 2
+
+
+def test_it_can_be_set_any_number_of_times(database: Path) -> None:
+    ringing = CommitWatch(database)
+    for _ in range(100_000):  # more than a pipe holds
+        ringing.set()
+    assert ringing.wait(0.0) is True
+    ringing.clear()
+    assert ringing.is_set() is False
+
+
+def test_where_nobody_tells_it_looks(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_watch, "_new_watch", lambda: None)
+    monkeypatch.setattr(commit_watch, "_CALM_TICK_S", LONG_S)
+    ringing = CommitWatch(database)
+    assert not ringing.hears()
+    looks = iter([False, False, True])
+    began = time.monotonic()
+    assert ringing.wait_for(lambda: next(looks), LONG_S, SystemClock()) is True
+    assert time.monotonic() - began < LONG_S / 2
+
+
+def test_a_file_that_is_not_there_is_not_listened_to(tmp_path: Path) -> None:
+    assert not CommitWatch(tmp_path / "none.db").hears()
+
+
+@on_linux
+def test_a_file_that_was_made_anew_is_listened_to(database: Path) -> None:
+    ringing = CommitWatch(database)
+    assert ringing.hears()
+    wal = database.with_name("some.db-wal")
+    wal.unlink()
+    assert not ringing.hears()
+    wal.touch()
+    assert ringing.hears()
+    ringing.wait(0.0)  # what became of the old one
+    wal.write_bytes(b"new")
+    ringing.wait(LONG_S)
+    assert ringing.touched

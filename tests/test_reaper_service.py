@@ -1,0 +1,217 @@
+"""The reaper's daemon and its duty: one active replica, a term on every act, a replacement when it dies or stops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from holdfast import reaper_service
+from holdfast.clock import SystemClock
+from holdfast.core.machine import State
+from holdfast.core.records import Duty
+from holdfast.duties import DutyHolder
+from holdfast.errors import DutyLost, StoreUnavailable
+from holdfast.hooks import Hooks
+from holdfast.reaper import SECOND_LOOK_S, Reaper
+from holdfast.stores.protocol import Store
+from holdfast.testing import FakeClock
+from tests.factory import enrol, picture, row, start
+
+TTL_S = 3.0
+
+
+class Heard:
+    """Hooks that remember what they were told."""
+
+    def __init__(self) -> None:
+        self.hooks = Hooks()
+        self._events: list[tuple[str, str, int]] = []
+        for kind in ("duty_acquired", "duty_lost"):
+            self.hooks.on(kind, self._hear)
+
+    @property
+    def events(self) -> list[tuple[str, str, int]]:
+        assert self.hooks.flush()
+        return self._events
+
+    def _hear(self, event: Mapping[str, Any]) -> None:
+        self._events.append((event["kind"], event["holder"], event["term"]))
+
+
+def post(store: Store, clock: FakeClock, holder: str, heard: Heard | None = None) -> DutyHolder:
+    return DutyHolder(store, clock, "reaper", holder, TTL_S, (heard or Heard()).hooks)
+
+
+def test_one_replica_is_active_and_the_other_takes_over_when_it_falls_silent(store: Store, clock: FakeClock) -> None:
+    heard = Heard()
+    first, second = post(store, clock, "a", heard), post(store, clock, "b", heard)
+    assert first.duty() is not None
+    assert second.duty() is None
+    clock.advance(TTL_S)
+    duty = second.duty()
+    assert duty is not None
+    assert duty.term == 2
+    assert heard.events == [("duty_acquired", "a", 1), ("duty_acquired", "b", 2)]
+
+
+def test_who_is_called_in_time_renews_and_keeps_its_term(store: Store, clock: FakeClock) -> None:
+    heard = Heard()
+    holder = post(store, clock, "a", heard)
+    terms = []
+    for _ in range(20):
+        duty = holder.duty()
+        assert duty is not None
+        terms.append(duty.term)
+        clock.advance(TTL_S / 3)
+    assert terms == [1] * 20
+    assert heard.events == [("duty_acquired", "a", 1)]
+
+
+def test_a_duty_that_could_not_be_renewed_is_given_up_before_it_ends(store: Store, clock: FakeClock) -> None:
+    heard = Heard()
+    holder = post(Broken(store), clock, "a", heard)  # type: ignore[arg-type]
+    assert holder.duty() is not None
+    Broken.broken = True
+    try:
+        clock.advance(TTL_S * 5 / 6)
+        with pytest.raises(StoreUnavailable):
+            holder.duty()
+    finally:
+        Broken.broken = False
+    assert heard.events == [("duty_acquired", "a", 1), ("duty_lost", "a", 1)]
+
+
+class Broken:
+    """A store whose acquire fails while `broken`."""
+
+    broken = False
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def acquire(self, name: str, holder: str, ttl_s: float) -> Duty | None:
+        if Broken.broken:
+            raise StoreUnavailable("it is away")
+        return self._store.acquire(name, holder, ttl_s)
+
+
+def test_stopping_gives_the_duty_to_the_next_one_at_once(store: Store, clock: FakeClock) -> None:
+    heard = Heard()
+    first, second = post(store, clock, "a", heard), post(store, clock, "b", heard)
+    first.duty()
+    first.resign()
+    first.resign()
+    assert second.duty() is not None
+    assert heard.events == [("duty_acquired", "a", 1), ("duty_lost", "a", 1), ("duty_acquired", "b", 2)]
+
+
+def test_a_paused_holder_that_wakes_is_refused_and_changes_nothing(store: Store, clock: FakeClock) -> None:
+    worker = enrol(store)
+    job = start(store, worker, lease_s=30.0)
+    old = post(store, clock, "a")
+    duty = old.duty()
+    sleeper = Reaper(store, clock)
+    clock.advance(31)
+    sleeper.once(under=duty)  # it has looked once, and is paused before it acts
+    assert post(store, clock, "b").duty() is not None
+    clock.advance(2 * SECOND_LOOK_S)
+    before = picture(store)
+    with pytest.raises(DutyLost):
+        sleeper.once(under=duty)
+    assert picture(store) == before
+    assert row(store, job.id).state is State.RUNNING
+
+
+def serve_in_thread(
+    store: Store, clock: FakeClock, heard: Heard
+) -> tuple[threading.Thread, threading.Event, list[int]]:
+    stop, settled = threading.Event(), list[int]()
+
+    def run() -> None:
+        settled.append(reaper_service.serve(store, clock, stop, hooks=heard.hooks, name="a", interval_s=1.0))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, stop, settled
+
+
+def test_the_daemon_recovers_what_is_overdue_and_gives_its_duty_back(store: Store, clock: FakeClock) -> None:
+    job = start(store, lease_s=30.0)
+    clock.advance(31)
+    heard = Heard()
+    thread, stop, settled = serve_in_thread(store, clock, heard)  # its waiting advances the fake clock
+    until(lambda: row(store, job.id).state is State.READY)
+    stop.set()
+    thread.join(60)
+    assert settled == [1]
+    assert [kind for kind, _, _ in heard.events] == ["duty_acquired", "duty_lost"]
+    assert post(store, clock, "b").duty() is not None
+
+
+def test_what_was_seen_once_is_looked_at_again_before_the_interval_is_over(store: Store, clock: FakeClock) -> None:
+    reaper = Reaper(store, clock)
+    assert reaper_service._until_next_look(reaper, store, 0.0, 5.0) == 5.0
+    reaper._doubts = [store.believe_s]
+    assert reaper_service._until_next_look(reaper, store, 0.0, 5.0) == store.believe_s
+
+
+def until(condition: Callable[[], bool]) -> None:
+    give_up_at = SystemClock().lease() + 60
+    while not condition():
+        assert SystemClock().lease() < give_up_at, "it did not happen in a minute"
+        threading.Event().wait(0.001)
+
+
+def test_a_replica_does_not_take_its_own_standby_for_a_gap(store: Store, clock: FakeClock) -> None:
+    """It had the duty, another one had it, and it has it again: what is lost then is an ordinary crash."""
+    stop, jobs = threading.Event(), []
+
+    def at(wait: int) -> None:
+        if wait == 2:
+            clock.advance(10)  # it is paused, and loses the duty
+            assert store.acquire("reaper", "another", 20.0) is not None
+        elif wait == 20:
+            jobs.append(start(store, lease_s=30.0))
+        elif wait == 60:
+            stop.set()
+
+    reaper_service.serve(store, Played(clock, at), stop, hooks=Hooks(), name="a", interval_s=1.0)  # type: ignore[arg-type]
+    after = row(store, jobs[0].id)
+    assert (after.state, after.crashes, after.zombies) == (State.READY, 1, 1)
+
+
+def test_a_gap_during_the_standby_is_known_to_whoever_takes_over(store: Store, clock: FakeClock) -> None:
+    """15.5: all replicas stood still; the one that wakes first must not charge what was lost meanwhile."""
+    stop = threading.Event()
+    assert store.acquire("reaper", "another", 40.0) is not None
+    job = start(store, lease_s=30.0)
+
+    def at(wait: int) -> None:
+        if wait == 5:
+            clock.advance(40)
+        elif wait == 250:  # a tenth of a second each, while a lease is overdue
+            stop.set()
+
+    reaper_service.serve(store, Played(clock, at), stop, hooks=Hooks(), name="a", interval_s=1.0)  # type: ignore[arg-type]
+    after = row(store, job.id)
+    assert (after.state, after.crashes, after.zombies) == (State.READY, 0, 1)
+
+
+class Played:
+    """A clock that tells a test at each whole wait how many there were."""
+
+    def __init__(self, clock: FakeClock, at: Callable[[int], None]) -> None:
+        self._clock = clock
+        self._at = at
+        self._waits = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self._waits += 1
+        self._at(self._waits)
+        return self._clock.wait(event, timeout_s)
