@@ -11,6 +11,7 @@ import math
 import sys
 import typing
 import uuid
+import zoneinfo
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
@@ -25,6 +26,7 @@ from holdfast.core.payload import JSON, JsonCodec, Limits, Signature, decode_val
 from holdfast.errors import PayloadError
 
 UTC = dt.UTC
+BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 
 
 class Colour(enum.Enum):
@@ -80,6 +82,10 @@ class Point(NamedTuple):
 
 class Circle(msgspec.Struct, tag=True):
     radius: float
+
+
+class Moment(msgspec.Struct):
+    at: dt.datetime
 
 
 class Square(msgspec.Struct, tag=True):
@@ -222,7 +228,9 @@ plain = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
-times = st.datetimes(timezones=st.sampled_from([None, UTC, OFFSET]))
+times = st.datetimes(timezones=st.sampled_from([None, UTC, OFFSET])).map(
+    lambda at: at.replace(fold=at.fold * bool(at.tzinfo))
+)
 orders = st.builds(
     Order,
     id=st.uuids(),
@@ -292,6 +300,41 @@ def test_pydantic_models_travel_when_pydantic_is_there() -> None:
     assert trip(Model | None, None) is None
     with pytest.raises(PayloadError, match="'x'"):
         trip(Model, {"at": "never"})
+
+
+def hours_of_a_change() -> list[dt.datetime]:
+    """Both passes of the hour that Berlin repeats in autumn, and the hour that it leaves out in spring."""
+    days = [dt.datetime(2026, 10, 25), dt.datetime(2026, 3, 29)]
+    return [day.replace(hour=2, minute=30, fold=fold, tzinfo=BERLIN) for day in days for fold in (0, 1)]
+
+
+@pytest.mark.parametrize("local", hours_of_a_change(), ids=lambda local: local.isoformat())
+def test_a_local_time_of_a_repeated_hour_comes_back_as_the_same_instant_and_offset(local: dt.datetime) -> None:
+    class Model(pydantic.BaseModel):
+        at: dt.datetime
+
+    order = Order(ID, local, decimal.Decimal(1))
+    others = [dt.datetime(2025, 1, day, tzinfo=UTC) for day in range(1, 9)]
+    backs = [
+        trip(dt.datetime, local),
+        trip(list[dt.datetime], [local])[0],
+        max(trip(set[dt.datetime], {local, *others})),
+        trip(dict[str, dt.datetime], {"at": local})["at"],
+        next(iter(trip(dict[dt.datetime, int], {local: 1}))),
+        trip(Order, order).at,
+        trip(Moment, Moment(local)).at,
+        trip(Model, Model(at=local)).at,
+    ]
+    for back in backs:
+        assert back.isoformat() == local.isoformat()
+        assert back.astimezone(UTC) == local.astimezone(UTC)
+        assert back.utcoffset() == local.utcoffset()
+
+
+def test_an_integer_that_a_float_holds_exactly_passes_for_one() -> None:
+    assert trip(float, 2**53) == 2**53
+    assert trip(float | None, 2**60) == 2**60
+    assert trip(list[int | float], [2**53 + 1, 1.5]) == [2**53 + 1, 1.5]
 
 
 # -------------------------------------------------------------------------------------- what is refused
@@ -370,6 +413,26 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
         dt.datetime(1900, 1, 1, tzinfo=dt.timezone(dt.timedelta(seconds=561))),
         "minutes",
     ),
+    "time of a zone": (dt.time, dt.time(2, 30, tzinfo=BERLIN), "without its zone Europe/Berlin"),
+    "time of a zone in a list": (list[dt.time], [dt.time(2, 30, tzinfo=BERLIN)], "without its zone"),
+    "second pass of a naive hour": (dt.datetime, dt.datetime(2026, 10, 25, 2, 30, fold=1), "fold=1 and no zone"),
+    "second pass of a naive hour as a key": (
+        dict[dt.datetime, int],
+        {dt.datetime(2026, 10, 25, 2, 30, fold=1): 1},
+        "fold=1 and no zone",
+    ),
+    "second pass of a naive time": (dt.time, dt.time(2, 30, fold=1), "fold=1 and no zone"),
+    "keys of two zones that are one text": (
+        dict[dt.datetime, int],
+        {dt.datetime(2026, 10, 25, 2, 30, tzinfo=zone): 1 for zone in (BERLIN, dt.timezone(dt.timedelta(hours=2)))},
+        "distinct",
+    ),
+    "integer beyond a float": (float, 2**60 + 1, "lose digits"),
+    "integer beyond a float in a list": (list[float], [1.5, 2**53 + 1], r"\[1\]: the integer would lose digits"),
+    "integer beyond a float or nothing": (float | None, 2**53 + 1, "lose digits"),
+    "integer beyond a float in a field": (Circle, Circle(2**53 + 1), r"\.radius: .* lose digits"),
+    "integer beyond a float as a value": (dict[str, float], {"a": 2**53 + 1}, r"\['a'\]: .* lose digits"),
+    "integer beyond a float as a key": (dict[float, int], {2**53 + 1: 1}, "lose digits"),
     "too many digits": (int, 10**5000, "digits"),
 }
 

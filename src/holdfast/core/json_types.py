@@ -122,7 +122,7 @@ class JsonType:
 
     def _checked(self, value: Any) -> Any:
         survey = self._survey
-        if survey.free or survey.fields:
+        if survey.free or survey.fields or survey.floats:
             _inspect(self._info, value, self._depth_max)
         # First with dates and the like left alone, so that a datetime for a `str` is a wrong type and not a text.
         plain = msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=lower)
@@ -132,8 +132,8 @@ class JsonType:
         plain = msgspec.to_builtins(value, builtin_types=BYTES, enc_hook=lower, str_keys=True)
         if survey.delicate and not _same(seen, self._read(plain)):
             raise Misfit(
-                "it would not come back as it is: JSON keeps offsets of whole minutes, and keys that stay "
-                "distinct and of one type as text; pass it in such a form"
+                "it would not come back as it is: JSON keeps keys that stay distinct and of one type as text; "
+                "pass it in such a form"
             )
         return plain
 
@@ -147,6 +147,7 @@ class _Survey:
     def __init__(self, info: mi.Type) -> None:
         self.free = False  # something that may hold anything
         self.fields = False  # named fields
+        self.floats = False  # integers pass for them, and may have too many digits
         self.native = False  # written as text in JSON: dates, UUIDs, decimals
         self.keys = False  # mappings whose keys are not text
         self.delicate = False  # the round trip itself must be compared
@@ -170,6 +171,8 @@ class _Survey:
                 self.keys = self.delicate = True
         elif isinstance(info, _FIELD_INFO):
             self.fields = True
+        elif isinstance(info, mi.FloatType):
+            self.floats = True
         for child in self._children(info):
             self._visit(child)
 
@@ -244,7 +247,8 @@ def too_deep(value: Any, depth_max: int) -> str:
 
 
 def _inspect(info: mi.Type, value: Any, room: int) -> None:
-    """Walk value and type together: plain types where anything goes, and no field too many."""
+    """Walk value and type together: plain types where anything goes, no field too many, no integer that a float cannot
+    hold."""
     info = _bare(info)
     if room < 0:
         raise RecursionError
@@ -254,12 +258,17 @@ def _inspect(info: mi.Type, value: Any, room: int) -> None:
         member = _member(info, value)
         if member is not None:
             _inspect(member, value, room)
+    elif isinstance(info, mi.FloatType):
+        if isinstance(value, int) and _loses_digits(value):
+            raise Misfit("the integer would lose digits as a float; pass a float, or annotate it as int")
     elif isinstance(info, _FIELD_INFO):
         _inspect_fields(info, value, room)
     elif _is_mapping(info):
         if isinstance(value, dict):
             _inspect_dict(info, value, room)
     elif isinstance(info, _ROW_INFO) and isinstance(value, list | tuple | set | frozenset):
+        if all(type(item) is float for item in value):
+            return
         for index, (inner, item) in enumerate(zip(_items(info, len(value)), value, strict=False)):
             try:
                 _inspect(inner, item, room - 1)
@@ -273,6 +282,7 @@ def _inspect_dict(info: mi.DictType, value: dict[Any, Any], room: int) -> None:
         if free and type(key) is not str:
             raise Misfit(f"the key {key!r} would come back as text; use text keys, or annotate dict[{_kind(key)}, …]")
         try:
+            _inspect(info.key_type, key, room - 1)
             _inspect(info.value_type, item, room - 1)
         except Misfit as misfit:
             raise misfit.at(f"[{key!r}]") from None
@@ -322,7 +332,17 @@ def _member(union: mi.UnionType, value: Any) -> mi.Type | None:
         fitting = [one for one in owners if isinstance(value, typing.get_origin(one.cls) or one.cls)]
         exact = [one for one in fitting if (typing.get_origin(one.cls) or one.cls) is type(value)]
         return next(iter(exact or fitting or owners), None)
+    if isinstance(value, int):
+        numbers = [member for member in members if isinstance(member, mi.IntType | mi.FloatType)]
+        return numbers[0] if len(numbers) == 1 else None  # of the two it is read as an int
     return next((member for member in members if isinstance(member, _ROW_INFO)), None)
+
+
+def _loses_digits(value: int) -> bool:
+    try:
+        return float(value) != value
+    except OverflowError:  # no float at all, which is said where it is read
+        return False
 
 
 def _items(info: Any, length: int) -> list[mi.Type]:
@@ -381,7 +401,34 @@ def _bare(info: mi.Type) -> mi.Type:
 
 def _same(one: Any, other: Any) -> bool:
     plain = [msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=lower) for value in (one, other)]
-    return bool(plain[0] == plain[1])
+    return bool(_comparable(plain[0]) == _comparable(plain[1]))
+
+
+def _comparable(value: Any) -> Any:
+    """Return the value with each time as its wall clock and offset: an aware time of an hour that a zone repeats or
+    leaves out equals no time of another zone, not even the same instant. Raise `Misfit` for a time that JSON cannot
+    keep. Rows are sorted, as the sets among them have no order; keys stay pairs, of which none gets lost."""
+    if isinstance(value, datetime.datetime | datetime.time):
+        _check_time(value)
+        return (value.replace(tzinfo=None, fold=0), value.utcoffset())
+    if isinstance(value, dict):
+        return [(_comparable(key), _comparable(item)) for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return sorted(map(_comparable, value), key=repr)
+    return value
+
+
+def _check_time(value: datetime.datetime | datetime.time) -> None:
+    offset = value.utcoffset()
+    if value.tzinfo is None and value.fold:
+        raise Misfit(
+            f"{value} has fold=1 and no zone, and would come back as the hour before it; pass an aware datetime, "
+            "such as datetime.now(UTC)"
+        )
+    if value.tzinfo is not None and offset is None:
+        raise Misfit(f"{value} would come back without its zone {value.tzinfo}; pass a datetime, or the zone's name")
+    if offset is not None and offset % datetime.timedelta(minutes=1):
+        raise Misfit(f"{value} would not come back as it is: JSON keeps offsets of whole minutes; pass it in UTC")
 
 
 def _field_names(value: Any) -> list[str] | None:
