@@ -71,6 +71,15 @@ def test_a_backup_never_overwrites_a_file(tmp_path: Path, run: Run, url: str, st
         assert copy.execute("SELECT count(*) FROM holdfast_job").fetchone() == (1,)
 
 
+@pytest.mark.parametrize("name", ["jobs.db-journal", "jobs.db-doubt", "jobs.db-workers/copy.db"])
+def test_a_backup_never_becomes_a_file_of_the_store(tmp_path: Path, run: Run, store: SqliteStore, name: str) -> None:
+    (tmp_path / "jobs.db-workers").mkdir(exist_ok=True)
+    assert "is a name of the store's own files" in run("db", "backup", name, code=2).stderr
+    with pytest.raises(UsageError, match="the store's own files"):
+        store.backup(tmp_path / name, lambda _: None)
+    assert not (tmp_path / name).exists()
+
+
 @pytest.mark.parametrize("links", [True, False], ids=["hard links", "no hard links"])
 def test_a_backup_never_takes_the_place_of_a_file_that_was_made_meanwhile(
     tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, links: bool

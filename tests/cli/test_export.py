@@ -119,6 +119,77 @@ def test_an_export_writes_to_no_file_that_somebody_else_prepared(run: Run, store
     assert [path for path in folder.glob("*.part") if path != trap] == []
 
 
+def test_an_export_replaces_no_file_unless_it_is_forced(run: Run, store: Store, folder: Path) -> None:
+    add(store)
+    old = folder / "out.jsonl"
+    old.write_text("precious")
+    said = run("jobs", "export", "-o", "out.jsonl", code=2).stderr
+    assert said == "holdfast: out.jsonl exists; name a new file, or replace it with --force\n"
+    assert old.read_text() == "precious"
+    run("jobs", "export", "-o", "out.jsonl", "--force")
+    assert old.read_text().count("\n") == 1
+    assert not list(folder.glob("*.part"))
+
+
+def test_an_export_replaces_no_file_that_was_made_meanwhile(
+    run: Run, store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, target = os.link, folder / "out.jsonl"
+
+    def late(source: Path, name: Path) -> None:
+        target.write_text("precious")
+        link(source, name)
+
+    add(store)
+    monkeypatch.setattr(os, "link", late)
+    assert "out.jsonl exists" in run("jobs", "export", "-o", "out.jsonl", code=2).stderr
+    assert target.read_text() == "precious"
+    assert not list(folder.glob("*.part"))
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]], ids=["", "forced"])
+@pytest.mark.parametrize(
+    "name", ["jobs.db", "jobs.db-wal", "jobs.db-shm", "jobs.db-journal", "jobs.db-doubt", "jobs.db-workers/new.lock"]
+)
+def test_an_export_never_becomes_a_file_of_the_store(
+    run: Run, store: Store, folder: Path, name: str, force: list[str]
+) -> None:
+    job = start(store)
+    before = {path: path.stat().st_ino for path in folder.rglob("*")}
+    (folder / "link").symlink_to(folder)
+    for path in (name, f"link/{name}", str(folder / name)):
+        said = run("jobs", "export", "-o", path, *force, code=2).stderr
+        assert said == f"holdfast: {path} is a name of the store's own files; choose another\n"
+    (folder / "link").unlink()
+    assert {path: path.stat().st_ino for path in folder.rglob("*")} == before
+    assert store.check() == []
+    assert run.json("jobs", "show", job.id)["id"] == job.id
+
+
+def test_an_export_never_replaces_the_store_by_another_name(run: Run, store: Store, folder: Path) -> None:
+    add(store)
+    alias = folder / "alias"
+    alias.symlink_to(folder / "jobs.db")
+    assert "the store's own files" in run("jobs", "export", "-o", "alias", "--force", code=2).stderr
+    assert alias.is_symlink()
+
+
+def test_a_forced_export_replaces_regular_files_only(run: Run, store: Store, folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to(folder / "nowhere")
+    for name in ("pipe", "link"):
+        assert f"{name} is not a regular file" in run("jobs", "export", "-o", name, "--force", code=2).stderr
+    assert (folder / "pipe").is_fifo()
+    assert (folder / "link").is_symlink()
+
+
+def test_an_export_to_a_dash_goes_to_stdout(run: Run, store: Store, folder: Path) -> None:
+    add(store)
+    found = run("jobs", "export", "-o", "-")
+    assert found.stdout.count("\n") == 1
+    assert found.stderr == "1 job exported.\n"
+
+
 def test_an_export_that_fails_leaves_the_old_file(
     run: Run, store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +200,7 @@ def test_an_export_that_fails_leaves_the_old_file(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(insight, "job_records", fail)
-    run("jobs", "export", "-o", "out.jsonl", code=130)
+    run("jobs", "export", "-o", "out.jsonl", "--force", code=130)
     assert (folder / "out.jsonl").read_text() == "the old one"
     assert sorted(os.listdir(folder))[-1] == "out.jsonl"
 

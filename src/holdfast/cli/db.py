@@ -168,8 +168,9 @@ def backup(target: Path, as_json: bool) -> None:
     with opened_store() as store:
         if not isinstance(store, SqliteStore):
             raise UsageError(f"{insight.shown_url(store.url)} is not a SQLite store; PostgreSQL has pg_dump")
-        check_target(target)  # before the bar is drawn
-        with Progress("copying", store.condition().file_bytes) as progress:
+        facts = store.condition()
+        check_target(facts.path, target)  # before the bar is drawn
+        with Progress("copying", facts.file_bytes) as progress:
             written = store.backup(target, progress.advance)
     if as_json:
         show_json({"file": str(target), "bytes": written})

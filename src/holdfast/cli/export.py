@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ from holdfast.cli.types import Duration, Text, step_arguments_option
 from holdfast.core.records import Filter
 from holdfast.errors import UsageError
 from holdfast.stores.protocol import Store
+from holdfast.stores.sqlite.backup import give_name
+from holdfast.stores.sqlite.store import SqliteStore
 
 _PAGE = 200  # a job may be a few megabytes
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell that begins with one of these
@@ -32,7 +35,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell th
     epilog="""
     holdfast jobs export > jobs.jsonl
     holdfast jobs export --state dead --since 7d -o dead.jsonl
-    holdfast jobs export --format csv --queue mail -o mail.csv
+    holdfast jobs export --format csv --queue mail -o mail.csv --force
     holdfast jobs export --state done | jq -r 'select(.crashes > 0) | .id'
     """,
 )
@@ -52,6 +55,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell th
 )
 @step_arguments_option
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Not to stdout.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists. A file of the store is never replaced.")
 def export(
     states: tuple[str, ...],
     queue: str | None,
@@ -60,6 +64,7 @@ def export(
     form: str,
     step_arguments: bool,
     output: Path | None,
+    force: bool,
 ) -> None:
     """Write jobs with their arguments and history, newest first.
 
@@ -67,10 +72,12 @@ def export(
     number of events only; text that a spreadsheet would take for a formula gets a ' before it.
 
     Jobs are read page by page, so that any number fits; those that are added meanwhile are not in it. FILE appears when
-    it is complete.
+    it is complete; if it exists already, nothing is written without --force.
     """
     where = Filter(queue=queue, task=task, limit=_PAGE)
-    with opened_store(bulk=True) as store, _opened(output) as stream:
+    if str(output) == "-":
+        output = None
+    with opened_store(bulk=True) as store, _opened(store, output, force) as stream:
         write = _csv(stream) if form == "csv" else _json_lines(stream)
         number = 0
         with Progress("exporting", _guess(store, states, queue) if output or not is_terminal() else 0) as progress:
@@ -92,11 +99,12 @@ def _guess(store: Store, states: tuple[str, ...], queue: str | None) -> int:
 
 
 @contextmanager
-def _opened(output: Path | None) -> Iterator[TextIO]:
+def _opened(store: Store, output: Path | None, force: bool) -> Iterator[TextIO]:
     """Open stdout, or a file that takes its name only when it is complete; nobody but its owner may read it."""
-    if output is None or str(output) == "-":
+    if output is None:
         yield sys.stdout
         return
+    _check(store, output, force)
     try:  # a name that nobody could prepare, and a file that is made by this call alone
         descriptor, name = tempfile.mkstemp(prefix=f"{output.name}.", suffix=".part", dir=output.parent)
     except OSError as error:
@@ -105,10 +113,35 @@ def _opened(output: Path | None) -> Iterator[TextIO]:
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
             yield stream
-        os.replace(part, output)
-    except BaseException:
+        _check(store, output, force)  # somebody may have made it meanwhile
+        if force:
+            os.replace(part, output)
+        else:
+            _give_name(part, output)
+    finally:
         part.unlink(missing_ok=True)
-        raise
+
+
+def _give_name(part: Path, output: Path) -> None:
+    try:
+        give_name(part, output)
+    except FileExistsError as error:
+        raise _taken(output) from error
+
+
+def _check(store: Store, output: Path, force: bool) -> None:
+    """Raise `UsageError` where an export would take the place of something that it must leave alone."""
+    if isinstance(store, SqliteStore) and store.owns(output):
+        raise UsageError(f"{output} is a name of the store's own files; choose another")
+    if os.path.lexists(output):
+        if not force:
+            raise _taken(output)
+        if not stat.S_ISREG(os.lstat(output).st_mode):
+            raise UsageError(f"{output} is not a regular file; name another")
+
+
+def _taken(output: Path) -> UsageError:
+    return UsageError(f"{output} exists; name a new file, or replace it with --force")
 
 
 def _json_lines(stream: TextIO) -> Callable[[dict[str, Any]], None]:

@@ -10,15 +10,18 @@ from contextlib import closing
 from pathlib import Path
 
 from holdfast.errors import UsageError
+from holdfast.stores.sqlite import names
 from holdfast.stores.sqlite.connection import Connections
 
 _PIECE = 256  # pages; a megabyte as a rule
 
 
-def check_target(target: Path) -> None:
-    """Raise `UsageError` where something has that name already."""
+def check_target(database: Path, target: Path) -> None:
+    """Raise `UsageError` where something has that name already, or the store itself would use the file."""
     if os.path.lexists(target):
         raise UsageError(f"{target} exists; name a new file")
+    if names.owns(database, target):
+        raise UsageError(f"{target} is a name of the store's own files; choose another")
 
 
 def backup(db: Connections, target: Path, copied: Callable[[int], None]) -> int:
@@ -27,7 +30,7 @@ def backup(db: Connections, target: Path, copied: Callable[[int], None]) -> int:
     The copy is one snapshot. Nobody waits for it, but the WAL grows until it is complete. `copied` is told the bytes of
     each piece. The file takes its name only when it is complete and on the disk; only its owner may read it.
     """
-    check_target(target)
+    check_target(db.options.path, target)
     try:
         descriptor, part = tempfile.mkstemp(prefix=f"{target.name}.", suffix=".part", dir=target.parent)
         os.close(descriptor)
@@ -39,7 +42,7 @@ def backup(db: Connections, target: Path, copied: Callable[[int], None]) -> int:
             closing(sqlite3.connect(part, isolation_level=None)) as copy,
         ):
             _copy(source, copy, copied)
-        _rename(Path(part), target)
+        give_name(Path(part), target)
     except FileExistsError as error:
         raise UsageError(f"{target} exists; name a new file") from error
     except sqlite3.Error as error:
@@ -50,8 +53,8 @@ def backup(db: Connections, target: Path, copied: Callable[[int], None]) -> int:
     return target.stat().st_size
 
 
-def _rename(part: Path, target: Path) -> None:
-    """Give the file its name, and never take another file's place."""
+def give_name(part: Path, target: Path) -> None:
+    """Give a complete file its name. Raises `FileExistsError` instead of taking another file's place."""
     try:
         os.link(part, target)
     except FileExistsError:

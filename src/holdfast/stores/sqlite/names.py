@@ -20,6 +20,7 @@ from holdfast.errors import StoreUnsupported
 from holdfast.stores.sqlite import locks
 
 _MOUNTS = Path("/proc/self/mountinfo")
+_BESIDE = ("", "-wal", "-shm", "-journal", "-doubt", "-workers")  # what SQLite and we add to the name of a database
 
 
 def check(path: Path, links: int) -> None:
@@ -41,6 +42,21 @@ def told(path: str | Path, links: int) -> str:
 def find(path: Path) -> str:
     """Return the command that lists all names of a file."""
     return f"find FOLDER -xdev -samefile {path}"
+
+
+def owns(database: Path, path: Path) -> bool:
+    """Say whether a path is one of the store's own files, by any name, or would become one if it does not exist yet."""
+    own = [database.with_name(database.name + end) for end in _BESIDE]
+    if path.name in (each.name for each in own) and _is_same(path.parent, database.parent):
+        return True
+    return any(_is_same(found, each) for found in (path, path.parent) for each in own)
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except OSError:  # one of them does not exist, or cannot be looked at
+        return False
 
 
 def mounts() -> Iterator[tuple[Path, str]]:

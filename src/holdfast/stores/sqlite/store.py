@@ -42,7 +42,7 @@ from holdfast.failpoints import point
 from holdfast.stores import row_json
 from holdfast.stores.protocol import Added, Answer, Schema, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
-from holdfast.stores.sqlite import facts, liveness, statements, wal
+from holdfast.stores.sqlite import facts, liveness, names, statements, wal
 from holdfast.stores.sqlite.backup import backup
 from holdfast.stores.sqlite.commit_watch import CommitWatch
 from holdfast.stores.sqlite.connection import Connections, Options, has_little_room, out_of_files
@@ -404,6 +404,10 @@ class SqliteStore(Schedules, Workflows):
     def condition(self) -> SqliteFacts:
         """Say what is known of the file and of what surrounds it."""
         return facts.look(self._db)
+
+    def owns(self, path: Path) -> bool:
+        """Say whether a path is one of the store's own files, or would become one."""
+        return names.owns(self._db.options.path, path)
 
     def backup(self, target: Path, copied: Callable[[int], None]) -> int:
         """Copy the store, while others use it; see `backup.py`."""
