@@ -41,6 +41,21 @@ def test_a_new_job_between_two_waits_is_not_missed(store: Store) -> None:
     assert store.wait(0) is True
 
 
+def test_a_new_job_before_the_first_wait_of_a_thread_is_not_missed(store: Store) -> None:
+    woken: list[bool] = []
+
+    def falls_asleep() -> None:
+        assert store.due(["default"], ["t"]) is None
+        add(store)
+        woken.append(store.wait(0))
+
+    drain(store)
+    thread = threading.Thread(target=falls_asleep)
+    thread.start()
+    thread.join(60)
+    assert woken == [True]
+
+
 def test_a_settlement_between_two_waits_is_not_missed(store: Store) -> None:
     job = start(store)
     drain(store)

@@ -8,7 +8,8 @@ from holdfast.clock import Clock
 
 
 class Wakeups:
-    """One for each waiting thread, so that none eats another's. One that comes between two waits is not missed."""
+    """One for each waiting thread, so that none eats another's. One that comes between two waits is not missed, nor is
+    one that came before a thread's first wait: that one returns at once, and the thread looks once more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -17,9 +18,13 @@ class Wakeups:
     def wait(self, clock: Clock, timeout_s: float) -> bool:
         """Return early, with True, when there is a hint that this thread has not had."""
         with self._lock:
-            hint = self._by_thread.setdefault(threading.get_ident(), threading.Event())
+            hint = self._by_thread.get(threading.get_ident())
+            if hint is None:
+                self._by_thread[threading.get_ident()] = threading.Event()
+                return True
         woken = clock.wait(hint, timeout_s)
-        hint.clear()
+        if woken:  # else one may have come this very moment
+            hint.clear()
         return woken
 
     def wake(self) -> None:
