@@ -2,7 +2,7 @@
 resolves by undoing one of them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -68,6 +68,58 @@ def test_of_two_jobs_with_one_key_in_a_batch_the_first_is_stored(store: Postgres
     first, other, second = make_job(key="b"), make_job(key="a"), make_job(key="b")
     answers = store.add([first, other, second])
     assert [(each.id, each.existed) for each in answers] == [(first.id, False), (other.id, False), (first.id, True)]
+
+
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Let a test act once between the statement that stores a batch and the one that reads who has its taken keys."""
+    check_path = statements._check_path
+
+    def arm(act: Callable[[], object]) -> None:
+        def acting(leads_to_ours: bool) -> None:
+            monkeypatch.setattr(statements, "_check_path", check_path)
+            check_path(leads_to_ours)
+            act()
+
+        monkeypatch.setattr(statements, "_check_path", acting)
+
+    return arm
+
+
+def test_a_batch_that_fails_when_it_reads_who_has_a_key_stores_nothing(
+    store: PostgresStore, between: Callable[[Callable[[], object]], None]
+) -> None:
+    taken = make_job(key="taken")
+    store.add([taken])
+
+    def lock() -> None:
+        raise psycopg.errors.LockNotAvailable("canceling statement due to lock timeout")
+
+    between(lock)
+    with pytest.raises(StoreLocked, match="changed nothing"):
+        store.add([make_job(key="taken"), make_job(), make_job()])
+    assert [each.id for each in store.find(Filter())] == [taken.id]
+
+
+def test_a_key_twice_in_a_batch_is_one_job_even_if_that_could_end_at_once(
+    server: PostgresServer, store: PostgresStore, schema: str, between: Callable[[Callable[[], object]], None]
+) -> None:
+    with App(f"{server.url}?schema={schema}") as app:
+        between(lambda: [job.cancel() for job in app.find()])
+        first, second = store.add([make_job(key="a"), make_job(key="a")])
+    assert (first.id, first.existed, second.existed) == (second.id, False, True)
+
+
+def test_a_batch_whose_taken_key_becomes_free_on_the_way_is_new_in_every_part(
+    server: PostgresServer, store: PostgresStore, schema: str, between: Callable[[Callable[[], object]], None]
+) -> None:
+    taken = make_job(key="taken")
+    store.add([taken])
+    jobs = [make_job(), make_job(key="taken")]
+    with App(f"{server.url}?schema={schema}") as app:
+        between(lambda: app.cancel(taken.id))
+        answers = store.add(jobs)
+    assert [(each.id, each.existed) for each in answers] == [(job.id, False) for job in jobs]
 
 
 def test_an_enqueue_of_many_that_fails_on_the_way_says_what_is_stored(
