@@ -44,6 +44,14 @@ def test_a_circle_of_imports_is_found() -> None:
     assert circle({**one, "hooks.py": "def f():\n    from holdfast.worker.a import c"}) is None
 
 
+def test_where_the_architecture_says_something_is_there_it_is() -> None:
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text("utf-8")
+    rows = re.findall(r"^\| (.+\?) \| `(\S+)` \| `(\S+)` \|$", page, re.MULTILINE)
+    assert len(rows) >= 6
+    missing = [row for row in rows if row[2] not in defined(ast.parse((PACKAGE / row[1]).read_text("utf-8")))]
+    assert not missing
+
+
 def test_only_clock_py_asks_the_time_or_sleeps() -> None:
     assert_tidy(clocks)
 
@@ -147,6 +155,15 @@ def layers(path: str, source: str) -> Iterator[Finding]:
             yield line, f"{'.'.join(here)} imports {name}, which is not below it"
         if here[0] == "core" and top in IMPURE:
             yield line, f"core is pure, but imports {top}"
+
+
+def defined(tree: ast.Module | ast.ClassDef, before: str = "") -> Iterator[str]:
+    """The dotted names of the classes, functions and methods of a module."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{before}{node.name}"
+        if isinstance(node, ast.ClassDef):
+            yield from defined(node, f"{before}{node.name}.")
 
 
 def circle(sources: dict[str, str]) -> list[str] | None:

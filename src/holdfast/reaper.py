@@ -163,7 +163,7 @@ class Reaper:
                 zombies += self._recover_worker(each, spread_s) if fix else self._examine_worker(each, spread_s, done)
             except StoreLocked as error:  # the next pass finds it again
                 log.warning("worker %s cannot be recovered yet: %s", each.worker.name, error)
-        zombies += self._recover_overdue(fix, done | {zombie.job.id for zombie in zombies})
+        zombies += self._recover_expired(fix, done | {zombie.job.id for zombie in zombies})
         if fix and self._clock.lease() - self._swept_at >= SILENT_LOOK_S:
             try:
                 self._retire_the_silent(under)
@@ -337,7 +337,7 @@ class Reaper:
 
     # -------------------------------------------------------------------------------------- expired
 
-    def _recover_overdue(self, fix: bool, done: set[str]) -> list[Zombie]:
+    def _recover_expired(self, fix: bool, done: set[str]) -> list[Zombie]:
         zombies: list[Zombie] = []
         seen: dict[OverdueKey, float] = {}
         skip, limit = 0, PAGE
