@@ -14,7 +14,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Duty, Filter, Job, Schedule
 from holdfast.errors import DutyLost, PayloadError, UsageError
 from holdfast.ids import fired_job_id
-from holdfast.scheduler import DECLARE_S, DECLARED_S, DUTY, LOCKED_S, LOOK_S, TTL_S, Scheduler
+from holdfast.scheduler import DECLARE_S, DECLARED_S, DUTY, LOCKED_S, LOOK_S, TTL_S, Scheduler, is_declared
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import AFTER, BEFORE, FaultyStore, scripted
@@ -346,6 +346,73 @@ def test_an_older_program_does_not_take_back_what_a_newer_one_declares(store: St
     [schedule] = store.schedules()
     assert schedule.spec == "0 13 * * *"
     assert jobs(store) == []
+
+
+def test_a_canary_that_came_and_went_leaves_the_schedule_to_the_program_that_stays(
+    store: Store, clock: FakeClock
+) -> None:
+    """The canary declares the same schedule with another option, and stops."""
+    stays, canary = (every_minute(store, clock), an_app(store, clock))
+    canary.cron("* * * * *", canary.tasks["report"].using(queue="slow"), key="minutely")
+    scheduler = Scheduler(stays, name="a")
+    scheduler.look()
+    with_canary = Scheduler(canary, name="b")
+    with_canary.look()
+    with_canary.resign()
+    for _ in range(600):
+        clock.advance(1)
+        scheduler.look()
+        assert is_declared(store.schedules()[0], clock.wall())
+    assert minutes(store) == list(range(1, 11))
+    assert {job.queue for job in jobs(store)[:2]} == {"slow"}
+    assert {job.queue for job in jobs(store)[3:]} == {"default"}
+
+
+@pytest.mark.parametrize("every_s", [25, 500])
+def test_two_versions_that_declare_in_turn_fire_each_instant_once(store: Store, clock: FakeClock, every_s: int) -> None:
+    """Each tick is that of a program that has just started, as in a serverless function."""
+    for number in range(3 * 3600 // every_s + 2):
+        spec = ("0 * * * *", "0 */1 * * *")[number % 2]
+        ticking = Scheduler(an_app(store, clock, k=spec), name="tick")
+        ticking.look()
+        ticking.resign()
+        clock.advance(every_s)
+    assert minutes(store) == [60, 120, 180]
+
+
+def test_of_two_programs_that_tick_side_by_side_the_one_that_was_started_last_holds(
+    store: Store, clock: FakeClock
+) -> None:
+    old, new = an_app(store, clock, k="0 * * * *"), an_app(store, clock, k="30 * * * *")
+    for number in range(3 * 120):
+        ticking = Scheduler((old, new)[number % 2], name="tick")
+        ticking.look()
+        ticking.resign()
+        clock.advance(30)
+    assert minutes(store) == [30, 90, 150]
+
+
+def test_a_new_expression_neither_repeats_what_was_fired_nor_makes_up_for_what_is_long_past(
+    store: Store, clock: FakeClock
+) -> None:
+    """At noon the old one was fired; at 14:00 a deploy changes it to 13:00, and says so while old workers live."""
+    old = Scheduler(an_app(store, clock, k="30 12 * * *"), name="old")
+    for _ in range(120):
+        old.look()
+        clock.advance(60)
+    old.resign()
+    new = Scheduler(an_app(store, clock, k="0 13 * * *"), name="new")
+    new.look()
+    assert minutes(store) == [30]
+
+
+def test_a_new_expression_makes_up_for_an_instant_at_which_nobody_ran(store: Store, clock: FakeClock) -> None:
+    old = Scheduler(an_app(store, clock, k="0 13 * * *"), name="old")
+    old.look()
+    old.resign()
+    clock.advance(3600 + 600)
+    assert Scheduler(an_app(store, clock, k="0 13 * * MON-FRI"), name="new").look()[0] == 1
+    assert minutes(store) == [60]
 
 
 def test_a_schedule_that_is_paused_waits_and_then_goes_on(store: Store, clock: FakeClock) -> None:

@@ -88,6 +88,7 @@ class App(Decorators, WorkflowActs):
         self.alerts: tuple[Alert, ...] = ()
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: dict[str, Schedule] = {}
+        self.declared = False  # whether this program has told the store of its schedules
         self._url = absolute_url(url if url is not None else os.environ.get("HOLDFAST_DB") or DEFAULT_URL)
         self._migrate = migrate
         self._store: Store | None = None

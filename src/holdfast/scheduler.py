@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from holdfast.core.records import Firing, Schedule
 from holdfast.core.schedule import Missed, checked, due, next_instant
+from holdfast.core.transitions import ABANDONED_S, RENEW_S
 from holdfast.duties import DutyHolder
 from holdfast.errors import DutyLost, HoldfastError, StoreError, UsageError, is_passing
 from holdfast.ids import chance, fired_job_id, new_id
@@ -34,8 +35,8 @@ log = logging.getLogger("holdfast.scheduler")
 DUTY = "scheduler"
 TTL_S = 10.0  # of the duty
 LOOK_S = TTL_S / 3  # how long to sleep at most
-DECLARE_S = 60.0  # how often a program says what it declares
-DECLARED_S = 3 * DECLARE_S  # what nobody has declared for so long is not fired
+DECLARE_S = RENEW_S  # how often a program says what it declares
+DECLARED_S = ABANDONED_S + 2 * DECLARE_S  # what nobody has declared for so long is not fired
 BATCH = 100  # instants that are fired by one call
 LOCKED_S = 0.5  # how soon to look again when a schedule could not be fired because of somebody else's lock
 LEAVE_S = 5.0  # how long the end waits for the store
@@ -105,7 +106,8 @@ class Scheduler:
     def _declare(self, store: Store) -> None:
         now = self._clock.lease()
         if self._declared_at is None or now - self._declared_at >= DECLARE_S:
-            store.declare(list(self._app.schedules.values()), again=self._declared_at is not None)
+            store.declare(list(self._app.schedules.values()), again=self._app.declared)
+            self._app.declared = True
             self._declared_at = now
 
     def _post_at(self, store: Store) -> DutyHolder:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from holdfast.core.machine import State
 from holdfast.core.records import Duty, Firing, Schedule
+from holdfast.core.transitions import ABANDONED_S, RENEW_S
 from holdfast.core.verdict import Succeeded
 from holdfast.errors import DutyLost
 from holdfast.stores.protocol import Added, Fired, Store
@@ -77,12 +78,24 @@ def test_a_repeated_declaration_leaves_the_mark_and_what_was_fired(store: Store,
     assert (after.paused, after.missed, after.job.task, after.declared_at) == (True, "skip", "other", clock.wall())
 
 
-@pytest.mark.parametrize("change", [{"spec": "0 4 * * *"}, {"tz": "Asia/Tokyo"}])
-def test_another_expression_counts_from_now(store: Store, clock: FakeClock, change: dict[str, str]) -> None:
+CHANGES: list[dict[str, Any]] = [
+    {"spec": "0 4 * * *"},
+    {"tz": "Asia/Tokyo"},
+    {"missed": "skip"},
+    {"job": {"queue": "other"}},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES[:2])
+def test_another_expression_counts_from_when_the_old_one_was_last_declared(
+    store: Store, clock: FakeClock, change: dict[str, str]
+) -> None:
     declared(store)
     clock.advance(DAY_S)
+    last = declared(store).declared_at
+    clock.advance(DAY_S)
     after = declared(store, **change)
-    assert after.mark == clock.wall()
+    assert (after.mark, after.declared_at) == (last, clock.wall())
     assert {name: getattr(after, name) for name in change} == change
 
 
@@ -92,35 +105,73 @@ def test_another_expression_never_takes_the_mark_back(store: Store, clock: FakeC
     assert declared(store, spec="0 4 * * *").mark == mark
 
 
-def test_saying_it_again_only_notes_what_is_still_the_same(store: Store, clock: FakeClock) -> None:
-    declared(store, "same")
-    for key in ("spec", "tz", "missed", "job"):
-        declared(store, key)
-    before, then = {each.key: each for each in store.schedules()}, clock.wall()
-    clock.advance(31)
-    changed = [
-        a_schedule("same"),
-        a_schedule("spec", spec="1 1 1 1 *"),
-        a_schedule("tz", tz="Asia/Tokyo"),
-        a_schedule("missed", missed="skip"),
-        a_schedule("job", job={"queue": "other"}),
-        a_schedule("unknown"),
+def test_another_expression_counts_from_now_after_the_clock_was_set_back(store: Store, clock: FakeClock) -> None:
+    mark = declared(store).mark
+    clock.advance(DAY_S)
+    declared(store)
+    clock.set_wall(mark + 60)
+    assert declared(store, spec="0 4 * * *").mark == clock.wall()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_saying_it_again_leaves_what_another_program_declares(
+    store: Store, clock: FakeClock, change: dict[str, Any]
+) -> None:
+    before = declared(store)
+    clock.advance(ABANDONED_S)
+    store.declare([a_schedule(**change)], again=True)
+    assert store.schedules() == [before]
+
+
+def test_saying_it_again_stores_what_is_not_known(store: Store, clock: FakeClock) -> None:
+    """As after a restore of an old backup."""
+    before, wanted = declared(store), a_schedule("new", missed="skip", job={"queue": "other"})
+    clock.advance(1)
+    store.declare([a_schedule(), wanted], again=True)
+    assert store.schedules() == [before, replace(wanted, mark=clock.wall(), declared_at=clock.wall())]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_saying_it_again_takes_over_what_nobody_else_has_declared_for_long(
+    store: Store, clock: FakeClock, change: dict[str, Any]
+) -> None:
+    before, other = declared(store), declared(store, "other")
+    duty = the_duty(store)
+    fire(store, other.mark + 10, duty, schedule="other", id="j")
+    store.pause_schedule("other", True)
+    other = known(store, "other")
+    clock.advance(ABANDONED_S + 0.001)
+    mine = [a_schedule(key, **change) for key in ("k", "other")]
+    store.declare(mine, again=True)
+    wall = clock.wall()
+    kept = {name: getattr(other, name) for name in ("mark", "fired_at", "job_id", "paused")}
+    assert store.schedules() == [
+        replace(mine[0], mark=before.mark, declared_at=wall),
+        replace(mine[1], declared_at=wall, **kept),
     ]
-    store.declare(changed, again=True)
-    after = {each.key: each for each in store.schedules()}
-    assert after.pop("same") == replace(before.pop("same"), declared_at=clock.wall())
-    assert after == before
-    assert {each.declared_at for each in after.values()} == {then}
+
+
+@pytest.mark.parametrize("change", CHANGES[:2])
+def test_an_expression_that_takes_over_counts_from_when_the_old_one_was_last_declared(
+    store: Store, clock: FakeClock, change: dict[str, str]
+) -> None:
+    declared(store)
+    clock.advance(DAY_S)
+    store.declare([a_schedule()], again=True)
+    last = clock.wall()
+    clock.advance(DAY_S)
+    store.declare([a_schedule(**change)], again=True)
+    assert known(store).mark == last
 
 
 def test_saying_it_again_writes_at_most_twice_a_minute(store: Store, clock: FakeClock) -> None:
     first = declared(store)
-    clock.advance(30)
+    clock.advance(RENEW_S)
     store.declare([a_schedule()], again=True)
     assert known(store) == first
     clock.advance(0.001)
     store.declare([a_schedule()], again=True)
-    assert known(store).declared_at == clock.wall()
+    assert known(store) == replace(first, declared_at=clock.wall())
 
 
 # --- fire ------------------------------------------------------------------------------------------------

@@ -48,7 +48,6 @@ NEAREST = {
         "recorded": "record",
         "matches": "find",
         "declared": "fire",
-        "is_declared": "fire",
     }.items()
 }
 STATE_MACHINE = "core/machine.py"

@@ -20,6 +20,7 @@ FURTHER = {
     "stand": f"{CONFORMANCE}/test_standing.py",
     "standing": "tests/worker/test_continuity.py",
     "migrate_": "tests/stores/test_migrations.py",
+    "declare_again": "tests/stores/test_postgres_schedules.py",
 }
 
 # Statements whose WHERE protects somebody: every conjunct is a guard.
@@ -27,7 +28,7 @@ GUARDED = {
     "sqlite": (
         *("claim_worker", "claim", "claim_answers", "beat_worker", "beat", "beat_lost", "beat_cancelled"),
         *("settle", "settle_done", "transaction", "overdue", "vanished", "retire", "move", "purge", "delete", "due"),
-        *("declare_again", "fire", "fire_job", "pause_schedule"),
+        *("declare", "fire", "fire_job", "pause_schedule"),
         *("record_owned", "record", "record_facts", "record_taken", "steps", "steps_aside", "signal_known"),
         *(
             "signal_reach",
@@ -53,7 +54,7 @@ GUARDED = {
     ),
 }
 
-OF_SCHEDULES = ("declare_again", "fire", "fire_job", "pause_schedule")
+OF_SCHEDULES = ("declare", "declare_again", "fire", "fire_job", "pause_schedule")
 
 
 @dataclass(frozen=True, slots=True)

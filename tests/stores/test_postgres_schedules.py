@@ -98,6 +98,21 @@ def test_a_schedule_whose_row_is_locked_delays_only_itself(
     assert scheduler.look()[0] == 1
 
 
+def test_a_schedule_that_an_open_transaction_changes_keeps_no_other_from_being_declared(
+    app: App, server: PostgresServer, schema: str, clock: FakeClock
+) -> None:
+    schedules = list(app.schedules.values())
+    app.store.declare(schedules)
+    began = clock.wall()
+    clock.advance(60)
+    with psycopg.connect(server.url) as db:
+        db.execute(f"UPDATE {schema}.schedule SET paused = true WHERE key = 'c'")  # type: ignore[call-overload]
+        app.store.declare(schedules, again=True)
+        db.rollback()
+    declared = {schedule.key: schedule.declared_at for schedule in app.store.schedules()}
+    assert declared == dict.fromkeys("abdef", clock.wall()) | {"c": began}
+
+
 def test_a_thousand_schedules_that_are_due_at_one_instant_fire_within_two_seconds(
     server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

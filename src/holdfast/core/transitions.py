@@ -12,6 +12,9 @@ from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Filter, Job, Lease, Moment, NewJob, Pulse, Schedule, Step, Worker
 from holdfast.core.verdict import Verdict
 
+RENEW_S = 30.0  # how often the declaration of a schedule is renewed while a program that made it lives
+ABANDONED_S = 4 * RENEW_S  # one that nobody has renewed for so long gives way to another program's
+
 
 def first_row(new: NewJob, wall: float) -> Job:
     """Return the row of a job that was just stored."""
@@ -149,20 +152,23 @@ def matches(job: Job, where: Filter) -> bool:
     return same and named and (not where.states or job.state in where.states)
 
 
-def declared(there: Schedule | None, new: Schedule, wall: float) -> Schedule:
-    """Return the schedule as its declaration makes it."""
+def declared(there: Schedule | None, new: Schedule, wall: float, again: bool) -> Schedule:
+    """Return the schedule as the declaration of a program makes it; `again`: of one that has said it before.
+
+    What the program says that was started last holds while somebody renews it. If nobody does, its program is gone, as
+    a canary may be, and one that lives on takes the schedule over. Another expression counts from when the old one was
+    last declared: from now on would lose the instants since then, and all of them where two versions declare in turn.
+    """
     if there is None:
         return replace(new, mark=wall, fired_at=None, job_id=None, paused=False, declared_at=wall)
-    same = (there.spec, there.tz) == (new.spec, new.tz)
+    same = all(getattr(there, name) == getattr(new, name) for name in ("spec", "tz", "missed", "job"))
+    if again and there.declared_at >= wall - (RENEW_S if same else ABANDONED_S):
+        return there
+    same_instants = (there.spec, there.tz) == (new.spec, new.tz)
     return replace(
         there, spec=new.spec, tz=new.tz, missed=new.missed, job=new.job,
-        mark=there.mark if same else max(there.mark, wall), declared_at=wall,
+        mark=there.mark if same_instants else max(there.mark, min(there.declared_at, wall)), declared_at=wall,
     )  # fmt: skip
-
-
-def is_declared(there: Schedule, new: Schedule) -> bool:
-    """Return whether the declaration is the one that is stored."""
-    return all(getattr(there, name) == getattr(new, name) for name in ("spec", "tz", "missed", "job"))
 
 
 def lease_end(job: Job) -> float:

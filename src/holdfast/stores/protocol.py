@@ -39,8 +39,6 @@ from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Verdict
 from holdfast.errors import DutyLost, SchemaMismatch, StoreError
 
-DECLARED_EVERY_S = 30.0  # how often at most `declare(again=True)` writes
-
 
 class Added(NamedTuple):
     """Where an enqueue ended up. `existed`: the id or the live key was taken, and `id` is that job."""
@@ -381,9 +379,11 @@ class Store(Protocol):
         """Write down what a program declares: of each schedule the key, spec, tz, missed and job.
 
         A new one has its mark at now: what was before it counts for nothing. One whose spec or tz is another than
-        before has its mark moved up to now; mark and pause stay otherwise. Those that are not named stay as they are.
-        With `again`, only note that those that are still the same, field for field, are declared; at most twice a
-        minute, so that a large fleet may say it often.
+        before has its mark moved up to when it was last declared; mark and pause stay otherwise. Those that are not
+        named stay as they are.
+        With `again`, of those that are there, only note that the ones that are still the same, field for field, are
+        declared; at most twice a minute, so that a large fleet may say it often. One that is another by now is
+        declared anew if nobody has declared it for `ABANDONED_S`, and stays as it is until then.
         """
         ...
 

@@ -41,7 +41,7 @@ from holdfast.core.settlement import Settlement, is_as_judged, own_ending, stale
 from holdfast.core.verdict import Verdict
 from holdfast.errors import KeyTaken, StoreUnsupported, UsageError, WorkerGone
 from holdfast.stores.memory.workflows import Workflows
-from holdfast.stores.protocol import DECLARED_EVERY_S, Added, Answer, Fired, Schema, Transaction, duty_lost
+from holdfast.stores.protocol import Added, Answer, Fired, Schema, Transaction, duty_lost
 from holdfast.stores.wakeups import Wakeups
 
 UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
@@ -277,15 +277,7 @@ class MemoryStore(Workflows):
         with self._lock:
             wall = self._clock.wall()
             for new in schedules:
-                there = self._schedules.get(new.key)
-                if not again:
-                    self._schedules[new.key] = transitions.declared(there, new, wall)
-                elif (
-                    there is not None
-                    and transitions.is_declared(there, new)
-                    and there.declared_at < wall - DECLARED_EVERY_S
-                ):
-                    self._schedules[new.key] = replace(there, declared_at=wall)
+                self._schedules[new.key] = transitions.declared(self._schedules.get(new.key), new, wall, again)
 
     def schedules(self) -> list[Schedule]:
         with self._lock:

@@ -1151,7 +1151,7 @@ FROM clock, json_array_elements(%(schedules)s::json)
 ORDER BY (value ->> 0) COLLATE "C"
 ON CONFLICT (key) DO UPDATE SET
     mark = CASE WHEN there.spec = excluded.spec AND there.tz = excluded.tz THEN there.mark
-        ELSE greatest(there.mark, excluded.mark) END,
+        ELSE greatest(there.mark, least(there.declared_at, excluded.declared_at)) END,
     spec = excluded.spec,
     tz = excluded.tz,
     missed = excluded.missed,
@@ -1163,17 +1163,33 @@ ON CONFLICT (key) DO UPDATE SET
 WITH clock AS MATERIALIZED (
     SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
 ),
-same AS MATERIALIZED (
-    SELECT schedule.key FROM clock, {schema}.schedule AS schedule
-    WHERE schedule.declared_at < clock.wall - %(every)s
-        AND (schedule.key, schedule.spec, schedule.tz, schedule.missed, schedule.job) IN (
-            SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4
-            FROM json_array_elements(%(schedules)s::json)
-        )
-    FOR UPDATE OF schedule SKIP LOCKED
+mine AS MATERIALIZED (
+    SELECT value ->> 0 AS key, value ->> 1 AS spec, value ->> 2 AS tz, value ->> 3 AS missed, value ->> 4 AS job
+    FROM json_array_elements(%(schedules)s::json)
+),
+old AS MATERIALIZED (
+    SELECT mine.* FROM clock, mine JOIN {schema}.schedule AS there ON there.key = mine.key
+    WHERE there.declared_at < clock.wall - CASE
+        WHEN (there.spec, there.tz, there.missed, there.job) = (mine.spec, mine.tz, mine.missed, mine.job)
+        THEN %(renew_s)s::float8 ELSE %(abandoned_s)s::float8 END
+    FOR UPDATE OF there SKIP LOCKED
+),
+new AS (
+    INSERT INTO {schema}.schedule (key, spec, tz, missed, job, mark, declared_at)
+    SELECT mine.*, clock.wall, clock.wall FROM clock, mine
+    WHERE NOT EXISTS (SELECT FROM {schema}.schedule AS there WHERE there.key = mine.key)
+    ORDER BY mine.key COLLATE "C"
+    ON CONFLICT (key) DO NOTHING
 )
-UPDATE {schema}.schedule AS schedule SET declared_at = clock.wall
-FROM clock, same WHERE schedule.key = same.key;
+UPDATE {schema}.schedule AS there SET
+    mark = CASE WHEN (there.spec, there.tz) = (old.spec, old.tz) THEN there.mark
+        ELSE greatest(there.mark, there.declared_at) END,
+    spec = old.spec,
+    tz = old.tz,
+    missed = old.missed,
+    job = old.job,
+    declared_at = clock.wall
+FROM clock, old WHERE there.key = old.key;
 
 -- name: schedules
 SELECT coalesce(json_agg(

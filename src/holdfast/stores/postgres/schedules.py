@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
 from holdfast.core.records import Duty, Firing, Schedule
+from holdfast.core.transitions import ABANDONED_S, RENEW_S
 from holdfast.errors import StoreLocked, StoreTimeout
 from holdfast.failpoints import point
 from holdfast.stores import row_json
 from holdfast.stores.postgres import statements
 from holdfast.stores.postgres.connection import Connections
-from holdfast.stores.protocol import DECLARED_EVERY_S, Added, Answer, Fired, duty_lost
+from holdfast.stores.protocol import Added, Answer, Fired, duty_lost
 
 
 class Schedules(ABC):
@@ -22,7 +23,7 @@ class Schedules(ABC):
 
     def declare(self, schedules: Sequence[Schedule], again: bool = False) -> None:
         rows = row_json.encode([row_json.declared(schedule) for schedule in schedules]).decode()
-        values = {"schedules": rows, "wall": self._wall(), "every": DECLARED_EVERY_S}
+        values = {"schedules": rows, "wall": self._wall(), "renew_s": RENEW_S, "abandoned_s": ABANDONED_S}
         query = self._db["declare_again" if again else "declare"]
         self._db.run(lambda db: db.execute(query, values, prepare=False))
 

@@ -531,18 +531,19 @@ INSERT INTO holdfast_schedule AS there (key, spec, tz, missed, job, mark, declar
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, :wall, :wall FROM json_each(:schedules)
 WHERE true
 ON CONFLICT (key) DO UPDATE SET
-    mark = iif(there.spec = excluded.spec AND there.tz = excluded.tz, there.mark, max(there.mark, excluded.mark)),
+    mark = iif(
+        (there.spec, there.tz) = (excluded.spec, excluded.tz),
+        there.mark, max(there.mark, min(there.declared_at, excluded.declared_at))
+    ),
     spec = excluded.spec,
     tz = excluded.tz,
     missed = excluded.missed,
     job = excluded.job,
-    declared_at = excluded.declared_at;
-
--- name: declare_again
-UPDATE holdfast_schedule SET declared_at = :wall
-WHERE declared_at < :wall - :every
-    AND json_array(key, spec, tz, missed, job) IN (
-        SELECT json_array(value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4) FROM json_each(:schedules)
+    declared_at = excluded.declared_at
+WHERE NOT :again
+    OR there.declared_at < :wall - iif(
+        (there.spec, there.tz, there.missed, there.job) = (excluded.spec, excluded.tz, excluded.missed, excluded.job),
+        :renew_s, :abandoned_s
     );
 
 -- name: schedules

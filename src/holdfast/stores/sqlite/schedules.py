@@ -7,9 +7,10 @@ from sqlite3 import Connection
 
 from holdfast.clock import Clock
 from holdfast.core.records import Duty, Firing, Schedule
+from holdfast.core.transitions import ABANDONED_S, RENEW_S
 from holdfast.failpoints import point
 from holdfast.stores import row_json
-from holdfast.stores.protocol import DECLARED_EVERY_S, Added, Fired
+from holdfast.stores.protocol import Added, Fired
 from holdfast.stores.sqlite import statements
 from holdfast.stores.sqlite.connection import Connections
 from holdfast.stores.sqlite.statements import Q
@@ -23,9 +24,9 @@ class Schedules:
 
     def declare(self, schedules: Sequence[Schedule], again: bool = False) -> None:
         rows = row_json.encode([row_json.declared(schedule) for schedule in schedules]).decode()
-        values = {"schedules": rows, "wall": self._clock.wall(), "every": DECLARED_EVERY_S}
+        limits = {"again": again, "renew_s": RENEW_S, "abandoned_s": ABANDONED_S}
         with self._db.writing() as db:
-            db.execute(Q["declare_again" if again else "declare"], values)
+            db.execute(Q["declare"], {"schedules": rows, "wall": self._clock.wall(), **limits})
 
     def schedules(self) -> list[Schedule]:
         with self._db.reading() as db:
