@@ -172,7 +172,13 @@ def test_the_shapes_of_json(run: Run, store: Store) -> None:
     [death] = shown["steps"][1]["deaths"]
     assert (death["worker"], death["inside"], death["cause"]) == ("box/1", True, KILLED.cause)
     asks = run.json("workflows", "show", asking(store).id)
-    assert asks["waits_for"] == {"until": None, "signals": ["approve:2"], "jobs": [], "question": "Ship it?"}
+    assert asks["waits_for"] == {
+        "until": None,
+        "signals": ["approve:2"],
+        "jobs": [],
+        "tries": [],
+        "question": "Ship it?",
+    }
 
 
 def test_arguments_of_steps_are_shown_and_exported_as_sizes_unless_they_are_asked_for(run: Run, store: Store) -> None:
@@ -335,6 +341,53 @@ def test_the_tries_of_a_step_and_the_time_of_the_next_one_are_shown(run: Run, st
     assert once.strip() == "tried once"
     shown = run.json("workflows", "show", job.id)["steps"]
     assert [(each["tries"], each["retry_at"]) for each in shown] == [(3, None), (1, iso(retry_at))]
+
+
+def test_a_workflow_between_two_tries_of_a_step_says_which_step_failed(run: Run, store: Store) -> None:
+    job = begin(store)
+    retry_at = store.now().wall + 3600
+    paused = {"state": "started", "error": "OSError: down\nmore", "error_kind": "OSError", "retry_at": retry_at}
+    put(store, job, step(store, job, 1, "mail: all", tries=2, **paused))
+    settle(store, row(store, job.id), Parked("waits", retry_at, ("step:2/3:mail: all",)))
+    [line] = [line for line in run("workflows", "list").stdout.splitlines() if job.id in line]
+    assert re.search(r"step mail: all failed, tried 2 of 3 times; next try in \d+ min", line)
+    shown = run("workflows", "show", job.id).stdout
+    assert re.search(
+        r"Step mail: all failed \(OSError: down\), tried 2 of 3 times; next try in \d+ min( \d+ s)?\. "
+        r"It holds no slot meanwhile\.",
+        " ".join(shown.split()),
+    )
+    assert shown_steps(run, job)[-1].strip() == "tried 2 of 3 times"
+    assert "signal" not in shown, "the next try is not a signal that somebody could send"
+    waits = run.json("workflows", "show", job.id)["waits_for"]
+    assert (waits["signals"], waits["tries"]) == ([], [{"name": "mail: all", "tries": 2, "tries_max": 3}])
+    kept = run("workflows", "signal", job.id, "paid")
+    assert "it waits for the next try of step mail: all, at most" in kept.stderr
+
+
+def test_a_branch_between_two_tries_is_told_beside_the_signal_that_another_one_awaits(store: Store) -> None:
+    job = begin(store)
+    settle(store, job, Parked("waits", store.now().wall + 60, ("signal:paid", "step:1/3:mail"), inbox=0))
+    waits = insight.explain(store, row(store, job.id))
+    assert re.match(
+        r"It waits for the signal paid and the next try of step mail, at most .*, and holds", waits.sentence
+    )
+    assert [words for words, _ in waits.answers] == ["send paid"]
+
+
+def test_a_try_that_is_due_while_no_worker_runs_says_so(store: Store) -> None:
+    job = begin(store)
+    settle(store, job, Parked("waits", store.now().wall - 5, ("step:1/3:mail",)))
+    sentence = insight.explain(store, row(store, job.id)).sentence
+    assert re.match(r"Step mail failed, tried 1 of 3 times; the next try has been due for 5\..* s\. It", sentence)
+    assert "No worker serves its queue" in sentence
+
+
+def test_a_question_whose_time_is_over_says_so_in_the_list_of_the_held(run: Run, store: Store) -> None:
+    job = begin(store)
+    over = store.now().wall - 5
+    settle(store, job, Parked("asks", over, ("signal:approve:1",), question="Ship it?", inbox=0))
+    assert re.search(r'asks "Ship it\?", whose time was over .* ago', run("held", "list").stdout)
 
 
 def test_a_very_long_workflow_is_shown_by_its_ends(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

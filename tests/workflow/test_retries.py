@@ -81,6 +81,7 @@ def test_a_long_pause_between_two_tries_leaves_the_slot_and_costs_no_budget(hous
     assert (row.worker, row.lease_until, row.failures, row.crashes) == (None, None, 0, 0)
     assert (step.state, step.tries, step.retry_at) == ("started", 1, row.wake_at)
     assert (step.error, step.error_kind) == ("OSError: down 1", "OSError")
+    assert row.awaits == ["step:1/3:flaky"]
     assert other.enqueue().result(60) == 1
     assert job.result(60) == "A"
     step = the_step(house, job.id)

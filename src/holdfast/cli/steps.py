@@ -100,11 +100,20 @@ def _of_step(step: Step, depth: int, told: Told) -> _Line:
     if step.error is not None:
         below.append(f"raised {step.error}")
     if step.tries > 1 or is_paused(step):
-        below.append("tried once" if step.tries == 1 else f"tried {step.tries} times")
+        below.append(_tried(step, told))
     if not step.aside and step.path in told.ahead:
         below.append(told.ahead[step.path])
     cells = (clean(step.path), "  " * depth + clean(_called(step)), _state(step, told), _took(step, told), attempt)
     return _Line(cells, _returned(step, told), tuple(below), depth)
+
+
+def _tried(step: Step, told: Told) -> str:
+    known = [
+        each.tries_max for each in insight.failed_tries(told.job) if (each.name, each.tries) == (step.name, step.tries)
+    ]
+    if is_paused(step) and known:
+        return f"tried {step.tries} of {known[0]} times"
+    return "tried once" if step.tries == 1 else f"tried {step.tries} times"
 
 
 def _is_in(death: insight.StepDeath, step: Step) -> bool:

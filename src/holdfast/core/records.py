@@ -133,7 +133,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     open_step: str | None = None  # a step that must not be repeated was begun and not recorded
     inbox: int = 0  # how many signals and ended children have come for it
     wake_at: float | None = None  # wall time; the next three only while it is waiting
-    awaits: list[str] | None = None  # `signal:NAME`, `job:ID`
+    awaits: list[str] | None = None  # `signal:NAME`, `job:ID`, `step:TRIES/MAX:NAME` (its next try)
     question: str | None = None  # what a person is asked
     undo_requested: bool = False  # who asked it to stop wants its steps undone
     in_steps: list[str] | None = None  # `PATH NAME` of those that its attempt was in when it last told

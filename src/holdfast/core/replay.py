@@ -207,6 +207,11 @@ def is_paused(step: Step) -> bool:
     return step.state == "started" and step.retry_at is not None
 
 
+def next_try(name: str, tries: int, tries_max: int) -> str:
+    """Return the word among `Job.awaits` for the next try of a step that failed."""
+    return f"step:{tries}/{tries_max}:{name}"
+
+
 def open_steps(steps: Iterable[Step]) -> list[Step]:
     """Return those that must not be repeated, and were begun and not recorded or answered for, in their order."""
     begun = (step for step in steps if step.state == "started" and not step.repeatable and not step.aside)

@@ -12,7 +12,7 @@ from holdfast.core.records import Event, Job, Moment, Step
 from holdfast.core.replay import WAYS_OUT, asked_about, to_undo
 from holdfast.insight.format import ago, counted, first_line
 from holdfast.insight.health import Health, health
-from holdfast.insight.steps import awaited, named, steps_of
+from holdfast.insight.steps import awaited, awaited_things, awaited_time, between_tries, failed_tries, named, steps_of
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
 from holdfast.stores.protocol import Store
 
@@ -41,7 +41,7 @@ def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
         case "waiting" if job.question is not None:
             return ", ".join([f'asks "{job.question}"', *awaited(job, now)[1:]])
         case "waiting":
-            return ", ".join(awaited(job, now)) or None
+            return between_tries(job, now) or ", ".join(awaited(job, now)) or None
         case "held" if job.open_step is not None:
             return f"step {job.open_step}: {reason(job)}"
         case _:
@@ -67,7 +67,7 @@ def explain(store: Store, job: Job) -> Explanation:
     answer = answers[-1] if answers else None
     names = {worker.id: worker.name for worker in workers}
     state = health_of(store, job, workers)
-    steps = steps_of(store, job) if job.state is State.HELD else ()
+    steps = steps_of(store, job) if job.state is State.HELD or failed_tries(job) else ()
     return why(job, now, names, paused=paused, served=served, known=known, answer=answer, state=state, steps=steps)
 
 
@@ -85,7 +85,8 @@ def why(
 ) -> Explanation:
     """The same, from facts at hand. `paused`, `served`: what is known of the job's queue; `known`: whether a worker
     that serves the queue has its task. `answer`: a person's last. `state`: what is the matter with it, if it runs
-    and more is known than its row says. `steps`: those of a workflow, if it is held: what it asks about is one of them.
+    and more is known than its row says. `steps`: those of a workflow, if it is held or waits between
+    two tries: what it asks about or tries again is one of them.
     """
     seen = f"{job.id} --fence {job.fence}"  # so that the act counts only for what the reader of the sentence saw
     match job.state:
@@ -94,7 +95,7 @@ def why(
         case State.RUNNING:
             return _why_running(job, now, name_of(job.worker, names), state or health(job, None, now))
         case State.WAITING:
-            return _why_waiting(job, now, paused=paused, served=served, known=known)
+            return _why_waiting(job, now, steps, paused=paused, served=served, known=known)
         case State.HELD:
             return _why_held(job, seen, steps)
         case State.DONE if answer is not None and _is_about_the_job(answer):
@@ -115,7 +116,9 @@ def why(
             return Explanation(f"Its recorded steps were undone {ago(job.ended_at, now)}: {reason(job)}.")
 
 
-def _why_waiting(job: Job, now: Moment, *, paused: bool, served: bool, known: bool) -> Explanation:
+def _why_waiting(
+    job: Job, now: Moment, steps: Sequence[Step], *, paused: bool, served: bool, known: bool
+) -> Explanation:
     late = job.wake_at is not None and job.wake_at <= now.wall
     tail, ways = _obstacle(job, paused=paused, served=served, known=known) if late else ("", ())
     if job.question is not None:
@@ -125,7 +128,11 @@ def _why_waiting(job: Job, now: Moment, *, paused: bool, served: bool, known: bo
         over = f" Its time was over {ago(job.wake_at, now)}.{tail}" if late else ""
         asks = f'It asks a person: "{first_line(job.question)}" It{left} holds no slot meanwhile.{over}'
         return Explanation(asks, (*choices, *ways))
-    what = " and ".join(awaited(job, now)).replace(" and at most", ", at most") or "a signal, a timer or other jobs"
+    if (failed := between_tries(job, now, steps)) is not None:
+        return Explanation(f"{failed[0].upper()}{failed[1:]}. It holds no slot meanwhile.{tail}", ways)
+    things = awaited_things(job)
+    parts = [" and ".join(things), *awaited_time(job, now, alone=not things)]
+    what = ", ".join(part for part in parts if part) or "a signal, a timer or other jobs"
     signals = [each.removeprefix("signal:") for each in job.awaits or () if each.startswith("signal:")]
     sends = [(f"send {name}", f"holdfast workflows signal {job.id} {quote(name)} JSON") for name in signals]
     return Explanation(f"It waits for {what}, and holds no slot meanwhile.{tail}", (*ways, *sends))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
@@ -211,22 +211,73 @@ def ahead(job: Job, steps: Sequence[Step]) -> dict[str, str]:
 # -------------------------------------------------------------------------------------- what it waits for
 
 
+@dataclass(frozen=True, slots=True)
+class FailedTry:
+    """A step that failed and will be tried again: how often it was tried, and how often it may be."""
+
+    name: str
+    tries: int
+    tries_max: int
+
+
+def failed_tries(job: Job) -> list[FailedTry]:
+    """Return the steps whose next try a waiting workflow waits for."""
+    found = []
+    for what in job.awaits or ():
+        kind, _, told = what.partition(":")
+        if kind == "step":
+            counts, _, name = told.partition(":")
+            tries, _, tries_max = counts.partition("/")
+            found.append(FailedTry(name, int(tries), int(tries_max)))
+    return found
+
+
+def between_tries(job: Job, now: Moment, steps: Sequence[Step] = ()) -> str | None:
+    """Say which step failed and when it is tried again, if the workflow waits for nothing else. With `steps` also what
+    the step raised."""
+    failed = failed_tries(job)
+    if not failed or job.wake_at is None or len(failed) < len(job.awaits or ()):
+        return None
+    raised = {step.name: first_line(step.error) for step in steps if is_paused(step) and not step.aside}
+    words = [
+        f"step {first_line(each.name)} failed{f' ({raised[each.name]})' if each.name in raised else ''}, tried "
+        f"{each.tries} of {each.tries_max} times"
+        for each in failed
+    ]
+    left_s = job.wake_at - now.wall
+    when = f"next try in {duration(left_s)}" if left_s > 0 else f"the next try has been due for {duration(-left_s)}"
+    return f"{', '.join(words)}; {when}"
+
+
 def awaited(job: Job, now: Moment) -> list[str]:
-    """Say what a waiting workflow waits for, each thing in a few words."""
+    """Say what a waiting workflow waits for, each thing in a few words; at the end, until when."""
+    words = awaited_things(job)
+    return [*words, *awaited_time(job, now, alone=not words)]
+
+
+def awaited_things(job: Job) -> list[str]:
+    """Say what a waiting workflow waits for beside its time, each thing in a few words."""
     words = [f'an answer to "{job.question}"'] if job.question is not None else []
     for what in job.awaits or ():
         kind, _, name = what.partition(":")
         if kind == "job":
             words.append(f"job {name}")
+        elif kind == "step":
+            words.append(f"the next try of step {name.partition(':')[2]}")
         elif not (job.question is not None and name.startswith(APPROVAL)):
             words.append(f"the signal {name}")
-    if job.wake_at is not None:
-        left_s = job.wake_at - now.wall
-        if left_s <= 0:
-            words.append(f"its time, which came {duration(-left_s)} ago")
-        else:
-            words.append(at_most(left_s) if words else f"its time, in {duration(left_s)}")
     return words
+
+
+def awaited_time(job: Job, now: Moment, *, alone: bool) -> list[str]:
+    """Say until when a workflow waits, if there is an end. `alone`: it waits for nothing else."""
+    if job.wake_at is None:
+        return []
+    left_s = job.wake_at - now.wall
+    if left_s > 0:
+        return [f"its time, in {duration(left_s)}" if alone else at_most(left_s)]
+    came = f"{duration(-left_s)} ago"
+    return [f"its time, which came {came}" if alone else f"whose time was over {came}"]
 
 
 def unrecorded(job: Job, steps: Sequence[Step]) -> list[Step]:
@@ -249,7 +300,7 @@ def unrecorded(job: Job, steps: Sequence[Step]) -> list[Step]:
         elif job.question is not None and name.startswith(APPROVAL):
             first = not any(each == "approve" for each, _, _ in found)  # the row has the words of one question
             found.append(("approve", name.removeprefix(APPROVAL), job.question if first else "(another question)"))
-        elif ("wait", name) not in begun:
+        elif kind == "signal" and ("wait", name) not in begun:
             found.append(("wait", "", name))
     last = max((step.position for step in steps), default=0)
     known_by = {"state": "started", "attempt": job.attempt, "fence": job.fence}
@@ -269,6 +320,7 @@ def awaits_view(job: Job) -> dict[str, Any] | None:
         "until": iso(job.wake_at),
         "signals": [name for kind, _, name in things if kind == "signal"],
         "jobs": [name for kind, _, name in things if kind == "job"],
+        "tries": [asdict(each) for each in failed_tries(job)],
         "question": job.question,
     }
 

@@ -19,7 +19,7 @@ from holdfast.core.json_types import JsonType
 from holdfast.core.payload import encode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Inbox, NewJob, Record, Signal, Step, StepKind
-from holdfast.core.replay import WAYS_OUT, Scope, is_answered
+from holdfast.core.replay import WAYS_OUT, Scope, is_answered, next_try
 from holdfast.errors import (
     Diverged,
     Dropped,
@@ -486,7 +486,8 @@ class Run(Ledger):
         that failed is on record before the pause, so whoever runs the next one goes on counting."""
         while True:
             if base.retry_at is not None:
-                yield from self._next_try(call, base.retry_at)
+                tries_max = base.tries + 1 if retry is None else retry.attempts_max
+                yield from self._next_try(call, base.retry_at, next_try(call.name, base.tries, tries_max))
                 base = replace(base, retry_at=None, error=None, error_kind=None, started_at=self._wall())
             if base.has_undo or not base.repeatable:
                 yield from self._begin(call, base)
@@ -506,11 +507,11 @@ class Run(Ledger):
                 base = replace(base, retry_at=self._wall() + retry.delay_s(base.tries, chance()), **why)
             yield from self._begin(call, base)
 
-    def _next_try(self, call: FlowCall, instant: float) -> Operation[None]:
+    def _next_try(self, call: FlowCall, instant: float, what: str) -> Operation[None]:
         """Wait until a step is tried again: a short pause stays in its slot, a long one parks the workflow."""
         left = instant - self._wall()
         if left > SHORT_S:
-            yield from self._park(call, Parking(instant))
+            yield from self._park(call, Parking(instant, (what,)))
         if left > 0:
             yield Pause(left)
         self._forward(call)
