@@ -309,6 +309,40 @@ def test_a_task_that_no_living_worker_has_needs_no_more_slots(calm: Store, clock
     assert diagnose(calm, clock)["Jobs wait long"].evidence.startswith("mail: the oldest job has been due for 10 min,")
 
 
+def test_a_task_that_nobody_has_is_named_also_where_nobody_serves_its_queue(
+    calm: Store, clock: FakeClock, url: str
+) -> None:
+    app = App(url)
+    app.task(name="known")(lambda: None)
+    add(calm, queue="mail", task="mail.old")
+    clock.advance(5)
+    found = diagnose(calm, clock, app)
+    assert found["No worker is alive"].severity == "problem"
+    assert found["Tasks are due that the app does not have"].evidence == "mail.old (1 job)"
+    enrol(calm, queues=["default"], tasks={"known": Published("default")})
+    for mine in (None, app):
+        found = diagnose(calm, clock, mine)
+        assert "A queue is served by nobody" not in found, "a worker of that code would not help"
+        finding = found["A task is served by nobody"]
+        assert finding.evidence == ("mail: no worker serves the queue, and no living worker has mail.old (1 due job)")
+        assert finding.fix.startswith("run a worker of the code that has the task")
+    assert found["Tasks are due that the app does not have"].evidence == "mail.old (1 job)"
+
+
+def test_a_worker_is_started_from_an_app_that_has_the_task(calm: Store, clock: FakeClock, url: str) -> None:
+    add(calm, queue="mail", task="mail.send")
+    enrol(calm, queues=["default"], tasks={"known": Published("default")})
+    app = App(url)
+    app.task(name="mail.send", queue="mail")(lambda: None)
+    found = diagnose(calm, clock, app)
+    assert "A task is served by nobody" not in found
+    assert found["A queue is served by nobody"].fix == "holdfast worker APP --queues mail"
+    enrol(calm, queues=["other"], tasks={"mail.send": Published("mail")})
+    assert diagnose(calm, clock, App(url))["A queue is served by nobody"].fix == (
+        "start a worker of the code that has mail.send: holdfast worker APP --queues mail"
+    )
+
+
 def test_a_workflow_whose_time_has_come_is_reported_like_a_due_job(calm: Store, clock: FakeClock) -> None:
     park(calm, start_flow(calm, queue="mail", task="mail.flow"), wake_at=clock.wall() + 60)
     clock.advance(120)

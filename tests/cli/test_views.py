@@ -35,7 +35,10 @@ WORKER = {
     *("id", "name", "state", "host", "pid", "queues", "tasks", "slots", "running", "rss_mb", "version"),
     *("started_at", "last_beat", "gone_at", "gone_cause"),
 }
-QUEUE = {"queue", "paused", "served", "unserved", "unroused", "oldest_due_s", "oldest_served_s", *map(str, State)}
+QUEUE = {
+    *("queue", "paused", "served", "unserved", "missing", "unroused", "oldest_due_s", "oldest_served_s"),
+    *map(str, State),
+}
 
 
 def test_a_list_of_jobs(run: Run, store: Store) -> None:
@@ -340,6 +343,34 @@ def test_a_task_that_no_living_worker_has_is_named(run: Run, store: Store, clock
     assert re.search(r"mail +task unserved +3 .* mail\.old\n", shown.stdout)
     enrol(store, queues=["mail"], tasks=None)
     assert "waits for a free slot" in insight.explain(store, job).sentence, "an older version does not say what it has"
+
+
+def test_a_task_that_no_living_worker_has_is_named_also_where_nobody_serves_its_queue(
+    run: Run, store: Store, clock: FakeClock
+) -> None:
+    clock.advance(PAST_S)
+    job = add(store, queue="mail", task="mail.old", run_at=clock.wall() - 5)
+    [queue] = run.json("queues", "list")
+    assert (queue["served"], queue["unserved"], queue["missing"]) == (False, {"mail.old": 1}, {}), (
+        "the next may have it"
+    )
+    assert "NO WORKER HAS" not in run("queues", "list").stdout
+    enrol(store, queues=["other"], tasks={"other.send": Published("other")})
+    why = insight.explain(store, job)
+    assert why.sentence == (
+        "It has been due for 5.0 s. No worker serves its queue, mail, and no living worker has its task, mail.old."
+    )
+    assert why.answers == (("start one that has it", "holdfast worker APP"),)
+    [queue, _] = run.json("queues", "list")
+    assert (queue["served"], queue["missing"]) == (False, {"mail.old": 1})
+    shown = run("queues", "list")
+    assert re.search(r"mail +no worker +1 .* mail\.old\n", shown.stdout)
+    assert "Start a worker of the code that has the task" in shown.stderr
+    enrol(store, queues=["third"], tasks={"mail.old": Published("mail")})
+    why = insight.explain(store, job)
+    assert why.sentence == "It has been due for 5.0 s. No worker serves its queue, mail."
+    assert why.answers == (("start one", "holdfast worker APP --queues mail"),)
+    assert run.json("queues", "list")[0]["missing"] == {}
 
 
 def test_a_workflow_whose_time_has_come_is_due_although_nobody_makes_it_ready(

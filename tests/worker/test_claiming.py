@@ -136,9 +136,16 @@ def test_a_task_that_it_does_not_know_is_left_alone_and_named_once_a_minute(
 
     stranger = NewJob(id="stranger", task="unknown", payload="{}", priority=9)
     for queue, task in (("default", "asleep"), ("default", "of another worker"), ("elsewhere", "of another queue")):
-        park(house.store, start_flow(house.store, queue=queue, task=task), wake_at=house.store.now().wall)
+        starter = enrol(house.store, queues=[], tasks={})
+        park(house.store, start_flow(house.store, starter, queue=queue, task=task), wake_at=house.store.now().wall)
     house.store.add([stranger, NewJob(id="elsewhere", task="of another worker", payload="{}")])
+    house.store.add(
+        [NewJob(id=task, task=task, queue="nobody's", payload="{}") for task in ("removed", "of another worker")]
+    )
+    house.store.add([NewJob(id="paused", task="of a paused queue", queue="paused", payload="{}")])
+    house.store.pause("paused", True)
     enrol(house.store, queues=["default"], tasks={"of another worker": Published("default")}, beat_s=1e9)
+    enrol(house.store, queues=["elsewhere"], tasks={"of another queue": Published("elsewhere")}, beat_s=1e9)
     claims = house.store.calls["claim"]
     house.start()
     message = "no living worker has task 'unknown': 1 due jobs wait for one that has it"
@@ -146,7 +153,9 @@ def test_a_task_that_it_does_not_know_is_left_alone_and_named_once_a_minute(
     first, second, *_ = [record.created for record in caplog.records if message in record.getMessage()]
     assert second - first > 0.5, "a second, unless the machine was busy when the first was written"
     assert "no living worker has task 'asleep': 1 due jobs wait for one that has it" in caplog.text
+    assert "no living worker has task 'removed': 1 due jobs wait for one that has it" in caplog.text
     assert "of another" not in caplog.text
+    assert "of a paused queue" not in caplog.text
     assert {"known": Published("default")} in [worker.tasks for worker in house.store.workers()]
     assert house.store.calls["claim"] == claims
     row = house.row("stranger")

@@ -40,7 +40,7 @@ _COLUMNS = [
         keep=True,
     ),
 ]
-_UNSERVED = Column("NO WORKER HAS", lambda queue: ", ".join(queue["unserved"]) or None, least=16)
+_UNSERVED = Column("NO WORKER HAS", lambda queue: ", ".join(queue["missing"]) or None, least=16)
 
 
 @queues.command(
@@ -58,7 +58,7 @@ def list_(as_json: bool) -> None:
     if as_json:
         show_json(views)
     elif views:
-        missing = any(queue["unserved"] and queue["served"] for queue in views)
+        missing = any(queue["missing"] for queue in views)
         show_table([*_COLUMNS, _UNSERVED] if missing else _COLUMNS, views)
         if missing:
             say("Start a worker of the code that has the task, or declare it again under its old name.")

@@ -6,6 +6,7 @@ them), so that a store can hand over many rows as one JSON array.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -299,6 +300,15 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     def may_run(self, queue: str, task: str) -> bool:
         """Say whether it claims jobs of this task from this queue, as far as it has published its tasks."""
         return queue in self.queues and (self.tasks is None or task in self.tasks)
+
+
+def nobody_has(living: Sequence[Worker], queue: str, task: str) -> bool:
+    """Say whether no living worker that serves the queue has the task or, if nobody serves it, no living worker at all.
+
+    False when no worker is alive: nobody knows which tasks the next one will have.
+    """
+    serving = [worker for worker in living if queue in worker.queues] or living
+    return bool(living) and all(worker.tasks is not None and task not in worker.tasks for worker in serving)
 
 
 class Pulse(msgspec.Struct, frozen=True):

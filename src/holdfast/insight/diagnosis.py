@@ -64,9 +64,11 @@ def diagnose(store: Store, clock: Clock, app: App | None = None, name: str = "AP
     yield from (each for each in of_the_medium(store) if not each.fix or each.fix != writes.fix)  # once is enough
     queues = queue_views(store)
     yield from _of_workers(store, queues, quote(name))
-    yield from _of_queues(queues, quote(name), someone_works=any(queue["served"] for queue in queues))
+    someone_works = any(queue["served"] for queue in queues)
+    yield from _of_queues(queues, app, quote(name), someone_works=someone_works)
     if app is not None:
-        yield from _of_tasks(store, app)
+        nobodys = {queue["queue"]: queue["missing" if someone_works else "unserved"] for queue in queues}
+        yield from _of_tasks(store, app, nobodys)
     yield _zombies(store, clock)
     yield _held(store)
     yield _dead(store)
@@ -150,7 +152,9 @@ def _of_names(alive: Sequence[Worker]) -> Iterator[Finding]:
         yield warning("Workers of several versions", listed(versions), fix)
 
 
-def _of_queues(queues: Sequence[dict[str, Any]], app: str, *, someone_works: bool) -> Iterator[Finding]:
+def _of_queues(
+    queues: Sequence[dict[str, Any]], app: App | None, ref: str, *, someone_works: bool
+) -> Iterator[Finding]:
     for queue in queues:
         name, waited = queue["queue"], queue["oldest_due_s"]
         if waited is None:
@@ -161,15 +165,33 @@ def _of_queues(queues: Sequence[dict[str, Any]], app: str, *, someone_works: boo
                 yield warning("A queue is paused", evidence, f"if that is over: holdfast queues resume {name}")
         elif not queue["served"]:
             if someone_works:  # otherwise it is said that nobody works at all
-                yield problem("A queue is served by nobody", evidence, f"holdfast worker {app} --queues {quote(name)}")
-        elif queue["unserved"]:
-            tasks = [f"{task} ({counted(number, 'due job')})" for task, number in queue["unserved"].items()]
-            fix = "run a worker of the code that has the task, or declare it again under that name; nothing is lost"
-            yield problem("A task is served by nobody", f"{name}: no living worker has {listed(tasks)}", fix)
+                yield from _unserved_queue(queue, evidence, app, ref)
+        elif queue["missing"]:
+            yield _missing_tasks(f"{name}: no living worker has", queue["missing"])
         served = queue["oldest_served_s"]
         if served is not None and served > WAIT_LONG_S:
             evidence = f"{name}: the oldest job has been due for {duration(served)}, {_due_jobs(queue)}"
             yield warning("Jobs wait long", evidence, "more workers, more --processes, or more --slots")
+
+
+def _unserved_queue(queue: dict[str, Any], evidence: str, app: App | None, ref: str) -> Iterator[Finding]:
+    """Name the due tasks that no living worker and not the app has: only for the others a worker of that code helps."""
+    name, own = queue["queue"], {} if app is None else app.tasks
+    missing = {task: jobs for task, jobs in queue["missing"].items() if task not in own}
+    others = [task for task in queue["unserved"] if task not in missing]
+    if missing:
+        yield _missing_tasks(f"{name}: no worker serves the queue, and no living worker has", missing)
+    if others:
+        start = f"holdfast worker {ref} --queues {quote(name)}"
+        if app is not None and not any(task in own for task in others):
+            start = f"start a worker of the code that has {listed(others)}: holdfast worker APP --queues {quote(name)}"
+        yield problem("A queue is served by nobody", evidence, start)
+
+
+def _missing_tasks(known: str, missing: dict[str, int]) -> Finding:
+    tasks = listed([f"{task} ({counted(jobs, 'due job')})" for task, jobs in missing.items()])
+    fix = "run a worker of the code that has the task, or declare it again under that name; nothing is lost"
+    return problem("A task is served by nobody", f"{known} {tasks}", fix)
 
 
 def _due_jobs(queue: dict[str, Any]) -> str:
@@ -177,19 +199,22 @@ def _due_jobs(queue: dict[str, Any]) -> str:
     return f"{ready} are ready" + (f", and {waits} waited long enough" if queue["unroused"] else "")
 
 
-def _of_tasks(store: Store, app: App) -> Iterator[Finding]:
-    """Find due jobs in the app's queues that the app has no task for."""
+def _of_tasks(store: Store, app: App, nobodys: dict[str, dict[str, int]]) -> Iterator[Finding]:
+    """Find due jobs that the app has no task for, in its queues and, if they are in `nobodys`, in any other."""
     queues = sorted({task.queue for task in app.tasks.values()})
     unknown = Counter(store.unserved(queues, sorted(app.tasks)))
     for each in store.unroused():
         if each.queue in queues and each.task not in app.tasks:
             unknown[each.task] += each.jobs
+    for queue, tasks in nobodys.items():
+        if queue not in queues:
+            unknown.update({task: jobs for task, jobs in tasks.items() if task not in app.tasks})
     if not unknown:
         yield ok("The app knows every task that is due", f"{counted(len(app.tasks), 'task')} in {listed(queues)}")
         return
-    tasks = listed([f"{task} ({counted(number, 'job')})" for task, number in sorted(unknown.items())])
+    named = listed([f"{task} ({counted(number, 'job')})" for task, number in sorted(unknown.items())])
     fix = "run a worker of the code that has them, or bring the task back under its name; nothing is lost meanwhile"
-    yield problem("Tasks are due that the app does not have", tasks, fix)
+    yield problem("Tasks are due that the app does not have", named, fix)
 
 
 # --------------------------------------------------------------------------------------------------- jobs

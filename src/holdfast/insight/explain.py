@@ -8,7 +8,7 @@ from shlex import quote
 
 from holdfast.core.durations import at_most, duration
 from holdfast.core.machine import State
-from holdfast.core.records import Event, Job, Moment, Step
+from holdfast.core.records import Event, Job, Moment, Step, nobody_has
 from holdfast.core.replay import WAYS_OUT, asked_about, to_undo
 from holdfast.insight.format import ago, counted, first_line
 from holdfast.insight.health import Health, health
@@ -61,7 +61,7 @@ def explain(store: Store, job: Job) -> Explanation:
     workers, now = store.workers(gone=True), store.now()
     living = [worker for worker in workers if worker.is_alive(now.wall)]
     served = any(job.queue in worker.queues for worker in living)
-    known = any(worker.may_run(job.queue, job.task) for worker in living)
+    known = not nobody_has(living, job.queue, job.task)
     paused = job.state in (State.READY, State.WAITING) and job.queue in store.paused()
     answers = store.journal(job.id, kinds=("resolved",), limit=EVENTS_MAX) if job.state is State.DONE else []
     answer = answers[-1] if answers else None
@@ -83,8 +83,8 @@ def why(
     state: Health | None = None,
     steps: Sequence[Step] = (),
 ) -> Explanation:
-    """The same, from facts at hand. `paused`, `served`: what is known of the job's queue; `known`: whether a worker
-    that serves the queue has its task. `answer`: a person's last. `state`: what is the matter with it, if it runs
+    """The same, from facts at hand. `paused`, `served`: what is known of the job's queue; `known`: False if no living
+    worker has its task (`nobody_has`). `answer`: a person's last. `state`: what is the matter with it, if it runs
     and more is known than its row says. `steps`: those of a workflow, if it is held or waits between
     two tries: what it asks about or tries again is one of them.
     """
@@ -204,11 +204,12 @@ def _obstacle(job: Job, *, paused: bool, served: bool, known: bool) -> tuple[str
     """Say why no worker would claim a job that is due, and what would change that; nothing if one would."""
     if paused:
         return f" Its queue, {job.queue}, is paused.", (("let it run", f"holdfast queues resume {job.queue}"),)
+    if not known:
+        queue = "No" if served else f"No worker serves its queue, {job.queue}, and no"
+        return f" {queue} living worker has its task, {job.task}.", (("start one that has it", "holdfast worker APP"),)
     if not served:
         start = ("start one", f"holdfast worker APP --queues {quote(job.queue)}")
         return f" No worker serves its queue, {job.queue}.", (start,)
-    if not known:
-        return f" No living worker has its task, {job.task}.", (("start one that has it", "holdfast worker APP"),)
     return "", ()
 
 

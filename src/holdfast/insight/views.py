@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast.core.autopsy import lines_of
 from holdfast.core.durations import iso
 from holdfast.core.machine import State, Transition
-from holdfast.core.records import Event, Filter, Job, Moment, Unroused, Worker
+from holdfast.core.records import Event, Filter, Job, Moment, Unroused, Worker, nobody_has
 from holdfast.errors import StoreError, StoreTimeout
 from holdfast.insight.format import near, parsed
 from holdfast.insight.health import Health, ending_view, endings, health, usual, worker_state
@@ -274,6 +274,7 @@ def queue_views(store: Store) -> list[dict[str, Any]]:
                 "paused": queue in paused,
                 "served": queue in served,
                 "unserved": due.unserved,
+                "missing": {task: jobs for task, jobs in due.unserved.items() if nobody_has(living, queue, task)},
                 "unroused": sum(each.jobs for each in waits),
                 **{state.value: jobs.get(state, 0) for state in State},
                 "oldest_due_s": _since(due.oldest, now.wall),

@@ -20,7 +20,7 @@ from holdfast.clock import Clock
 from holdfast.closing import Work
 from holdfast.continuity import WORKER, Continuity
 from holdfast.core.isolation import isolates
-from holdfast.core.records import Job, Moment, Published, Worker
+from holdfast.core.records import Job, Moment, Published, Worker, nobody_has
 from holdfast.core.text import escaped, listed
 from holdfast.core.verdict import Outcome, Released
 from holdfast.errors import (
@@ -418,16 +418,19 @@ class Runner:
             self._settler.put(attempt, Released(started=False, cause=cause))
 
     def _say_what_nobody_serves(self) -> None:
-        """Name the tasks of due jobs that no living worker has; those of another worker are left for it, silently."""
-        unknown = Counter(self._store.unserved(self._queues, list(self._tasks)))
-        for each in self._store.unroused():
-            if each.queue in self._queues and each.task not in self._tasks:
-                unknown[each.task] += each.jobs
-        now = self._store.now().wall
-        living = [worker for worker in self._store.workers() if worker.is_alive(now)] if unknown else []
-        for task, jobs in unknown.items():
-            if not any(worker.may_run(queue, task) for worker in living for queue in self._queues):
-                log.warning("no living worker has task %r: %d due jobs wait for one that has it", task, jobs)
+        """Name the tasks of due jobs that no living worker has, in our queues and in those that nobody serves. Those of
+        another worker are left for it, silently."""
+        now, unroused = self._store.now().wall, self._store.unroused()
+        living = [worker for worker in self._store.workers() if worker.is_alive(now)]
+        served = {queue for worker in living for queue in worker.queues}
+        used = {*self._store.counts(), *(each.queue for each in unroused)}
+        missing: Counter[str] = Counter()
+        for queue in {*self._queues, *used - served - set(self._store.paused())}:
+            due = Counter(self._store.unserved([queue], list(self._tasks)))
+            due.update({each.task: each.jobs for each in unroused if each.queue == queue})
+            missing.update({task: jobs for task, jobs in due.items() if nobody_has(living, queue, task)})
+        for task, jobs in sorted(missing.items()):
+            log.warning("no living worker has task %r: %d due jobs wait for one that has it", task, jobs)
 
     # --------------------------------------------------------------------------------------- running
 
