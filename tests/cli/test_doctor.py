@@ -25,6 +25,7 @@ from holdfast.core.schedule import LATE_S
 from holdfast.core.text import listed
 from holdfast.core.verdict import Lost, Succeeded
 from holdfast.insight import diagnosis, postgres_findings, sqlite_findings, tuning
+from holdfast.insight.explain import explain
 from holdfast.insight.findings import Finding
 from holdfast.insight.format import moment, size
 from holdfast.stores.memory import MemoryStore
@@ -393,6 +394,34 @@ def test_an_app_brings_its_own_store(run: Run, calm: Store, url: str, folder: Pa
 
 
 # ------------------------------------------------------------------------------------------------ jobs
+
+
+def test_jobs_that_wait_because_the_clock_was_set_back(run: Run, calm: Store, clock: FakeClock) -> None:
+    add(calm, run_at=clock.wall() + 3 * 86_400)
+    jobs = [add(calm) for _ in range(24)]
+    clock.set_wall(clock.wall() - 59)
+    assert trouble(calm, clock) == {}
+    clock.set_wall(clock.wall() - 3550)
+    add(calm, run_at=clock.wall() + 86_400)
+    finding = diagnose(calm, clock)["The clock of the store was set back"]
+    assert finding.severity == "warning"
+    assert finding.evidence.startswith(
+        "25 ready jobs were enqueued up to 1 h later than now, and will not start before"
+    )
+    assert jobs[-1].id in finding.evidence
+    why = explain(calm, jobs[0]).sentence
+    assert "The clock of the store was set back: the job was enqueued 1 h later than now." in why
+
+
+def test_a_job_that_waits_because_the_clock_was_set_back_can_be_started_at_once(
+    calm: Store, clock: FakeClock, url: str
+) -> None:
+    job = add(calm)
+    clock.set_wall(clock.wall() - 3600)
+    with App(url, clock=clock) as app:
+        app.cancel(job.id)
+        assert app.revive(job.id).row.run_at == pytest.approx(clock.wall(), abs=0.001)
+    assert "The clock of the store was set back" not in trouble(calm, clock)
 
 
 def test_zombies_that_nobody_reaps(run: Run, calm: Store) -> None:

@@ -23,7 +23,7 @@ from holdfast.core.text import listed
 from holdfast.errors import StoreError, StoreFull
 from holdfast.insight.findings import Finding, Severity, ok, problem, warning
 from holdfast.insight.format import counted, moment
-from holdfast.insight.health import worker_state
+from holdfast.insight.health import SET_BACK_S, enqueued_ahead_s, worker_state
 from holdfast.insight.schedules import late_now
 from holdfast.insight.steps import since_of
 from holdfast.insight.store_findings import of_the_medium, to_take_writes
@@ -41,6 +41,7 @@ PAUSED_LONG_S = 3600.0
 WAIT_LONG_S = 600.0
 ENDED_MAX = 1_000_000
 DEAD_MAX = 10_000  # dead jobs whose tasks are counted, from the newest
+SCHEDULED_MAX = 2_000  # ready jobs whose time has not come, from the newest
 _PAGE = 500
 _LOOKED_AT = 50  # held jobs, from the oldest
 _TASKS_NAMED = 3  # with a command for each
@@ -69,6 +70,7 @@ def diagnose(store: Store, clock: Clock, app: App | None = None, name: str = "AP
     if app is not None:
         nobodys = {queue["queue"]: queue["missing" if someone_works else "unserved"] for queue in queues}
         yield from _of_tasks(store, app, nobodys)
+    yield _clock(store)
     yield _zombies(store, clock)
     yield _held(store)
     yield _dead(store)
@@ -218,6 +220,25 @@ def _of_tasks(store: Store, app: App, nobodys: dict[str, dict[str, int]]) -> Ite
 
 
 # --------------------------------------------------------------------------------------------------- jobs
+
+
+def _clock(store: Store) -> Finding:
+    """Find ready jobs that start late because the clock was set back after they were enqueued."""
+    now = store.now()
+    later = Filter(states=(State.READY,), later=now.wall + SET_BACK_S, limit=_PAGE)
+    scheduled = islice(all_jobs(store, later), SCHEDULED_MAX)
+    ahead = [job for job in scheduled if enqueued_ahead_s(job, now)]
+    if not ahead:
+        return ok("No job waits for a clock that was set back", "no ready job was enqueued later than now")
+    furthest = duration(max(enqueued_ahead_s(job, now) for job in ahead))
+    number = counted(len(ahead), "ready job was", "ready jobs were")
+    jobs = listed([f"{job.id} ({job.task})" for job in ahead], 3)
+    evidence = f"{number} enqueued up to {furthest} later than now, and will not start before then: {jobs}"
+    fix = (
+        "if the clock is wrong now, set it right; if it was wrong before, wait. A job that is neither a workflow nor "
+        "the child of one can be started now: holdfast jobs cancel ID, then holdfast jobs retry ID"
+    )
+    return warning("The clock of the store was set back", evidence, fix)
 
 
 def _zombies(store: Store, clock: Clock) -> Finding:

@@ -11,7 +11,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Event, Job, Moment, Step, nobody_has
 from holdfast.core.replay import WAYS_OUT, asked_about, to_undo
 from holdfast.insight.format import ago, counted, first_line
-from holdfast.insight.health import Health, health
+from holdfast.insight.health import Health, enqueued_ahead_s, health
 from holdfast.insight.steps import awaited, awaited_things, awaited_time, between_tries, failed_tries, named, steps_of
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
 from holdfast.stores.protocol import Store
@@ -197,6 +197,8 @@ def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool, known: bool
         head = f"It runs again in {duration(job.run_at - now.wall)}, after {spent}: {reason(job)}."
     else:
         head = f"It is scheduled and runs in {duration(job.run_at - now.wall)}."
+    if job.run_at > now.wall and (ahead_s := enqueued_ahead_s(job, now)):
+        head += f" The clock of the store was set back: the job was enqueued {duration(ahead_s)} later than now."
     return Explanation(head + tail, answers)
 
 

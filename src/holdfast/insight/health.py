@@ -24,6 +24,7 @@ STILL_S = 60.0  # without a limit of its own, a handler that has moved before ma
 NEAR_LIMIT = 0.8  # of its time: from then on it is near its end
 SLOW_TIMES = 3.0  # longer than usual
 SLOW_LEAST_S = 10.0  # what takes less is not worth a word
+SET_BACK_S = 60.0  # a job that was enqueued this much later than now shows that the clock of the store was set back
 _SAMPLE = 100  # jobs that ended last, of any task
 _SAMPLE_LEAST = 5  # of this task; fewer say nothing
 
@@ -36,6 +37,12 @@ class Health:
 
     word: Word
     sentence: str
+
+
+def enqueued_ahead_s(job: Job, now: Moment) -> float:
+    """Return how much later than now the job was enqueued, by the clock of the store; 0 where that says nothing."""
+    ahead_s = job.created_at - now.wall
+    return ahead_s if ahead_s > SET_BACK_S else 0.0
 
 
 def worker_state(worker: Worker, now: Moment) -> str:
