@@ -16,7 +16,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test check suite mutants mutants-sample bench matrix lock clean
+.PHONY: help setup demo test check quick suite mutants mutants-sample bench matrix lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -34,6 +34,13 @@ check: setup ## Lint, formatting, types and house rules
 	$(BIN)/mypy --strict src
 	$(BIN)/python -m pyright --pythonpath $(BIN)/python src
 	$(BIN)/python -m pytest -q tests/test_tidy.py
+
+quick: setup ## The fast half of the checks, in memory, without servers: under a minute
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" -k "not postgres and not sqlite" \
+	  tests/core tests/conformance tests/insight tests/api tests/workflow
 
 suite: setup
 	$(BIN)/python -m pytest --cache-clear -n 3 --dist loadfile --no-loadscope-reorder || \
