@@ -18,7 +18,7 @@ from holdfast.stores.sqlite import store as sqlite
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run, lose
-from tests.factory import add, enrol, job_in, row, start
+from tests.factory import add, enrol, job_in, park, row, start, start_flow
 
 NEW = "CREATE TABLE holdfast_new (x);"
 
@@ -58,6 +58,19 @@ def test_delete(run: Run, store: Store) -> None:
     assert run("jobs", "delete", "-y", job.id).stdout == f"{job.id}  deleted\n"
     assert store.get(job.id) is None
     assert store.journal(job.id) == []
+
+
+def test_a_job_that_a_workflow_waits_for_is_deleted_only_when_the_workflow_knows(run: Run, store: Store) -> None:
+    parent = start_flow(store)
+    child = add(store, parent=parent.id)
+    park(store, parent, f"job:{child.id}")
+    refused = run("jobs", "delete", "-y", child.id, code=6)
+    assert f"workflow {parent.id} waits for job {child.id} and would wait for ever" in " ".join(refused.stderr.split())
+    assert store.get(child.id) is not None
+    run("jobs", "cancel", child.id)
+    assert row(store, parent.id).state is State.READY, "it is told"
+    run("jobs", "delete", "-y", child.id)
+    assert store.get(child.id) is None
 
 
 def test_acts_print_the_jobs_as_json(run: Run, store: Store) -> None:

@@ -297,6 +297,20 @@ def test_queues(calm: Store, clock: FakeClock) -> None:
     assert diagnose(calm, clock)["Jobs wait long"].evidence.startswith("mail: the oldest job has been due for 10 min")
 
 
+def test_a_workflow_that_waits_for_a_deleted_job_is_named(calm: Store, clock: FakeClock) -> None:
+    enrol(calm)
+    parent = start_flow(calm, id="order-1", task="order")
+    done, gone = (add(calm, parent=parent.id, run_at=clock.wall() + 60) for _ in range(2))
+    park(calm, parent, f"job:{done.id}", f"job:{gone.id}", "signal:go")
+    park(calm, start_flow(calm), "signal:go")
+    assert trouble(calm, clock) == {}
+    assert calm.delete(gone.id, gone.state, gone.fence)
+    assert trouble(calm, clock) == {"A workflow waits for a job that does not exist": "problem"}
+    finding = diagnose(calm, clock)["A workflow waits for a job that does not exist"]
+    assert finding.evidence == f"order-1 (order) waits for {gone.id}"
+    assert finding.fix.endswith("holdfast jobs cancel order-1; holdfast jobs retry order-1")
+
+
 def test_a_task_that_no_living_worker_has_needs_no_more_slots(calm: Store, clock: FakeClock) -> None:
     add(calm, queue="mail", task="mail.old")
     clock.advance(601.5)

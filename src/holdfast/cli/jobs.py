@@ -223,12 +223,22 @@ def cancel(job_ids: tuple[str, ...], by: str | None, note: str | None, fence: in
 @yes_option
 @json_option
 def delete(job_ids: tuple[str, ...], fence: int | None, yes: bool, as_json: bool) -> None:
-    """Delete jobs that are not running, with their history."""
+    """Delete jobs that are not running, with their history.
+
+    A job whose end a workflow waits for is refused: cancel it first, and the workflow learns of it. A result that a
+    workflow has not read yet is lost with its job, and the workflow fails with NotFound.
+    """
     require_one(fence, job_ids)
     confirm(f"Delete {insight.counted(len(set(job_ids)), 'job')} for good?", yes)
 
     def remove(app: App, job_id: str) -> Job:
         job = known(app.store, job_id)
+        parent = app.store.get(job.parent) if job.parent is not None else None
+        if parent is not None and job_id in insight.awaited_jobs(parent):
+            raise Refused(
+                f"workflow {parent.id} waits for job {job_id} and would wait for ever; cancel the job first, then the "
+                f"workflow is told: holdfast jobs cancel {job_id}"
+            )
         if not app.store.delete(job_id, job.state, job.fence if fence is None else fence):
             present = known(app.store, job_id)
             advice = "cancel it first" if present.state == "running" else "look again"

@@ -25,7 +25,7 @@ from holdfast.insight.findings import Finding, Severity, ok, problem, warning
 from holdfast.insight.format import counted, moment
 from holdfast.insight.health import SET_BACK_S, enqueued_ahead_s, worker_state
 from holdfast.insight.schedules import late_now
-from holdfast.insight.steps import since_of
+from holdfast.insight.steps import awaited_jobs, since_of
 from holdfast.insight.store_findings import of_the_medium, to_take_writes
 from holdfast.insight.tuning import of_settings
 from holdfast.insight.views import all_jobs, queue_views, totals
@@ -40,6 +40,7 @@ ASKED_LONG_S = DAY_S
 PAUSED_LONG_S = 3600.0
 WAIT_LONG_S = 600.0
 ENDED_MAX = 1_000_000
+WAITING_MAX = 100_000  # workflows that are looked at, from the newest
 DEAD_MAX = 10_000  # dead jobs whose tasks are counted, from the newest
 SCHEDULED_MAX = 2_000  # ready jobs whose time has not come, from the newest
 _PAGE = 500
@@ -72,6 +73,7 @@ def diagnose(store: Store, clock: Clock, app: App | None = None, name: str = "AP
         yield from _of_tasks(store, app, nobodys)
     yield _clock(store)
     yield _zombies(store, clock)
+    yield from _orphaned(store)
     yield _held(store)
     yield _dead(store)
     yield from _of_schedules(store)
@@ -250,6 +252,22 @@ def _zombies(store: Store, clock: Clock) -> Finding:
     return problem(
         "Zombies wait for a reaper", evidence, "holdfast scan --fix; a worker or holdfast reaper does it by itself"
     )
+
+
+def _orphaned(store: Store) -> Iterator[Finding]:
+    """Find waiting workflows that nothing will wake: the job whose end they wait for was deleted."""
+    walk = islice(all_jobs(store, Filter(states=(State.WAITING,), limit=_PAGE)), WAITING_MAX)
+    found: list[tuple[Job, str]] = []
+    while page := list(islice(walk, _PAGE)):
+        wanted = [(job, job_id) for job in page for job_id in awaited_jobs(job)]
+        ids = tuple({job_id for _, job_id in wanted})
+        there = {job.id for job in store.find(Filter(ids=ids, limit=len(ids)))} if ids else set[str]()
+        found += [(job, job_id) for job, job_id in wanted if job_id not in there]
+    if found:
+        evidence = listed([f"{job.id} ({job.task}) waits for {job_id}" for job, job_id in found], 3)
+        first = quote(found[0][0].id)
+        fix = f"let it run again, and it is told: holdfast jobs cancel {first}; holdfast jobs retry {first}"
+        yield problem("A workflow waits for a job that does not exist", evidence, fix)
 
 
 def _held(store: Store) -> Finding:

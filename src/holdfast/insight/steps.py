@@ -280,6 +280,12 @@ def awaited_time(job: Job, now: Moment, *, alone: bool) -> list[str]:
     return [f"its time, which came {came}" if alone else f"whose time was over {came}"]
 
 
+def awaited_jobs(workflow: Job) -> list[str]:
+    """Return the ids of the jobs whose end a workflow waits for."""
+    things = [what.partition(":") for what in workflow.awaits or ()]
+    return [name for kind, _, name in things if kind == "job"]
+
+
 def unrecorded(job: Job, steps: Sequence[Step]) -> list[Step]:
     """Return what a workflow is in, or waits for, without a record of it, as if there were one: it has begun.
 
