@@ -14,7 +14,7 @@ from holdfast.closing import CLOSED, Closing
 from holdfast.continuity import PRODUCER, Continuity
 from holdfast.core import acts
 from holdfast.core.machine import State, States, states_named
-from holdfast.core.payload import JSON, Codec, encode_value
+from holdfast.core.payload import JSON, Codec
 from holdfast.core.records import Filter, Schedule
 from holdfast.core.records import Job as Row
 from holdfast.core.retention import Age, Retention
@@ -324,7 +324,8 @@ class App(Decorators, WorkflowActs):
         does not have the task. Of a workflow that is held with an open step it is the result of that step, cannot be
         left out, and the workflow goes on behind it; a worker holds it to the step's annotation, and asks again if it
         does not fit. Of one whose rollback is stuck, "done" says that the next undo was done by hand. A workflow that
-        asks a person is answered with "retry" for yes and "fail" for no. fence: as in `cancel`. Raises as `revive`.
+        asks a person is answered with "retry" for yes and "fail" for no. fence: as in `cancel`. Raises as `revive`;
+        also `UsageError` where the job was stored with another codec.
         """
         if answer not in get_args(acts.Answer):
             raise UsageError(f'{answer!r} is no answer; choose "retry", "done", "fail" or "rollback"')
@@ -410,7 +411,7 @@ class App(Decorators, WorkflowActs):
     def _result_text(self, row: Row, result: Any) -> str:
         task = self.tasks.get(row.task)
         if task is None or row.open_step is not None:
-            return encode_value(result, f"job {row.id}: the result", codec=self.codec)
+            return self._encoded(row, result, f"job {row.id}: the result")
         text = task.encode_result(result)
         task.decode_result(text)  # a person's answer is held to the annotation: nothing is lost by asking again
         return text

@@ -38,7 +38,7 @@ from holdfast.errors import StoreMissing
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Added, Schema
 from holdfast.testing import FakeClock
-from tests.factory import EXPIRED, claim, settle
+from tests.factory import EXPIRED, claim, job_in, park, picture, settle, start_flow
 
 
 @pytest.fixture
@@ -157,14 +157,15 @@ def test_an_enqueue_wakes_a_worker_in_this_process(app: App, add: Task[[int, int
     assert woken
 
 
+class Hidden:
+    def encode(self, plain: Any) -> str:
+        return JSON.encode(plain)[::-1]
+
+    def decode(self, text: str) -> Any:
+        return JSON.decode(text[::-1])
+
+
 def test_another_codec_is_used_for_payloads_and_results(url: str, clock: FakeClock) -> None:
-    class Hidden:
-        def encode(self, plain: Any) -> str:
-            return JSON.encode(plain)[::-1]
-
-        def decode(self, text: str) -> Any:
-            return JSON.decode(text[::-1])
-
     with App(url, clock=clock, codec=Hidden()) as app:
         task = app.task(name="t")(lambda x: [x])
         job = task.enqueue("abc")
@@ -173,6 +174,33 @@ def test_another_codec_is_used_for_payloads_and_results(url: str, clock: FakeClo
         assert job.result(timeout=0) == ["abc"]
         del app.tasks["t"]
         assert job.result(timeout=0) == ["abc"]
+
+
+def test_an_app_writes_nothing_that_the_codec_of_a_job_could_not_read(app: App) -> None:
+    asks = park(app.store, start_flow(app.store, payload='}1:"x"{'), "signal:approve:1", question="Ship it?")
+    held = job_in(app.store, State.HELD, payload='}1:"x"{')
+    for act in (
+        lambda: app.approve(asks.id),
+        lambda: app.resolve(asks.id, "fail"),
+        lambda: app.signal(asks.id, "paid", 5),
+        lambda: app.resolve(held.id, "done", result=7),
+    ):
+        before = picture(app.store)
+        with pytest.raises(UsageError, match="was stored with another codec"):
+            act()
+        assert picture(app.store) == before
+    app.codec = Hidden()
+    app.signal(asks.id, "paid", {"cents": 5})
+    assert [signal.value for signal in app.store.inbox(asks.id, "paid").signals] == ['}5:"stnec"{']
+    assert app.resolve(held.id, "done", result=[7]).row.result == "]7["
+    with pytest.raises(UsageError, match="was stored with another codec"):
+        app.signal(start_flow(app.store, payload="{}").id, "paid")
+
+
+def test_an_app_may_answer_for_jobs_whose_arguments_are_as_deep_as_they_may_be(app: App) -> None:
+    deep = "[" * 64 + "]" * 64
+    flow = start_flow(app.store, payload=f'{{"x":{deep}}}')
+    assert app.signal(flow.id, "paid")
 
 
 # ------------------------------------------------------------------------------------------ the handle

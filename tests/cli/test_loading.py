@@ -306,7 +306,7 @@ def test_without_the_app_a_result_is_not_checked_and_help_says_so(run: Run, held
 
 def test_an_app_that_has_not_the_task_cannot_check_a_result(run: Run, held_id: str) -> None:
     words = ("held", "done", held_id, "--app", "shop:plain", "--db", "sqlite:///own.db", "--result", "7")
-    assert "shop:plain has no task 'shop.charge', so the result cannot be checked" in run(*words, code=2).stderr
+    assert "shop:plain has no task 'shop.charge'; name the app that declares it" in run(*words, code=2).stderr
     assert result_of(held_id) == ("held", None)
 
 

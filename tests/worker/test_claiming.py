@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import App, Context, Retry
 from holdfast.clock import SystemClock
+from holdfast.core.payload import JsonCodec
 from holdfast.core.records import Job, NewJob, Published
 from holdfast.errors import StoreUnavailable
 from holdfast.worker.prefetch import Prefetch
@@ -162,6 +163,16 @@ def test_a_task_that_it_does_not_know_is_left_alone_and_named_once_a_minute(
     assert (row.state, row.attempt, row.fence) == ("ready", 0, 0)
     assert known.enqueue().result(60 * 20) == "fine"
     house.close()
+
+
+@on_every_store
+def test_a_worker_publishes_that_its_app_has_a_codec_of_its_own(house: House) -> None:
+    class Own(JsonCodec): ...
+
+    house.app.codec = Own()
+    house.app.task(name="known")(lambda: None)
+    house.start()
+    assert {"known": Published("default", own_codec=True)} in [worker.tasks for worker in house.store.workers()]
 
 
 def test_a_task_that_it_does_not_know_makes_no_hot_loop(house: House) -> None:

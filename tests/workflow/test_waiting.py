@@ -468,9 +468,9 @@ def test_a_store_that_fails_while_a_workflow_reads_costs_it_nothing(house: House
         if next(failures, None) is not None:
             raise StoreUnavailable("the test took it away")
 
+    job = (sync if form == "sync" else loop).enqueue()
+    house.app.signal(job.id, "go", 1)
     with house.store.before(verb, fail):
-        job = (sync if form == "sync" else loop).enqueue()
-        house.app.signal(job.id, "go", 1)
         house.start()
         real = house.store.real
         until(lambda: (real.get(job.id) or job.row).state in ("done", "dead"), "it ends")

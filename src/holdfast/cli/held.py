@@ -9,12 +9,12 @@ import click
 from holdfast.app import App
 from holdfast.cli.base import Group
 from holdfast.cli.jobs import act_on, known, show_jobs
-from holdfast.cli.loading import import_options, opened_store
+from holdfast.cli.loading import import_options, opened_store, require_task
 from holdfast.cli.types import JobId, Json, Text, fence_option, json_option, limit_option, person, person_options
 from holdfast.core.acts import Answer
 from holdfast.core.records import Filter, Job
-from holdfast.errors import UnknownTask
 
+_APP = "Answer with the codec of this app, module:name."
 _RESULT = """Write a JSON value, in single quotes for the shell: '"receipt 7"', '42' or '{"paid": true}'."""
 
 
@@ -46,19 +46,31 @@ def list_(queue: str | None, task: str | None, limit: int, before: str | None, a
         show_jobs(store, ["held"], where, as_json, asking=True)
 
 
-@held.command(epilog='holdfast held approve 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "not paid"')
+@held.command(
+    epilog="""
+    holdfast held approve 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "not paid"
+    holdfast held approve order-42 --app jobs:app
+    """
+)
 @click.argument("job_id", metavar="ID", type=JobId())
+@click.option("--app", "app_ref", type=Text(), metavar="APP", help=_APP)
+@import_options
 @person_options
 @fence_option
 @json_option
-def approve(job_id: str, by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
+def approve(
+    job_id: str, app_ref: str | None, by: str | None, note: str | None, fence: int | None, as_json: bool
+) -> None:
     """Let it go on.
 
     A workflow that asks something (flow.approve) gets yes for an answer. A workflow that is held with an open step runs
     that step again, and goes on; if several are open, it asks about the next. One whose rollback is stuck goes on
     undoing. Any other held job is run again, from its beginning or behind its last recorded step, with fresh budgets.
+
+    If the app has a codec of its own, the answer to a question needs --app (module:name, on the app's own store unless
+    --db says otherwise).
     """
-    _answer(job_id, "retry", by, note, fence, as_json)
+    _answer(job_id, "retry", by, note, fence, as_json, app_ref=app_ref)
 
 
 @held.command(
@@ -92,23 +104,27 @@ def done(
     stuck it says that the next undo was done by hand.
 
     With --app (module:name, on the app's own store unless --db says otherwise) the result must fit what the task
-    returns, or nothing is changed. Without it the result of a task is not checked: any JSON is stored as it is.
+    returns, or nothing is changed. Without it the result of a task is not checked: any JSON is stored as it is. If the
+    app has a codec of its own, a result needs --app.
     """
     _answer(job_id, "done", by, note, fence, as_json, result, app_ref)
 
 
 @held.command(epilog='holdfast held fail 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "withdrawn"')
 @click.argument("job_id", metavar="ID", type=JobId())
+@click.option("--app", "app_ref", type=Text(), metavar="APP", help=_APP)
+@import_options
 @person_options
 @fence_option
 @json_option
-def fail(job_id: str, by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
+def fail(job_id: str, app_ref: str | None, by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
     """Give the job up, or answer no to a question.
 
     A held job goes to the dead ones, and nothing is undone. A workflow that asks something gets no for an answer, and
-    goes on.
+    goes on; if its app has a codec of its own, that needs --app (module:name, on the app's own store unless --db says
+    otherwise).
     """
-    _answer(job_id, "fail", by, note, fence, as_json)
+    _answer(job_id, "fail", by, note, fence, as_json, app_ref=app_ref)
 
 
 def _answer(
@@ -122,10 +138,8 @@ def _answer(
     app_ref: str | None = None,
 ) -> None:
     def act(app: App, it: str) -> Job:
-        if app_ref is not None and (task := known(app.store, it).task) not in app.tasks:
-            raise UnknownTask(
-                f"{app_ref} has no task {task!r}, so the result cannot be checked; name another app or none"
-            )
+        if app_ref is not None:
+            require_task(app, app_ref, known(app.store, it).task)
         return app.resolve(it, answer, by=person(by), note=note, result=result, fence=fence).row
 
     act_on([job_id], act, as_json, app_ref=app_ref)

@@ -21,7 +21,7 @@ from holdfast.cli.base import Settings, say, settings, show_log
 from holdfast.cli.output import clean
 from holdfast.cli.types import Text
 from holdfast.core.text import escaped
-from holdfast.errors import SchemaMismatch, StoreMissing, UsageError
+from holdfast.errors import SchemaMismatch, StoreMissing, UnknownTask, UsageError
 from holdfast.stores import open_store
 from holdfast.stores.protocol import Store, schema_too_new
 from holdfast.stores.urls import absolute_url
@@ -141,6 +141,12 @@ def own_app(ref: str | None) -> App | None:
     app = named_app(ref)
     settings().db_given = app.url
     return app
+
+
+def require_task(app: App, ref: str, task: str) -> None:
+    """Raise unless the App that a command was given has the task of the job that it is about."""
+    if task not in app.tasks:
+        raise UnknownTask(f"{ref} has no task {task!r}; name the app that declares it")
 
 
 def wanted_modules() -> tuple[str, ...]:

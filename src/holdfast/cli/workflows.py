@@ -11,7 +11,7 @@ from holdfast.app import App
 from holdfast.cli import job_page
 from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.jobs import act_on, known, show_jobs
-from holdfast.cli.loading import import_options, opened_app, opened_store
+from holdfast.cli.loading import import_options, opened_app, opened_store, require_task
 from holdfast.cli.output import clean, show_json
 from holdfast.cli.types import (
     JobId,
@@ -210,25 +210,38 @@ def _roll_back(job_ids: tuple[str, ...], by: str | None, note: str | None, fence
     epilog="""
     holdfast workflows signal order-42 paid '{"cents": 999}'
     holdfast workflows signal order-42 paid --id bank-7
+    holdfast workflows signal order-42 paid --app jobs:app
     """
 )
 @click.argument("job_id", metavar="ID", type=JobId())
 @click.argument("name", metavar="NAME", type=Text())
 @click.argument("value", metavar="[JSON]", type=Json(_VALUE), required=False)
 @click.option("--id", "signal_id", type=Text(), help="The signal's own id; repeated, it is delivered once.")
+@click.option("--app", "app_ref", type=Text(), metavar="APP", help="Write the value with the codec of this app.")
+@import_options
 @person_options
 @json_option
 def signal(
-    job_id: str, name: str, value: Any, signal_id: str | None, by: str | None, note: str | None, as_json: bool
+    job_id: str,
+    name: str,
+    value: Any,
+    signal_id: str | None,
+    app_ref: str | None,
+    by: str | None,
+    note: str | None,
+    as_json: bool,
 ) -> None:
     """Send a signal to a workflow.
 
     It is kept until the workflow asks for it with flow.wait(NAME), and delivered once; if it does not wait for it now,
     that is said. JSON is its value, null by default; - reads it from stdin. A question is answered with
-    `holdfast held approve` or `holdfast held fail`.
+    `holdfast held approve` or `holdfast held fail`. If the app has a codec of its own, --app (module:name, on the app's
+    own store unless --db says otherwise) must name it.
     """
-    with opened_app() as app:
+    with opened_app(app_ref) as app:
         before = _known(app.store, job_id)
+        if app_ref is not None:
+            require_task(app, app_ref, before.task)
         sent = app.signal(job_id, name, value, by=person(by), note=note, signal_id=signal_id)
         now, names = app.store.now(), insight.worker_names(app.store)
         view = insight.job_view(known(app.store, job_id), now, names)

@@ -265,10 +265,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     sent: tuple[Signal, ...] = ()  # signals to other workflows
 
 
-class Published(msgspec.Struct, frozen=True):
+class Published(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a worker publishes of a task that it has."""
 
     queue: str
+    own_codec: bool = False  # its app has a codec of its own: an answer in plain JSON could not be read
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):

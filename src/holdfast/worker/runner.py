@@ -20,6 +20,7 @@ from holdfast.clock import Clock
 from holdfast.closing import Work
 from holdfast.continuity import WORKER, Continuity
 from holdfast.core.isolation import isolates
+from holdfast.core.payload import JSON
 from holdfast.core.records import Job, Moment, Published, Worker, nobody_has
 from holdfast.core.text import escaped, listed
 from holdfast.core.verdict import Outcome, Released
@@ -252,7 +253,7 @@ class Runner:
             slots=self._options.slots,
             beat_s=self._beat_s,
             version=__version__,
-            tasks={task.name: Published(task.queue) for task in self._tasks.values()},
+            tasks={task.name: Published(task.queue, task.app.codec is not JSON) for task in self._tasks.values()},
         )
         try:
             self._store.enroll(worker)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import Clock
 from holdfast.core import acts
-from holdfast.core.payload import Codec, decode_value, encode_value
+from holdfast.core.payload import JSON, LIMITS, Codec, decode_plain, decode_value, encode_value
 from holdfast.core.records import Job as Row
 from holdfast.core.records import NewJob, Signal, Step
 from holdfast.core.replay import answer_to, first_named
@@ -45,9 +46,10 @@ class WorkflowActs(ABC):
         """Send a signal to a workflow; `flow.wait(name)` returns the value. It is kept until the workflow asks for it.
 
         signal_id: the caller's own, for repeating a call whose answer was lost: the signal is delivered once. Returns
-        False if it was sent before. Raises `NotFound`, and `Refused` if the job has ended or is not a workflow.
+        False if it was sent before. Raises `NotFound`, and `Refused` if the job has ended or is not a workflow;
+        `UsageError` if it was stored with another codec.
         """
-        text = encode_value(value, f"signal {name!r}: the value", codec=self.codec)
+        text = self._encoded(self._row(id), value, f"signal {name!r}: the value")
         signal = Signal(id=signal_id or new_id(), job_id=id, name=signal_name(name), value=text, actor=by, note=note)
         return self._send(signal)
 
@@ -69,7 +71,7 @@ class WorkflowActs(ABC):
         """Answer the question of a workflow that asks a person with `flow.approve`, and return it.
 
         The first answer counts. fence: as in `cancel`. Raises `NotFound`, and `Refused` if it asks nobody, was answered
-        before, or did not wait for it any longer.
+        before, or did not wait for it any longer; `UsageError` if it was stored with another codec.
         """
         row = self._seen(id, fence)
         name = answer_to(row.awaits or ())
@@ -77,7 +79,7 @@ class WorkflowActs(ABC):
             raise Refused(f"job {id} is {row.state.value} and asks nobody")
         # Two answers to one question are one signal; the fence is in its name because it may be asked again.
         once = f"{id}:signal:{name}:{row.fence}"
-        text = encode_value(yes, "the answer", codec=self.codec)
+        text = self._encoded(row, yes, "the answer")
         signal = Signal(
             id=once, job_id=id, name=name, value=text, actor=by, note=note, seen_fence=row.fence, answer=yes
         )
@@ -142,7 +144,7 @@ class WorkflowActs(ABC):
         steps = self.steps(id)
         first = _named(id, steps, step)
         line = acts.fork(row, first, steps, actor=by, reason=note, repeat_step=repeat_step)
-        self._check_children(steps, first)
+        self._check_children(row, steps, first)
         new = NewJob(
             id=new_job_id(self.clock),
             task=row.task,
@@ -166,18 +168,44 @@ class WorkflowActs(ABC):
             raise UsageError(f"this app has no workflow {row.task!r}: give its arguments by their names")
         if not kwargs:
             return row.payload
-        old = decode_value(row.payload, None, f"workflow {row.id}: its arguments", codec=self.codec)
-        if not isinstance(old, dict):
-            raise PayloadError(f"workflow {row.id}: its arguments are no object, so none of them can be changed")
-        return encode_value({**old, **kwargs}, f"{row.task}: the arguments", codec=self.codec)
+        return encode_value({**self._arguments(row), **kwargs}, f"{row.task}: the arguments", codec=self.codec)
 
-    def _check_children(self, steps: list[Step], first: Step) -> None:
+    def _check_children(self, row: Row, steps: list[Step], first: Step) -> None:
         """Raise if a child that the new one would wait for is still on its way: its end wakes the old one only."""
         for each in steps:
             if each.kind == "start" and each.position < first.position and each.result is not None:
+                self._check_codec(row)
                 child = self.store.get(str(decode_value(each.result, None, "a child", codec=self.codec)))
                 if child is not None and child.ended_at is None:
                     raise Refused(f"job {child.id}, which it started, is {child.state.value}; wait for its end")
+
+    def _encoded(self, row: Row, value: Any, where: str) -> str:
+        """Return an answer to a job as text that the job's own app can read."""
+        self._check_codec(row)
+        return encode_value(value, where, codec=self.codec)
+
+    def _check_codec(self, row: Row) -> None:
+        if row.task not in self.tasks:
+            self._arguments(row)
+
+    def _arguments(self, row: Row) -> dict[str, Any]:
+        """Return a job's plain arguments. Raises `UsageError` if it was stored with another codec than this app has."""
+        plain = None
+        if self.codec is not JSON or not self._has_own_codec(row.task):
+            with contextlib.suppress(PayloadError):
+                plain = decode_plain(row.payload, "the arguments", LIMITS, self.codec, outer=1)
+        if isinstance(plain, dict):
+            return plain
+        raise UsageError(
+            f"job {row.id} was stored with another codec than this app has; its workers could not read what this app "
+            f"writes, so nothing was changed. Use the app that declares {row.task!r}: on the command line, "
+            "add --app MODULE:NAME"
+        )
+
+    def _has_own_codec(self, task: str) -> bool:
+        """Say whether living workers have another codec for this task than JSON; its text may be JSON all the same."""
+        known = (worker.tasks or {} for worker in self.store.workers())
+        return any(task in tasks and tasks[task].own_codec for tasks in known)
 
     def steps(self, id: str, *, aside: bool = False) -> list[Step]:
         """Return the recorded steps of a workflow, in their order; with `aside` also those that were set aside."""
