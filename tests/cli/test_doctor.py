@@ -264,7 +264,7 @@ def test_a_store_in_memory(clock: FakeClock) -> None:
 def test_workers_that_live_are_silent_or_share_a_name(calm: Store, clock: FakeClock) -> None:
     add(calm)
     assert trouble(calm, clock) == {"No worker is alive": "problem"}
-    enrol(calm, name="quiet", queues=["default"], beat_s=10.0)
+    enrol(calm, name="quiet", queues=["default"], beat_s=10.0, boot_id=clock.boot_id)
     clock.advance(60.5)
     enrol(calm, name="twin", queues=["default"])
     enrol(calm, name="twin", queues=["default"])
@@ -601,6 +601,18 @@ def test_beats_that_come_late(calm: Store, clock: FakeClock) -> None:
     assert "lease_s=120" in str(finding.fix)
     start(calm, worker, lease_s=30.0)
     assert trouble(calm, clock) == {}, "a claim is a sign of life"
+
+
+def test_a_worker_that_vanished_is_not_told_to_beat_sooner(calm: Store, clock: FakeClock) -> None:
+    """Its machine was started again, so nobody beats any more."""
+    start(calm, enrol(calm, name="lost", beat_s=10.0, boot_id="an earlier one"), lease_s=30.0)
+    assert calm.vanished() == [], "it is looked at for a beat"
+    clock.advance(21.5)
+    found = diagnose(calm, clock)
+    assert "Beats come late" not in found
+    assert found["No worker is alive"].severity == "ok"
+    assert found["A worker vanished"].evidence.startswith("lost, pid 1 on h: last beat 21 s ago; its process has ended")
+    assert "holdfast scan --fix" in str(found["A worker vanished"].fix)
 
 
 def test_the_living_that_were_given_up(calm: Store, clock: FakeClock) -> None:

@@ -106,6 +106,13 @@ def test_a_worker_killed_with_its_supervisor_is_found_by_a_scan(folder: Path) ->
     assert killed.returncode == -signal.SIGKILL
     env = {"HOLDFAST_DB": "sqlite:///jobs.db"}
     until_dead(folder)
+    [worker] = json.loads(holdfast(folder, "workers", "list", "--json", **env).stdout)
+    assert worker["state"] == "vanished", "it beat a moment ago, but its process has ended"
+    assert " vanished " in holdfast(folder, "workers", "list", **env).stdout
+    health = json.loads(holdfast(folder, "jobs", "show", job_id, "--json", **env).stdout)["health"]
+    assert health["word"] == "dead"
+    assert health["sentence"].startswith("Its worker vanished: ")
+    assert health["sentence"].endswith("No worker is alive to settle it: start one, unless `holdfast reaper` runs.")
     found = holdfast(folder, "scan", "--fix", "--json", "--check", **env)
     assert found.returncode == 7
     [zombie] = json.loads(found.stdout)["zombies"]

@@ -287,7 +287,7 @@ def test_grace_leaves_what_is_barely_late(run: Run, store: Store) -> None:
 
 
 def test_workers(run: Run, store: Store, clock: FakeClock) -> None:
-    silent = enrol(store, name="silent", queues=["default"])
+    silent = enrol(store, name="silent", queues=["default"], boot_id=SystemClock().boot_id)
     gone = enrol(store, name="gone")
     store.retire(gone, "stopped")
     clock.advance(PAST_S)

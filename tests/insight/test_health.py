@@ -13,7 +13,7 @@ from holdfast.cli.main import cli
 from holdfast.core.records import Event, Job, Pulse
 from holdfast.core.verdict import Failed, Lost, Stalled, Succeeded, TimedOut
 from holdfast.core.worker_exit import WorkerExit
-from holdfast.insight.health import NOT_BEGUN_S, SLOW_LEAST_S, STILL_S, Uncounted, fresh_since, health
+from holdfast.insight.health import NOT_BEGUN_S, SLOW_LEAST_S, STILL_S, Health, Uncounted, fresh_since, health
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
@@ -60,6 +60,7 @@ def test_dead_when_no_beat_came_until_the_lease_ran_out(store: Store, clock: Fak
     job = start(store, lease_s=30.0)
     beat(store, job)
     clock.advance(42)
+    enrol(store)
     assert told(store, job) == (
         "dead",
         "Its worker is dead, frozen or cut off: no beat for 42 s, and its lease ran out 12 s ago. "
@@ -140,10 +141,38 @@ def test_dead_when_its_worker_is_gone_though_the_lease_has_not_ended(store: Stor
     assert job.worker is not None
     store.retire(job.worker, str(WorkerExit("its process was killed by SIGKILL", "exit")))
     clock.advance(3)
+    enrol(store)
     assert told(store, job) == (
         "dead",
         "Its worker is gone (its process was killed by SIGKILL, 3.0 s ago). A reaper is about to settle it.",
     )
+
+
+NOBODY = "No worker is alive to settle it: start one, unless `holdfast reaper` runs."
+
+
+def test_no_reaper_is_promised_when_no_worker_is_alive(store: Store, clock: FakeClock) -> None:
+    silent, overdue = (start(store, enrol(store, beat_s=1.0), lease_s=lease_s) for lease_s in (600.0, 3.0))
+    gone = start(store, lease_s=600.0)
+    assert gone.worker is not None
+    store.retire(gone.worker, str(WorkerExit("its process was killed by SIGKILL", "exit")))
+    clock.advance(60)
+    for job, word in ((silent, "silent"), (overdue, "dead"), (gone, "dead")):
+        found, sentence = told(store, job)
+        assert (found, sentence.endswith(f". {NOBODY}")) == (word, True)
+
+
+def test_dead_as_soon_as_its_worker_vanished(store: Store, clock: FakeClock) -> None:
+    job = start(store, lease_s=30.0)
+    clock.advance(2)
+    [worker], now = store.workers(), store.now()
+    assert health(job, worker, now, vanished={worker.id}) == Health(
+        "dead",
+        "Its worker vanished: its process has ended or was cut off from the store, and beat last 2.0 s ago. "
+        "A reaper is about to settle it.",
+    )
+    assert health(job, worker, now, vanished={worker.id}, reaped=False).sentence.endswith(f". {NOBODY}")
+    assert health(job, worker, now, vanished={"another"}).word == "well"
 
 
 @pytest.mark.parametrize("beat_at", [30, 40], ids=["when its lease ended", "now"])
@@ -165,6 +194,7 @@ def test_silent_when_beats_are_missing_and_the_lease_still_holds(
     job = start(store, enrol(store, beat_s=BEAT_S), lease_s=600.0)
     beat(store, job)
     clock.advance(silent_s)
+    enrol(store)
     assert told(store, job)[0] == word
     if word == "silent":
         assert told(store, job)[1] == (
@@ -411,5 +441,7 @@ def test_the_command_shows_it(store: PostgresStore, clock: FakeClock, postgres: 
     shown = CliRunner().invoke(cli, ["--db", postgres, "jobs", "show", job.id], prog_name="holdfast")
     assert shown.exit_code == 0, shown.stderr
     text = re.sub(r"\s+", " ", shown.stdout)
-    assert re.search(r"its lease ran out .* ago\. A reaper will settle it\. recover it now holdfast scan --fix", text)
+    assert re.search(
+        r"its lease ran out .* ago\. No worker is alive to settle it: .* recover it now holdfast scan --fix", text
+    )
     assert "Hung: its worker lived, but it made no progress within its stall_s and was stopped. Then it was" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Collection
 from typing import Any
 
 import click
@@ -36,11 +37,11 @@ def workers() -> None:
 def list_(gone: bool, as_json: bool) -> None:
     """Show the workers, oldest first, with their last beat."""
     with opened_store() as store:
-        found, now = store.workers(gone=gone), store.now()
+        found, vanished, now = store.workers(gone=gone), insight.vanished_ids(store), store.now()
     if as_json:
-        show_json([insight.worker_view(worker, now) for worker in found])
+        show_json([insight.worker_view(worker, now, vanished) for worker in found])
     elif found:
-        show_table(_columns(now, gone), found)
+        show_table(_columns(now, vanished, gone), found)
     else:
         say("No workers. Start one with: holdfast worker APP")
 
@@ -91,10 +92,10 @@ def forget(name: str, app: str | None, by: str | None, as_json: bool, **given: A
         acknowledge(f"{name} forgotten, {recovered} of its jobs recovered")
 
 
-def _columns(now: Moment, gone: bool) -> list[Column]:
+def _columns(now: Moment, vanished: Collection[str], gone: bool) -> list[Column]:
     columns = [
         Column("NAME", lambda worker: worker.name, least=12),
-        Column("STATE", lambda worker: insight.worker_state(worker, now), keep=True),
+        Column("STATE", lambda worker: insight.worker_state(worker, now, vanished), keep=True),
         Column("HOST", lambda worker: worker.host, rank=2),
         Column("PID", lambda worker: worker.pid, right=True, keep=True, rank=1),
         Column("RUNNING", lambda worker: f"{worker.running}/{worker.slots}", right=True, keep=True),

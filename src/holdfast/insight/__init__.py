@@ -9,7 +9,17 @@ from holdfast.core.durations import duration
 from holdfast.insight.deaths import WAITS, StepDeath, deaths
 from holdfast.insight.explain import Explanation, explain, in_short, why
 from holdfast.insight.format import DECIDED, ago, brief, counted, moment, near, parsed, size
-from holdfast.insight.health import Ending, Health, Uncounted, endings, fresh_since, health, uncounted, worker_state
+from holdfast.insight.health import (
+    Ending,
+    Health,
+    Uncounted,
+    endings,
+    fresh_since,
+    health,
+    uncounted,
+    vanished_ids,
+    worker_state,
+)
 from holdfast.insight.schedules import schedule_views
 from holdfast.insight.steps import (
     Branch,
@@ -113,6 +123,7 @@ __all__ = [
     "totals",
     "uncounted",
     "unrecorded",
+    "vanished_ids",
     "warnings_of",
     "why",
     "with_asking",

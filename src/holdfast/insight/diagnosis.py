@@ -23,7 +23,7 @@ from holdfast.core.text import listed
 from holdfast.errors import StoreError, StoreFull
 from holdfast.insight.findings import Finding, Severity, ok, problem, warning
 from holdfast.insight.format import counted, moment
-from holdfast.insight.health import SET_BACK_S, enqueued_ahead_s, worker_state
+from holdfast.insight.health import SET_BACK_S, enqueued_ahead_s, vanished_ids, worker_state
 from holdfast.insight.schedules import late_now
 from holdfast.insight.steps import awaited_jobs, since_of
 from holdfast.insight.store_findings import of_the_medium, to_take_writes
@@ -122,8 +122,8 @@ def _writes(store: Store) -> Finding:
 
 
 def _of_workers(store: Store, queues: Sequence[dict[str, Any]], app: str) -> Iterator[Finding]:
-    workers, now = store.workers(), store.now()
-    alive = [worker for worker in workers if worker_state(worker, now) == "alive"]
+    workers, vanished, now = store.workers(), vanished_ids(store), store.now()
+    alive = [worker for worker in workers if worker_state(worker, now, vanished) == "alive"]
     due = [queue["queue"] for queue in queues if queue["oldest_due_s"] is not None and not queue["paused"]]
     if alive:
         yield ok("Workers are alive", f"{len(alive)}: {listed([worker.name for worker in alive])}")
@@ -134,10 +134,13 @@ def _of_workers(store: Store, queues: Sequence[dict[str, Any]], app: str) -> Ite
     else:
         yield ok("No worker is alive", "and nothing is due")
     for worker in workers:
-        if worker not in alive:
-            evidence = (
-                f"{worker.name}, pid {worker.pid} on {worker.host}: last beat {duration(now.wall - worker.beat_at)} ago"
-            )
+        evidence = (
+            f"{worker.name}, pid {worker.pid} on {worker.host}: last beat {duration(now.wall - worker.beat_at)} ago"
+        )
+        if worker.id in vanished:
+            fix = "a worker or holdfast reaper settles its jobs by itself; now: holdfast scan --fix"
+            yield warning("A worker vanished", f"{evidence}; its process has ended or was cut off", fix)
+        elif worker not in alive:
             fix = f"it hangs, is stopped or has died; if it is dead: holdfast workers forget {quote(worker.name)}"
             yield warning("A worker is silent", f"{evidence}, one every {worker.beat_s:g} s expected", fix)
     if idle := [worker.name for worker in alive if worker.tasks == {}]:

@@ -7,7 +7,7 @@ should. The functions here decide from what the rows and the journal say, and fr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Literal
@@ -28,6 +28,8 @@ SET_BACK_S = 60.0  # a job that was enqueued this much later than now shows that
 _SAMPLE = 100  # jobs that ended last, of any task
 _SAMPLE_LEAST = 5  # of this task; fewer say nothing
 
+_NOBODY = "No worker is alive to settle it: start one, unless `holdfast reaper` runs."
+
 Word = Literal["well", "slow", "hung", "silent", "dead"]
 
 
@@ -45,19 +47,37 @@ def enqueued_ahead_s(job: Job, now: Moment) -> float:
     return ahead_s if ahead_s > SET_BACK_S else 0.0
 
 
-def worker_state(worker: Worker, now: Moment) -> str:
-    """Return `alive`, `silent` (it missed several beats; the reaper decides what that means) or `gone`."""
+def worker_state(worker: Worker, now: Moment, vanished: Collection[str] = ()) -> str:
+    """Return `alive`, `silent` (it missed several beats; the reaper decides what that means), `vanished` (its id is
+    among these, see `vanished_ids`) or `gone`."""
     if worker.gone_at is not None:
         return "gone"
+    if worker.id in vanished:
+        return "vanished"
     return "alive" if worker.is_alive(now.wall) else "silent"
+
+
+def vanished_ids(store: Store) -> set[str]:
+    """Return the ids of workers whose process has ended or was cut off from the store, and that no reaper has marked
+    gone yet. The reaper looks twice before it believes that; one look is enough to show it."""
+    return {each.worker.id for each in store.vanished() if each.worker.gone_at is None}
 
 
 # ------------------------------------------------------------------------------------ the attempt that runs
 
 
-def health(job: Job, worker: Worker | None, now: Moment, usual_s: float | None = None) -> Health:
-    """Tell dead from hung from slow, for a running job. `worker`: who holds it, if known; `usual_s`: see `usual`."""
-    return _dead(job, worker, now) or _hung(job, now) or _slow(job, now, usual_s) or _well(job, now)
+def health(
+    job: Job,
+    worker: Worker | None,
+    now: Moment,
+    usual_s: float | None = None,
+    *,
+    vanished: Collection[str] = (),
+    reaped: bool = True,
+) -> Health:
+    """Tell dead from hung from slow, for a running job. `worker`: who holds it, if known; `usual_s`: see `usual`;
+    `vanished`: see `vanished_ids`; `reaped`: whether a worker is alive that would settle it."""
+    return _dead(job, worker, now, vanished, reaped) or _hung(job, now) or _slow(job, now, usual_s) or _well(job, now)
 
 
 def usual(store: Store, task: str) -> float | None:
@@ -70,34 +90,34 @@ def usual(store: Store, task: str) -> float | None:
     return median(took) if len(took) >= _SAMPLE_LEAST else None
 
 
-def _dead(job: Job, worker: Worker | None, now: Moment) -> Health | None:
+def _dead(
+    job: Job, worker: Worker | None, now: Moment, vanished: Collection[str] = (), reaped: bool = True
+) -> Health | None:
     left_s = _lease_left(job, now)
+    soon = "A reaper is about to settle it." if reaped else _NOBODY
     if worker is not None and worker.gone_at is not None:
         cause = read_epitaph(worker.gone_cause).cause
-        return Health(
-            "dead", f"Its worker is gone ({cause}, {ago(worker.gone_at, now)}). A reaper is about to settle it."
-        )
+        return Health("dead", f"Its worker is gone ({cause}, {ago(worker.gone_at, now)}). {soon}")
+    if worker is not None and worker.id in vanished:
+        known = f"its process has ended or was cut off from the store, and beat last {ago(worker.beat_at, now)}"
+        return Health("dead", f"Its worker vanished: {known}. {soon}")
     silent_s = None if worker is None else now.wall - worker.beat_at
     if left_s < 0:
+        settles = "A reaper will settle it." if reaped else _NOBODY
         ended = f"its lease ran out {duration(-left_s)} ago"
-        if silent_s is not None and silent_s <= -left_s:
-            return Health("dead", f"Its worker beats, but no longer for this job: {ended}. A reaper will settle it.")
+        if worker is not None and worker.is_alive(now.wall) and now.wall - worker.beat_at <= -left_s:
+            return Health("dead", f"Its worker beats, but no longer for this job: {ended}. {settles}")
         known = ended if silent_s is None else f"no beat for {duration(silent_s)}, and {ended}"
-        return Health("dead", f"Its worker is dead, frozen or cut off: {known}. A reaper will settle it.")
+        return Health("dead", f"Its worker is dead, frozen or cut off: {known}. {settles}")
+    settles = f"A reaper will settle it when its lease ends, in {duration(left_s)}, or as soon as the death is proved."
+    settles = settles if reaped else _NOBODY
     if worker is not None and worker_state(worker, now) == "silent":
         known = f"no beat for {duration(now.wall - worker.beat_at)}, though one was due every {duration(worker.beat_s)}"
-        return Health(
-            "silent",
-            f"Its worker is dead, frozen or cut off: {known}. A reaper will settle it when its lease ends, in "
-            f"{duration(left_s)}, or as soon as the death is proved.",
-        )
+        return Health("silent", f"Its worker is dead, frozen or cut off: {known}. {settles}")
     if left_s < job.beat_s:  # by now two beats should have renewed it
         known = f"its lease was not renewed for {duration(job.lease_s - left_s)}, though that is due every"
-        return Health(
-            "silent",
-            f"Perhaps its worker is dead, frozen or cut off: {known} {duration(job.beat_s)}. A reaper will settle it "
-            f"when its lease ends, in {duration(left_s)}, or as soon as the death is proved.",
-        )
+        text = f"Perhaps its worker is dead, frozen or cut off: {known} {duration(job.beat_s)}. {settles}"
+        return Health("silent", text)
     return None
 
 

@@ -7,7 +7,7 @@ lease clock, which people cannot read; it is shown as the wall time at which it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -20,7 +20,7 @@ from holdfast.core.machine import State, Transition
 from holdfast.core.records import Event, Filter, Job, Moment, Unroused, Worker, nobody_has
 from holdfast.errors import StoreError, StoreTimeout
 from holdfast.insight.format import near, parsed
-from holdfast.insight.health import Health, ending_view, endings, health, usual, worker_state
+from holdfast.insight.health import Health, ending_view, endings, health, usual, vanished_ids, worker_state
 from holdfast.insight.steps import step_view, steps_of, with_failures
 from holdfast.reaper import Report, Zombie
 from holdfast.stores.protocol import Store
@@ -189,7 +189,9 @@ def health_of(store: Store, job: Job, workers: Sequence[Worker] | None = None) -
         return None
     workers = store.workers(gone=True) if workers is None else workers
     holder = next((worker for worker in workers if worker.id == job.worker), None)
-    return health(job, holder, store.now(), usual(store, job.task))
+    now, vanished = store.now(), vanished_ids(store)
+    reaped = any(worker_state(worker, now, vanished) == "alive" for worker in workers)
+    return health(job, holder, now, usual(store, job.task), vanished=vanished, reaped=reaped)
 
 
 # ---------------------------------------------------------------------------------------------- a scan
@@ -230,11 +232,11 @@ def zombie_view(zombie: Zombie, now: Moment) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------- workers
 
 
-def worker_view(worker: Worker, now: Moment) -> dict[str, Any]:
+def worker_view(worker: Worker, now: Moment, vanished: Collection[str] = ()) -> dict[str, Any]:
     return {
         "id": worker.id,
         "name": worker.name,
-        "state": worker_state(worker, now),
+        "state": worker_state(worker, now, vanished),
         "host": worker.host,
         "pid": worker.pid,
         "queues": worker.queues,
