@@ -24,7 +24,7 @@
     ├── NotFound                   no such job, queue or worker
     ├── Refused                    the state or the fence has moved on; nothing was changed
     │   ├── IllegalMove            the machine has no such transition
-    │   ├── KeyTaken               another live job holds the key
+    │   ├── KeyTaken               another live job holds the key, or another job has the id of a child
     │   └── DutyLost               the duty has a newer term: somebody else does the chore now
     ├── WorkerGone                 this worker was declared dead; enrol again
     ├── WorkerBroken               a thread of this worker has died; it has stopped, start another
@@ -171,7 +171,7 @@ class IllegalMove(Refused):
 
 
 class KeyTaken(Refused):
-    """Another live job holds the key."""
+    """Another live job holds the key; or, in `flow.start`, another job has the id of the child."""
 
 
 class DutyLost(Refused):

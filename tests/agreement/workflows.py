@@ -69,7 +69,8 @@ class Workflows(Stores):
         jobs: tuple[NewJob, ...] = ()
         if "start" in what:
             old = self.children[nth % len(self.children)] if self.children and repeat else None
-            jobs = (old or NewJob(id=f"child-{number}", task="t", payload="{}", queue="a", key=key, parent=job.id),)
+            new = old or NewJob(id=f"child-{number}", task="t", payload="{}", queue="a", key=key)
+            jobs = (msgspec.structs.replace(new, parent=job.id),)  # the id of an old one is taken, unless it is its own
         sent = (self._signal(other.memory, nth, repeat),) if "send" in what else ()
         first = Record(
             lease=job.lease, worker=job.worker, steps=(step,), open_step=opened, undoable=undoable, taken=taken,

@@ -370,6 +370,25 @@ def test_a_child_whose_key_is_taken_is_not_started_and_nothing_is_recorded(store
     assert picture(store) == before
 
 
+@pytest.mark.parametrize("of", ["another parent", "no parent", "another task"])
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_child_whose_id_is_taken_is_not_started_and_nothing_is_recorded(
+    store: Store, of: str, has_ended: bool
+) -> None:
+    job, other = start_flow(store), start_flow(store)
+    child = make_job(id="child", task="ship", parent=job.id)
+    stranger = {"another parent": {"parent": other.id}, "no parent": {"parent": None}, "another task": {"task": "pay"}}
+    store.add([replace(child, **stranger[of])])
+    if has_ended:
+        [running] = claim(store, tasks=["ship", "pay"])
+        settle(store, running, Succeeded())
+    store.add([make_job(task="ship", parent=job.id)])  # a child of its own, which has another id
+    before = picture(store)
+    facts: dict[str, Any] = {"open_step": "a", "undoable": True}
+    assert record(store, job, a_step(1), jobs=(make_job(), child), sent=(a_signal(other),), **facts) is TAKEN
+    assert picture(store) == before
+
+
 def test_two_children_with_one_key_are_not_both_started(store: Store) -> None:
     job = start_flow(store)
     before = picture(store)

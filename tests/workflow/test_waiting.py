@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncFlow, Flow, JobDead, NotFound, Refused, Retry
+from holdfast import AsyncFlow, Flow, JobDead, KeyTaken, NotFound, Refused, Retry
 from holdfast.core.records import Filter, Inbox, Signal
 from holdfast.errors import Parking, StoreUnavailable
 from holdfast.workflow.effects import merged
@@ -319,6 +319,118 @@ def test_children_are_started_once_and_waited_for(house: House) -> None:
     children = [row for row in house.store.find(Filter()) if row.parent == job.id]
     assert sorted(row.task for row in children) == ["c", "t"]
     assert len(children) == 2
+
+
+@pytest.mark.parametrize("of", ["nobody", "another workflow", "another task"])
+def test_a_child_whose_id_is_taken_is_not_started(house: House, of: str) -> None:
+    @house.app.task(name="ship")
+    def ship(n: int) -> int:
+        return n
+
+    @house.app.task(name="pay")
+    def pay(n: int) -> int:
+        return -n
+
+    @house.app.workflow(name="w", retry=Retry(attempts_max=1))
+    def work(flow: Flow, goes_on: bool) -> int | str:
+        try:
+            return flow.result(flow.start(ship.using(id="ship-1", run_after=0 if goes_on else 600), 1))
+        except KeyTaken as error:
+            flow.wait("go")
+            return str(error)
+
+    house.start()
+    if of == "another workflow":
+        first = work.enqueue(False)
+        until(lambda: house.row(first.id).awaits == ["job:ship-1"], "it has started the child")
+        assert house.row(first.id).wake_at is None, "the end of the child wakes it"
+    else:
+        (ship if of == "nobody" else pay).using(id="ship-1").enqueue(41)
+    job = work.enqueue(True)
+    until(lambda: house.row(job.id).awaits == ["signal:go"], "it has caught the error")
+    [step] = house.app.steps(job.id)
+    assert (step.kind, step.error_kind) == ("start", "holdfast.errors.KeyTaken")
+    house.app.signal(job.id, "go")
+    said = job.result(60)
+    assert said == "job 'ship-1' exists, and is not a 'ship' that this workflow started; the child was not started"
+
+
+def test_a_child_whose_key_is_taken_is_not_started(house: House) -> None:
+    @house.app.task(name="t")
+    def ship() -> None: ...
+
+    @house.app.workflow(name="w", retry=Retry(attempts_max=1))
+    def work(flow: Flow) -> None:
+        flow.start(ship.using(key="order 1"))
+
+    ship.using(key="order 1", run_after=600).enqueue()
+    house.start()
+    with pytest.raises(JobDead, match="the key 'order 1' belongs to another live job; the child was not started"):
+        work.enqueue().result(60)
+
+
+def test_a_workflow_meets_its_own_child_again(house: House) -> None:
+    """Its record of the start was set aside, and the child has an id of the caller."""
+
+    @house.app.task(name="t")
+    def ship(n: int) -> int:
+        return n
+
+    @house.app.workflow(name="w", retry=Retry(attempts_max=1))
+    def work(flow: Flow) -> int:
+        shipped = flow.result(flow.start(ship.using(id="ship-1"), 7))
+        flow.wait("go")
+        return shipped
+
+    house.start()
+    job = work.enqueue()
+    until(lambda: house.row(job.id).awaits == ["signal:go"], "it has the result")
+    house.app.cancel(job.id)
+    house.app.retry_from(job.id, "t")
+    house.app.signal(job.id, "go")
+    assert job.result(60) == 7
+
+
+def test_a_fork_gets_the_result_of_a_child_that_was_revived_after_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the child wakes the workflow that started it, which has ended: the fork has to look."""
+    monkeypatch.setattr("holdfast.workflow.run.LOOK_AGAIN_S", 0.2)
+    is_mended, may_end = threading.Event(), threading.Event()
+
+    @house.app.task(name="t", retry=Retry(attempts_max=1))
+    def ship() -> str:
+        if not is_mended.is_set():
+            raise ValueError("no")
+        assert may_end.wait(60)
+        return "shipped"
+
+    def pack() -> str:
+        return "packed"
+
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> str:
+        child = flow.start(ship)
+        flow.step(pack)
+        flow.wait("go")
+        return flow.result(child)
+
+    house.start(slots=2)
+    job = work.enqueue()
+    until(lambda: house.row(job.id).awaits == ["signal:go"], "it waits")
+    [child] = [row for row in house.store.find(Filter()) if row.parent == job.id]
+    house.until_state(child.id, "dead")
+    house.app.cancel(job.id)
+    fork = house.app.fork(job.id, "pack")
+    until(lambda: house.row(fork.id).awaits == ["signal:go"], "it waits as well")
+    is_mended.set()
+    house.app.revive(child.id)
+    house.app.signal(fork.id, "go")
+    try:
+        until(lambda: house.row(fork.id).awaits == [f"job:{child.id}"], "it waits for the child")
+    finally:
+        may_end.set()
+    assert fork.result(60) == "shipped"
 
 
 def test_a_child_that_dies_raises_in_its_parent_now_and_in_a_replay(house: House) -> None:

@@ -55,7 +55,7 @@ class Answer(StrEnum):
     REFUSED = "refused"  # the lease is not the current one
     AGAIN = "again"  # what the judge looked at has changed since: look, and judge again
     LOCKED = "locked"  # somebody else has locked the row: nothing was looked at or changed; try again later
-    TAKEN = "taken"  # a child's key belongs to another live job
+    TAKEN = "taken"  # a child's key belongs to another live job, or its id to a job that is not this child
     GONE = "gone"  # there is no live workflow that a signal could reach
 
 
@@ -248,10 +248,11 @@ class Store(Protocol):
         """Write what attempts of workflows did, each record all or nothing, and answer in order. Fenced.
 
         A recorded step does not change any more, unless it is undone; so a repeated record changes nothing, and is
-        accepted. Children whose id is known, and signals whose id is known, are not stored twice. TAKEN: the key of a
-        child belongs to another live job. GONE: a signal's workflow is not there, or has ended. LOCKED: somebody else
-        has locked a row or a key that the record needs; later records of the same job are LOCKED too, so that their
-        order stays. Either all accepted records are durable on return, or the call raised.
+        accepted. Children and signals that are stored already are not stored twice. TAKEN: the key of a child belongs
+        to another live job, or its id to a job of another parent or task. GONE: a signal's workflow is not there, or
+        has ended. LOCKED: somebody else has locked a row or a key that the record needs; later records of the same job
+        are LOCKED too, so that their order stays. Either all accepted records are durable on return, or the call
+        raised.
         """
         ...
 

@@ -174,7 +174,10 @@ class Flow:
         return none
 
     def start(self, task: Sender[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Start a job or another workflow, once, and return its handle. `flow.result(job)` waits for its end."""
+        """Start a job or another workflow, once, and return its handle. `flow.result(job)` waits for its end.
+
+        Raises `KeyTaken` if another live job has its key, or a job that is not this child has its id.
+        """
         if not hasattr(task, "job"):
             name = getattr(task, "__qualname__", repr(task))
             raise UsageError(

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.worker.attempt import Attempt
 
 SHORT_S = 1.0  # a pause that is shorter stays in its slot: to park and to replay costs more
+LOOK_AGAIN_S = 30.0  # how long a fork waits before it looks again at a child that its original started
 TRANSACTION_MAX_S = 5.0
 SIGNALS_READ = 500  # signals of one name that are read at once
 _PLAIN = (str, int, float, bool, type(None))
@@ -311,7 +312,9 @@ class Run(Ledger):
             error: Exception = NotFound(f"there is no job {job_id!r}")
             raise (yield from self._failed(call, base, error, at_once=False))
         if row.ended_at is None:
-            yield from self._park(call, Parking(None, (f"job:{job_id}",), inbox=count))
+            # The end of a job wakes only the workflow that started it. A fork has its children from another one.
+            wake_at = None if row.parent == self.attempt.job.id else self._wall() + LOOK_AGAIN_S
+            yield from self._park(call, Parking(wake_at, (f"job:{job_id}",), inbox=count))
         ended = ended_error(row)
         if ended is not None:
             raise (yield from self._failed(call, base, ended, at_once=True))
@@ -329,9 +332,17 @@ class Run(Ledger):
         step = replace(self._base(call), state="recorded", result=self._encode(call, new.id), ended_at=self._wall())
         answer = yield from self._write(self._written([*call.caught, step], jobs=(child,)))
         if answer is Answer.TAKEN:
-            error = KeyTaken(f"the key {new.key!r} belongs to another live job; the child was not started")
+            error = yield from self._taken(new)
             raise (yield from self._failed(call, self._base(call), error, at_once=False))
         return new.id
+
+    def _taken(self, new: NewJob) -> Operation[KeyTaken]:
+        """Return why a child was not started. Its end would wake another workflow, or nobody."""
+        if (yield self.read(lambda: self.store.get(new.id))) is not None:
+            why = f"job {new.id!r} exists, and is not a {new.task!r} that this workflow started"
+        else:
+            why = f"the key {new.key!r} belongs to another live job"
+        return KeyTaken(f"{why}; the child was not started")
 
     def signal(self, call: FlowCall, signal: Signal) -> Operation[None]:
         """Send a signal with the record that it was sent."""

@@ -159,7 +159,11 @@ class Workflows(ABC):
         known[place] = transitions.recorded(known.get(place), step)
 
     def _are_taken(self, jobs: Sequence[NewJob]) -> bool:
-        """Say whether one of these cannot be stored because its key belongs to another, or to one beside it."""
+        """Say whether one of these cannot be stored because its id or its key belongs to another job, or its key to one
+        beside it."""
+        known = [(new, self._jobs[new.id]) for new in jobs if new.id in self._jobs]
+        if any((job.parent, job.task) != (new.parent, new.task) for new, job in known):
+            return True
         keys = [new.key for new in jobs if new.key is not None and new.id not in self._jobs]
         return len(set(keys)) < len(keys) or any(self._holder(key) is not None for key in keys)
 

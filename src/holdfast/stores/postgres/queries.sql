@@ -609,6 +609,10 @@ SELECT coalesce(json_agg(place), '[]')::text FROM mine;
 -- A child's key may belong to a transaction that is still open: do not wait long for it.
 SELECT set_config('lock_timeout', %(lock_ms)s, true);
 
+-- name: record_child
+-- The job that has the id of a child, if it is this very child. Every conjunct is a guard.
+SELECT 1 FROM {schema}.job WHERE id = %(id)s AND parent IS NOT DISTINCT FROM %(parent)s AND task = %(task)s;
+
 -- name: record_seen
 -- What stands on the rows of leases that are not the current ones.
 SELECT coalesce(json_agg(json_build_array(

@@ -188,7 +188,7 @@ def _write_with_others(q: Connections, db: Cursor, record: Record, wall: float |
                 raise _Undo(Answer.REFUSED)
             for new in record.jobs:
                 [added] = statements.add(q, db, [new], wall)
-                if added.id != new.id:
+                if added.id != new.id or (added.existed and not _is_own(q, db, new)):
                     raise _Undo(Answer.TAKEN)
             for signal in record.sent:
                 if _send(q, db, signal, wall) is Answer.GONE:
@@ -198,6 +198,12 @@ def _write_with_others(q: Connections, db: Cursor, record: Record, wall: float |
     except _Undo as undo:
         return _refusals(q, db, [record], wall)[0] if undo.answer is Answer.REFUSED else undo.answer
     return Answer.ACCEPTED
+
+
+def _is_own(q: Connections, db: Cursor, new: NewJob) -> bool:
+    """Say whether the job that has the id of this child is this child: its record was written before."""
+    values = {"id": new.id, "parent": new.parent, "task": new.task}
+    return db.execute(q["record_child"], values, prepare=False).fetchone() is not None
 
 
 def _send(q: Connections, db: Cursor, signal: Signal, wall: float | None) -> Answer:

@@ -293,6 +293,10 @@ WHERE job.id = fact.id;
 UPDATE holdfast_signal SET taken = :position
 WHERE +job_id = :id AND id IN (SELECT value FROM json_each(:signals)) AND taken IS NULL;
 
+-- name: record_child
+-- The job that has the id of a child, if it is this very child. Every conjunct is a guard.
+SELECT 1 FROM holdfast_job WHERE id = :id AND parent IS :parent AND task = :task;
+
 -- name: record_seen
 -- What stands on the row of a lease that is not the current one.
 SELECT fence = :fence AND claim_id IS :claim_id, state, fence FROM holdfast_job WHERE id = :id;

@@ -117,7 +117,7 @@ def _write_with_others(db: sqlite3.Connection, record: Record, wall: float) -> A
     answer = Answer.ACCEPTED
     for new in record.jobs:
         [added] = statements.add(db, [new], wall)
-        if added.id != new.id:
+        if added.id != new.id or (added.existed and not _is_own(db, new)):
             answer = Answer.TAKEN
     for signal in record.sent:
         if answer is Answer.ACCEPTED and _send(db, signal, wall) is Answer.GONE:
@@ -128,6 +128,12 @@ def _write_with_others(db: sqlite3.Connection, record: Record, wall: float) -> A
         db.execute("ROLLBACK TO record")
     db.execute("RELEASE record")
     return answer
+
+
+def _is_own(db: sqlite3.Connection, new: NewJob) -> bool:
+    """Say whether the job that has the id of this child is this child: its record was written before."""
+    values = {"id": new.id, "parent": new.parent, "task": new.task}
+    return db.execute(Q["record_child"], values).fetchone() is not None
 
 
 def _send(db: sqlite3.Connection, signal: Signal, wall: float) -> Answer:
