@@ -92,10 +92,10 @@ class Broken:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def acquire(self, name: str, holder: str, ttl_s: float) -> Duty | None:
+    def acquire(self, name: str, holder: str, ttl_s: float, note: str | None = None) -> Duty | None:
         if Broken.broken:
             raise StoreUnavailable("it is away")
-        return self._store.acquire(name, holder, ttl_s)
+        return self._store.acquire(name, holder, ttl_s, note)
 
 
 def test_stopping_gives_the_duty_to_the_next_one_at_once(store: Store, clock: FakeClock) -> None:

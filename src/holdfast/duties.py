@@ -31,24 +31,19 @@ class DutyHolder:
         self._hooks = hooks
         self._duty: Duty | None = None
         self._window: TrustWindow | None = None
-        self._note: str | None = None
 
-    @property
-    def note(self) -> str | None:
-        """What the holder before us has left, also when the duty was renewed since."""
-        return self._note
-
-    def duty(self) -> Duty | None:
+    def duty(self, note: str | None = None) -> Duty | None:
         """Return the duty if it is ours, taking or renewing it when that is due. Call it before every act.
 
+        `note` is left at once for whoever takes it next, if the duty is still ours.
         Raises `StoreError` when the store does; a duty whose time is up by our own clock is given up before that.
         """
         now = self._clock.lease()
         if self._window is not None and self._window.must_stop(now):
             self._lost("it could not be renewed in time")
-        if self._window is None or self._window.must_renew(now):
+        if self._window is None or self._window.must_renew(now) or note is not None:
             sent_at = self._clock.lease()
-            duty = self._store.acquire(self._name, self._holder, self._ttl_s)
+            duty = self._store.acquire(self._name, self._holder, self._ttl_s, note)
             if duty is None:
                 self._lost("somebody else has it")
             else:
@@ -76,7 +71,6 @@ class DutyHolder:
             if self._duty is not None:
                 self._tell("duty_lost", self._duty, "somebody else had it in between")
             self._tell("duty_acquired", duty, "")
-            self._note = duty.note
         self._duty = duty
 
     def _lost(self, why: str) -> None:

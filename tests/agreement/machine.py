@@ -282,7 +282,7 @@ class Stores(RuleBasedStateMachine):
     def _do_a_duty(self, holder: str, seconds: float) -> None:
         duty = self.agree(lambda store, _: store.acquire("sweep", holder, 1.5))
         self.clock.advance(seconds)
-        self.agree(lambda store, _: store.acquire("sweep", "r3", 1.5) and None)
+        self.agree(lambda store, _: store.acquire("sweep", "r3", 1.5, holder) and None)
         if duty is not None:
             self.agree(lambda store, _: store.retire("nobody", "swept", under=duty))
             self.agree(lambda store, _: store.resign(duty, holder if seconds > 1.5 else None))

@@ -117,7 +117,8 @@ def test_a_question_to_a_person_is_told_once_and_its_end(store: Store, clock: Fa
     settle(store, held, EXPIRED)
     asks = park(store, start(store, **flow), "signal:approve:2", question="And this?")
     assert told.look() == [("held", "more", "order")]
-    assert told.ear.heard[-1].text == "2 jobs of order wait for a person's answer; the last one: And this?"
+    assert told.ear.heard[-1].text == "3 jobs of order wait for a person's answer; the last one: And this?"
+    assert told.ear.heard[-1].jobs_concerned == 3
     for job_id in (job.id, asks.id, held.id):
         now = row(store, job_id)
         store.move(now.id, now.state, now.fence, acts.cancel(now, actor="ann"))
@@ -331,12 +332,86 @@ def test_who_takes_over_tells_nothing_twice_leaves_nothing_out_and_tells_the_end
     assert look_all(clock, second, s=600) == [("dead", "over", "old"), ("dead", "over", "unseen")]
 
 
-def test_a_restart_tells_nothing_twice(store: Store, clock: FakeClock) -> None:
+@pytest.mark.parametrize("gap_s", [3, TTL_S + 2, 70])
+def test_a_restart_after_a_death_tells_nothing_twice(store: Store, clock: FakeClock, gap_s: float) -> None:
     job_in(store, State.DEAD)
     first = Told(store, clock)
     assert len(look_all(clock, first, s=60)) == 1
-    clock.advance(3)
+    clock.advance(gap_s)
     assert look_all(clock, Told(store, clock), s=60) == []
+
+
+@pytest.mark.parametrize("gap_s", [3, TTL_S + 2, 70])
+def test_what_ended_before_a_death_is_told_neither_as_new_nor_as_over_again(
+    store: Store, clock: FakeClock, gap_s: float
+) -> None:
+    first, standby = Told(store, clock), Told(store, clock)
+    held, dead = row(store, hold(store)), job_in(store, State.DEAD, task="mail")
+    asked = park(store, start(store, task="order", workflow=True), "signal:approve:2", question="Ship it?")
+    assert len(look_all(clock, first, standby, s=LOOK_S)) == 3
+    store.move(held.id, held.state, held.fence, acts.resolve(held, "fail", clock.wall(), actor="ann"))
+    store.move(asked.id, asked.state, asked.fence, acts.cancel(asked, actor="ann"))
+    store.move(dead.id, dead.state, dead.fence, acts.revive(dead, clock.wall(), actor="ann"))
+    over = [("held", "over", "charge"), ("held", "over", "order")]
+    assert sorted(look_all(clock, first, standby, s=2 * LOOK_S)) == over
+    clock.advance(gap_s)
+    successor = standby if gap_s < TTL_S else Told(store, clock)
+    assert look_all(clock, successor, s=2 * TTL_S) == []
+    assert look_all(clock, successor, s=600) == [("dead", "over", "mail")]
+
+
+def test_what_was_told_is_left_for_the_next_one_at_the_next_look(store: Store, clock: FakeClock) -> None:
+    """Its end is told by whoever comes after, although the first one has died a moment after that look."""
+    first, held = Told(store, clock), row(store, hold(store))
+    assert first.look() == [("held", "new", "charge")]
+    clock.advance(1.0)
+    assert first.look() == []
+    store.move(held.id, held.state, held.fence, acts.resolve(held, "done", clock.wall(), actor="ann"))
+    clock.advance(TTL_S)
+    assert Told(store, clock).look() == [("held", "over", "charge")]
+
+
+def test_a_note_is_left_only_when_something_was_told(store: Store, clock: FakeClock) -> None:
+    notes: list[str | None] = []
+
+    class Watching(Away):
+        def acquire(self, name: str, holder: str, ttl_s: float, note: str | None = None) -> Any:
+            notes.append(note)
+            return store.acquire(name, holder, ttl_s, note)
+
+    told = Told(Watching(store), clock)  # type: ignore[arg-type]
+    look_all(clock, told, s=60)
+    hold(store)
+    look_all(clock, told, s=60)
+    assert len([note for note in notes if note is not None]) == 1
+
+
+def test_what_was_settled_while_nobody_was_there_is_not_told_and_the_rest_is_counted(
+    store: Store, clock: FakeClock
+) -> None:
+    ids = [hold(store) for _ in range(3)]
+    gone = row(store, ids[-1])
+    store.move(gone.id, gone.state, gone.fence, acts.resolve(gone, "fail", clock.wall(), actor="ann"))
+    died, revived = (job_in(store, State.DEAD, task="mail") for _ in range(2))
+    store.move(revived.id, revived.state, revived.fence, acts.revive(revived, clock.wall(), actor="ann"))
+    alone = job_in(store, State.DEAD, task="alone")
+    store.delete(alone.id, alone.state, alone.fence)
+    clock.advance(70)
+    told = Told(store, clock)
+    assert sorted(told.look()) == [("dead", "new", "mail"), ("held", "new", "charge")]
+    listed = {message.kind: ({job["id"] for job in message.jobs}, message.jobs_concerned) for message in told.ear.heard}
+    assert listed == {"held": (set(ids[:2]), 2), "dead": ({died.id}, 1)}
+
+
+def test_very_many_held_jobs_are_counted_in_pages(
+    store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifier, "JOBS", 2)
+    for _ in range(5):
+        hold(store)
+    told = Told(store, clock)
+    told.look()
+    assert told.ear.heard[0].jobs_concerned == 5
 
 
 def test_who_takes_over_from_one_that_stopped_goes_on_at_once_and_tells_nothing_twice(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from holdfast.alerts.webhook import sign
 from holdfast.cli.alerts import alerts_of
 from holdfast.cli.alerts import test as the_test
 from holdfast.clock import SystemClock, pause
+from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
@@ -169,6 +172,46 @@ def test_a_reaper_that_is_started_again_tells_nothing_twice(tmp_path: Path, rece
     finally:
         store.close()
     assert [each["id"] for message in receiver.told for each in message["jobs"]] == jobs
+
+
+@contextlib.contextmanager
+def reaping(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, env={**os.environ, "HOLDFAST_ALERT_SECRET": SECRET})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def notes(folder: Path) -> list[str]:
+    with contextlib.closing(sqlite3.connect(folder / "jobs.db")) as db:
+        return [note for (note,) in db.execute("SELECT note FROM holdfast_duty WHERE note IS NOT NULL")]
+
+
+@pytest.mark.slow  # real processes, of which one is killed, and the end of its duty
+def test_a_reaper_that_is_started_after_a_kill_tells_the_end_of_what_was_told_and_no_old_news(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    store: Store = SqliteStore(f"sqlite:///{tmp_path}/jobs.db?synchronous=normal")
+    store.migrate()
+    command = [sys.executable, "-m", "holdfast", "--db", store.url, "-q", "reaper", "--alert-private"]
+    command += ["--alert-webhook", receiver.url, "--alert-on", "held"]
+    try:
+        held = [job_in(store, State.HELD, task="charge")]
+        with reaping(command):  # and is killed
+            until(lambda: bool(receiver.told and notes(tmp_path)), "the job was told, and a note was left")
+        held.append(job_in(store, State.HELD, task="refund"))  # while nobody is there
+        for job in held:
+            done = acts.resolve(job, "done", SystemClock().wall(), actor="ann")
+            assert store.move(job.id, job.state, job.fence, done)
+        with reaping(command) as second:
+            until(lambda: len(receiver.told) > 1, "the end was told")
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(60) == 0
+    finally:
+        store.close()
+    assert [(each["task"], each["status"]) for each in receiver.told] == [("charge", "new"), ("charge", "over")]
 
 
 HOOKED = """

@@ -61,25 +61,32 @@ def test_who_comes_back_after_resigning_has_a_new_term(store: Store) -> None:
     assert acquire(store).term == 2
 
 
-def test_who_resigns_may_leave_a_note_that_the_next_holder_gets_until_it_renews(store: Store) -> None:
+def test_who_resigns_may_leave_a_note_that_stays_until_the_next_one(store: Store) -> None:
     assert acquire(store).note is None
     assert store.resign(acquire(store), "as far as Tuesday")
     assert acquire(store, "b").note == "as far as Tuesday"
-    assert acquire(store, "b").note is None
-    store.resign(acquire(store, "b"))
-    assert acquire(store, "c").note is None
+    assert acquire(store, "b").note == "as far as Tuesday"
+    assert store.resign(acquire(store, "b"))
+    assert acquire(store, "c").note == "as far as Tuesday"
 
 
 @pytest.mark.parametrize("end", ["resigned", "died"])
-def test_a_note_stays_while_its_holder_has_not_renewed(store: Store, clock: FakeClock, end: str) -> None:
-    store.resign(acquire(store), "as far as Tuesday")
-    short = acquire(store, "b", ttl_s=1.0)
+def test_a_holder_leaves_a_note_as_it_renews_and_nobody_else_does(store: Store, clock: FakeClock, end: str) -> None:
+    first = store.acquire("reaper", "a", 1.0, "of nobody")
+    assert first is not None
+    assert first.note is None, "it took the duty, and knew nothing of what was done before"
+    renewed = store.acquire("reaper", "a", 1.0, "as far as Tuesday")
+    assert renewed is not None
+    assert (renewed.term, renewed.note) == (first.term, "as far as Tuesday")
+    assert store.acquire("reaper", "b", 1.0, "of another") is None
     if end == "resigned":
-        store.resign(short)
+        store.resign(renewed)
     clock.advance(2)
-    assert acquire(store, "c").note == "as far as Tuesday"
-    assert store.resign(short, "too late") is False
-    assert acquire(store, "c").note is None
+    taken = store.acquire("reaper", "b", 30.0, "of another")
+    assert taken is not None
+    assert taken.note == "as far as Tuesday"
+    assert store.resign(renewed, "too late") is False
+    assert acquire(store, "b").note == "as far as Tuesday"
 
 
 def test_an_act_under_the_current_term_is_accepted_also_when_its_time_has_run_out(

@@ -313,7 +313,9 @@ class Checker:
         self.gone |= {worker}
         return set()
 
-    def _acquire(self, role: Role, duty: Duty | None, name: str, holder: str, ttl_s: float) -> set[str]:
+    def _acquire(
+        self, role: Role, duty: Duty | None, name: str, holder: str, ttl_s: float, note: str | None = None
+    ) -> set[str]:
         if duty is not None:
             before = self.duties.get(name, ("", 0))
             rises = duty.term > before[1] or before == (duty.holder, duty.term)

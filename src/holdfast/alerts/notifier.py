@@ -1,10 +1,9 @@
 """The notifier: looks into the journal every few seconds, under a duty, and hands messages to the channels.
 
-Of all programs on a store that have the same alerts, one holds the duty and tells. When it stops, it gives the duty
-back with a note of what it has told, and the next one goes on from there. When it dies, its duty runs out: whoever
-comes next, a restart included, knows by its waiting that somebody was there, and takes as told what that one must have
-found. Then what happened around the change may be told twice. Messages that a failing channel has not taken end with
-their notifier, which counts them in the log.
+Of all programs on a store that have the same alerts, one holds the duty and tells. With the duty it leaves a note of
+what it has told: one look later, and when it stops. Whoever comes next, a restart included, goes on from there. After a
+death, what the last look told may be told twice. Messages that a failing channel has not taken end with their notifier,
+which counts them in the log.
 
 Looking has a thread of its own, and so has each channel: recovery waits for none of them.
 
@@ -20,8 +19,8 @@ import logging
 import queue
 import threading
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, Literal
 
 import msgspec
 
@@ -82,8 +81,9 @@ class Notifier:
         self._post = DutyHolder(store, clock, f"alerts:{fingerprint(alerts)}", f"{name}:{new_id()}", TTL_S, Hooks())
         self._outboxes = {channel: Outbox(channel, clock, store.url) for alert in alerts for channel in alert.channels}
         self._term = 0
-        self._stood_by_at: float | None = None  # when somebody else was seen to have the duty
+        self._note_is_old = False  # something was told since it was left
         self._book = JournalReader(store)
+        self._rows = JobRows(store)
         self._late_lines: list[Line] = []
         self._schedules_at = float("-inf")
         self._incidents: list[Incidents] = []
@@ -108,20 +108,22 @@ class Notifier:
 
     def look(self) -> None:
         """Tell what is new, if the duty is ours. Raises `StoreError` when the store does."""
-        duty = self._post.duty()
-        now = self._store.now().wall
+        duty = self._post.duty(self._note() if self._note_is_old else None)
+        self._note_is_old = False
         if duty is None:
-            self._stood_by_at, self._term = now, 0
+            self._term = 0
             return
+        now = self._store.now().wall
         lines = [*self._book.read(now, self._span_s), *self._late(now)]
         if duty.term != self._term:
-            self._begin(lines, self._post.note)
-            self._term, self._stood_by_at = duty.term, None
+            self._begin(duty.note)
+            self._term = duty.term
         self._update(lines, now)
 
     def _update(self, lines: Sequence[Line], now: float) -> None:
         for alert, incidents in zip(self._alerts, self._incidents, strict=True):
-            for message in incidents.update(lines, now, self._is_held):
+            for message in incidents.update(lines, now, self._rows):
+                self._note_is_old = True
                 for channel in alert.channels:
                     self._outboxes[channel].put(message)
 
@@ -146,23 +148,20 @@ class Notifier:
 
     def resign(self) -> None:
         """Give the duty back, if it is ours, with a note of what was told; never raises."""
-        told = [incidents.told() for incidents in self._incidents]
-        self._post.resign(msgspec.json.encode(told).decode() if self._term else None)
+        self._post.resign(self._note() if self._term else None)
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until every message was sent or given up; False when the time was up first."""
         return all(outbox.flush(timeout_s) for outbox in self._outboxes.values())
 
-    def _begin(self, lines: Sequence[Line], note: str | None) -> None:
+    def _begin(self, note: str | None) -> None:
         self._incidents = [Incidents(alert.on, alert.limits) for alert in self._alerts]
         if note is not None:
             for incidents, told in zip(self._incidents, told_in(note), strict=False):
                 incidents.resume(told)
-        elif self._stood_by_at is not None:
-            # Whoever had the duty then had renewed it within its time to live, and looked an interval or so before.
-            then = self._stood_by_at - TTL_S - 2 * self._interval_s
-            for incidents in self._incidents:
-                incidents.assume(lines, then)
+
+    def _note(self) -> str:
+        return msgspec.json.encode([incidents.told() for incidents in self._incidents]).decode()
 
     def _late(self, now: float) -> list[Line]:
         """Return a line for each schedule that is late, if that is to be told; looks again after a while only."""
@@ -179,10 +178,6 @@ class Notifier:
             if left:
                 pause(TURN_S / TURNS)
         return False
-
-    def _is_held(self, task: str) -> bool:
-        waits = (Filter(states=(State.HELD,), task=task, limit=1), Filter(asking=True, task=task, limit=1))
-        return any(self._store.find(where) for where in waits)
 
     def _serve(self) -> None:
         trouble = StoreBackoff(log, self._clock, "alerts wait until it is back")
@@ -221,6 +216,34 @@ def told_in(note: str) -> list[Told]:
         return msgspec.json.decode(note, type=list[Told])
     except msgspec.MsgspecError:
         return []
+
+
+class JobRows:
+    """What the rows of the jobs say now."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def is_held(self, task: str) -> bool:
+        waits = (Filter(states=(State.HELD,), task=task, limit=1), Filter(asking=True, task=task, limit=1))
+        return any(self._store.find(where) for where in waits)
+
+    def held(self, task: str) -> int:
+        waits = (Filter(states=(State.HELD,), task=task, limit=JOBS), Filter(asking=True, task=task, limit=JOBS))
+        return sum(self._count(where) for where in waits)
+
+    def still(self, kind: Literal["held", "dead"], ids: Collection[str]) -> set[str]:
+        jobs = rows_of(self._store, sorted(ids), JOBS)
+        if kind == "dead":
+            return {job.id for job in jobs if job.state is State.DEAD}
+        return {job.id for job in jobs if job.state is State.HELD or job.question is not None}
+
+    def _count(self, where: Filter) -> int:
+        count = 0
+        while page := self._store.find(where):
+            count += len(page)
+            where = msgspec.structs.replace(where, before=page[-1].id)
+        return count
 
 
 class JournalReader:

@@ -2,8 +2,8 @@
 
     lines of the journal ──▶ findings (over a window, now) ──▶ incidents (new, more of it, over) ──▶ messages
 
-Nothing here is counted in one process's memory: whoever takes over reads the same lines, and so knows what was found
-before it came.
+The journal says what has happened, and the rows what is still so: of the jobs that were held or have died, only those
+that still are so are told.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, Protocol, TypedDict, get_args
 
 import msgspec
 
@@ -91,7 +91,7 @@ class Finding:
     """What is so now, and the lines that it rests on, oldest first."""
 
     lines: Sequence[Line]
-    text: Callable[[Sequence[Line]], str]  # of the lines that are new
+    text: Callable[[Sequence[Line], int], str]  # of the lines that are new, and of how many jobs there are
     numbers: dict[str, Any]
 
 
@@ -134,7 +134,7 @@ def _numbers_of_late(lines: Sequence[Line]) -> dict[str, Any]:
     return {"late": len(lines), "schedules": {str(line.schedule): line.instants for line in lines[-JOBS_MAX:]}}
 
 
-def _late(lines: Sequence[Line]) -> str:
+def _late(lines: Sequence[Line], _: int) -> str:
     last = lines[-1]
     what = f"schedule {last.schedule} ({last.task}) is late: {last.reason}"
     return what if len(lines) == 1 else f"{len(lines)} schedules of {last.task} are late; {what}"
@@ -144,32 +144,36 @@ def _by_task(kind: AlertKind, lines: Sequence[Line]) -> dict[Key, Finding]:
     tasks: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         tasks[line.task].append(line)
-    words = {"held": _held, "dead": _dead, "crashes": _crashed}[kind]
-    return {(kind, task): Finding(found, words, {}) for task, found in tasks.items()}
+    words = {"dead": _dead, "crashes": _crashed}
+    return {(kind, task): Finding(found, words.get(kind) or _held(found), {}) for task, found in tasks.items()}
 
 
-def _held(lines: Sequence[Line]) -> str:
+def _held(found: Sequence[Line]) -> Callable[[Sequence[Line], int], str]:
+    def text(lines: Sequence[Line], jobs: int) -> str:
+        last = lines[-1]
+        if jobs == 1 and last.kind == "asked":
+            return f"workflow {last.job_id} ({last.task}) asks a person: {last.reason}"
+        if jobs == 1:
+            return f"job {last.job_id} ({last.task}) is held, and a person must decide: {last.reason}"
+        # Those from before the window may have asked something.
+        asked = jobs > _jobs(found) or any(line.kind == "asked" for line in found)
+        wait = "wait for a person's answer" if asked else "are held, and a person must decide"
+        return f"{jobs} jobs of {last.task} {wait}; the last one: {last.reason}"
+
+    return text
+
+
+def _dead(lines: Sequence[Line], jobs: int) -> str:
     last = lines[-1]
-    jobs, asked = _jobs(lines), [line for line in lines if line.kind == "asked"]
-    if jobs == 1 and last.kind == "asked":
-        return f"workflow {last.job_id} ({last.task}) asks a person: {last.reason}"
     if jobs == 1:
-        return f"job {last.job_id} ({last.task}) is held, and a person must decide: {last.reason}"
-    wait = "wait for a person's answer" if asked else "are held, and a person must decide"
-    return f"{jobs} jobs of {last.task} {wait}; the last one: {last.reason}"
-
-
-def _dead(lines: Sequence[Line]) -> str:
-    last = lines[-1]
-    if (jobs := _jobs(lines)) == 1:
         return f"job {last.job_id} ({last.task}) is dead: {last.reason}"
     return f"{jobs} jobs of {last.task} are dead; the last one: {last.reason}"
 
 
-def _crashed(lines: Sequence[Line]) -> str:
+def _crashed(lines: Sequence[Line], jobs: int) -> str:
     worst = max(lines, key=lambda line: line.crashes)
     what = f"job {worst.job_id} ({worst.task}) has crashed {counted(worst.crashes, 'time')}"
-    if (jobs := _jobs(lines)) > 1:
+    if jobs > 1:
         what = f"{jobs} jobs of {worst.task} crash again and again; {what}"
     return f"{what}, and is perhaps what kills its workers: {worst.reason}"
 
@@ -192,7 +196,7 @@ def _zombie_rate(zombies: Sequence[Line], limits: Limits, known: Collection[Key]
     }
     spread = ", ".join(counted(numbers[f"{noun}s"], noun) for noun in ("job", "task", "worker", "host"))
     lost = f"{counted(len(zombies), 'attempt')} lost their worker in {span(limits.window_s)} ({spread})"
-    return {key: Finding(zombies, lambda _: f"{lost}: {cause}", numbers)}
+    return {key: Finding(zombies, lambda *_: f"{lost}: {cause}", numbers)}
 
 
 def concern(zombies: Sequence[Line]) -> tuple[Literal["job", "task", "worker", "fleet"], str]:
@@ -234,15 +238,31 @@ def _false_positives(lines: Sequence[Line], limits: Limits) -> dict[Key, Finding
         "reported later, which was refused; leases are too short for the work, or hosts are overloaded"
     )
     return {
-        ("false_positives", ""): Finding([late[line.job_id, line.fence] for line in false], lambda _: text, numbers)
+        ("false_positives", ""): Finding([late[line.job_id, line.fence] for line in false], lambda *_: text, numbers)
     }
 
 
 def _jobs(lines: Iterable[Line]) -> int:
-    return len({line.job_id for line in lines})
+    return len({line.job_id for line in lines if line.schedule is None})
 
 
 # --------------------------------------------------------------------------------------------- incidents
+
+
+class Rows(Protocol):
+    """What the rows of the jobs say now."""
+
+    def is_held(self, task: str) -> bool:
+        """Say whether any job of this task waits for a person: it is held, or it asks something."""
+        ...
+
+    def held(self, task: str) -> int:
+        """Return how many jobs of this task wait for a person."""
+        ...
+
+    def still(self, kind: Literal["held", "dead"], ids: Collection[str]) -> Collection[str]:
+        """Return those of these jobs that wait for a person, or that are dead."""
+        ...
 
 
 class Incident(msgspec.Struct):
@@ -254,7 +274,7 @@ class Incident(msgspec.Struct):
 
 
 class Told(msgspec.Struct):
-    """What one alert has told, as a notifier that stops leaves it to the next one."""
+    """What one alert has told, as a notifier leaves it to the next one."""
 
     open: list[tuple[AlertKind, str, Incident]]
     lines: dict[AlertKind, list[int]]  # by their seq
@@ -268,10 +288,6 @@ class Incidents:
         self._limits = limits
         self._open: dict[Key, Incident] = {}
         self._told: dict[AlertKind, set[int]] = {kind: set() for kind in KINDS}  # lines, by their seq
-
-    def assume(self, lines: Sequence[Line], then: float) -> None:
-        """Take as told what was to be found `then`: somebody else was there to tell it."""
-        self.update(lines, then, lambda _: True)
 
     def told(self) -> Told:
         """Return what was told, for somebody else to go on from."""
@@ -288,43 +304,55 @@ class Incidents:
         for told in self._told.values():
             told |= {line.seq for line in lines}
 
-    def update(self, lines: Sequence[Line], now: float, is_held: Callable[[str], bool]) -> list[Message]:
-        """Return what is to be told now. `is_held` says whether a task still has jobs that wait for a person.
-
-        If that raises, nothing was changed, and nothing counts as told.
-        """
+    def update(self, lines: Sequence[Line], now: float, rows: Rows) -> list[Message]:
+        """Return what is to be told now. If `rows` raises, nothing was changed, and nothing counts as told."""
         messages = []
         found = find(lines, now, self._on, self._limits, self._open)
-        held = {task for kind, task in {*found, *self._open} if kind == "held" and is_held(task)}
-        for key, finding in found.items():
+        due = {key: self._due(key, fresh, found[key], rows) for key, fresh in self._fresh(found, now).items()}
+        held = {task for kind, task in {*due, *self._open} if kind == "held" and rows.is_held(task)}
+        for key, (fresh, jobs, past) in due.items():
             told = self._told[key[0]]
-            fresh = [line for line in finding.lines if line.seq not in told]
-            incident = self._open.get(key)
-            if not fresh or (incident is not None and now - incident.told_at < self._limits.again_s):
+            told |= {line.seq for line in [*fresh, *past]}
+            if not fresh:
                 continue
-            status: Literal["new", "more"] = "new" if incident is None else "more"
-            incident = incident or Incident(since=fresh[0].at, told_at=now, told=0)
+            status: Literal["new", "more"] = "more" if key in self._open else "new"
+            incident = self._open.setdefault(key, Incident(since=fresh[0].at, told_at=now, told=0))
             incident.told_at, incident.told = now, incident.told + len(fresh)
-            self._open[key] = incident
-            told |= {line.seq for line in fresh}
-            messages.append(_message(key, status, finding.text(fresh), incident, now, fresh, finding.numbers))
+            text, numbers = found[key].text(fresh, jobs), found[key].numbers
+            messages.append(_message(key, status, text, incident, now, fresh, jobs, numbers))
         for key, incident in list(self._open.items()):
-            if self._is_over(key, found.get(key), held):
+            kind, task = key
+            if task not in held if kind == "held" else key not in found:
                 del self._open[key]
                 text = f"over: {self._relief(key)}"
-                messages.append(_message(key, "over", text, incident, now, (), {"told": incident.told}))
+                messages.append(_message(key, "over", text, incident, now, (), 0, {"told": incident.told}))
         here = {line.seq for line in lines}
         for seqs in self._told.values():
             seqs &= here
         return messages
 
-    def _is_over(self, key: Key, finding: Finding | None, held: Collection[str]) -> bool:
+    def _fresh(self, found: dict[Key, Finding], now: float) -> dict[Key, list[Line]]:
+        """Return the lines that were not told, of those whose turn it is."""
+        again_at = {key: incident.told_at + self._limits.again_s for key, incident in self._open.items()}
+        fresh = {
+            key: [line for line in finding.lines if line.seq not in self._told[key[0]]]
+            for key, finding in found.items()
+            if now >= again_at.get(key, now)
+        }
+        return {key: lines for key, lines in fresh.items() if lines}
+
+    def _due(self, key: Key, fresh: list[Line], finding: Finding, rows: Rows) -> tuple[list[Line], int, list[Line]]:
+        """Return the lines to tell, of how many jobs it is so now, and the lines whose turn will not come again."""
         kind, task = key
-        if kind != "held":
-            return finding is None
-        if finding is not None and any(line.seq not in self._told[kind] for line in finding.lines):
-            return False  # more of it waits to be told
-        return task not in held
+        if kind != "held" and kind != "dead":
+            return fresh, _jobs(finding.lines), []
+        ids = {line.job_id for line in (fresh if kind == "held" else finding.lines)}
+        still = rows.still(kind, ids)
+        so = [line for line in fresh if line.job_id in still]
+        # A workflow that runs for a moment asks the same again, and that has no line of its own.
+        past = [line for line in fresh if line.kind != "asked"]
+        jobs = rows.held(task) if so and kind == "held" else 0
+        return so, max(jobs, len(still)), past
 
     def _relief(self, key: Key) -> str:
         kind, task = key
@@ -346,6 +374,7 @@ def _message(
     incident: Incident,
     now: float,
     lines: Sequence[Line],
+    jobs_concerned: int,
     numbers: dict[str, Any],
 ) -> Message:
     kind, task = key
@@ -361,7 +390,7 @@ def _message(
         task=task or None,
         since=iso(incident.since),
         at=iso(now),
-        jobs_concerned=len(latest),
+        jobs_concerned=jobs_concerned,
         jobs=jobs,
         numbers=numbers,
     )

@@ -361,7 +361,7 @@ class Duty(msgspec.Struct, frozen=True):
     holder: str
     term: int
     until: float  # on the store's lease clock
-    note: str | None = None  # what the last holder left for this one; gone when the duty is renewed
+    note: str | None = None  # what a holder has left for the next one
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):

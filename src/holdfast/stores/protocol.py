@@ -331,18 +331,18 @@ class Store(Protocol):
         """
         ...
 
-    def acquire(self, name: str, holder: str, ttl_s: float) -> Duty | None:
+    def acquire(self, name: str, holder: str, ttl_s: float, note: str | None = None) -> Duty | None:
         """Take the duty, or renew it if it is ours; None while somebody else's has not run out.
 
-        Taking it raises the term, and returns the note of the last holder that left one; renewing keeps the term, also
-        late, as long as nobody took it in between, and deletes the note.
+        Taking it raises the term; renewing keeps it, also late, as long as nobody took it in between. Either returns
+        the note that is there. `note` is for whoever takes it next, and is left only by a holder that renews.
         """
         ...
 
     def resign(self, duty: Duty, note: str | None = None) -> bool:
         """Give the duty up at once; False when it was not ours any more.
 
-        `note` is for whoever takes it next. Without one, a note that nobody has deleted stays.
+        `note` is for whoever takes it next. Without one, the note that is there stays.
         """
         ...
 

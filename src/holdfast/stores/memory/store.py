@@ -212,14 +212,15 @@ class MemoryStore(Workflows):
             self.wake()
             return True
 
-    def acquire(self, name: str, holder: str, ttl_s: float) -> Duty | None:
+    def acquire(self, name: str, holder: str, ttl_s: float, note: str | None = None) -> Duty | None:
         with self._lock:
             now, duty = self._clock.lease(), self._duties.get(name)
             ours = duty is not None and duty.holder == holder
             if duty is not None and not ours and duty.holder and duty.until > now:
                 return None
             term = (duty.term if duty is not None else 0) + (not ours)
-            note = duty.note if duty is not None and not ours else None
+            left = duty.note if duty is not None else None
+            note = note if ours and note is not None else left
             self._duties[name] = Duty(name, holder, term, now + ttl_s, note)
             return self._duties[name]
 

@@ -907,7 +907,7 @@ ON CONFLICT (name) DO UPDATE SET
     term = duty.term + (duty.holder IS DISTINCT FROM excluded.holder)::integer,
     holder = excluded.holder,
     until = excluded.until,
-    note = CASE WHEN duty.holder IS DISTINCT FROM excluded.holder THEN duty.note END
+    note = CASE WHEN duty.holder = excluded.holder THEN coalesce(%(note)s::text, duty.note) ELSE duty.note END
 WHERE duty.holder IS NULL
     OR duty.holder = excluded.holder
     OR duty.until <= excluded.until - %(ttl)s

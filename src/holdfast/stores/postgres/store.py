@@ -290,8 +290,9 @@ class PostgresStore(Schedules, Workflows):
         self._liveness.drop(worker_id)
         return bool(marked)
 
-    def acquire(self, name: str, holder: str, ttl_s: float) -> Duty | None:
-        row = self._hot.one("acquire", {"name": name, "holder": holder, "ttl": ttl_s, **self._instants()})
+    def acquire(self, name: str, holder: str, ttl_s: float, note: str | None = None) -> Duty | None:
+        values = {"name": name, "holder": holder, "ttl": ttl_s, "note": note, **self._instants()}
+        row = self._hot.one("acquire", values)
         return Duty(name, holder, *row) if row is not None else None
 
     def resign(self, duty: Duty, note: str | None = None) -> bool:

@@ -455,7 +455,7 @@ ON CONFLICT (name) DO UPDATE SET
     holder = excluded.holder,
     until = excluded.until,
     boot_id = excluded.boot_id,
-    note = iif(duty.holder IS excluded.holder, NULL, duty.note)
+    note = iif(duty.holder IS excluded.holder, coalesce(:note, duty.note), duty.note)
 WHERE duty.holder IS NULL
     OR duty.holder = excluded.holder
     OR duty.until <= :lease

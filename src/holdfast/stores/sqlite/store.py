@@ -224,8 +224,8 @@ class SqliteStore(Schedules, Workflows):
         self._foreign.pop(worker_id, None)
         return changed
 
-    def acquire(self, name: str, holder: str, ttl_s: float) -> Duty | None:
-        values = {"name": name, "holder": holder, "ttl": ttl_s, "lease": self._clock.lease()}
+    def acquire(self, name: str, holder: str, ttl_s: float, note: str | None = None) -> Duty | None:
+        values = {"name": name, "holder": holder, "ttl": ttl_s, "note": note, "lease": self._clock.lease()}
         with self._db.writing() as db:
             row = db.execute(Q["acquire"], {**values, "boot_id": self._clock.boot_id}).fetchone()
         return Duty(name, holder, *row) if row is not None else None
