@@ -43,7 +43,7 @@ def is_written(file: Path) -> bool:
 
 
 def test_the_message_is_on_stdin_and_the_words_reach_no_shell(tmp_path: Path) -> None:
-    kept = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read() + '\\n' + sys.argv[2])"
+    kept = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read() + sys.argv[2])"
     assert run(kept, str(tmp_path / "told"), "$HOME; echo `id`") == Sent(True, "ended with code 0")
     body, word = (tmp_path / "told").read_text().split("\n")
     assert json.loads(body)["kind"] == "test"

@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StoreError, StoreLocked, StoreTimeout, StoreUnavailable
 from holdfast.insight.diagnosis import diagnose
 from holdfast.insight.postgres_findings import of_the_database
-from holdfast.insight.store_findings import to_take_writes
+from holdfast.insight.store_findings import to_be_read, to_take_writes
 from holdfast.stores.postgres.facts import PostgresFacts
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import FakeClock
@@ -148,3 +148,8 @@ def test_the_command_says_it_and_exits_7(postgres: str, store: PostgresStore) ->
     if store.condition().fsync:
         pytest.fail("this server is durable: let HOLDFAST_TEST_POSTGRES name one for tests, with fsync = off")
     assert (done.returncode, found["The server does not keep what it says"]["severity"]) == (7, "problem")
+
+
+@pytest.mark.parametrize("error", [StoreLocked("locked"), StoreTimeout("too long")], ids=["locked", "timeout"])
+def test_a_store_that_somebody_locks_is_not_to_be_made_readable(error: StoreError) -> None:
+    assert "pg_blocking_pids()" in to_be_read("postgresql://db/jobs", error)

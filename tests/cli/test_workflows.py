@@ -542,6 +542,11 @@ def test_whoever_signals_is_told_if_nobody_waits_for_it(run: Run, store: Store) 
     assert said(waits, "payed") == "Kept: it does not wait for 'payed' now; it waits for the signal paid.\n"
     assert said(asks, "paid") == "Kept: it does not wait for 'paid' now; it waits for an answer to \"Ship it?\".\n"
     assert said(runs, "paid") == "Kept: it does not wait for 'paid' now; it is running.\n"
+    undoes = begin(store)
+    put(store, undoes, step(store, undoes, 1, "pay", has_undo=True), undoable=True)
+    settle(store, row(store, undoes.id), Failed("no luck", final=True))
+    assert row(store, undoes.id).rolling_back
+    assert said(undoes, "paid") == "Kept: it does not wait for 'paid' now; it is rolling back.\n"
     assert said(waits, "paid") == ""
     assert [signal.name for signal in store.inbox(waits.id).signals] == ["payed", "paid"]
 

@@ -58,6 +58,7 @@ def test_a_lease_is_not_shorter_than_a_tenth_of_a_second(value: Any) -> None:
 def test_an_unknown_on_crash_names_the_known_ones(value: Any) -> None:
     message = refused(Policy, "on_crash", value)
     assert message.startswith(f"on_crash={value!r} ")
+    assert message.endswith("choose one of 'retry', 'hold', 'fail', and for workflows also 'rollback'")
     for word in ("retry", "hold", "fail", "rollback"):
         assert repr(word) in message
 

@@ -69,7 +69,7 @@ class LogChannel:
 
 
 class CommandChannel:
-    """Runs a program, without a shell, with the message as JSON on its stdin.
+    """Runs a program, without a shell, with the message as one line of JSON on its stdin.
 
     It gets our environment without what is secret in it, and so much time; then it is killed with its process group.
     """
@@ -110,7 +110,7 @@ class CommandChannel:
             return Sent(False, f"could not be started ({error.strerror})")
         with process:
             try:
-                code, output = self._attend(process, message.body(url))
+                code, output = self._attend(process, message.body(url) + b"\n")
             finally:
                 _kill_group(process)
         if code is None:

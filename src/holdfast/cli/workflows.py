@@ -27,6 +27,7 @@ from holdfast.cli.types import (
     require_one,
     step_arguments_option,
 )
+from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job
 from holdfast.errors import Refused
 from holdfast.stores.protocol import Store
@@ -251,7 +252,9 @@ def signal(
         acknowledge(f"{clean(job_id)}  {'signalled' if sent else 'had this signal already'}")
     if sent and f"signal:{name}" not in (before.awaits or ()):
         waits = ", ".join(insight.awaited(before, now))
-        instead = f"it waits for {waits}" if waits else f"it is {before.shown_state(now.wall)}"
+        undoes = before.rolling_back and before.state is not State.HELD
+        state = "rolling back" if undoes else before.shown_state(now.wall)
+        instead = f"it waits for {waits}" if waits else f"it is {state}"
         say(f"Kept: it does not wait for {clean(repr(name))} now; {clean(instead)}.")
 
 

@@ -96,7 +96,10 @@ class Policy:
         if not isinstance(self.retry, Retry):
             raise PolicyError(f"retry={self.retry!r} is not a Retry; write retry=Retry(attempts_max=…)")
         if self.on_crash not in get_args(OnCrash):
-            raise PolicyError(f"on_crash={self.on_crash!r} is not known; choose one of {_listed(OnCrash)}")
+            raise PolicyError(
+                f"on_crash={self.on_crash!r} is not known; choose one of 'retry', 'hold', 'fail', "
+                "and for workflows also 'rollback'"
+            )
         _whole("crashes_max", self.crashes_max, least=1)
         _seconds("lease_s", self.lease_s, least=0.1)
         for name in ("timeout_s", "stall_s"):

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.errors import StoreError, StoreFull, StoreReadOnly, StoreUnavailable, StoreUnsupported
+from holdfast.errors import (
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    StoreReadOnly,
+    StoreTimeout,
+    StoreUnavailable,
+    StoreUnsupported,
+)
 from holdfast.insight.findings import Finding, warning
 from holdfast.insight.postgres_findings import of_the_database
 from holdfast.insight.sqlite_findings import TO_MAKE_ROOM, of_the_file
 from holdfast.stores.postgres.facts import PostgresFacts as DatabaseCondition
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.facts import SqliteFacts as FileCondition
+
+_TO_GET_A_LOCK = "if a session holds a lock, pg_blocking_pids() names it: let it go on, or end it"
 
 
 def of_the_medium(store: Store) -> Iterator[Finding]:
@@ -32,6 +42,8 @@ def to_be_read(url: str, error: StoreError) -> str:
         return TO_MAKE_ROOM
     if isinstance(error, StoreUnsupported):
         return "change that, then ask again"
+    if url.startswith("postgres") and isinstance(error, StoreLocked | StoreTimeout):
+        return _TO_GET_A_LOCK
     if url.startswith("postgres") and type(error) is StoreUnavailable:
         return "start the server, or find out why it cannot be reached from here; then ask again"
     return "make it readable, or name another one with --db; then ask again"
@@ -46,4 +58,4 @@ def to_take_writes(store: Store, error: StoreError) -> str:
     if isinstance(error, StoreReadOnly):
         rights = "GRANT USAGE ON SCHEMA …; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA …"
         return f"if this user lacks the rights: {rights}; if it is a standby: give the address of the primary"
-    return "if a session holds a lock, pg_blocking_pids() names it: let it go on, or end it"
+    return _TO_GET_A_LOCK
