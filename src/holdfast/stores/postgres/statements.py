@@ -27,28 +27,33 @@ def add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) 
     """Store the jobs whose id is new and whose key is free; say for each which one is stored."""
     if len(jobs) >= COPY_FROM and _copy(q, db, jobs, wall):
         return [Added(job.id, False) for job in jobs]
-    if len(jobs) == 1:  # one statement stores it, or nothing
-        return _add(q, db, jobs, wall)
-    with db.connection.transaction():
-        return _add(q, db, jobs, wall)
+    for _ in range(10):
+        try:
+            if len(jobs) == 1:  # one statement stores it, or nothing
+                return _add(q, db, jobs, wall)
+            with db.connection.transaction():
+                return _add(q, db, jobs, wall)
+        except _KeyFreed:
+            continue  # with nothing stored: who holds one key and waits for another that comes first may wait for ever
+    raise StoreUnavailable(f"{q.options.shown}: a key changes hands faster than it can be looked at; try again")
+
+
+class _KeyFreed(Exception):
+    """A job that had a key has ended before it could be read."""
 
 
 def _add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) -> list[Added]:
     rows = row_json.encode([row_json.new_job(job) for job in jobs]).decode()
-    values = {"jobs": rows, "wall": wall, "channel": q.channel}
-    new: set[str] = set()
-    for _ in range(10):
-        row = q.row(db.execute(q["add"], values))
-        _check_path(row[2])
-        new.update(row_json.names_from(row[0]))
-        if len(new) == len(jobs):
-            return [Added(job.id, False) for job in jobs]
-        row = q.row(db.execute(q["add_holders"], {"jobs": rows}, prepare=False))
-        stored = row_json.names_or_nulls_from(row[0])
-        if None not in stored:
-            return _answers(jobs, [name for name in stored if name is not None], new)
-        # A job that had the key has ended between the two: the key is free now.
-    raise StoreUnavailable(f"{q.options.shown}: a key changes hands faster than it can be looked at; try again")
+    row = q.row(db.execute(q["add"], {"jobs": rows, "wall": wall, "channel": q.channel}))
+    _check_path(row[2])
+    new = row_json.names_from(row[0])
+    if len(new) == len(jobs):
+        return [Added(job.id, False) for job in jobs]
+    row = q.row(db.execute(q["add_holders"], {"jobs": rows}, prepare=False))
+    stored = [name for name in row_json.names_or_nulls_from(row[0]) if name is not None]
+    if len(stored) < len(jobs):
+        raise _KeyFreed
+    return _answers(jobs, stored, set(new))
 
 
 def _check_path(leads_to_ours: bool) -> None:
