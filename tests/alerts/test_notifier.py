@@ -407,11 +407,14 @@ def test_very_many_held_jobs_are_counted_in_pages(
     store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notifier, "JOBS", 2)
+    told = Told(store, clock, "held")
     for _ in range(5):
         hold(store)
-    told = Told(store, clock)
-    told.look()
-    assert told.ear.heard[0].jobs_concerned == 5
+    assert told.look() == [("held", "new", "charge")]
+    clock.advance(300)
+    hold(store)
+    assert told.look() == [("held", "more", "charge")]
+    assert told.ear.heard[-1].jobs_concerned == 6
 
 
 def test_who_takes_over_from_one_that_stopped_goes_on_at_once_and_tells_nothing_twice(

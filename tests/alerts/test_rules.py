@@ -190,6 +190,11 @@ def test_a_question_of_a_workflow_that_ran_for_a_moment_is_told_when_it_waits_ag
     assert told(watched.look(5)) == [("held", "new", 1)]
 
 
+def test_the_held_and_the_dead_of_one_task_are_counted_apart() -> None:
+    messages = Watched().look(0, line("held"), line("held"), line("dead"))
+    assert sorted(told(messages)) == [("dead", "new", 1), ("held", "new", 2)]
+
+
 def test_who_was_answered_while_it_was_looked_at_is_still_counted() -> None:
     class Answered(Watched):
         def held(self, task: str) -> int:

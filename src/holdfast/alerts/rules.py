@@ -351,8 +351,7 @@ class Incidents:
         so = [line for line in fresh if line.job_id in still]
         # A workflow that runs for a moment asks the same again, and that has no line of its own.
         past = [line for line in fresh if line.kind != "asked"]
-        jobs = rows.held(task) if so and kind == "held" else 0
-        return so, max(jobs, len(still)), past
+        return so, max(rows.held(task), len(still)) if so and kind == "held" else len(still), past
 
     def _relief(self, key: Key) -> str:
         kind, task = key
