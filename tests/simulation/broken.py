@@ -71,7 +71,7 @@ OWNS = "return job.fence == lease.fence and job.claim_id == lease.claim_id"
 BROKEN = [
     Broken(
         "settle asks for no lease",
-        ((memory, SETTLE, "if job is None or not rows.owns(job, settlement.lease):", "if job is None:"),),
+        ((memory, SETTLE, "if job is None or not transitions.owns(job, settlement.lease):", "if job is None:"),),
     ),
     Broken("settle without the fence", ((transitions, "owns", OWNS, "return job.claim_id == lease.claim_id"),)),
     Broken("settle without the claim_id", ((transitions, "owns", OWNS, "return job.fence == lease.fence"),)),
@@ -102,11 +102,11 @@ BROKEN = [
     Broken("a reaped lease keeps its fence", ((verdict, "_verdict", "raises_fence=lost", "raises_fence=False"),)),
     Broken(
         "a beat extends whatever runs",
-        ((memory, "MemoryStore.beat", "if job is None or not rows.owns(job, pulse.lease):", "if job is None:"),),
+        ((memory, "MemoryStore.beat", "if job is None or not transitions.owns(job, pulse.lease):", "if job is None:"),),
     ),
     Broken(
         "a beat brings a reaped attempt back",
-        ((memory, "MemoryStore.beat", "if job is None or not rows.owns(job, pulse.lease):", "if job is None:"),
+        ((memory, "MemoryStore.beat", "if job is None or not transitions.owns(job, pulse.lease):", "if job is None:"),
          (memory, "MemoryStore.beat", "elif job.state is State.RUNNING:", "elif job.state is not State.DONE:"),
          (transitions, "renewed", "    return replace(\n        job,",
           "    return replace(\n        job, state=State.RUNNING, worker='back', claim_id=pulse.lease.claim_id,")),
