@@ -136,6 +136,7 @@ class Reaper:
         self._on_settled = on_settled  # hears after each page how many jobs of it are no longer lost
         self._under: Duty | None = None
         self._free_locks: dict[str, float] = {}  # worker -> since when its lock is seen free
+        self._told_locked: set[OverdueKey] = set()
         self._overdue: dict[OverdueKey, float] = {}  # -> since when it is seen so, with its row not locked
         self._doubts: list[float] = []  # seconds until each thing that the last pass was not sure of can be settled
         self._holders: dict[str, Worker] = {}
@@ -355,6 +356,8 @@ class Reaper:
             for key in map(_key, page):
                 seen[key] = now.lease if key[0] in locked else self._overdue.get(key, now.lease)
             self._overdue |= seen
+            if fix:
+                self._say_locked([job for job in page if job.id in locked])
             left_s = {job.id: self._left_s(job, now.lease, job.id in kept) for job in page if job.id not in done}
             self._doubts += [left for job_id, left in left_s.items() if left > 0 and job_id not in locked]
             ripe = [job for job in page if left_s.get(job.id, 1.0) <= 0]
@@ -370,6 +373,17 @@ class Reaper:
         recovered = {_key(zombie.job) for zombie in zombies if zombie.recovered}
         self._overdue = {key: since for key, since in seen.items() if key not in recovered}
         return zombies
+
+    def _say_locked(self, jobs: Sequence[Job]) -> None:
+        """Say once of each lease that its row is locked: its worker lives, and nobody else would notice."""
+        for job in jobs:
+            if _key(job) not in self._told_locked:
+                log.warning(
+                    "job %s (%s): its lease ran out because another transaction has locked its row; its worker cannot "
+                    "save the result before that transaction ends",
+                    *(job.id, job.task),
+                )
+        self._told_locked = {key for key in self._told_locked if key in self._overdue} | {_key(job) for job in jobs}
 
     def _left_s(self, job: Job, now: float, worker_beats: bool) -> float:
         """Return for how many seconds more an overdue job is left alone."""

@@ -1,24 +1,27 @@
 """A row that somebody else has locked delays nothing but itself (P15, DESIGN 15.18)."""
 
 import json
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from click.testing import CliRunner
 
-from holdfast import App
+from holdfast import App, insight
 from holdfast.cli.main import cli
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job, Moment, Pulse
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import OutcomeUnknown, Refused, StoreLocked, StoreUnavailable
+from holdfast.insight.diagnosis import diagnose
 from holdfast.reaper import Reaper, reap, suspected
 from holdfast.stores.postgres import purge
 from holdfast.stores.postgres.connection import Limits
@@ -625,6 +628,33 @@ def test_a_scan_says_that_a_row_is_locked_and_left_for_the_next_pass(
         assert [zombie["answer"] for zombie in view["zombies"]] == ["locked"]
     done = CliRunner().invoke(cli, ["--db", store.url, "scan", "--fix"])
     assert "1 of 1 job recovered." in done.output
+
+
+def test_a_locked_row_of_a_living_worker_is_reported_as_locked(
+    server: PostgresServer, schema: str, store: PostgresStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = enrol(store)
+    job = start(store, worker)
+    clock.advance(job.lease_s + 1)
+    store.beat(worker, [])
+    title = "Rows are locked by another transaction"
+    with locked(server, schema, job.id) as holder:
+        story = insight.job_story(store, job)
+        assert story["health"]["word"] == "locked"
+        assert "another transaction has locked its row" in insight.explain(store, job).sentence
+        [finding] = [each for each in diagnose(store, clock) if each.title == title]
+        assert finding.evidence == f"1 job: {job.id} ({job.task})"
+        reaper = Reaper(store, clock)
+        for _ in range(2):
+            reaper.once()
+        assert caplog.text.count("another transaction has locked its row") == 1
+        [text] = re.findall(
+            r"```sql\n(SELECT pid.*?)```", (Path(__file__).parents[2] / "docs/postgresql.md").read_text(), re.DOTALL
+        )
+        found = server.execute(text.replace("holdfast.job", f"{schema}.job"))
+        assert holder.info.backend_pid in [pid for pid, *_ in found]
+    assert insight.job_story(store, job)["health"]["word"] == "dead"
+    assert title not in [each.title for each in diagnose(store, clock)]
 
 
 def test_an_export_reads_in_smaller_pages_what_takes_too_long(

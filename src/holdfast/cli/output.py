@@ -34,6 +34,7 @@ _STYLES = {
     "rolled_back": "magenta",
     "alive": "green",
     "silent": "yellow",
+    "locked": "yellow",
     "gone": "bright_black",
     "paused": "yellow",
 }

@@ -16,6 +16,7 @@ from holdfast.cli.loading import import_options, opened_store
 from holdfast.cli.output import Column, Progress, is_watched, show_json, show_table
 from holdfast.cli.types import Duration, Text, json_option
 from holdfast.clock import SystemClock
+from holdfast.core.text import listed
 
 _ROWS_MAX = 50  # of the table; a person reads no more
 
@@ -74,10 +75,16 @@ def scan(
             report = reap(store, clock, hooks=hooks, grace_s=grace, fix=fix, on_settled=progress.advance)
         tell_once(store, clock, alerts, name=f"{socket.gethostname()}:scan", since=since, timeout_s=TELL_S)
         view = insight.scan_view(report, store.now(), fixed=fix)
+        locked = insight.locked_rows(store)
     if as_json:
         show_json(view)
     else:
         _show(view, fix)
+        if locked:
+            say(
+                f"Another transaction has locked the row of {listed([job.id for job in locked], 3)}, so no lease is "
+                'renewed and no result saved there. To find it: docs/postgresql.md, "Locks of others".'
+            )
     if check and view["zombies_found"]:
         ctx.exit(Exit.UNHEALTHY)
 

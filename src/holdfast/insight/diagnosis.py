@@ -28,7 +28,7 @@ from holdfast.insight.schedules import late_now
 from holdfast.insight.steps import awaited_jobs, since_of
 from holdfast.insight.store_findings import of_the_medium, to_take_writes
 from holdfast.insight.tuning import of_settings
-from holdfast.insight.views import all_jobs, queue_views, totals
+from holdfast.insight.views import all_jobs, locked_rows, queue_views, totals
 from holdfast.insight.zombies import look_back
 from holdfast.reaper import reap
 from holdfast.scheduler import is_declared
@@ -73,6 +73,7 @@ def diagnose(store: Store, clock: Clock, app: App | None = None, name: str = "AP
         yield from _of_tasks(store, app, nobodys)
     yield _clock(store)
     yield _zombies(store, clock)
+    yield from _locked(store)
     yield from _orphaned(store)
     yield _held(store)
     yield _dead(store)
@@ -255,6 +256,17 @@ def _zombies(store: Store, clock: Clock) -> Finding:
     return problem(
         "Zombies wait for a reaper", evidence, "holdfast scan --fix; a worker or holdfast reaper does it by itself"
     )
+
+
+def _locked(store: Store) -> Iterator[Finding]:
+    """Find leases that have run out because another transaction keeps their rows locked."""
+    if found := locked_rows(store):
+        evidence = f"{counted(len(found), 'job')}: {listed([f'{job.id} ({job.task})' for job in found], 3)}"
+        fix = (
+            'end the transaction that has locked them: docs/postgresql.md, "Locks of others", has a query that names '
+            "it; until then leases are not renewed and results are not saved"
+        )
+        yield warning("Rows are locked by another transaction", evidence, fix)
 
 
 def _orphaned(store: Store) -> Iterator[Finding]:

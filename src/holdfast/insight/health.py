@@ -30,7 +30,7 @@ _SAMPLE_LEAST = 5  # of this task; fewer say nothing
 
 _NOBODY = "No worker is alive to settle it: start one, unless `holdfast reaper` runs."
 
-Word = Literal["well", "slow", "hung", "silent", "dead"]
+Word = Literal["well", "slow", "hung", "locked", "silent", "dead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,18 @@ def health(
     *,
     vanished: Collection[str] = (),
     reaped: bool = True,
+    locked: bool = False,
 ) -> Health:
     """Tell dead from hung from slow, for a running job. `worker`: who holds it, if known; `usual_s`: see `usual`;
-    `vanished`: see `vanished_ids`; `reaped`: whether a worker is alive that would settle it."""
+    `vanished`: see `vanished_ids`; `reaped`: whether a worker is alive that would settle it;
+    `locked`: whether another transaction has locked its row."""
+    if locked and worker is not None and worker_state(worker, now, vanished) == "alive":
+        return Health(
+            "locked",
+            "Its worker beats, but another transaction has locked its row, so its lease cannot be renewed and its "
+            "result cannot be saved. Nothing is lost meanwhile. To find that transaction: docs/postgresql.md, "
+            '"Locks of others".',
+        )
     return _dead(job, worker, now, vanished, reaped) or _hung(job, now) or _slow(job, now, usual_s) or _well(job, now)
 
 
@@ -114,11 +123,16 @@ def _dead(
     if worker is not None and worker_state(worker, now) == "silent":
         known = f"no beat for {duration(now.wall - worker.beat_at)}, though one was due every {duration(worker.beat_s)}"
         return Health("silent", f"Its worker is dead, frozen or cut off: {known}. {settles}")
-    if left_s < job.beat_s:  # by now two beats should have renewed it
+    if is_late(job, now):
         known = f"its lease was not renewed for {duration(job.lease_s - left_s)}, though that is due every"
         text = f"Perhaps its worker is dead, frozen or cut off: {known} {duration(job.beat_s)}. {settles}"
         return Health("silent", text)
     return None
+
+
+def is_late(job: Job, now: Moment) -> bool:
+    """Say whether two beats that should have renewed the lease have not."""
+    return _lease_left(job, now) < job.beat_s
 
 
 def _hung(job: Job, now: Moment) -> Health | None:

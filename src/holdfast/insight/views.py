@@ -20,7 +20,7 @@ from holdfast.core.machine import State, Transition
 from holdfast.core.records import Event, Filter, Job, Moment, Unroused, Worker, nobody_has
 from holdfast.errors import StoreError, StoreTimeout
 from holdfast.insight.format import near, parsed
-from holdfast.insight.health import Health, ending_view, endings, health, usual, vanished_ids, worker_state
+from holdfast.insight.health import Health, ending_view, endings, health, is_late, usual, vanished_ids, worker_state
 from holdfast.insight.steps import step_view, steps_of, with_failures
 from holdfast.reaper import Report, Zombie
 from holdfast.stores.protocol import Store
@@ -191,7 +191,20 @@ def health_of(store: Store, job: Job, workers: Sequence[Worker] | None = None) -
     holder = next((worker for worker in workers if worker.id == job.worker), None)
     now, vanished = store.now(), vanished_ids(store)
     reaped = any(worker_state(worker, now, vanished) == "alive" for worker in workers)
-    return health(job, holder, now, usual(store, job.task), vanished=vanished, reaped=reaped)
+    locked = is_late(job, now) and bool(locked_rows(store, [job]))
+    return health(job, holder, now, usual(store, job.task), vanished=vanished, reaped=reaped, locked=locked)
+
+
+def locked_rows(store: Store, jobs: Sequence[Job] | None = None) -> list[Job]:
+    """Return those of the jobs whose rows another transaction has locked; by default of those whose lease ran out."""
+    if not store.row_locks:
+        return []
+    jobs = store.overdue(0.0, _PAGE) if jobs is None else jobs
+    try:
+        ids = set(store.locked([job.id for job in jobs])) if jobs else set[str]()
+    except StoreError:  # a user or a server that may only read cannot tell
+        return []
+    return [job for job in jobs if job.id in ids]
 
 
 # ---------------------------------------------------------------------------------------------- a scan
