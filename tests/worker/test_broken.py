@@ -70,7 +70,7 @@ def thread_of(runner: Runner, name: str) -> threading.Thread:
     parts = {
         "heartbeat": runner._heartbeat,
         "settler": runner._settler,
-        "watch": runner._watch,
+        "time-limits": runner._time_limits,
         "reaper": runner._reaper_thread,
     }
     thread: threading.Thread = parts[name]._thread  # type: ignore[attr-defined]
@@ -84,7 +84,7 @@ def end(thread: threading.Thread) -> None:
 
 
 @on_every_store
-@pytest.mark.parametrize("name", ["heartbeat", "settler", "watch", "reaper"])
+@pytest.mark.parametrize("name", ["heartbeat", "settler", "time-limits", "reaper"])
 def test_an_embedded_worker_whose_thread_dies_gives_back_its_jobs_and_raises(
     house: House, embedded: Callable[[], Embedded], name: str
 ) -> None:
