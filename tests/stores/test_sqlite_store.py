@@ -294,13 +294,24 @@ def test_a_file_that_is_deleted_before_its_store_is_closed_leaves_no_note(path: 
 
 
 def lose(path: Path, act: str) -> None:
-    for beside in ("", "-wal", "-shm"):
-        path.with_name(path.name + beside).unlink(missing_ok=True)
+    take_away(path, act)
+    remove_beside(path)
+
+
+def take_away(path: Path, act: str) -> None:
+    """Delete or replace the database alone, in one move: whoever looks meanwhile finds nothing else."""
     if act == "replaced":
         fresh = SqliteStore(f"sqlite:///{path}.new")
         fresh.migrate()
         fresh.close()
-        path.with_name("jobs.db.new").rename(path)
+        path.with_name("jobs.db.new").replace(path)
+    else:
+        path.unlink()
+
+
+def remove_beside(path: Path) -> None:
+    for beside in ("-wal", "-shm"):
+        path.with_name(path.name + beside).unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("act", ["deleted", "replaced"])
@@ -315,10 +326,11 @@ def test_a_worker_whose_file_is_lost_says_so_and_touches_nothing(
 
     runner = house.start()
     assert fine.enqueue().result(60) == "fine"
-    lose(path, act)
+    take_away(path, act)
     with pytest.raises(FileReplaced, match=f"was {act} while in use"):
         house.join(runner)
     house.close()
+    remove_beside(path)
     assert "the store fails" not in caplog.text
     if act == "deleted":
         assert not path.exists()
