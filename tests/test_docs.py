@@ -297,6 +297,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert not broken
 
 
+def test_the_index_lists_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text("utf-8")
+    assert re.findall(r"^## (.+)$", index, re.MULTILINE) == ["Start", "How-to guides", "Reference", "Explanation"]
+    pages = [page.name for page in (ROOT / "docs").glob("*.md") if page.name != "README.md"]
+    assert not [name for name in pages if f"]({name})" not in index]
+
+
 def anchors(page: Path) -> set[str]:
     titles = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
