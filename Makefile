@@ -28,12 +28,13 @@ demo: setup ## Kill a worker with kill -9 and watch the recovery
 
 test: check suite ## Check, then run the whole test suite
 
-check: setup ## Lint, formatting, types and house rules
+check: setup ## Lint, formatting, types, house rules and messages of new commits
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
 	$(BIN)/python -m pyright --pythonpath $(BIN)/python src
 	$(BIN)/python -m pytest -q tests/test_tidy.py
+	$(BIN)/python -m tests.commits
 
 quick: setup ## The fast half of the checks, in memory, without servers: under a minute
 	$(BIN)/ruff check .
