@@ -33,7 +33,7 @@ from holdfast.cli.main import cli
 from holdfast.core.records import EventKind
 from holdfast.hooks import HookKind
 from holdfast.stores.protocol import Store
-from holdfast.tasks import Sender
+from holdfast.tasks import Sender, TaskOptions
 from holdfast.worker.context import Context
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -323,8 +323,10 @@ def test_every_error_is_documented() -> None:
 
 def test_every_option_of_a_task_is_documented() -> None:
     text = (ROOT / "docs" / "tasks.md").read_text("utf-8")
-    options = {*inspect.signature(holdfast.App.task).parameters, *inspect.signature(Sender.using).parameters}
-    assert not [name for name in options - {"self", "fn"} if f"`{name}`" not in text]
+    options = {*TaskOptions.__annotations__, *inspect.signature(Sender.using).parameters} - {"self"}
+    assert not [name for name in options if f"`{name}`" not in text]
+    told = str(holdfast.App.task.__doc__)
+    assert not [name for name in TaskOptions.__annotations__ if f"{name}: " not in told]
 
 
 def test_everything_in_the_context_is_documented() -> None:

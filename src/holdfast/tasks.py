@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import PurePath
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
 
 from holdfast.core.payload import Signature, decode_value, encode_value
 from holdfast.core.policy import OnCrash, Policy, Retry
@@ -40,6 +40,25 @@ _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MAIN = ("__main__", "__mp_main__")
 
 Key = str | Callable[..., str | None] | None
+
+
+class TaskOptions(TypedDict, total=False):
+    """What `app.task` takes. The defaults are those of `Policy`, `Options` and `Task`."""
+
+    name: str | None
+    queue: str
+    priority: int
+    key: Key
+    retry: Retry
+    crashes_max: int
+    on_crash: OnCrash
+    lease_s: float
+    beat_s: float | None
+    timeout_s: float | None
+    stall_s: float | None
+    isolate: bool
+    memory_max_mb: int | None
+    hold_after: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +178,15 @@ class Sender(Generic[P, R]):
         open on it, and rolled back with it; if none is open, one is begun. With one that is awaited use `aenqueue`.
         The rest is as in `app.task`.
         """
-        policy = {
-            "retry": retry,
-            "crashes_max": crashes_max,
-            "on_crash": on_crash,
-            "lease_s": lease_s,
-            "timeout_s": timeout_s,
-            "stall_s": stall_s,
-        }
-        given = _given(policy)
-        changes = _given({"key": key, "priority": priority, "queue": queue, "id": id, "connection": connection})
+        given = _given(
+            retry=retry,
+            crashes_max=crashes_max,
+            on_crash=on_crash,
+            lease_s=lease_s,
+            timeout_s=timeout_s,
+            stall_s=stall_s,
+        )
+        changes = _given(key=key, priority=priority, queue=queue, id=id, connection=connection)
         if given:
             changes["policy"] = self._task.check_policy(dataclasses.replace(self._options.policy, **given))
         if run_after is not None or run_at is not None:
@@ -398,5 +416,5 @@ def _names_around() -> dict[str, Any]:
     return {} if frame is None else dict(frame.f_locals)
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
+def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}

@@ -38,6 +38,14 @@ def nothing() -> None: ...
 def anything(data: Any) -> Any: ...
 
 
+@app.task(lease_s="x")  # error: call-overload
+def wrong_type() -> None: ...
+
+
+@app.workflow(versoin=2)  # error: call-overload
+def wrong_name(flow: Flow) -> None: ...
+
+
 @app.task(on_crash="explode")  # error: call-overload
 def wrong_option() -> None: ...
 
@@ -98,6 +106,8 @@ async def use() -> None:
     reveal_type(await job.aresult(timeout=5))  # is: list[str]
     reveal_type(await app.aio.get("id"))  # is: holdfast.jobs.Job[Any]
     reveal_type(await app.aio.enqueue_many([bare.job(1)]))  # is: list[holdfast.jobs.Job[float]]
+    reveal_type(await app.aio.revive("id", by="ann"))  # is: holdfast.jobs.Job[Any]
+    await app.aio.revive("id", nice=True)  # error: call-arg
 
 
 # Many jobs, of one task or of several.

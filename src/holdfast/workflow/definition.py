@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from holdfast.core.policy import Policy
 from holdfast.errors import UsageError
-from holdfast.tasks import Options, Task, default_name
+from holdfast.tasks import Options, Task, TaskOptions, default_name
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class WorkflowOptions(TaskOptions, total=False):
+    """What `app.workflow` takes."""
+
+    version: int
 
 
 class Workflow(Task[P, R]):
@@ -30,17 +36,14 @@ class Workflow(Task[P, R]):
         name: str | None = None,
         *,
         version: int = 1,
-        isolate: bool = False,
-        memory_max_mb: int | None = None,
-        hold_after: int | None = None,
+        **limits: Any,
     ) -> None:
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise UsageError(f"version={version!r} must be a whole number of at least 1")
         self.version = version
         plain = name if name is not None else default_name(fn)
         known = plain if version == 1 else f"{plain}@{version}"
-        limits: dict[str, Any] = {"memory_max_mb": memory_max_mb, "hold_after": hold_after}
-        super().__init__(app, fn, options, known, isolate=isolate, **limits)
+        super().__init__(app, fn, options, known, **limits)
         if not self.takes_context:
             raise UsageError(
                 f"workflow {self.name}: its first argument must be the flow: `def {self.fn.__name__}(flow: Flow, …)`"
