@@ -32,6 +32,7 @@ class Failed(msgspec.Struct, frozen=True):
     `final`: it would fail the same way again. `rollback`: the workflow asks for its steps to be undone.
     `outage`: the store failed in the middle of its transaction, so its writes were rolled back. That is not the job's
     fault, but it cut the attempt short: it costs what a release costs, and passes through `on_crash` as well.
+    `unwritten`: it stands for an ending that the store refused to take.
     `frames`: where it raised, for the log; the traceback is in the detail.
     """
 
@@ -41,6 +42,7 @@ class Failed(msgspec.Struct, frozen=True):
     final: bool = False
     rollback: bool = False
     outage: bool = False
+    unwritten: bool = False
     frames: tuple[str, ...] = ()
 
 

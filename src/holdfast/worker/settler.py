@@ -36,7 +36,6 @@ from holdfast.worker.executors import outage
 log = logging.getLogger("holdfast.worker")
 
 BATCH = 1000  # endings of one commit: the thread waits for the interpreter a few times in each, a busy one 5 ms a time
-UNWRITABLE = "its ending could not be written"
 Ending = tuple[Attempt, Outcome]
 
 
@@ -268,11 +267,12 @@ class Settler:
         """One ending that no store will ever take: end the attempt as failed, with the reason."""
         attempt, outcome = ending
         log.error("the ending of job %s cannot be written: %s", attempt.job.id, escaped(str(error)))
-        if isinstance(outcome, Failed) and outcome.error.startswith(UNWRITABLE):
+        if isinstance(outcome, Failed) and outcome.unwritten:
             self._forget([attempt])  # not even that: its lease runs out
             return
-        why = f"{UNWRITABLE}: {describe(error)}"
-        self._settle_for_good([(attempt, Failed(why, finished=isinstance(outcome, Succeeded)))])
+        why = f"its ending could not be written: {describe(error)}"
+        failed = Failed(why, finished=isinstance(outcome, Succeeded), unwritten=True)
+        self._settle_for_good([(attempt, failed)])
 
 
 def _is_too_much(error: Exception, batch: list[Ending]) -> bool:
