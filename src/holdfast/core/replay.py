@@ -15,11 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from holdfast.core.records import Event, Job, Step, StepKind
 from holdfast.errors import Diverged, Parking
 
-WAYS_OUT = (
-    "run the code that recorded it (declare the old function with its old version=), or go on from an earlier step "
-    "(`holdfast workflows retry ID --from-step NAME`), or roll back (`holdfast workflows rollback ID`)"
-)
-
+OLD_CODE = "run the code that recorded it (declare the old function with its old version=)"
 
 ASKED_KINDS = ("asked", "signalled", "moved")  # the lines of the journal that say since when a question is open
 APPROVAL = "approve:"  # the signal that answers `flow.approve` at a path is called so, and by that path
@@ -132,7 +128,7 @@ class Replay:
         if (step.kind, step.name) != (kind, name):
             raise Diverged(
                 f"the code does not fit the record: as number {path} the code asks for {_said(kind, name)}, and "
-                f"recorded there is {_said(step.kind, step.name)} (attempt {step.attempt}); {WAYS_OUT}"
+                f"recorded there is {_said(step.kind, step.name)} (attempt {step.attempt}); {OLD_CODE}"
             )
         return step
 
@@ -143,7 +139,7 @@ class Replay:
         return (
             f"the code does not fit the record: number {path}, {_said(kind, name)}, has not ended, but number "
             f"{behind}, {_said(step.kind, step.name)}, is recorded (attempt {step.attempt}): it was run too early; "
-            f"{WAYS_OUT}"
+            f"{OLD_CODE}"
         )
 
     def put(self, step: Step) -> None:
@@ -157,7 +153,7 @@ class Replay:
         if step is not None:
             raise Diverged(
                 f"the code does not fit the record: number {path}, gather, had failed (attempt {step.attempt}: "
-                f"{step.error}), and now no branch of it fails; {WAYS_OUT}"
+                f"{step.error}), and now no branch of it fails; {OLD_CODE}"
             )
 
     def check_all_met(self) -> None:
@@ -166,7 +162,7 @@ class Replay:
             step = min((self._steps[path] for path in self._left), key=lambda step: step.position)
             raise Diverged(
                 f"the code does not fit the record: the code has ended, and recorded as number {step.path} is "
-                f"{_said(step.kind, step.name)} (attempt {step.attempt}), which it did not ask for; {WAYS_OUT}"
+                f"{_said(step.kind, step.name)} (attempt {step.attempt}), which it did not ask for; {OLD_CODE}"
             )
 
     def check_undos_met(self) -> None:

@@ -9,14 +9,12 @@ from shlex import quote
 from holdfast.core.durations import at_most, duration
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Job, Moment, Step, nobody_has
-from holdfast.core.replay import WAYS_OUT, asked_about, to_undo
+from holdfast.core.replay import asked_about, to_undo
 from holdfast.insight.format import ago, counted, first_line
 from holdfast.insight.health import Health, enqueued_ahead_s, health
 from holdfast.insight.steps import awaited, awaited_things, awaited_time, between_tries, failed_tries, named, steps_of
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
 from holdfast.stores.protocol import Store
-
-_OLD_CODE = "run the code that recorded it (declare the old function with its old version=)"
 
 
 def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
@@ -234,6 +232,5 @@ def _why_running(job: Job, now: Moment, worker: str | None, state: Health) -> Ex
 
 
 def reason(job: Job) -> str:
-    """Return the first line of why the last attempt did not succeed; without ways out that a rollback has closed."""
-    told = first_line(job.error) or "no reason was recorded"
-    return told.replace(WAYS_OUT, _OLD_CODE) if job.rolling_back else told
+    """Return the first line of why the last attempt did not succeed."""
+    return first_line(job.error) or "no reason was recorded"

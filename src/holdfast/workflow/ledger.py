@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from holdfast.core.json_types import JsonType
 from holdfast.core.payload import decode_value, encode_value
 from holdfast.core.records import Record, Step, StepKind
-from holdfast.core.replay import WAYS_OUT, Replay, Scope, is_paused
+from holdfast.core.replay import OLD_CODE, Replay, Scope, is_paused
 from holdfast.errors import Diverged, Interrupted, LeaseLost, PayloadError, StoreError, is_passing
 from holdfast.stores.protocol import Answer, Store
 from holdfast.tracebacks import describe
@@ -265,7 +265,7 @@ class Ledger:
         try:
             return self._decode(step.result, shape, f"{step.kind} {step.name!r}: the result")
         except PayloadError as error:
-            ways = STUCK if self.rewinds else f"{MEND}, or {WAYS_OUT}"
+            ways = STUCK if self.rewinds else f"{MEND}, or {OLD_CODE}"
             why = f"{shown(step.result)} is recorded as number {step.path}: {error}; {ways}"
             raise self.stop(Diverged(why)) from error
 

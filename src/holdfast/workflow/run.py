@@ -19,7 +19,7 @@ from holdfast.core.json_types import JsonType
 from holdfast.core.payload import encode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Inbox, NewJob, Record, Signal, Step, StepKind
-from holdfast.core.replay import WAYS_OUT, Scope, is_answered, next_try
+from holdfast.core.replay import OLD_CODE, Scope, is_answered, next_try
 from holdfast.errors import (
     Diverged,
     Dropped,
@@ -427,7 +427,7 @@ class Run(Ledger):
         """Return what is wrong with a call that was dropped, and is not made in the branch that it was made in."""
         return Diverged(
             f"the code does not fit the record: a call that belonged to the gather at number {dropped.gather}, which "
-            f"has failed, is made outside of it; {WAYS_OUT}"
+            f"has failed, is made outside of it; {OLD_CODE}"
         )
 
     def _meet(self, path: str, kind: StepKind, name: str) -> Step | None:
