@@ -6,11 +6,14 @@ import asyncio
 import sysconfig
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from holdfast.core.text import clean, escaped
 from holdfast.errors import HoldfastError, Interrupted
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 ERROR_MAX = 8_000  # characters of an error's text
 LOGGED_MAX = 1_000  # the same in the log
@@ -24,7 +27,13 @@ _MACHINERY = (threading.__file__, f"{Path(asyncio.__file__).parent}/")  # what c
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _STANDARD = ("<frozen ", *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")))
 
-_CALLERS = ("_do",)  # where the functions of steps are called
+_callers: set[tuple[str, str]] = set()
+
+
+def calls_user_code(fn: F) -> F:
+    """Mark one of our functions that does nothing below its author's code but call it: no traceback ends there."""
+    _callers.add((fn.__code__.co_filename, fn.__code__.co_name))
+    return fn
 
 
 def trace_of(error: BaseException) -> str:
@@ -99,7 +108,7 @@ def _without_ours(frames: traceback.StackSummary, answers: bool = False) -> trac
     if first is None:
         return frames
     kept = [frames[place] for place in theirs if place >= first]
-    if not answers and frames[-1].name not in _CALLERS:
+    if not answers and (frames[-1].filename, frames[-1].name) not in _callers:
         kept += frames[theirs[-1] + 1 :]
     return traceback.StackSummary.from_list(kept)
 

@@ -141,6 +141,7 @@ def test_its_ending_is_its_own(street: Street, fn: Callable[..., Any], way: str)
         assert '/worker/bad.py", line ' in event.detail["stack"]
     if case.stack is not None:
         assert case.stack in event.detail["stack"]
+        assert "isolated/child.py" not in event.detail["stack"]  # only the thread of the handler
     assert case.detail.items() <= event.detail.items()
     street.assert_undisturbed()
 

@@ -249,6 +249,18 @@ class Loop:
         return commit.result()
 
 
+_RUNNERS = tuple(
+    (f'  File "{code.co_filename}", line ', f" in {code.co_name}")
+    for code in (Threads._run.__code__, Loop._run.__code__)
+)
+
+
+def runs_handler(stack: str) -> bool:
+    """Say whether a thread is running a handler, by its stack as `faulthandler` writes it."""
+    lines = stack.splitlines()
+    return any(line.startswith(file) and line.endswith(name) for line in lines for file, name in _RUNNERS)
+
+
 _loops: weakref.WeakSet[Loop] = weakref.WeakSet()
 
 

@@ -23,6 +23,7 @@ from holdfast.core.records import Record
 from holdfast.core.replay import Scope
 from holdfast.errors import Dropped, Interrupted, Misused, Parking, Rewinding, StepFailed, UsageError
 from holdfast.stores.protocol import Answer
+from holdfast.tracebacks import calls_user_code
 from holdfast.workflow.caught import Place, calling_place, is_on_its_way, place_of
 from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, merged
 from holdfast.workflow.ledger import FlowCall
@@ -282,6 +283,7 @@ class AsyncDriver:
             case Wait():
                 return await self._stand_still(wish)
 
+    @calls_user_code
     async def _do(self, wish: Do) -> Any:
         self.run.check_goes_on()
         fn = getattr(wish.fn, "fn", wish.fn)

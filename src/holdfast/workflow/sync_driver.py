@@ -16,6 +16,7 @@ from holdfast.core.replay import Scope
 from holdfast.errors import Interrupted, Parking, Rewinding, UsageError
 from holdfast.interrupts import clear_interrupt, interrupt, shielded
 from holdfast.stores.protocol import Answer
+from holdfast.tracebacks import calls_user_code
 from holdfast.workflow.caught import calling_place, is_on_its_way, place_of
 from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, merged
 from holdfast.workflow.ledger import FlowCall
@@ -111,6 +112,7 @@ class SyncDriver:
                 self._line().waits_at.append(wish.path)
                 raise wish.until
 
+    @calls_user_code
     def _do(self, wish: Do) -> Any:
         fn = getattr(wish.fn, "fn", wish.fn)
         if inspect.iscoroutinefunction(fn):

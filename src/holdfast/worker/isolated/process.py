@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast.core.text import clean
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.executors import TRACE_MAX
+from holdfast.worker.executors import TRACE_MAX, runs_handler
 from holdfast.worker.isolated import memory, protocol
 from holdfast.worker.launch import Launch
 
@@ -173,7 +173,7 @@ class IsolatedProcess:
         with contextlib.suppress(OSError):
             written = os.pread(self._dump, DUMP_MAX, 0).decode("utf-8", "replace")
             threads = re.split(r"\n(?=(?:Current thread|Thread) 0x)", "\n" + written)
-            handlers = [text for text in threads if re.search(r"worker/executors\.py\", line \d+ in _run$", text, re.M)]
+            handlers = [text for text in threads if runs_handler(text)]
             return clean("\n".join(handlers or threads).strip(), TRACE_MAX) or None
         return None
 
