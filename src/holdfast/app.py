@@ -91,6 +91,7 @@ class App(Decorators, WorkflowActs):
         self.declared = False  # whether this program has told the store of its schedules
         self._url = absolute_url(url if url is not None else os.environ.get("HOLDFAST_DB") or DEFAULT_URL)
         self._migrate = migrate
+        self.opener: Callable[[], Store] = self._open_store  # a command opens only what is there
         self._store: Store | None = None
         self._continuity: Continuity | None = None
         self._closed = False
@@ -164,15 +165,19 @@ class App(Decorators, WorkflowActs):
             if self._closed:
                 raise UsageError(CLOSED)
             if self._store is None:
-                store = open_store(self._url, clock=self.clock, create=self._migrate)
-                try:
-                    fit(store, migrate=self._migrate)
-                except BaseException:
-                    store.close()
-                    raise
+                store = self.opener()
                 self._continuity = Continuity(store, self.clock, f"{gethostname()}:{os.getpid()}", PRODUCER)
                 self._store = store
             return self._store
+
+    def _open_store(self) -> Store:
+        store = open_store(self._url, clock=self.clock, create=self._migrate)
+        try:
+            fit(store, migrate=self._migrate)
+        except BaseException:
+            store.close()
+            raise
+        return store
 
     def _watched(self) -> Store:
         """Return the store, after a look whether it still is what it was."""
@@ -281,7 +286,8 @@ class App(Decorators, WorkflowActs):
         fence: the one that you saw, `job.row.fence`; then it counts only if the job has not moved since. Raises
         `NotFound`; `IllegalMove` when it has ended; `Refused` when it moved on meanwhile: look again.
         """
-        return self._act(id, fence, lambda row: acts.cancel(row, actor=by, reason=note))
+        row = self._seen(id, fence)
+        return self._move(row, acts.cancel(row, actor=by, reason=note))
 
     def revive(
         self,
@@ -300,12 +306,10 @@ class App(Decorators, WorkflowActs):
         `Refused` when it moved on meanwhile: look again.
         """
         now = self.store.now().wall
-
-        def judged(row: Row) -> Verdict:
-            steps = self.store.steps(id, limit=STEPS_MAX) if row.open_step is not None else []
-            return acts.revive(row, now, actor=by, reason=note, repeat_step=repeat_step, steps=steps)
-
-        return self._act(id, fence, judged)
+        row = self._seen(id, fence)
+        steps = self.store.steps(id, limit=STEPS_MAX) if row.open_step is not None else []
+        verdict = acts.revive(row, now, actor=by, reason=note, repeat_step=repeat_step, steps=steps)
+        return self._move(row, verdict)
 
     def resolve(
         self,
@@ -332,17 +336,14 @@ class App(Decorators, WorkflowActs):
         if result not in (None, ...) and answer != "done":
             raise UsageError(f'a result goes with "done" only, not with {answer!r}')
         now = self.store.now().wall
-        if answer in ("retry", "fail") and self._row(id).question is not None:
-            return self.approve(id, answer == "retry", by=by, note=note, fence=fence)
-
-        def judged(row: Row) -> Verdict:
-            asks_of_steps = row.open_step is not None or row.rolling_back
-            steps = self.store.steps(id, limit=STEPS_MAX) if asks_of_steps else []
-            said = result is not ... and (result is not None or row.open_step is not None)
-            text = self._result_text(row, result) if said else None
-            return acts.resolve(row, answer, now, actor=by, reason=note, result=text, steps=steps)
-
-        return self._act(id, fence, judged)
+        row = self._seen(id, fence)
+        if answer in ("retry", "fail") and row.question is not None:
+            return self._answer(row, answer == "retry", by, note)
+        asks_of_steps = row.open_step is not None or row.rolling_back
+        steps = self.store.steps(id, limit=STEPS_MAX) if asks_of_steps else []
+        said = result is not ... and (result is not None or row.open_step is not None)
+        text = self._result_text(row, result) if said else None
+        return self._move(row, acts.resolve(row, answer, now, actor=by, reason=note, result=text, steps=steps))
 
     def reap(self, *, grace_s: float = 0.0) -> Report:
         """Find attempts whose worker is lost, decide what becomes of their jobs, and report. Safe to run anywhere.
@@ -378,16 +379,15 @@ class App(Decorators, WorkflowActs):
 
     # ---------------------------------------------------------------------------------------- inside
 
-    def _act(self, id: str, seen_fence: int | None, judged: Callable[[Row], Verdict]) -> Job[Any]:
-        row = self._seen(id, seen_fence)
-        if not self.store.move(id, row.state, row.fence, judged(row)):
-            now = self._row(id)
+    def _move(self, row: Row, verdict: Verdict) -> Job[Any]:
+        if not self.store.move(row.id, row.state, row.fence, verdict):
+            now = self._row(row.id)
             raise Refused(
-                f"job {id} was {row.state.value} (fence {row.fence}) and is {now.state.value} (fence {now.fence}) "
+                f"job {row.id} was {row.state.value} (fence {row.fence}) and is {now.state.value} (fence {now.fence}) "
                 "by now; nothing was changed"
             )
         self.store.wake()
-        return self.get(id)
+        return self.get(row.id)
 
     def _seen(self, id: str, seen_fence: int | None) -> Row:
         row = self._row(id)

@@ -41,6 +41,23 @@ def test_cancel(run: Run, store: Store) -> None:
     assert row(store, ready.id).error == "ordered twice"
 
 
+@pytest.mark.parametrize(
+    ("answer", "asks"), [("approve", False), ("done", False), ("fail", False), ("approve", True), ("fail", True)]
+)
+def test_an_answer_opens_the_store_once_and_reads_the_job_once_before_and_once_after(
+    run: Run, store: Store, monkeypatch: pytest.MonkeyPatch, answer: str, asks: bool
+) -> None:
+    held = job_in(store, State.HELD)
+    job = park(store, start_flow(store), "signal:approve:1", question="Ship it?") if asks else held
+    opened: list[str] = []
+    read: list[str] = []
+    real_open, real_get = SqliteStore.__init__, SqliteStore.get
+    monkeypatch.setattr(SqliteStore, "__init__", lambda *a, **kw: (opened.append(a[1]), real_open(*a, **kw))[1])
+    monkeypatch.setattr(SqliteStore, "get", lambda self, id: (read.append(id), real_get(self, id))[1])
+    run("held", answer, job.id)
+    assert (len(opened), read) == (1, [job.id, job.id])
+
+
 def test_who_did_it_is_the_user_unless_said_otherwise(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = add(store), add(store), add(store)
     monkeypatch.setenv("LOGNAME", "ann")

@@ -162,8 +162,12 @@ def show(job_id: str, as_json: bool) -> None:
 def known(store: Store, job_id: str) -> Job:
     job = store.get(job_id)
     if job is None:
-        raise NotFound(f"there is no job {job_id!r}; ids are exact: see `holdfast jobs list`")
+        raise unknown(job_id)
     return job
+
+
+def unknown(job_id: str) -> NotFound:
+    return NotFound(f"there is no job {job_id!r}; ids are exact: see `holdfast jobs list`")
 
 
 # ---------------------------------------------------------------------------------------------- acting
@@ -265,12 +269,12 @@ def act_on(
         for job_id in ids:
             progress.advance(1)
             try:
-                known(app.store, job_id)
                 job = act(app, job_id)
             except (NotFound, Refused) as error:
+                why = error if app.store.get(job_id) is not None else unknown(job_id)
                 progress.make_way()
-                complain(str(error))
-                first_code = first_code or code_of(error)
+                complain(str(why))
+                first_code = first_code or code_of(why)
                 continue
             now = app.store.now()
             done.append(insight.job_view(job, now, insight.worker_names(app.store)))

@@ -8,7 +8,7 @@ import pkgutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from holdfast.app import App
 from holdfast.cli.base import Settings, say, settings, show_log
 from holdfast.cli.output import clean
 from holdfast.cli.types import Text
+from holdfast.clock import Clock
 from holdfast.core.text import escaped
 from holdfast.errors import SchemaMismatch, StoreMissing, UnknownTask, UsageError
 from holdfast.stores import open_store
@@ -38,18 +39,15 @@ def opened_store(*, bulk: bool = False) -> Iterator[Store]:
     `bulk`: as for `open_store`.
     """
     show_log()
-    store = open_existing(bulk=bulk)
-    try:
+    with closing(open_existing(bulk=bulk)) as store:
         require_schema(store)
         yield store
-    finally:
-        store.close()
 
 
-def open_existing(*, bulk: bool = False) -> Store:
+def open_existing(*, bulk: bool = False, clock: Clock | None = None) -> Store:
     """Open what is there, whatever its schema."""
     try:
-        return open_store(settings().db, create=False, bulk=bulk)
+        return open_store(settings().db, clock=clock, create=False, bulk=bulk)
     except StoreMissing as error:
         raise StoreMissing(f"{error} (is --db right? `holdfast db init` makes a store)") from error
 
@@ -87,10 +85,11 @@ def opened_app(ref: str | None = None) -> Iterator[App]:
 
     With `ref`, `module:name`, it is the user's own app on its own store, unless a flag said otherwise.
     """
-    own = own_app(ref)
-    with opened_store():
-        pass  # it is there, and fits
-    with own or App(settings().db, migrate=False) as app:
+    show_log()
+    app = own_app(ref) or App(settings().db, migrate=False)
+    app.opener = lambda: open_existing(clock=app.clock)
+    with app:
+        require_schema(app.store)
         yield app
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import Clock
@@ -73,7 +73,10 @@ class WorkflowActs(ABC):
         The first answer counts. fence: as in `cancel`. Raises `NotFound`, and `Refused` if it asks nobody, was answered
         before, or did not wait for it any longer; `UsageError` if it was stored with another codec.
         """
-        row = self._seen(id, fence)
+        return self._answer(self._seen(id, fence), yes, by, note)
+
+    def _answer(self, row: Row, yes: bool, by: str, note: str | None) -> Job[Any]:
+        id = row.id
         name = answer_to(row.awaits or ())
         if name is None or row.question is None:
             raise Refused(f"job {id} is {row.state.value} and asks nobody")
@@ -94,7 +97,8 @@ class WorkflowActs(ABC):
         moved on meanwhile.
         """
         now = self.store.now().wall
-        return self._act(id, fence, lambda row: acts.rollback(row, now, actor=by, reason=note))
+        row = self._seen(id, fence)
+        return self._move(row, acts.rollback(row, now, actor=by, reason=note))
 
     def retry_from(
         self,
@@ -113,13 +117,10 @@ class WorkflowActs(ABC):
         `NotFound` for a step that is not on record, and otherwise as `revive` does.
         """
         now = self.store.now().wall
-
-        def judged(row: Row) -> Verdict:
-            steps = self.steps(id)  # after the row: if they change meanwhile, its fence does, too
-            first = _named(id, steps, step)
-            return acts.retry_from(row, first, steps, now, actor=by, reason=note, repeat_step=repeat_step)
-
-        return self._act(id, fence, judged)
+        row = self._seen(id, fence)
+        steps = self.store.steps(id, limit=STEPS_MAX)  # after the row: if they change meanwhile, its fence does, too
+        first = _named(id, steps, step)
+        return self._move(row, acts.retry_from(row, first, steps, now, actor=by, reason=note, repeat_step=repeat_step))
 
     def fork(
         self,
@@ -141,7 +142,7 @@ class WorkflowActs(ABC):
         """
         row = self._row(id)
         acts.check_forkable(row)
-        steps = self.steps(id)
+        steps = self.store.steps(id, limit=STEPS_MAX)
         first = _named(id, steps, step)
         line = acts.fork(row, first, steps, actor=by, reason=note, repeat_step=repeat_step)
         self._check_children(row, steps, first)
@@ -228,7 +229,7 @@ class WorkflowActs(ABC):
     def get(self, id: str) -> Job[Any]: ...
 
     @abstractmethod
-    def _act(self, id: str, seen_fence: int | None, judged: Callable[[Row], Verdict]) -> Job[Any]: ...
+    def _move(self, row: Row, verdict: Verdict) -> Job[Any]: ...
 
 
 def _named(id: str, steps: list[Step], name: str) -> Step:
