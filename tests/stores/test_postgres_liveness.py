@@ -134,7 +134,7 @@ def test_listening_resumes_after_a_restart(
     houses: Houses, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new job is picked up by the hint: the next poll would be an hour away."""
-    monkeypatch.setattr("holdfast.worker.runner.POLL_S", 3600.0)
+    monkeypatch.setattr("holdfast.worker.claimer.POLL_S", 3600.0)
     house, asking = houses(server.url), houses(server.url)
 
     def define(each: House) -> Any:

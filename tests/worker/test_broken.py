@@ -173,7 +173,7 @@ def test_an_embedded_worker_without_its_recorder_or_its_pool_stops_too(
     worker = embedded_in_file()
     start, part = {
         "recorder": (work.enqueue, worker.runner._flows._recorder),
-        "pool": (isolated.enqueue, worker.runner._pool),
+        "pool": (isolated.enqueue, worker.runner._slots.pool),
     }[name]
     start().result(60)
     thread = part._thread
@@ -250,7 +250,7 @@ def test_ctrl_c_just_after_a_worker_has_enrolled_signs_it_off(house: House) -> N
 def test_an_embedded_worker_whose_thread_dies_gives_back_what_it_has_not_started(
     house: House, embedded: Callable[[], Embedded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.runner.BUFFERED_MAX_S", 600.0)
+    monkeypatch.setattr("holdfast.worker.claimer.BUFFERED_MAX_S", 600.0)
 
     @house.app.task(name="long")
     def long(ctx: Context) -> None:
@@ -266,7 +266,7 @@ def test_an_embedded_worker_whose_thread_dies_gives_back_what_it_has_not_started
     both = [long.using(priority=1).enqueue() for _ in range(2)]
     others = house.app.enqueue_many([quick.job() for _ in range(200)])
     until(lambda: all(house.row(job.id).state == "running" for job in both), "the slots are taken")
-    until(lambda: worker.runner._buffer, "jobs are claimed ahead")
+    until(lambda: worker.runner._slots._buffer, "jobs are claimed ahead")
     end(thread_of(worker.runner, "heartbeat"))
     assert isinstance(worker.join(), WorkerBroken)
     given_back = [event for job in others for event in house.events(job.id, "released")]

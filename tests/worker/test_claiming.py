@@ -71,7 +71,7 @@ def test_a_hold_job_is_never_claimed_before_there_is_a_slot_for_it(house: House)
 
 
 def test_a_fast_worker_claims_ahead_by_itself(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.worker.runner.BUFFERED_MAX_S", 3600.0)  # a slow machine would give some back
+    monkeypatch.setattr("holdfast.worker.claimer.BUFFERED_MAX_S", 3600.0)  # a slow machine would give some back
     claimed: list[Job] = []
 
     @house.app.task
@@ -266,7 +266,7 @@ def test_a_paused_queue_waits_and_goes_on(house: House) -> None:
 
 @on_every_store
 def test_an_enqueue_of_this_process_wakes_the_worker_at_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.worker.runner.POLL_S", 3600.0)
+    monkeypatch.setattr("holdfast.worker.claimer.POLL_S", 3600.0)
 
     @house.app.task
     def fine() -> str:

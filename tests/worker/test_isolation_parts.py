@@ -178,7 +178,7 @@ def test_one_that_waits_for_a_cell_is_given_back_when_the_worker_stops(
     task = file_house.app.task(name="pid", isolate=True)(bad.pid)
     runner = file_house.start(grace_period_s=0.0)
     job = task.enqueue()
-    until(lambda: runner._pool._waiting, "it waits")
+    until(lambda: runner._slots.pool._waiting, "it waits")
     assert file_house.stop(runner) == 0
     row = file_house.row(job.id)
     assert (row.state, row.crashes, row.failures) == ("ready", 0, 0)
@@ -326,12 +326,14 @@ def test_one_whose_lease_is_about_to_end_is_not_begun(file_house: House, monkeyp
     runner = file_house.start()
     with file_house.store.down("beat"):
         job = task.enqueue()
-        [attempt] = until(lambda: list(runner._pool._waiting) if ready else [], "a cell is there, and not free yet")
+        [attempt] = until(
+            lambda: list(runner._slots.pool._waiting) if ready else [], "a cell is there, and not free yet"
+        )
         now = file_house.app.clock.lease()
         attempt.window = TrustWindow(now, now, now, now + 5.0)  # no beat got through for long
         monkeypatch.setattr(pool.Pool, "_rest", rest)
         for given in tuple(ready):
-            runner._pool._do(lambda given=given: rest(*given))  # type: ignore[misc]
+            runner._slots.pool._do(lambda given=given: rest(*given))  # type: ignore[misc]
         [event] = until(lambda: file_house.events(job.id, "released"), "it is given back")
     assert event.detail["cause"] == "its lease was about to end before it began"
     assert job.result(60) != os.getpid()

@@ -174,7 +174,7 @@ def test_the_stack_of_an_earlier_attempt_is_in_nobody_elses_autopsy(file_house: 
     second = file_house.app.task(name="second", isolate=True, crashes_max=1)(bad.leave_at_once)
     runner = file_house.start(slots=1)
     pid = first.enqueue().result(60)
-    [cell] = [cell for cell in runner._pool._cells if cell.pid == pid]
+    [cell] = [cell for cell in runner._slots.pool._cells if cell.pid == pid]
     os.write(cell._dump, b"Thread 0x1 in the_first_one")  # it was asked, and stopped by itself after all
     job = second.enqueue()
     file_house.until_state(job.id, "dead")

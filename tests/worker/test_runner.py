@@ -134,7 +134,7 @@ def test_a_job_is_started_only_when_it_is_due(house: House) -> None:
 def test_a_job_is_started_as_soon_as_it_is_due_and_not_at_the_next_poll(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.runner.POLL_S", 3600.0)
+    monkeypatch.setattr("holdfast.worker.claimer.POLL_S", 3600.0)
 
     @house.app.task
     def now() -> float:

@@ -152,7 +152,7 @@ def test_where_nobody_starts_the_worker_again_it_goes_on_with_the_slots_that_are
     job = deaf.enqueue()
     house.until_state(job.id, "dead")
     waiting = fine.enqueue()
-    assert runner._running == 1
+    assert runner._slots.running == 1
     assert house.row(waiting.id).state is State.READY
     pipes.let_go()
     assert waiting.result(60) == "fine"

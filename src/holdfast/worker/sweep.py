@@ -1,0 +1,47 @@
+"""The recovery that a worker runs before its first claim: it settles the jobs that dead workers left."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.clock import Clock
+from holdfast.reaper import LOOK_S, SECOND_LOOK_S, Reaper
+from holdfast.stores.protocol import Store
+
+log = logging.getLogger("holdfast.worker")
+
+
+class Sweep:
+    """`only_pass`: no reaper runs after it, as in a tick. The sweep then looks again while a death is in doubt."""
+
+    def __init__(self, reaper: Reaper, store: Store, clock: Clock, *, only_pass: bool) -> None:
+        self._reaper = reaper
+        self._store = store
+        self._clock = clock
+        self._only_pass = only_pass
+        self._look_at: float | None = None  # when to look again
+        self._give_up_at = 0.0
+        self.recovered = 0
+
+    @property
+    def in_doubt(self) -> bool:
+        """Say whether a worker may be dead that the sweep has not judged yet."""
+        return self._look_at is not None
+
+    def begin(self) -> None:
+        """Settle what dead workers left, an earlier process of this worker's name first of all."""
+        self.recovered = self._reaper.complete(within_s=max(self._store.believe_s, SECOND_LOOK_S)).recovered
+        if self._only_pass and self._reaper.doubt_s:
+            self._give_up_at = self._clock.lease() + self._reaper.patience_s + SECOND_LOOK_S
+            self._look_at = self._clock.lease() + min(self._reaper.doubt_s, LOOK_S)
+        level = logging.WARNING if self.recovered else logging.INFO
+        log.log(level, "recovered %d orphaned jobs at start", self.recovered)
+
+    def look_again(self) -> None:
+        """If it is time to, go on until nothing is in doubt, or the time is up."""
+        now = self._clock.lease()
+        if self._look_at is None or now < self._look_at:
+            return
+        self.recovered += self._reaper.once().recovered
+        now, doubt_s = self._clock.lease(), self._reaper.doubt_s
+        self._look_at = now + min(doubt_s, LOOK_S) if doubt_s and now < self._give_up_at else None
