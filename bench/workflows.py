@@ -33,6 +33,7 @@ from watch import counter, watch
 
 from holdfast import App
 from holdfast.core.records import Job, NewJob, Record, Signal, Step, Worker
+from holdfast.core.row_text import Awaited
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Parked, judge
 from holdfast.ids import new_id
@@ -151,7 +152,7 @@ def waiting_behind(store: Store, size: int) -> str:
     for start in range(0, size, BATCH):
         batch = Record(lease=job.lease, worker=job.worker, steps=tuple(steps[start : start + BATCH]))
         assert store.record([batch]) == [Answer.ACCEPTED]
-    park(store, [job], Parked("waits", awaits=("signal:go",), inbox=0))
+    park(store, [job], Parked("waits", awaits=(Awaited("signal", "go"),), inbox=0))
     return job.id
 
 
@@ -212,7 +213,7 @@ def waiting(ground: Ground, many: int) -> Figures:
                     jobs = claimed(
                         client.store, [new_flow("resumed", steps=0) for _ in range(min(BATCH, flows - start))]
                     )
-                    park(client.store, jobs, Parked("waits", until, ("signal:go",), inbox=0))
+                    park(client.store, jobs, Parked("waits", until, (Awaited("signal", "go"),), inbox=0))
             with worker(bed, app="flows:app", ready=True) as process:
                 time.sleep(1.0)
                 used, began = cpu_seconds(process.pid), time.perf_counter()

@@ -12,6 +12,7 @@ from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.policy import Policy, Retry
 from holdfast.core.records import Event, Filter, Job, Lease, NewJob, Record, Signal, Step, Worker
+from holdfast.core.row_text import Awaits, awaited
 from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
 from holdfast.core.verdict import Cancelled, Failed, Lost, Outcome, Parked, Succeeded, judge
@@ -188,9 +189,14 @@ def a_signal(job: Job, name: str = "go", **given: Any) -> Signal:
     return Signal(id=given.pop("id", f"signal-{next(_numbers)}"), job_id=job.id, name=name, **given)
 
 
-def park(store: Store, job: Job, *awaits: str, **given: Any) -> Job:
+def awaiting(*texts: str) -> Awaits:
+    """Return what a workflow waits for: `signal:go`, `job:ID`."""
+    return Awaits(map(awaited, texts))
+
+
+def park(store: Store, job: Job, *texts: str, **given: Any) -> Job:
     """Let a workflow wait for these things; return its row, whatever became of it."""
-    assert settle(store, job, Parked("waits", awaits=awaits, **given)) is Answer.ACCEPTED
+    assert settle(store, job, Parked("waits", awaits=awaiting(*texts), **given)) is Answer.ACCEPTED
     return row(store, job.id)
 
 

@@ -56,6 +56,11 @@ does not swallow them.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.core.row_text import Awaited
+
 
 class HoldfastError(Exception):
     """The root of all errors of Holdfast."""
@@ -276,7 +281,7 @@ class Parking(Interrupted):
     def __init__(
         self,
         wake_at: float | None = None,
-        awaits: tuple[str, ...] = (),
+        awaits: tuple[Awaited, ...] = (),
         question: str | None = None,
         inbox: int | None = None,
     ) -> None:
@@ -284,7 +289,7 @@ class Parking(Interrupted):
         self.awaits = awaits
         self.question = question
         self.inbox = inbox
-        super().__init__(f"waits for {', '.join(awaits) or 'a timer'}")
+        super().__init__(f"waits for {', '.join(each.text for each in awaits) or 'a timer'}")
 
 
 class Dropped(Parking):

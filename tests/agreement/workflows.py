@@ -16,6 +16,7 @@ from holdfast.core.verdict import Failed, Outcome, Parked
 from holdfast.errors import HoldfastError
 from holdfast.stores.protocol import Answer, Store
 from tests.agreement.machine import KEYS, MOMENT_S, Pair, Stores, informed, judged, mixtures, policies, rarely, some
+from tests.factory import awaiting
 
 NAMES = ["go", "stop"]
 states = st.sampled_from(["started", "recorded", "recorded", "undone"])
@@ -122,7 +123,7 @@ class Workflows(Stores):
 
         def call(store: Store, job: Job) -> list[Answer]:
             count = self.inboxes[nth % len(self.inboxes)].count if seen == "once" else store.inbox(job.id).count
-            outcome = Parked("waits", wake_at, tuple(awaits), question, count if seen is not None else None)
+            outcome = Parked("waits", wake_at, awaiting(*awaits), question, count if seen is not None else None)
             return store.settle([judged(store, informed(store, job) if knows else job, outcome)])
 
         self.agree(call, pair)
@@ -130,7 +131,7 @@ class Workflows(Stores):
     @rule(pair=Stores.attempts, name=st.sampled_from(NAMES), worker=Stores.workers, target=Stores.attempts)
     def wait_and_be_woken(self, pair: Pair, name: str, worker: str) -> Any:
         """The usual course, so that the rest of it is met often."""
-        outcome: Outcome = Parked("waits", None, (f"signal:{name}",))
+        outcome: Outcome = Parked("waits", None, awaiting(f"signal:{name}"))
         self.agree(lambda store, job: store.settle([judged(store, informed(store, job), outcome)]), pair)
         signal = msgspec.structs.replace(self._signal(pair.memory, 0, False), name=name)
         self.agree(lambda store, _: store.signal(signal))

@@ -16,12 +16,13 @@ from holdfast.cli import steps as laid_out
 from holdfast.core.durations import iso
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job, Pulse, Record, Signal, Step
+from holdfast.core.row_text import current_steps
 from holdfast.core.verdict import Failed, Lost, Parked, Succeeded
 from holdfast.errors import Refused, UsageError
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run
-from tests.factory import again, enrol, row, settle, start
+from tests.factory import again, awaiting, enrol, row, settle, start
 
 STEP = {"name", "state", "attempt", "tries", "started_at", "ended_at", "result", "error", "arguments_bytes"}
 MORE = {"path", "kind", "has_undo", "repeatable", "retry_at", "undone_at", "deaths", "ahead"}
@@ -80,7 +81,7 @@ def with_open_step(store: Store, *names: str) -> Job:
 
 def asking(store: Store, question: str = "Ship it?", path: str = "2") -> Job:
     job = begin(store)
-    settle(store, job, Parked("asks", awaits=(f"signal:approve:{path}",), question=question, inbox=0))
+    settle(store, job, Parked("asks", awaits=awaiting(f"signal:approve:{path}"), question=question, inbox=0))
     return row(store, job.id)
 
 
@@ -90,7 +91,8 @@ def asking(store: Store, question: str = "Ship it?", path: str = "2") -> Job:
 def test_only_workflows_are_listed_with_what_they_wait_for(run: Run, store: Store) -> None:
     plain, done, asks = start(store), checkout(store), asking(store)
     waits = begin(store)
-    settle(store, waits, Parked("waits", wake_at=store.now().wall + 7200, awaits=("signal:paid", "job:j1"), inbox=0))
+    later = store.now().wall + 7200
+    settle(store, waits, Parked("waits", later, awaiting("signal:paid", "job:j1"), inbox=0))
     sleeps = begin(store)
     settle(store, sleeps, Parked("sleeps", wake_at=store.now().wall + 7200))
     shown = {line.split()[0]: line for line in run("workflows", "list").stdout.splitlines()[1:]}
@@ -192,7 +194,7 @@ def test_arguments_of_steps_are_shown_and_exported_as_sizes_unless_they_are_aske
 
 def test_code_that_caught_the_signal_to_park_is_shown_with_file_and_line(run: Run, store: Store) -> None:
     job = begin(store)
-    settle(store, job, Parked("waits for signal:go", None, ("signal:go",), inbox=0, caught_at=("/srv/shop.py", 42)))
+    settle(store, job, Parked("waits", None, awaiting("signal:go"), inbox=0, caught_at=("/srv/shop.py", 42)))
     assert "/srv/shop.py:42 caught the signal" in " ".join(run("workflows", "show", job.id).stdout.split())
     [told] = run.json("workflows", "show", job.id)["warnings"]
     assert (told["about"], told["file"], told["line"]) == ("caught_park", "/srv/shop.py", 42)
@@ -230,7 +232,7 @@ def test_what_it_waits_for_is_a_line_of_the_tree(run: Run, store: Store) -> None
     assert below == "       waits for a person's answer, for as long as it takes"
     timed = begin(store)
     put(store, timed, step(store, timed, 1, "Ship it?", kind="approve", state="started", result=str(soon)))
-    awaits = ("signal:approve:1", "signal:approve:2", "signal:note", "job:child-7")
+    awaits = awaiting("signal:approve:1", "signal:approve:2", "signal:note", "job:child-7")
     put(store, timed, step(store, timed, 2, "shop.pack", kind="start", path="3", result='"child-7"'))
     settle(store, timed, Parked("asks", wake_at=soon, awaits=awaits, question="Ship it?", inbox=0))
     until = insight.moment(soon)
@@ -258,7 +260,7 @@ def test_what_it_waits_for_is_a_line_of_the_tree(run: Run, store: Store) -> None
 def test_the_step_that_it_is_in_is_a_line_of_the_tree(run: Run, store: Store) -> None:
     job = begin(store, lease_s=600.0)
     put(store, job, step(store, job, 1, "reserve"))
-    store.beat(job.worker or "", [Pulse(job.lease, in_steps=("1 reserve", "2.1.1 mail"))])
+    store.beat(job.worker or "", [Pulse(job.lease, in_steps=current_steps(["1 reserve", "2.1.1 mail"]))])
     assert shown_steps(run, job)[1:] == [
         "  2      side by side",
         "           branch 1",
@@ -274,7 +276,7 @@ def test_the_undo_that_is_run_is_named(run: Run, store: Store, clock: FakeClock)
     settle(store, job, Failed("no", rollback=True))
     clock.advance(2 * PAST_S)
     job = again(store, row(store, job.id))
-    store.beat(job.worker or "", [Pulse(job.lease, in_steps=("1 reserve",))])
+    store.beat(job.worker or "", [Pulse(job.lease, in_steps=current_steps(["1 reserve"]))])
     told = run("workflows", "show", job.id).stdout
     assert "It undoes what it did." in told
     assert "undoing     reserve (1)" in told
@@ -286,14 +288,14 @@ def test_a_question_took_as_long_as_its_answer_did_not_come(run: Run, store: Sto
     job, asked_at = begin(store), store.now().wall
     first = step(store, job, 1, "Ship it?", kind="approve", state="started", result=str(asked_at + 7200))
     put(store, job, first)
-    settle(store, job, Parked("asks", wake_at=asked_at + 7200, awaits=("signal:approve:1",), question="Ship it?"))
+    settle(store, job, Parked("asks", asked_at + 7200, awaiting("signal:approve:1"), "Ship it?"))
     clock.advance(5)
     store.signal(Signal(id="yes", job_id=job.id, name="approve:1", value="true"))
     clock.advance(40)
     job = again(store, row(store, job.id))
     put(store, job, replace(first, state="recorded", result="true", ended_at=store.now().wall, fence=job.fence))
     put(store, job, step(store, job, 2, "Sure?", kind="approve", result="true"))  # nobody wrote down when it was asked
-    settle(store, job, Parked("asks", awaits=("signal:approve:3",), question="Really?", inbox=1))
+    settle(store, job, Parked("asks", awaits=awaiting("signal:approve:3"), question="Really?", inbox=1))
     clock.advance(7)
     store.signal(Signal(id="really", job_id=job.id, name="approve:3", value="true"))
     clock.advance(40)
@@ -347,7 +349,7 @@ def test_a_workflow_between_two_tries_of_a_step_says_which_step_failed(run: Run,
     retry_at = store.now().wall + 3600
     paused = {"state": "started", "error": "OSError: down\nmore", "error_kind": "OSError", "retry_at": retry_at}
     put(store, job, step(store, job, 1, "mail: all", tries=2, **paused))
-    settle(store, row(store, job.id), Parked("waits", retry_at, ("step:2/3:mail: all",)))
+    settle(store, row(store, job.id), Parked("waits", retry_at, awaiting("step:2/3:mail: all")))
     [line] = [line for line in run("workflows", "list").stdout.splitlines() if job.id in line]
     assert re.search(r"step mail: all failed, tried 2 of 3 times; next try in \d+ min", line)
     shown = run("workflows", "show", job.id).stdout
@@ -366,7 +368,7 @@ def test_a_workflow_between_two_tries_of_a_step_says_which_step_failed(run: Run,
 
 def test_a_branch_between_two_tries_is_told_beside_the_signal_that_another_one_awaits(store: Store) -> None:
     job = begin(store)
-    settle(store, job, Parked("waits", store.now().wall + 60, ("signal:paid", "step:1/3:mail"), inbox=0))
+    settle(store, job, Parked("waits", store.now().wall + 60, awaiting("signal:paid", "step:1/3:mail"), inbox=0))
     waits = insight.explain(store, row(store, job.id))
     assert re.match(
         r"It waits for the signal paid and the next try of step mail, at most .*, and holds", waits.sentence
@@ -376,7 +378,7 @@ def test_a_branch_between_two_tries_is_told_beside_the_signal_that_another_one_a
 
 def test_a_try_that_is_due_while_no_worker_runs_says_so(store: Store) -> None:
     job = begin(store)
-    settle(store, job, Parked("waits", store.now().wall - 5, ("step:1/3:mail",)))
+    settle(store, job, Parked("waits", store.now().wall - 5, awaiting("step:1/3:mail")))
     sentence = insight.explain(store, row(store, job.id)).sentence
     assert re.match(r"Step mail failed, tried 1 of 3 times; the next try has been due for 5\..* s\. It", sentence)
     assert "No worker serves its queue" in sentence
@@ -385,7 +387,7 @@ def test_a_try_that_is_due_while_no_worker_runs_says_so(store: Store) -> None:
 def test_a_question_whose_time_is_over_says_so_in_the_list_of_the_held(run: Run, store: Store) -> None:
     job = begin(store)
     over = store.now().wall - 5
-    settle(store, job, Parked("asks", over, ("signal:approve:1",), question="Ship it?", inbox=0))
+    settle(store, job, Parked("asks", over, awaiting("signal:approve:1"), question="Ship it?", inbox=0))
     assert re.search(r'asks "Ship it\?", whose time was over .* ago', run("held", "list").stdout)
 
 
@@ -516,7 +518,7 @@ def test_rollback_and_cancel(run: Run, store: Store) -> None:
 
 def test_a_signal_is_delivered_once(run: Run, store: Store) -> None:
     job = begin(store)
-    settle(store, job, Parked("waits", awaits=("signal:paid",), inbox=0))
+    settle(store, job, Parked("waits", awaits=awaiting("signal:paid"), inbox=0))
     words = ("workflows", "signal", job.id, "paid", '{"cents": 5}', "--id", "bank-7", "--note", "from the bank")
     assert run(*words).stdout == f"{job.id}  signalled\n"
     assert run(*words).stdout == f"{job.id}  had this signal already\n"
@@ -533,7 +535,7 @@ def test_a_signal_is_delivered_once(run: Run, store: Store) -> None:
 
 def test_whoever_signals_is_told_if_nobody_waits_for_it(run: Run, store: Store) -> None:
     waits, asks, runs = begin(store), asking(store), begin(store)
-    settle(store, waits, Parked("waits", awaits=("signal:paid",), inbox=0))
+    settle(store, waits, Parked("waits", awaits=awaiting("signal:paid"), inbox=0))
 
     def said(job: Job, name: str) -> str:
         return run("workflows", "signal", job.id, name).stderr
@@ -906,7 +908,7 @@ def test_an_answer_that_was_repeated_does_not_count_for_the_next_question(
         put(
             store, claimed, step(store, claimed, 1, "asked", kind="approve"), taken=(store.inbox(job.id).signals[0].id,)
         )
-        parked = Parked("asks again", awaits=("signal:approve:2",), question="Sure?", inbox=1)
+        parked = Parked("asks again", awaits=awaiting("signal:approve:2"), question="Sure?", inbox=1)
         settle(store, claimed, parked)
         assert row(store, job.id).question == "Sure?"
         app.approve(job.id, False)

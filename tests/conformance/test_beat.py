@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import BeatAnswer, Job, Lease, Pulse
+from holdfast.core.row_text import CurrentSteps, current_steps
 from holdfast.core.verdict import Released, Succeeded
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
@@ -163,13 +164,13 @@ def test_a_beat_tells_in_which_steps_a_workflow_is(store: Store) -> None:
     worker = enrol(store)
     job, other = start_flow(store, worker), start_flow(store, worker)
     assert job.in_steps is None
-    told = ("2.1.1 mail", '2.2.1 print "it"')
+    told = current_steps(["2.1.1 mail", '2.2.1 print "it"'])
     store.beat(worker, [Pulse(job.lease, in_steps=told), Pulse(other.lease)])
-    assert (row(store, job.id).in_steps, row(store, other.id).in_steps) == (list(told), None)
-    store.beat(worker, [Pulse(job.lease), Pulse(other.lease, in_steps=())])
-    assert (row(store, job.id).in_steps, row(store, other.id).in_steps) == (list(told), [])
-    store.beat(worker, [Pulse(replace(job.lease, fence=job.fence - 1), in_steps=("9 no",))])
-    assert row(store, job.id).in_steps == list(told), "a zombie tells nothing"
+    assert (row(store, job.id).in_steps, row(store, other.id).in_steps) == (told, None)
+    store.beat(worker, [Pulse(job.lease), Pulse(other.lease, in_steps=CurrentSteps())])
+    assert (row(store, job.id).in_steps, row(store, other.id).in_steps) == (told, ())
+    store.beat(worker, [Pulse(replace(job.lease, fence=job.fence - 1), in_steps=current_steps(["9 no"]))])
+    assert row(store, job.id).in_steps == told, "a zombie tells nothing"
     settle(store, job, Released(started=True, cause="the worker stopped"))
     assert again(store, row(store, job.id), worker).in_steps is None, "the next attempt is in none yet"
 

@@ -19,6 +19,7 @@ from tests.factory import (
     a_signal,
     a_step,
     again,
+    awaiting,
     claim,
     enrol,
     job_in,
@@ -52,7 +53,7 @@ def test_a_parked_workflow_has_no_lease_and_says_what_it_waits_for(store: Store,
     waiting = park(store, job, "signal:a", "job:b", wake_at=wake_at, question="Ship it?", inbox=0)
     assert (waiting.state, waiting.worker, waiting.lease_until) == (State.WAITING, None, None)
     assert waiting.run_at == job.run_at
-    assert (waiting.wake_at, waiting.awaits, waiting.question) == (wake_at, ["signal:a", "job:b"], "Ship it?")
+    assert (waiting.wake_at, waiting.awaits, waiting.question) == (wake_at, awaiting("signal:a", "job:b"), "Ship it?")
     assert (waiting.fence, waiting.claim_id, waiting.ended_at) == (job.fence, job.claim_id, None)
     assert claim(store, tasks=[job.task]) == []
     assert store.counts() == {"default": {State.WAITING: 1}}
@@ -72,11 +73,11 @@ def test_a_parking_whose_answer_was_lost_is_already_accepted(store: Store, clock
     job = start_flow(store)
     park(store, job, "signal:a", wake_at=clock.wall() + 5)
     before = picture(store)
-    assert settle(store, job, Parked("waits", awaits=("signal:b",))) is ALREADY
+    assert settle(store, job, Parked("waits", awaits=awaiting("signal:b"))) is ALREADY
     assert picture(store) == before
     store.signal(a_signal(job, "a"))
     before = picture(store)
-    assert settle(store, job, Parked("waits", awaits=("signal:a",))) is ALREADY, "also when it was woken since"
+    assert settle(store, job, Parked("waits", awaits=awaiting("signal:a"))) is ALREADY, "also when it was woken since"
     assert picture(store) == before
 
 
@@ -84,7 +85,7 @@ def test_a_parking_whose_answer_was_lost_is_already_accepted(store: Store, clock
 def test_a_stale_lease_parks_nobody(store: Store, stale: object) -> None:
     lease = stale(store)  # type: ignore[operator]
     before = row(store, lease.job_id)
-    forged = replace(settlement(start_flow(store), Parked("waits", awaits=("signal:a",))), lease=lease)
+    forged = replace(settlement(start_flow(store), Parked("waits", awaits=awaiting("signal:a"))), lease=lease)
     assert store.settle([forged]) == [REFUSED]
     assert row(store, lease.job_id) == before
 
@@ -118,7 +119,7 @@ def test_who_has_seen_all_that_came_waits(store: Store) -> None:
     store.signal(a_signal(job))
     store.signal(a_signal(job))
     after = park(store, job, "signal:a", inbox=store.inbox(job.id).count)
-    assert (after.state, after.awaits) == (State.WAITING, ["signal:a"])
+    assert (after.state, after.awaits) == (State.WAITING, awaiting("signal:a"))
 
 
 def test_who_does_not_say_what_it_has_seen_waits(store: Store) -> None:
@@ -142,7 +143,7 @@ def test_whatever_comes_while_it_parks_nobody_sleeps_on_it(store: Store, of_a_ch
         looked = store.inbox(job.id).count
         child = start(store, parent=job.id)
         awaited = f"job:{child.id}" if of_a_child else "signal:go"
-        parking = settlement(job, Parked("waits", awaits=(awaited,), inbox=looked))
+        parking = settlement(job, Parked("waits", awaits=awaiting(awaited), inbox=looked))
         bringing = settlement(child, Succeeded())
         gate = threading.Barrier(2)
 
@@ -246,7 +247,7 @@ def test_a_person_who_ends_a_child_wakes_the_parent(store: Store) -> None:
 def test_a_parent_that_parks_in_one_batch_with_the_end_of_its_child_is_ready(store: Store, order: list[int]) -> None:
     parent = start_flow(store)
     child = start(store, parent=parent.id)
-    parked = settlement(parent, Parked("waits", awaits=(f"job:{child.id}",), inbox=0))
+    parked = settlement(parent, Parked("waits", awaits=awaiting(f"job:{child.id}"), inbox=0))
     both = [parked, settlement(child, Succeeded())]
     assert store.settle([both[place] for place in order]) == [ACCEPTED, ACCEPTED]
     after = row(store, parent.id)

@@ -11,7 +11,7 @@ from holdfast.core.records import Filter
 from holdfast.core.verdict import Parked
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.factory import again, claim, enrol, job_in, make_job, park, picture, row, settlement, start_flow
+from tests.factory import again, awaiting, claim, enrol, job_in, make_job, park, picture, row, settlement, start_flow
 
 DUE_S = 60.0
 
@@ -36,7 +36,7 @@ def test_who_waits_until_now_is_ready_and_waits_for_nothing_more(
     store: Store, clock: FakeClock, awaits: tuple[str, ...]
 ) -> None:
     waiting = park(store, start_flow(store), *awaits, wake_at=clock.wall() + DUE_S, question="Ship it?")
-    assert (waiting.state, waiting.wake_at, waiting.awaits) == (State.WAITING, clock.wall() + DUE_S, list(awaits))
+    assert (waiting.state, waiting.wake_at, waiting.awaits) == (State.WAITING, clock.wall() + DUE_S, awaiting(*awaits))
     clock.advance(DUE_S - 1)
     assert store.rouse() == waiting.wake_at
     assert row(store, waiting.id) == waiting

@@ -11,7 +11,21 @@ from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from tests.conformance.test_add import AWKWARD
-from tests.factory import a_signal, a_step, add, again, job_in, park, picture, record, row, settle, start, start_flow
+from tests.factory import (
+    a_signal,
+    a_step,
+    add,
+    again,
+    awaiting,
+    job_in,
+    park,
+    picture,
+    record,
+    row,
+    settle,
+    start,
+    start_flow,
+)
 
 ACCEPTED, ALREADY, GONE = Answer.ACCEPTED, Answer.ALREADY, Answer.GONE
 
@@ -239,7 +253,7 @@ def test_what_was_taken_before_that_and_by_others_stays_taken(store: Store) -> N
 @pytest.mark.parametrize("text", AWKWARD.values(), ids=AWKWARD.keys())
 def test_any_text_comes_back_as_it_was_and_is_awaited_as_it_is(store: Store, text: str) -> None:
     waiting = park(store, start_flow(store), f"signal:{text}", question=text)
-    assert (waiting.awaits, waiting.question) == ([f"signal:{text}"], text)
+    assert (waiting.awaits, waiting.question) == (awaiting(f"signal:{text}"), text)
     store.signal(a_signal(waiting, text, value=text, actor=text))
     [signal] = store.inbox(waiting.id).signals
     assert (signal.name, signal.value, signal.actor) == (text, text, text)

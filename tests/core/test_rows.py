@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.machine import State
 from holdfast.core.transitions import troubles
-from tests.factory import a_job
+from tests.factory import a_job, awaiting
 
 BROKEN: dict[str, tuple[State, dict[str, Any], str]] = {
     "runs without a lease": (State.RUNNING, {"lease_until": None}, "lease end None"),
@@ -19,7 +19,7 @@ BROKEN: dict[str, tuple[State, dict[str, Any], str]] = {
     "ended at no time": (State.DONE, {"ended_at": None}, "ended at None"),
     "ended and is ready": (State.READY, {"ended_at": 5.0}, "ended at 5.0"),
     "waits until a time and is ready": (State.READY, {"wake_at": 5.0}, "waits until 5.0"),
-    "waits for something and is ready": (State.READY, {"awaits": ["job:1"]}, "for ['job:1']"),
+    "waits for something and is ready": (State.READY, {"awaits": awaiting("job:1")}, "for job:1"),
     "asks and is ready": (State.READY, {"question": "really?"}, "waits until None"),
     "was started more often than it was fenced": (State.READY, {"attempt": 9}, "started 9 times"),
 }

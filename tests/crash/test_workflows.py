@@ -157,7 +157,7 @@ def test_a_workflow_in_a_process_of_its_own_costs_nobody_else_anything(world: Wo
 def test_the_autopsy_names_the_plain_step_in_which_the_worker_died(world: World, flags: tuple[str, ...]) -> None:
     world.worker("w", *flags)
     job = world.tasks.lingering.using(id="l1").enqueue("l1").id
-    until(lambda: world.row(job).in_steps == ["2 linger"], "the beat has told of the step")
+    until(lambda: world.row(job).in_steps == (("2", "linger"),), "the beat has told of the step")
     world.go()
     world.until_state(job, "done")
     [event] = world.events(job, "zombie")

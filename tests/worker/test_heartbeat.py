@@ -199,8 +199,7 @@ def test_a_step_is_told_once_it_is_no_short_one_and_again_when_it_is_over(desk: 
         assert desk.beat() == [], "it was not there when the heartbeat looked before"
         desk.clock.advance(1.0)
         [[pulse]] = desk.beat()
-        assert pulse.in_steps == ("1 reserve", "2.1.1 mail it")
-        assert desk.row(attempt).in_steps == ["1 reserve", "2.1.1 mail it"]
+        assert pulse.in_steps == desk.row(attempt).in_steps == (("1", "reserve"), ("2.1.1", "mail it"))
         desk.clock.advance(1.0)
         assert desk.beat() == [], "nothing new to tell"
         desk.clock.advance(250.0)
@@ -210,7 +209,7 @@ def test_a_step_is_told_once_it_is_no_short_one_and_again_when_it_is_over(desk: 
         desk.clock.advance(1.0)
         sent = desk.beat()
     assert [pulse.in_steps for [pulse] in sent] == [()]
-    assert desk.row(attempt).in_steps == []
+    assert desk.row(attempt).in_steps == ()
 
 
 def test_short_steps_go_with_a_beat_that_is_due_anyway(desk: Desk) -> None:
@@ -223,7 +222,7 @@ def test_short_steps_go_with_a_beat_that_is_due_anyway(desk: Desk) -> None:
     with attempt.inside("6", "short"):
         desk.clock.advance(250.0)
         [[pulse]] = desk.beat()
-    assert pulse.in_steps == ("6 short",)
+    assert pulse.in_steps == (("6", "short"),)
 
 
 def test_of_very_many_steps_side_by_side_a_few_are_told(desk: Desk) -> None:
@@ -239,7 +238,7 @@ def test_a_step_that_did_not_get_through_is_told_again(desk: Desk) -> None:
         with desk.store.down("beat"), pytest.raises(StoreUnavailable):
             desk.beat()
         [[pulse]] = desk.beat()
-        assert pulse.in_steps == ("1 reserve",)
+        assert pulse.in_steps == (("1", "reserve"),)
 
 
 def test_progress_that_did_not_get_through_is_told_again(desk: Desk) -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from holdfast import AsyncFlow, Flow, IllegalMove, Refused, Retry, Rollback
 from holdfast.core.verdict import Parked, Released
 from holdfast.stores.protocol import Filter
-from tests.factory import a_step, record, row, settle, start_flow
+from tests.factory import a_step, awaiting, record, row, settle, start_flow
 from tests.worker.house import House, until
 from tests.workflow.test_undo import Gate, Shop, ended, lose
 
@@ -340,7 +340,7 @@ def test_an_answer_that_comes_when_the_question_was_given_up_is_not_called_accep
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking = start_flow(house.store, queue="asks")
-    awaits = ("signal:approve:1",)
+    awaits = awaiting("signal:approve:1")
     assert settle(house.store, asking, Parked("waits", house.store.now().wall - 1, awaits, "Ship it?")) == "accepted"
     before_the_call(house, monkeypatch, "signal", lambda: house.store.rouse())
     with pytest.raises(Refused, match="ready and does not ask that any more; look again"):

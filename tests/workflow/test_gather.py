@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncFlow, Flow, Retry, Rollback
+from holdfast.core.row_text import Awaited
 from holdfast.tasks import Task
 from holdfast.workflow.async_driver import STEPS_MAX
 from tests.worker.house import House, until
@@ -129,7 +130,7 @@ class Shop:
 def waits(house: House, job_id: str, *awaits: str) -> None:
     def does() -> bool:
         row = house.row(job_id)
-        return row.state == "waiting" and sorted(row.awaits or ()) == [f"signal:{name}" for name in awaits]
+        return row.state == "waiting" and sorted(row.awaits or ()) == [Awaited("signal", name) for name in awaits]
 
     until(does, f"it waits for {awaits}")
 

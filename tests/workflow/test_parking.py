@@ -15,7 +15,7 @@ from holdfast import AsyncFlow, Flow, Retry
 from holdfast.core.records import Event, Worker
 from holdfast.core.verdict import Released
 from holdfast.stores.protocol import Answer
-from tests.factory import a_step, record, settlement
+from tests.factory import a_step, awaiting, record, settlement
 from tests.worker.house import House, until
 
 HERE = Path(__file__).name
@@ -139,7 +139,7 @@ def test_a_workflow_that_returns_or_raises_instead_of_parking_is_parked_all_the_
     for ends in ("return", "raise"):
         job = (sync if form == "sync" else loop).enqueue(ends)
         waits(house, job.id)
-        assert house.row(job.id).awaits == ["signal:go"]
+        assert house.row(job.id).awaits == awaiting("signal:go")
         house.app.signal(job.id, "go", 7)
         assert job.result(60) == 7
         assert len(swallowed(house, job.id)) == 1
@@ -249,7 +249,7 @@ def test_a_gather_that_waits_parks_the_line_above_it(house: House, world: World)
     house.start()
     job = work.enqueue()
     waits(house, job.id)
-    assert house.row(job.id).awaits == ["signal:a", "signal:b"]
+    assert house.row(job.id).awaits == awaiting("signal:a", "signal:b")
     for name in ("a", "b"):
         house.app.signal(job.id, name, name)
     assert job.result(60) == ["a", "b"]

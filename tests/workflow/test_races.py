@@ -3,13 +3,14 @@
 import asyncio
 
 from holdfast import AsyncFlow
+from holdfast.core.row_text import Awaited
 from tests.worker.house import House, until
 
 
 def waits(house: House, job_id: str, *awaits: str) -> None:
     def does() -> bool:
         row = house.row(job_id)
-        return row.state == "waiting" and sorted(row.awaits or ()) == [f"signal:{name}" for name in awaits]
+        return row.state == "waiting" and sorted(row.awaits or ()) == [Awaited("signal", name) for name in awaits]
 
     until(does, f"it waits for {awaits}")
 

@@ -10,7 +10,7 @@ from holdfast import AsyncFlow, Flow, JobDead, PayloadError, Retry, insight
 from holdfast.cli import job_page
 from holdfast.core.records import Step
 from holdfast.core.verdict import Lost
-from tests.factory import settlement
+from tests.factory import awaiting, settlement
 from tests.worker.house import House, until
 
 ONCE = Retry(attempts_max=1)
@@ -81,7 +81,7 @@ def test_a_long_pause_between_two_tries_leaves_the_slot_and_costs_no_budget(hous
     assert (row.worker, row.lease_until, row.failures, row.crashes) == (None, None, 0, 0)
     assert (step.state, step.tries, step.retry_at) == ("started", 1, row.wake_at)
     assert (step.error, step.error_kind) == ("OSError: down 1", "OSError")
-    assert row.awaits == ["step:1/3:flaky"]
+    assert row.awaits == awaiting("step:1/3:flaky")
     assert other.enqueue().result(60) == 1
     assert job.result(60) == "A"
     step = the_step(house, job.id)

@@ -10,9 +10,11 @@ import pytest
 
 from holdfast import AsyncFlow, Flow, JobDead, KeyTaken, NotFound, Refused, Retry
 from holdfast.core.records import Filter, Inbox, Signal
+from holdfast.core.replay import answer_to
 from holdfast.errors import Parking, StoreUnavailable
 from holdfast.workflow.effects import merged
 from holdfast.workflow.run import SIGNALS_READ
+from tests.factory import awaiting
 from tests.worker.house import House, until
 
 
@@ -32,7 +34,8 @@ def test_a_waiting_workflow_has_no_slot_no_lease_and_costs_no_budget(house: Hous
     house.start(slots=1)
     job = work.enqueue()
     row = waits(house, job.id)
-    assert (row.worker, row.lease_until, row.awaits, row.failures, row.crashes) == (None, None, ["signal:go"], 0, 0)
+    assert (row.worker, row.lease_until, row.failures, row.crashes) == (None, None, 0, 0)
+    assert row.awaits == awaiting("signal:go")
     assert other.enqueue().result(60) == 1
     assert house.app.signal(job.id, "go", {"n": 1}, by="ann") is True
     assert job.result(60) == {"n": 1}
@@ -203,9 +206,9 @@ def test_branches_wait_for_several_things_and_go_on_one_by_one(house: House) -> 
 
     house.start()
     job = work.enqueue()
-    assert waits(house, job.id).awaits == ["signal:a", "signal:b"]
+    assert waits(house, job.id).awaits == awaiting("signal:a", "signal:b")
     house.app.signal(job.id, "b", 2)
-    until(lambda: house.row(job.id).awaits == ["signal:a"], "one branch is done")
+    until(lambda: house.row(job.id).awaits == awaiting("signal:a"), "one branch is done")
     house.app.signal(job.id, "a", 1)
     assert job.result(60) == [2, 4, 5]
 
@@ -223,9 +226,9 @@ def test_on_the_loop_a_workflow_parks_when_nothing_of_it_runs(house: House) -> N
 
     house.start()
     job = work.enqueue()
-    assert waits(house, job.id).awaits == ["signal:a", "signal:b"]
+    assert waits(house, job.id).awaits == awaiting("signal:a", "signal:b")
     house.app.signal(job.id, "b", 2)
-    until(lambda: house.row(job.id).awaits == ["signal:a"], "one branch is done")
+    until(lambda: house.row(job.id).awaits == awaiting("signal:a"), "one branch is done")
     house.app.signal(job.id, "a", 1)
     assert job.result(60) == [2, 4, 5, None]
 
@@ -342,12 +345,12 @@ def test_a_child_whose_id_is_taken_is_not_started(house: House, of: str) -> None
     house.start()
     if of == "another workflow":
         first = work.enqueue(False)
-        until(lambda: house.row(first.id).awaits == ["job:ship-1"], "it has started the child")
+        until(lambda: house.row(first.id).awaits == awaiting("job:ship-1"), "it has started the child")
         assert house.row(first.id).wake_at is None, "the end of the child wakes it"
     else:
         (ship if of == "nobody" else pay).using(id="ship-1").enqueue(41)
     job = work.enqueue(True)
-    until(lambda: house.row(job.id).awaits == ["signal:go"], "it has caught the error")
+    until(lambda: house.row(job.id).awaits == awaiting("signal:go"), "it has caught the error")
     [step] = house.app.steps(job.id)
     assert (step.kind, step.error_kind) == ("start", "holdfast.errors.KeyTaken")
     house.app.signal(job.id, "go")
@@ -384,7 +387,7 @@ def test_a_workflow_meets_its_own_child_again(house: House) -> None:
 
     house.start()
     job = work.enqueue()
-    until(lambda: house.row(job.id).awaits == ["signal:go"], "it has the result")
+    until(lambda: house.row(job.id).awaits == awaiting("signal:go"), "it has the result")
     house.app.cancel(job.id)
     house.app.retry_from(job.id, "t")
     house.app.signal(job.id, "go")
@@ -417,17 +420,17 @@ def test_a_fork_gets_the_result_of_a_child_that_was_revived_after_it(
 
     house.start(slots=2)
     job = work.enqueue()
-    until(lambda: house.row(job.id).awaits == ["signal:go"], "it waits")
+    until(lambda: house.row(job.id).awaits == awaiting("signal:go"), "it waits")
     [child] = [row for row in house.store.find(Filter()) if row.parent == job.id]
     house.until_state(child.id, "dead")
     house.app.cancel(job.id)
     fork = house.app.fork(job.id, "pack")
-    until(lambda: house.row(fork.id).awaits == ["signal:go"], "it waits as well")
+    until(lambda: house.row(fork.id).awaits == awaiting("signal:go"), "it waits as well")
     is_mended.set()
     house.app.revive(child.id)
     house.app.signal(fork.id, "go")
     try:
-        until(lambda: house.row(fork.id).awaits == [f"job:{child.id}"], "it waits for the child")
+        until(lambda: house.row(fork.id).awaits == awaiting(f"job:{child.id}"), "it waits for the child")
     finally:
         may_end.set()
     assert fork.result(60) == "shipped"
@@ -450,7 +453,7 @@ def test_a_child_that_dies_raises_in_its_parent_now_and_in_a_replay(house: House
 
     house.start()
     job = parent.enqueue()
-    until(lambda: house.row(job.id).awaits == ["signal:go"], "it has caught the error")
+    until(lambda: house.row(job.id).awaits == awaiting("signal:go"), "it has caught the error")
     house.app.signal(job.id, "go")
     assert "ValueError: no" in job.result(60)
 
@@ -535,11 +538,11 @@ def test_ten_thousand_signals_are_taken_in_under_ten_seconds(one_house: House) -
 
 def test_of_several_questions_the_one_that_is_shown_is_the_one_that_is_answered() -> None:
     """Branches come to a stand in any order; an answer goes to the first question in the order of what is awaited."""
-    pay = Parking(None, ("job:1", "signal:approve:4.10.1"), "Pay?", 3)
-    ship = Parking(9.0, ("signal:approve:4.2.1",), "Ship?", 2)
+    pay = Parking(None, awaiting("job:1", "signal:approve:4.10.1"), "Pay?", 3)
+    ship = Parking(9.0, awaiting("signal:approve:4.2.1"), "Ship?", 2)
     for waits in ([pay, ship], [ship, pay]):
         found = merged(waits)
-        assert next(what for what in found.awaits if what.startswith("signal:approve:")) == "signal:approve:4.10.1"
+        assert answer_to(found.awaits) == "approve:4.10.1"
         assert (found.question, found.wake_at, found.inbox) == ("Pay?", 9.0, 2)
 
 

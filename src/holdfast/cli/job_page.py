@@ -122,7 +122,7 @@ def _facts(
     if job.in_steps and job.state == "running":
         yield (
             ("undoing" if job.rolling_back else "now in"),
-            ", ".join("{2} ({0})".format(*each.partition(" ")) for each in job.in_steps),
+            ", ".join(f"{step.name} ({step.path})" for step in job.in_steps),
         )
     yield "fence", str(job.fence)
     end = insight.lease_end(job, now)

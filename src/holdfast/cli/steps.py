@@ -23,7 +23,8 @@ from holdfast.cli.output import (
 )
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Event, Job, Moment, Step
-from holdfast.core.replay import APPROVAL, asked_since, is_paused
+from holdfast.core.replay import asked_since, is_paused
+from holdfast.core.row_text import ANSWER
 
 _ENDS = 100  # lines that are shown of the beginning and of the end of a very long workflow
 _NAME_MAX = 40
@@ -176,11 +177,11 @@ def _asked_at(step: Step, told: Told) -> float | None:
         known = [event for event in events if event.at <= step.ended_at]
         answers = [place for place, event in enumerate(known) if event.kind == "signalled" and _is_for(step, event)]
         events = known[: answers[-1]] if answers else known
-    return asked_since(f"{APPROVAL}{step.path}", events)
+    return asked_since(f"{ANSWER}{step.path}", events)
 
 
 def _is_for(step: Step, event: Event) -> bool:
-    return event.detail.get("name") == (f"{APPROVAL}{step.path}" if step.kind == "approve" else step.name)
+    return event.detail.get("name") == (f"{ANSWER}{step.path}" if step.kind == "approve" else step.name)
 
 
 def _returned(step: Step, told: Told) -> str:
@@ -210,7 +211,7 @@ def _awaits(step: Step, told: Told) -> str:
 
 
 def _child(told: Told) -> str:
-    jobs = [what.partition(":")[2] for what in told.job.awaits or () if what.startswith("job:")]
+    jobs = insight.awaited_jobs(told.job)
     return f"job {jobs[0]}" if len(jobs) == 1 else "its job"
 
 

@@ -29,6 +29,7 @@ from holdfast.cli.types import (
 )
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job
+from holdfast.core.row_text import Awaited
 from holdfast.errors import Refused
 from holdfast.stores.protocol import Store
 
@@ -250,7 +251,7 @@ def signal(
         show_json({**view, "sent": sent})
     else:
         acknowledge(f"{clean(job_id)}  {'signalled' if sent else 'had this signal already'}")
-    if sent and f"signal:{name}" not in (before.awaits or ()):
+    if sent and Awaited("signal", name) not in (before.awaits or ()):
         waits = ", ".join(insight.awaited(before, now))
         undoes = before.rolling_back and before.state is not State.HELD
         state = "rolling back" if undoes else before.shown_state(now.wall)

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.core.durations import iso
 from holdfast.core.records import Job, Moment, Worker
+from holdfast.core.row_text import texts_of
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +55,8 @@ def autopsy(job: Job, victim: Victim, now: Moment, facts: dict[str, Any]) -> dic
         "claimed_at": iso(job.claimed_at),
         "attempt": job.attempt,
         "started": job.begun,
-        "step": job.open_step or ", ".join(told.partition(" ")[2] for told in job.in_steps or ()) or None,
-        "in_steps": job.in_steps or None,
+        "step": job.open_step or ", ".join(step.name for step in job.in_steps or ()) or None,
+        "in_steps": texts_of(job.in_steps or ()) or None,
         "rolling_back": job.rolling_back or None,
         "progress": job.progress,
         "note": job.note,

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.core.machine import State
 from holdfast.core.policy import Jitter, OnCrash, Policy, Retry
+from holdfast.core.row_text import Awaited, Awaits, CurrentSteps
 
 EventKind = Literal[
     "claimed",
@@ -134,10 +135,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     open_step: str | None = None  # a step that must not be repeated was begun and not recorded
     inbox: int = 0  # how many signals and ended children have come for it
     wake_at: float | None = None  # wall time; the next three only while it is waiting
-    awaits: list[str] | None = None  # `signal:NAME`, `job:ID`, `step:TRIES/MAX:NAME` (its next try)
+    awaits: Awaits | None = None
     question: str | None = None  # what a person is asked
     undo_requested: bool = False  # who asked it to stop wants its steps undone
-    in_steps: list[str] | None = None  # `PATH NAME` of those that its attempt was in when it last told
+    in_steps: CurrentSteps | None = None  # those that its attempt was in when it last told
     backoff_full: bool = False  # all of each pause between two tries is random, not only half of it
     releases: int = 0  # how often in a row it has come back at no cost after its handler had begun
 
@@ -226,6 +227,11 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     note: str | None = None  # why it was sent: for the journal, and not kept with it
     seen_fence: int | None = None  # of whom it answers; whoever went on since is not reached. Not kept either
     answer: bool | None = None  # of a person, to a question: for the journal, and not kept either
+
+    @property
+    def awaited(self) -> Awaited:
+        """Return what a workflow waits for that this signal wakes."""
+        return Awaited("signal", self.name)
 
     @property
     def line(self) -> Note:
@@ -321,7 +327,7 @@ class Pulse(msgspec.Struct, frozen=True):
     note: str | None = None
     log: str | None = None  # all the last lines; None: there are no new ones
     still_s: float | None = None  # how long ago the handler said last that it moves; None: it has not
-    in_steps: tuple[str, ...] | None = None  # the steps that a workflow is in; None: no others than it told before
+    in_steps: CurrentSteps | None = None  # the steps that a workflow is in; None: no others than it told before
 
 
 class Firing(msgspec.Struct, frozen=True):

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.core.records import Event, Job, Step, StepKind
+from holdfast.core.row_text import Awaited
 from holdfast.errors import Diverged, Parking
 
 OLD_CODE = "run the code that recorded it (declare the old function with its old version=)"
 
 ASKED_KINDS = ("asked", "signalled", "moved")  # the lines of the journal that say since when a question is open
-APPROVAL = "approve:"  # the signal that answers `flow.approve` at a path is called so, and by that path
 
 
 class Scope:
@@ -203,11 +203,6 @@ def is_paused(step: Step) -> bool:
     return step.state == "started" and step.retry_at is not None
 
 
-def next_try(name: str, tries: int, tries_max: int) -> str:
-    """Return the word among `Job.awaits` for the next try of a step that failed."""
-    return f"step:{tries}/{tries_max}:{name}"
-
-
 def open_steps(steps: Iterable[Step]) -> list[Step]:
     """Return those that must not be repeated, and were begun and not recorded or answered for, in their order."""
     begun = (step for step in steps if step.state == "started" and not step.repeatable and not step.aside)
@@ -215,10 +210,9 @@ def open_steps(steps: Iterable[Step]) -> list[Step]:
     return sorted(opened, key=lambda step: step.position)
 
 
-def answer_to(awaits: Iterable[str]) -> str | None:
+def answer_to(awaits: Iterable[Awaited]) -> str | None:
     """Return the name of the signal that answers the question of a workflow; if several are open, of the first."""
-    names = (what.removeprefix("signal:") for what in awaits)
-    return next((name for name in names if name.startswith(APPROVAL)), None)
+    return next((each.name for each in awaits if each.question is not None), None)
 
 
 def asked_since(name: str | None, events: Iterable[Event]) -> float | None:

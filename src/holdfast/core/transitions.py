@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Filter, Job, Lease, Moment, NewJob, Pulse, Schedule, Step, Worker
+from holdfast.core.row_text import Awaited, Awaits, texts_of
 from holdfast.core.verdict import Verdict
 
 RENEW_S = 30.0  # how often the declaration of a schedule is renewed while a program that made it lives
@@ -78,7 +79,7 @@ def renewed(job: Job, pulse: Pulse, now: Moment) -> Job:
         note=pulse.note if pulse.note is not None else job.note,
         log=pulse.log if pulse.log is not None else job.log,
         moved_at=now.wall - pulse.still_s if pulse.still_s is not None else job.moved_at,
-        in_steps=list(pulse.in_steps) if pulse.in_steps is not None else job.in_steps,
+        in_steps=pulse.in_steps if pulse.in_steps is not None else job.in_steps,
     )
 
 
@@ -95,7 +96,7 @@ def apply_verdict(job: Job, verdict: Verdict, wall: float) -> Job:
         verdict, waits = replace(verdict, state=State.READY, run_at=wall), False  # something came meanwhile
     return replace(
         job, state=verdict.state, open_step=new("open_step") or None, undo_requested=new("undo_requested"),
-        wake_at=verdict.wake_at if waits else None, awaits=list(verdict.awaits) if waits else None,
+        wake_at=verdict.wake_at if waits else None, awaits=Awaits(verdict.awaits) if waits else None,
         question=verdict.question if waits else None,
         run_at=new("run_at"), error=new("error") or None, result=new("result"), suspects=new("suspects"),
         rolling_back=new("rolling_back"), cancel_requested=new("cancel_requested"), priority=new("priority"),
@@ -112,7 +113,7 @@ def apply_verdict(job: Job, verdict: Verdict, wall: float) -> Job:
     )  # fmt: skip
 
 
-def reached(job: Job, what: str, wall: float) -> Job:
+def reached(job: Job, what: Awaited, wall: float) -> Job:
     """Return the job after something came for it; it is woken if that is what it waits for."""
     job = replace(job, inbox=job.inbox + 1)
     return roused(job, wall) if what in (job.awaits or ()) else job
@@ -186,6 +187,6 @@ def troubles(job: Job) -> Iterable[str]:
     if (job.state in ENDED) != (job.ended_at is not None):
         yield f"is {job.state.value} and ended at {job.ended_at}"
     if job.state is not State.WAITING and (job.wake_at, job.awaits, job.question) != (None, None, None):
-        yield f"is {job.state.value} and waits until {job.wake_at} for {job.awaits}"
+        yield f"is {job.state.value} and waits until {job.wake_at} for {', '.join(texts_of(job.awaits or ()))}"
     if job.fence < job.attempt:
         yield f"was started {job.attempt} times with a fence of only {job.fence}"

@@ -15,6 +15,7 @@ import msgspec
 from holdfast.core.machine import State, Transition, after
 from holdfast.core.records import Detector, EventKind, Job, Note, Step
 from holdfast.core.replay import answer_to
+from holdfast.core.row_text import Awaited
 
 # ---------------------------------------------------------------------------------------- outcomes
 
@@ -120,7 +121,7 @@ class Parked(msgspec.Struct, frozen=True):
 
     cause: str
     wake_at: float | None = None
-    awaits: tuple[str, ...] = ()
+    awaits: tuple[Awaited, ...] = ()
     question: str | None = None
     inbox: int | None = None
     caught_at: tuple[str, int] | None = None
@@ -159,7 +160,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     open_step: str | None = None  # "": none is open any more
     undo_requested: bool | None = None
     wake_at: float | None = None  # this and the next two: of a job that waits
-    awaits: tuple[str, ...] = ()
+    awaits: tuple[Awaited, ...] = ()
     question: str | None = None
     inbox: int | None = None  # if the row has another count, the job is ready now instead of waiting
     progress: float | None = None  # this and the next: what the attempt said last, which no beat may have carried

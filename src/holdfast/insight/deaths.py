@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.core.durations import iso
 from holdfast.core.records import Event, Step
 from holdfast.core.replay import is_paused
+from holdfast.core.row_text import current_steps
 
 WAITS = ("sleep", "wait", "approve", "result")  # nobody is inside these: the workflow waits without a slot
 _FOREVER = float("inf")
@@ -70,7 +71,7 @@ def death_view(death: StepDeath, worker: str | None) -> dict[str, Any]:
 def _places(event: Event, steps: Sequence[Step]) -> Iterator[StepDeath]:
     known = sorted(_of_its_time(event, steps), key=lambda step: step.position)
     aside = min((step.aside for step in steps if step.aside >= event.fence), default=0)
-    told = dict(each.partition(" ")[::2] for each in event.detail.get("in_steps") or ())
+    told = dict(current_steps(event.detail.get("in_steps") or ()))
     undoing = bool(event.detail.get("rolling_back"))
     opened = [step for step in known if not _was_over(step, event, undoing)]
     inside = [step for step in opened if step.path in told]
@@ -116,7 +117,7 @@ def _was_over(step: Step, event: Event, undoing: bool) -> bool:
 def _begun(event: Event, opened: Sequence[Step]) -> list[Step]:
     """Return those that this attempt had begun, by their records, and the one that must not be repeated."""
     begun = [step for step in opened if step.fence == event.fence and step.kind not in WAITS and not is_paused(step)]
-    told = ", ".join(each.partition(" ")[2] for each in event.detail.get("in_steps") or ())
+    told = ", ".join(step.name for step in current_steps(event.detail.get("in_steps") or ()))
     named = event.detail.get("step")
     return begun or [step for step in opened if step.name == named != told][:1]
 

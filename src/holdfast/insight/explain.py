@@ -28,7 +28,7 @@ def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
             late = job.lease_until is not None and job.lease_until < now.lease
             parts = [
                 "lease ran out" if late else None,
-                ", ".join(f"in {told.partition(' ')[2]}" for told in job.in_steps or ()) or None,
+                ", ".join(f"in {step.name}" for step in job.in_steps or ()) or None,
                 None if job.progress is None else f"{job.progress:.0%}",
                 job.note,
                 f"on {name_of(job.worker, names)}",
@@ -131,7 +131,7 @@ def _why_waiting(
     things = awaited_things(job)
     parts = [" and ".join(things), *awaited_time(job, now, alone=not things)]
     what = ", ".join(part for part in parts if part) or "a signal, a timer or other jobs"
-    signals = [each.removeprefix("signal:") for each in job.awaits or () if each.startswith("signal:")]
+    signals = [each.name for each in job.awaits or () if each.kind == "signal"]
     sends = [(f"send {name}", f"holdfast workflows signal {job.id} {quote(name)} JSON") for name in signals]
     return Explanation(f"It waits for {what}, and holds no slot meanwhile.{tail}", (*ways, *sends))
 

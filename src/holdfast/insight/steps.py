@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,7 +12,6 @@ from holdfast.core.durations import at_most, duration, iso
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Event, Filter, Job, Moment, Step, StepKind
 from holdfast.core.replay import (
-    APPROVAL,
     ASKED_KINDS,
     answer_to,
     asked_about,
@@ -22,6 +21,7 @@ from holdfast.core.replay import (
     needs_undo,
     to_undo,
 )
+from holdfast.core.row_text import Awaited, texts_of
 from holdfast.insight.deaths import death_view, deaths
 from holdfast.insight.format import first_line, parsed
 from holdfast.stores.protocol import Store
@@ -211,25 +211,9 @@ def ahead(job: Job, steps: Sequence[Step]) -> dict[str, str]:
 # -------------------------------------------------------------------------------------- what it waits for
 
 
-@dataclass(frozen=True, slots=True)
-class FailedTry:
-    """A step that failed and will be tried again: how often it was tried, and how often it may be."""
-
-    name: str
-    tries: int
-    tries_max: int
-
-
-def failed_tries(job: Job) -> list[FailedTry]:
+def failed_tries(job: Job) -> list[Awaited]:
     """Return the steps whose next try a waiting workflow waits for."""
-    found = []
-    for what in job.awaits or ():
-        kind, _, told = what.partition(":")
-        if kind == "step":
-            counts, _, name = told.partition(":")
-            tries, _, tries_max = counts.partition("/")
-            found.append(FailedTry(name, int(tries), int(tries_max)))
-    return found
+    return [each for each in job.awaits or () if each.kind == "step"]
 
 
 def between_tries(job: Job, now: Moment, steps: Sequence[Step] = ()) -> str | None:
@@ -258,15 +242,9 @@ def awaited(job: Job, now: Moment) -> list[str]:
 def awaited_things(job: Job) -> list[str]:
     """Say what a waiting workflow waits for beside its time, each thing in a few words."""
     words = [f'an answer to "{job.question}"'] if job.question is not None else []
-    for what in job.awaits or ():
-        kind, _, name = what.partition(":")
-        if kind == "job":
-            words.append(f"job {name}")
-        elif kind == "step":
-            words.append(f"the next try of step {name.partition(':')[2]}")
-        elif not (job.question is not None and name.startswith(APPROVAL)):
-            words.append(f"the signal {name}")
-    return words
+    kinds = {"job": "job", "step": "the next try of step"}
+    others = (each for each in job.awaits or () if job.question is None or each.question is None)
+    return words + [f"{kinds.get(each.kind, 'the signal')} {each.name}" for each in others]
 
 
 def awaited_time(job: Job, now: Moment, *, alone: bool) -> list[str]:
@@ -282,8 +260,7 @@ def awaited_time(job: Job, now: Moment, *, alone: bool) -> list[str]:
 
 def awaited_jobs(workflow: Job) -> list[str]:
     """Return the ids of the jobs whose end a workflow waits for."""
-    things = [what.partition(":") for what in workflow.awaits or ()]
-    return [name for kind, _, name in things if kind == "job"]
+    return [each.name for each in workflow.awaits or () if each.kind == "job"]
 
 
 def unrecorded(job: Job, steps: Sequence[Step]) -> list[Step]:
@@ -295,19 +272,16 @@ def unrecorded(job: Job, steps: Sequence[Step]) -> list[Step]:
     begun = {(step.kind, step.name) for step in steps if not step.aside and step.state == "started"}
     found: list[tuple[StepKind, str, str]] = []
     if job.state is State.RUNNING:
-        for each in job.in_steps or ():
-            path, _, name = each.partition(" ")
-            found.append(("step", path, name))
-    for what in job.awaits or () if job.state is State.WAITING else ():
-        kind, _, name = what.partition(":")
-        if kind == "job":
-            child = next((step for step in steps if step.kind == "start" and parsed(step.result) == name), None)
-            found.append(("result", "", name if child is None else child.name))
-        elif job.question is not None and name.startswith(APPROVAL):
-            first = not any(each == "approve" for each, _, _ in found)  # the row has the words of one question
-            found.append(("approve", name.removeprefix(APPROVAL), job.question if first else "(another question)"))
-        elif kind == "signal" and ("wait", name) not in begun:
-            found.append(("wait", "", name))
+        found += [("step", *step) for step in job.in_steps or ()]
+    for each in job.awaits or () if job.state is State.WAITING else ():
+        if each.kind == "job":
+            child = next((step for step in steps if step.kind == "start" and parsed(step.result) == each.name), None)
+            found.append(("result", "", each.name if child is None else child.name))
+        elif job.question is not None and each.question is not None:
+            first = not any(kind == "approve" for kind, _, _ in found)  # the row has the words of one question
+            found.append(("approve", each.question, job.question if first else "(another question)"))
+        elif each.kind == "signal" and ("wait", each.name) not in begun:
+            found.append(("wait", "", each.name))
     last = max((step.position for step in steps), default=0)
     known_by = {"state": "started", "attempt": job.attempt, "fence": job.fence}
     return [
@@ -321,12 +295,12 @@ def awaits_view(job: Job) -> dict[str, Any] | None:
     """Show what a waiting workflow waits for, as plain data."""
     if job.state is not State.WAITING:
         return None
-    things = [what.partition(":") for what in job.awaits or ()]
+    tries = [{"name": each.name, "tries": each.tries, "tries_max": each.tries_max} for each in failed_tries(job)]
     return {
         "until": iso(job.wake_at),
-        "signals": [name for kind, _, name in things if kind == "signal"],
-        "jobs": [name for kind, _, name in things if kind == "job"],
-        "tries": [asdict(each) for each in failed_tries(job)],
+        "signals": [each.name for each in job.awaits or () if each.kind == "signal"],
+        "jobs": awaited_jobs(job),
+        "tries": tries,
         "question": job.question,
     }
 
@@ -361,6 +335,7 @@ def workflow_view(
     """Show what `workflows show` knows beside what `jobs show` does."""
     steps = steps_of(store, job, aside=True)
     far = progress_of(store, job, steps)
+    in_steps = job.in_steps if job.state is State.RUNNING else None
     lost = [
         (one.step, death_view(one, names.get(one.event.worker or "", one.event.worker)))
         for one in deaths(steps, events)
@@ -377,7 +352,7 @@ def workflow_view(
         "known_steps": far.known,
         "rolling_back": job.rolling_back,
         "open_step": job.open_step,
-        "in_steps": job.in_steps if job.state is State.RUNNING else None,
+        "in_steps": None if in_steps is None else texts_of(in_steps),
         "parent": job.parent,
         "waits_for": awaits_view(job),
         "deaths": [view for _, view in lost],

@@ -28,6 +28,7 @@ from holdfast.core.records import (
     Unroused,
     Worker,
 )
+from holdfast.core.row_text import from_row, texts_of
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Verdict
 from holdfast.errors import PolicyError
@@ -35,8 +36,8 @@ from holdfast.errors import PolicyError
 log = logging.getLogger("holdfast.stores")
 
 encode = msgspec.json.Encoder().encode
-_jobs = msgspec.json.Decoder(list[Job], strict=False)  # not strict: SQLite has no booleans
-_job = msgspec.json.Decoder(Job, strict=False)
+_jobs = msgspec.json.Decoder(list[Job], strict=False, dec_hook=from_row)  # not strict: SQLite has no booleans
+_job = msgspec.json.Decoder(Job, strict=False, dec_hook=from_row)
 _steps = msgspec.json.Decoder(list[Step], strict=False)
 _unroused = msgspec.json.Decoder(list[Unroused])
 _signals = msgspec.json.Decoder(list[Signal])
@@ -179,7 +180,8 @@ def standing_from(row: Iterable[Any]) -> Standing:
 def pulse(beat: Pulse) -> list[Any]:
     """Flatten what a beat says about one lease."""
     lease = beat.lease
-    said = [beat.started, beat.progress, beat.note, beat.log, beat.still_s, beat.in_steps]
+    in_steps = None if beat.in_steps is None else texts_of(beat.in_steps)
+    said = [beat.started, beat.progress, beat.note, beat.log, beat.still_s, in_steps]
     return [lease.job_id, lease.fence, lease.claim_id, *said]
 
 
@@ -213,7 +215,7 @@ def ending(settlement: Settlement) -> list[Any]:
 
 def awaits(verdict: Verdict) -> str | None:
     """Flatten what a job waits for; only one that waits has any."""
-    return encode(verdict.awaits).decode() if verdict.state == "waiting" else None
+    return encode(texts_of(verdict.awaits)).decode() if verdict.state == "waiting" else None
 
 
 def step(job_id: str, one: Step) -> list[Any]:
@@ -250,7 +252,7 @@ def signals_from(text: str) -> list[Signal]:
 def signal(one: Signal) -> dict[str, Any]:
     """Flatten a signal that is sent."""
     flat = {"signal": one.id, "id": one.job_id, "name": one.name, "value": one.value, "actor": one.actor}
-    return {**flat, "what": f"signal:{one.name}", "seen_fence": one.seen_fence}
+    return {**flat, "what": one.awaited.text, "seen_fence": one.seen_fence}
 
 
 def changes(verdict: Verdict) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.core.lease import TrustWindow, trust
 from holdfast.core.records import Job, Lease, Pulse, Step
+from holdfast.core.row_text import CurrentStep, CurrentSteps
 from holdfast.errors import Diverged, Interrupted, Parking, PayloadError
 from holdfast.interrupts import clear_interrupt, interrupt
 from holdfast.tracebacks import stack_text
@@ -121,8 +122,8 @@ class Attempt:
         self.known_started = job.started  # the store knows that the handler has begun, or is about to
         self.announcing = False  # the handler begins when the store knows
         self.steps: dict[str, str] = {}  # path -> name, of the steps of a workflow that it is in
-        self._told: tuple[str, ...] | None = ()  # which of them a beat has carried; None: perhaps it did not arrive
-        self._seen: tuple[str, ...] = ()  # what they were when the heartbeat looked last, and since when
+        self._told: tuple[CurrentStep, ...] | None = ()  # those that a beat has carried; None: perhaps it was lost
+        self._seen: tuple[CurrentStep, ...] = ()  # what they were when the heartbeat looked last, and since when
         self._seen_at = sent_at
         self._lock = threading.Lock()
         self._thread: int | None = None
@@ -192,9 +193,9 @@ class Attempt:
         finally:
             self.steps.pop(path, None)
 
-    def in_steps(self) -> tuple[str, ...]:
+    def in_steps(self) -> CurrentSteps:
         """Return the steps that it is in, as its row has them."""
-        return tuple(f"{path} {name}" for path, name in list(self.steps.items())[:TOLD_MAX])
+        return CurrentSteps(CurrentStep(*each) for each in list(self.steps.items())[:TOLD_MAX])
 
     def has_other_steps(self, now: float) -> bool:
         """Say whether it has been in steps for a while that no beat has told: then one of its own is due. Short steps
@@ -204,7 +205,7 @@ class Attempt:
             self._seen, self._seen_at = steps, now
         return steps != self._told and now - self._seen_at >= SHORT_S
 
-    def _newly_in(self) -> tuple[str, ...] | None:
+    def _newly_in(self) -> CurrentSteps | None:
         steps = self.in_steps()
         if steps == self._told:
             return None
@@ -220,7 +221,7 @@ class Attempt:
     def as_seen(self) -> Job:
         """Return the job's row as the newest beat would make it."""
         log = None if self.lines is None else "\n".join(self.lines.all())
-        said = {"progress": self.progress, "note": self.note, "log": log, "in_steps": list(self.in_steps())}
+        said = {"progress": self.progress, "note": self.note, "log": log, "in_steps": self.in_steps()}
         return msgspec.structs.replace(self.job, started=True, **said)
 
     def ask_to_stop(self, row: Job | None = None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from holdfast.core.records import Record
-from holdfast.core.replay import APPROVAL
+from holdfast.core.replay import answer_to
 from holdfast.errors import Dropped, Parking
 
 T = TypeVar("T")
@@ -68,11 +68,7 @@ def merged(waits: list[Parking]) -> Parking:
         return dropped
     times = [each.wake_at for each in waits if each.wake_at is not None]
     awaits = tuple(sorted({what for each in waits for what in each.awaits}))
-    asking = {_first_question(each): each.question for each in waits if each.question is not None}
-    asked = asking[min(asking)] if asking else None  # an answer goes to the first in the order of `awaits`
+    asking = sorted((answer_to(each.awaits), each.question) for each in waits if each.question is not None)
+    asked = asking[0][1] if asking else None  # an answer goes to the first in the order of `awaits`
     counts = [each.inbox for each in waits if each.inbox is not None]
     return Parking(min(times, default=None), awaits, asked, min(counts, default=None))
-
-
-def _first_question(parking: Parking) -> str:
-    return min(what for what in parking.awaits if what.startswith(f"signal:{APPROVAL}"))

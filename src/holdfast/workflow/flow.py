@@ -13,7 +13,8 @@ from holdfast.core.payload import encode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Job as Row
 from holdfast.core.records import Signal
-from holdfast.core.replay import APPROVAL, Scope
+from holdfast.core.replay import Scope
+from holdfast.core.row_text import ANSWER
 from holdfast.errors import UsageError
 from holdfast.ids import chance, new_id, new_uuid
 from holdfast.workflow.effects import Operation
@@ -161,7 +162,7 @@ class Flow:
     def approve(self, question: str, timeout: float | timedelta | None = None, *, default: Any = NOTHING) -> bool:
         """Ask a person, and return the answer: true or false. It shows in the list of what waits for people."""
         call = self._call("approve", checked_name(question))
-        operation = self._run.wait(call, f"{APPROVAL}{call.path}", _limit("timeout", timeout), default, question)
+        operation = self._run.wait(call, f"{ANSWER}{call.path}", _limit("timeout", timeout), default, question)
         answer: bool = self._driver.drive(operation, call)
         return answer
 

@@ -19,7 +19,8 @@ from holdfast.core.json_types import JsonType
 from holdfast.core.payload import encode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Inbox, NewJob, Record, Signal, Step, StepKind
-from holdfast.core.replay import OLD_CODE, Scope, is_answered, next_try
+from holdfast.core.replay import OLD_CODE, Scope, is_answered
+from holdfast.core.row_text import Awaited
 from holdfast.errors import (
     Diverged,
     Dropped,
@@ -295,8 +296,7 @@ class Run(Ledger):
                 late = replace(base, result=None, error=f"nothing came within {timeout:g} s", error_kind="TimeoutError")
                 yield from self._record(call, base=late)
                 return self._too_late(call, default)
-        awaits = (f"signal:{signal}",)
-        yield from self._park(call, Parking(deadline, awaits, question, count))
+        yield from self._park(call, Parking(deadline, (Awaited("signal", signal),), question, count))
 
     def result(self, call: FlowCall, job_id: str) -> Operation[Any]:
         """Return what a child returned; wait for its end."""
@@ -314,7 +314,7 @@ class Run(Ledger):
         if row.ended_at is None:
             # The end of a job wakes only the workflow that started it. A fork has its children from another one.
             wake_at = None if row.parent == self.attempt.job.id else self._wall() + LOOK_AGAIN_S
-            yield from self._park(call, Parking(wake_at, (f"job:{job_id}",), inbox=count))
+            yield from self._park(call, Parking(wake_at, (Awaited("job", job_id),), inbox=count))
         ended = ended_error(row)
         if ended is not None:
             raise (yield from self._failed(call, base, ended, at_once=True))
@@ -498,7 +498,7 @@ class Run(Ledger):
         while True:
             if base.retry_at is not None:
                 tries_max = base.tries + 1 if retry is None else retry.attempts_max
-                yield from self._next_try(call, base.retry_at, next_try(call.name, base.tries, tries_max))
+                yield from self._next_try(call, base.retry_at, Awaited("step", call.name, base.tries, tries_max))
                 base = replace(base, retry_at=None, error=None, error_kind=None, started_at=self._wall())
             if base.has_undo or not base.repeatable:
                 yield from self._begin(call, base)
@@ -518,7 +518,7 @@ class Run(Ledger):
                 base = replace(base, retry_at=self._wall() + retry.delay_s(base.tries, chance()), **why)
             yield from self._begin(call, base)
 
-    def _next_try(self, call: FlowCall, instant: float, what: str) -> Operation[None]:
+    def _next_try(self, call: FlowCall, instant: float, what: Awaited) -> Operation[None]:
         """Wait until a step is tried again: a short pause stays in its slot, a long one parks the workflow."""
         left = instant - self._wall()
         if left > SHORT_S:

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.core.json_types import JsonType
 from holdfast.core.payload import Codec, StepSignature, result_shape
-from holdfast.core.replay import APPROVAL
+from holdfast.core.row_text import ANSWER
 from holdfast.core.text import clean
 from holdfast.errors import UsageError
 from holdfast.workflow.effects import Operation
@@ -39,9 +39,9 @@ def checked_name(name: Any) -> str:
 def signal_name(name: Any) -> str:
     """Return the name if a signal can have it. Answers to `flow.approve` are signals too, and not for anybody to send:
     they are given once, under the fence of the question."""
-    if isinstance(name, str) and name.strip().lower().startswith(APPROVAL):
+    if isinstance(name, str) and name.strip().lower().startswith(ANSWER):
         raise UsageError(
-            f"{name!r} is no name for a signal: names that begin with {APPROVAL!r} are for answers to questions; ask "
+            f"{name!r} is no name for a signal: names that begin with {ANSWER!r} are for answers to questions; ask "
             "with flow.approve(…), and answer with app.approve(id) or `holdfast held approve ID`"
         )
     return checked_name(name)

@@ -14,7 +14,7 @@ from holdfast.clock import Clock
 from holdfast.core import transitions
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.records import Inbox, Job, Lease, NewJob, Note, Record, Signal, Step, Unroused
-from holdfast.core.replay import APPROVAL
+from holdfast.core.row_text import ANSWER, Awaited
 from holdfast.core.verdict import Verdict
 from holdfast.stores.protocol import Added, Answer
 
@@ -136,7 +136,7 @@ class Workflows(ABC):
             at = self._taken.get(each.id, verdict.aside_from)
             if each.job_id != job.id or at < verdict.aside_from:
                 continue
-            if each.name.startswith(APPROVAL):  # a person is asked again, and a late answer is not for that question
+            if each.name.startswith(ANSWER):  # a person is asked again, and a late answer is not for that question
                 self._taken[each.id] = at
             else:  # whoever took it does not count any more: it waits to be taken again
                 self._taken.pop(each.id, None)
@@ -146,7 +146,7 @@ class Workflows(ABC):
         job = self._jobs[job_id]
         parent = self._jobs.get(job.parent or "")
         if job.state in ENDED and parent is not None and parent.workflow and parent.state in LIVE:
-            self._jobs[parent.id] = transitions.reached(parent, f"job:{job.id}", self._clock.wall())
+            self._jobs[parent.id] = transitions.reached(parent, Awaited("job", job.id), self._clock.wall())
 
     def _forget_workflow(self, job_id: str) -> None:
         self._steps.pop(job_id, None)
@@ -173,7 +173,7 @@ class Workflows(ABC):
             return True
         if job is None or not job.workflow or job.state not in LIVE:
             return False
-        awaited = f"signal:{signal.name}" in (job.awaits or ())
+        awaited = signal.awaited in (job.awaits or ())
         return signal.seen_fence is None or (signal.seen_fence == job.fence and awaited)
 
     def _deliver(self, signal: Signal) -> None:
@@ -181,7 +181,7 @@ class Workflows(ABC):
             return
         job, wall = self._jobs[signal.job_id], self._clock.wall()
         self._signals[signal.id] = replace(signal, sent_at=wall, note=None, seen_fence=None, answer=None)
-        self._jobs[job.id] = transitions.reached(job, f"signal:{signal.name}", wall)
+        self._jobs[job.id] = transitions.reached(job, signal.awaited, wall)
         self._write(job.id, signal.line, job.fence, None)
 
     # Of the store itself:

@@ -1010,7 +1010,7 @@ WHERE job_id = %(id)s AND aside = 0 AND position >= %(aside_from)s;
 -- The steps that took these signals are set aside, so the signals wait to be taken again. Answers of people are not given
 -- back, also those that came too late to be taken: the question is asked again, because the facts may have changed.
 UPDATE {schema}.signal
-SET taken = CASE WHEN starts_with(name, 'approve:') THEN coalesce(taken, %(aside_from)s) END
+SET taken = CASE WHEN starts_with(name, %(answer)s) THEN coalesce(taken, %(aside_from)s) END
 WHERE job_id = %(id)s AND coalesce(taken, %(aside_from)s) >= %(aside_from)s;
 
 -- name: pause

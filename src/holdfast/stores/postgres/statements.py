@@ -11,6 +11,7 @@ from psycopg import errors
 from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import Policy
 from holdfast.core.records import Duty, Job, NewJob
+from holdfast.core.row_text import Awaited
 from holdfast.core.settlement import Settlement, own_ending, stale_report
 from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.stores import row_json
@@ -200,7 +201,7 @@ def _settle_families(
         for part in _without_repeats(free):
             answers += _settle(q, db, part, wall, under)
         news = [
-            [each.parent, f"job:{each.lease.job_id}"]
+            (each.parent, each.lease.job_id)
             for each, answer in zip(free, answers, strict=True)
             if answer is Answer.ACCEPTED and each.parent is not None and each.verdict.state in ENDED
         ]
@@ -215,10 +216,11 @@ def lock_rows(q: Connections, db: Cursor, ids: set[str]) -> set[str]:
     return set(row_json.names_from(row[0]))
 
 
-def tell_parents(q: Connections, db: Cursor, news: list[list[str]], wall: float | None) -> None:
-    """Tell workflows that something came for them: each by its id, and what it was."""
+def tell_parents(q: Connections, db: Cursor, news: list[tuple[str, str]], wall: float | None) -> None:
+    """Tell workflows that children of theirs have ended: the id of the workflow, and that of the child."""
     if news:
-        values = {"news": row_json.encode(news).decode(), "wall": wall, "channel": q.channel}
+        told = [(parent, Awaited("job", child).text) for parent, child in news]
+        values = {"news": row_json.encode(told).decode(), "wall": wall, "channel": q.channel}
         db.execute(q["signal_parents"], values, prepare=False)
 
 

@@ -10,6 +10,7 @@ from psycopg import errors
 
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Inbox, Lease, NewJob, Note, Record, Signal, Step, Unroused
+from holdfast.core.row_text import ANSWER
 from holdfast.core.settlement import stale_report
 from holdfast.core.verdict import Verdict
 from holdfast.failpoints import point
@@ -87,10 +88,11 @@ class Workflows(ABC):
                 rows = row_json.encode([row_json.step(job_id, step) for step in verdict.steps]).decode()
                 db.execute(self._db["move_steps"], {"steps": rows}, prepare=False)
             if moved and verdict.aside_from is not None:
+                first = {**seen, "aside_from": verdict.aside_from, "answer": ANSWER}
                 for query in ("move_aside", "move_give_back"):
-                    db.execute(self._db[query], {**seen, "aside_from": verdict.aside_from}, prepare=False)
+                    db.execute(self._db[query], first, prepare=False)
             if moved and parent is not None and verdict.state in ENDED:
-                statements.tell_parents(self._db, db, [[parent, f"job:{job_id}"]], self._wall())
+                statements.tell_parents(self._db, db, [(parent, job_id)], self._wall())
         return bool(moved)
 
     # Of the store itself:

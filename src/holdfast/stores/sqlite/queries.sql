@@ -499,7 +499,7 @@ UPDATE holdfast_step SET aside = :seen_fence WHERE job_id = :id AND aside = 0 AN
 -- name: move_give_back
 -- The steps that took these signals are set aside, so the signals wait to be taken again. Answers of people are not given
 -- back, also those that came too late to be taken: the question is asked again, because the facts may have changed.
-UPDATE holdfast_signal SET taken = iif(name GLOB 'approve:*', coalesce(taken, :aside_from), NULL)
+UPDATE holdfast_signal SET taken = iif(instr(name, :answer) = 1, coalesce(taken, :aside_from), NULL)
 WHERE job_id = :id AND coalesce(taken, :aside_from) >= :aside_from;
 
 -- name: pause

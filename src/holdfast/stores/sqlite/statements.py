@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Duty, NewJob
+from holdfast.core.row_text import ANSWER, Awaited
 from holdfast.core.settlement import Settlement, is_as_judged, own_ending, stale_report
 from holdfast.core.verdict import Verdict
 from holdfast.stores import row_json
@@ -93,7 +94,7 @@ def settle(db: sqlite3.Connection, settlements: Sequence[Settlement], wall: floa
         answers = [_settle_one(db, settlement, wall) for settlement in settlements]
     for settlement, answer in zip(settlements, answers, strict=True):
         if settlement.parent is not None and answer is Answer.ACCEPTED and settlement.verdict.state in ENDED:
-            reach(db, settlement.parent, f"job:{settlement.lease.job_id}", wall)
+            reach(db, settlement.parent, Awaited("job", settlement.lease.job_id), wall)
     db.execute("RELEASE settle")
     return answers
 
@@ -134,9 +135,9 @@ def _write_down(db: sqlite3.Connection, accepted: Sequence[Settlement], wall: fl
     write_notes(db, notes, wall)
 
 
-def reach(db: Executes, job_id: str, what: str, wall: float, seen_fence: int | None = None) -> int | None:
+def reach(db: Executes, job_id: str, what: Awaited, wall: float, seen_fence: int | None = None) -> int | None:
     """Tell a workflow that something came for it; return its fence, or None when it cannot be reached."""
-    values = {"id": job_id, "what": what, "wall": wall, "seen_fence": seen_fence}
+    values = {"id": job_id, "what": what.text, "wall": wall, "seen_fence": seen_fence}
     row = db.execute(Q["signal_reach"], values).fetchone()
     return row[0] if row is not None else None
 
@@ -154,10 +155,11 @@ def move(
         rows = [row_json.step(job_id, step) for step in verdict.steps]
         db.execute(Q["record"], {"steps": row_json.encode(rows).decode()})
     if verdict.aside_from is not None:
-        for query in ("move_aside", "move_give_back"):
-            db.execute(Q[query], {"id": job_id, "seen_fence": seen_fence, "aside_from": verdict.aside_from})
+        first = {"id": job_id, "aside_from": verdict.aside_from}
+        db.execute(Q["move_aside"], {**first, "seen_fence": seen_fence})
+        db.execute(Q["move_give_back"], {**first, "answer": ANSWER})
     if parent is not None and verdict.state in ENDED:
-        reach(db, parent, f"job:{job_id}", wall)
+        reach(db, parent, Awaited("job", job_id), wall)
     tallies = Counter({(queue, seen_state): -1 if seen_state in ENDED else 0})
     tallies[queue, verdict.state] += 1 if verdict.state in ENDED else 0
     write_tallies(db, tallies)

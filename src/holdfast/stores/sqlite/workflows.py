@@ -140,7 +140,7 @@ def _send(db: sqlite3.Connection, signal: Signal, wall: float) -> Answer:
     values = {**row_json.signal(signal), "wall": wall}
     if db.execute(Q["signal_known"], values).fetchone() is not None:
         return Answer.ALREADY
-    fence = statements.reach(db, signal.job_id, values["what"], wall, signal.seen_fence)
+    fence = statements.reach(db, signal.job_id, signal.awaited, wall, signal.seen_fence)
     if fence is None:
         return Answer.GONE
     db.execute(Q["signal"], values)
