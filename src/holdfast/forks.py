@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.errors import LeaseLost
 
@@ -20,6 +21,31 @@ EXIT_FORKED = 1
 
 importing = threading.RLock()
 os.register_at_fork(before=importing.acquire, after_in_parent=importing.release, after_in_child=importing.release)
+
+
+class Inherited(Protocol):
+    """What a forked process must not share with its parent."""
+
+    def after_fork_in_child(self) -> None: ...
+
+
+_inherited: weakref.WeakSet[Inherited] = weakref.WeakSet()
+
+
+def renew_in_child(what: Inherited) -> None:
+    """Have `after_fork_in_child` called in each process that is forked while the object lives."""
+    _inherited.add(what)
+
+
+def _after_fork_in_child() -> None:
+    for what in _inherited:
+        try:
+            what.after_fork_in_child()
+        except Exception:
+            log.exception("a forked process could not replace what it inherited: %r", what)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class ForkGuard:

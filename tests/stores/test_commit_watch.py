@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import sqlite3
 import sys
 import threading
@@ -47,6 +50,12 @@ def commit_soon(database: Path) -> threading.Thread:
     thread = threading.Timer(0.1, write)
     thread.start()
     return thread
+
+
+def poll_of(end: int) -> select.poll:
+    poll = select.poll()
+    poll.register(end, select.POLLIN)
+    return poll
 
 
 @on_linux
@@ -111,6 +120,36 @@ def test_it_can_be_set_any_number_of_times(database: Path) -> None:
     assert ringing.wait(0.0) is True
     ringing.clear()
     assert ringing.is_set() is False
+
+
+def test_a_hint_that_comes_late_ends_one_wait_and_not_all(database: Path) -> None:
+    """`set` raises the flag and then writes: another thread may clear the flag in between."""
+    watch = CommitWatch(database)
+    watch.set()
+    watch.clear()
+    os.write(watch._hand, b"\0")
+    assert watch.wait(LONG_S) is False
+    began = time.monotonic()
+    assert watch.wait(0.2) is False
+    assert time.monotonic() - began >= 0.2
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_sends_its_hints_to_itself(database: Path) -> None:
+    watch = CommitWatch(database)
+    held = watch._cond  # type: ignore[attr-defined]
+    with held:  # as another thread may, at the moment of the fork
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            try:
+                watch.set()
+                heard = watch.wait(0.0) and watch._ear in {end for end, _ in poll_of(watch._ear).poll(0)}
+                os._exit(0 if heard else 1)
+            finally:
+                os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert poll_of(watch._ear).poll(0) == []
 
 
 def test_where_nobody_tells_it_looks(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+from holdfast import forks
 from holdfast.clock import Clock
 
 _IN_MODIFY = 0x2
@@ -37,13 +38,8 @@ class CommitWatch(threading.Event):
         super().__init__()
         self.touched = False
         self._wal = os.fsencode(f"{database}-wal")
-        self._ear, self._hand = os.pipe()
-        self._watch = _new_watch()
-        for end in (self._ear, self._hand):
-            os.set_blocking(end, False)
-        for each in (self._ear, self._hand, self._watch):
-            if each is not None:
-                weakref.finalize(self, os.close, each)
+        self._closers = self._open()
+        forks.renew_in_child(self)
 
     def hears(self) -> bool:
         """Begin to listen, or go on with it; say whether the kernel will tell of writes. The file may be a new one."""
@@ -71,8 +67,7 @@ class CommitWatch(threading.Event):
     def clear(self) -> None:
         if self.is_set():
             super().clear()
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._ear, 4096)
+            self._drain()
 
     def wait(self, timeout: float | None = None) -> bool:
         self.touched = False
@@ -81,14 +76,37 @@ class CommitWatch(threading.Event):
             bell.register(self._ear, select.POLLIN)
             if self._watch is not None:
                 bell.register(self._watch, select.POLLIN)
-            rung = bell.poll(None if timeout is None else timeout * 1000)
-            if self._watch is not None and any(end == self._watch for end, _ in rung):
+            rung = [end for end, _ in bell.poll(None if timeout is None else timeout * 1000)]
+            if self._ear in rung:  # the flag may be another process's, or cleared already: else every wait ends at once
+                self._drain()
+            if self._watch is not None and self._watch in rung:
                 self.touched = True
                 bell.unregister(self._watch)
                 bell.poll(_MOMENT_MS)
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._watch, 65536)
         return self.is_set()
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._ear, 65536)
+
+    def _open(self) -> list[weakref.finalize[..., CommitWatch]]:
+        """Open what to listen to; return what closes it."""
+        self._ear, self._hand = os.pipe()
+        self._watch = _new_watch()
+        for end in (self._ear, self._hand):
+            os.set_blocking(end, False)
+        opened = (self._ear, self._hand, self._watch)
+        return [weakref.finalize(self, os.close, each) for each in opened if each is not None]
+
+    def after_fork_in_child(self) -> None:
+        """Share nothing with the parent: a process that reads its hints would take them from it."""
+        super().__init__()
+        inherited = self._closers
+        self._closers = self._open()
+        for close in inherited:
+            close()
 
 
 def _new_watch() -> int | None:
