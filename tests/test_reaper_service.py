@@ -12,10 +12,11 @@ from holdfast import reaper_service
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
 from holdfast.core.records import Duty
+from holdfast.core.recovery import SECOND_LOOK_S
 from holdfast.duties import DutyHolder
 from holdfast.errors import DutyLost, StoreUnavailable
 from holdfast.hooks import Hooks
-from holdfast.reaper import SECOND_LOOK_S, Reaper
+from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.factory import enrol, picture, row, start
@@ -154,7 +155,7 @@ def test_the_daemon_recovers_what_is_overdue_and_gives_its_duty_back(store: Stor
 def test_what_was_seen_once_is_looked_at_again_before_the_interval_is_over(store: Store, clock: FakeClock) -> None:
     reaper = Reaper(store, clock)
     assert reaper_service._until_next_look(reaper, store, 0.0, 5.0) == 5.0
-    reaper._doubts = [store.believe_s]
+    reaper.looks.doubts = [store.believe_s]
     assert reaper_service._until_next_look(reaper, store, 0.0, 5.0) == store.believe_s
 
 

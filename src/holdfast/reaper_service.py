@@ -10,11 +10,12 @@ import logging
 import threading
 
 from holdfast.clock import Clock
+from holdfast.core.recovery import SECOND_LOOK_S
 from holdfast.duties import DutyHolder
 from holdfast.errors import DutyLost, FileReplaced, HoldfastError
 from holdfast.hooks import Hooks
 from holdfast.ids import new_id
-from holdfast.reaper import SECOND_LOOK_S, Reaper
+from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
 
 log = logging.getLogger("holdfast.reaper")
@@ -74,7 +75,7 @@ def serve(
 
 def _until_next_look(reaper: Reaper, store: Store, grace_s: float, interval_s: float) -> float:
     """Until the earliest deadline, or until what was seen once may be looked at again; an interval at most."""
-    interval_s = min(interval_s, reaper.doubt_s or interval_s)
+    interval_s = min(interval_s, reaper.looks.doubt_s or interval_s)
     deadline = store.deadline()
     if deadline is None:
         return interval_s

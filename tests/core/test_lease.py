@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.lease import Gap, clock_jump_s, last_gap, trust
+from holdfast.core.lease import trust
 from holdfast.core.policy import Policy
 
 leases = st.floats(min_value=0.1, max_value=1e6)
@@ -54,23 +54,6 @@ def test_a_window_does_not_change() -> None:
         trust(0.0, 30.0).end_at = 99.0  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    ("gaps", "found"),
-    [
-        ([], None),
-        ([Gap(0, 9)], None),
-        ([Gap(0, 10)], Gap(0, 10)),
-        ([Gap(0, 30), Gap(31, 34)], Gap(0, 34)),
-        ([Gap(0, 30), Gap(50, 53)], Gap(0, 30)),
-        ([Gap(0, 30), Gap(50, 80)], Gap(50, 80)),
-        ([Gap(0, 4), Gap(5, 9), Gap(10, 14)], Gap(0, 14)),
-        ([Gap(0, 8), Gap(18, 26)], None),
-    ],
-)
-def test_gaps_with_less_than_a_beat_between_them_are_one(gaps: list[Gap], found: Gap | None) -> None:
-    assert last_gap(gaps, 10.0) == found
-
-
 @given(sent=instants, lease_s=leases)
 def test_renew_comes_before_stop_and_stop_before_the_end_and_the_end_before_a_successor(
     sent: float, lease_s: float
@@ -91,10 +74,3 @@ def test_a_later_beat_never_shortens_trust(sent: float, lease_s: float, later: f
     first, second = trust(sent, lease_s), trust(sent + later, lease_s)
     assert second.stop_at >= first.stop_at
     assert second.end_at >= first.end_at
-
-
-def test_a_clock_that_is_set_ahead_has_jumped_by_as_much() -> None:
-    assert clock_jump_s(None, 100.0) == 0.0, "the first look has nothing to compare with"
-    assert clock_jump_s(100.0, 100.0) == 0.0
-    assert clock_jump_s(100.0, 3700.0) == 3600.0
-    assert clock_jump_s(100.0, -3500.0) == 0.0, "it was set back: no lease ends early"

@@ -18,6 +18,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "core/verdict.py": ("tests/core/test_verdict.py", "tests/core", CONFORMANCE),
     "core/acts.py": ("tests/core/test_acts.py", "tests/core/test_acts_of_workflows.py", "tests/core", CONFORMANCE),
     "core/lease.py": ("tests/core/test_lease.py", "tests/core", CONFORMANCE),
+    "core/recovery.py": ("tests/core/test_recovery.py",),
     "core/continuity.py": ("tests/core/test_continuity.py", "tests/core", CONFORMANCE),
     "core/transitions.py": ("tests/core/test_rows.py", CONFORMANCE),
     "core/settlement.py": (

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import reaper
-from holdfast.core import acts, settlement, transitions, verdict
+from holdfast.core import acts, recovery, settlement, transitions, verdict
 from holdfast.stores.memory import store as memory
 from holdfast.stores.sqlite import statements
 from tests.simulation import model_actors, sim_actors
@@ -201,7 +200,7 @@ BROKEN = [
     ),
     Broken(
         "a free lock is believed at the first look",
-        ((reaper, "Reaper._seen_twice", "left_s.get(each.worker.id, 0.0) <= 0", "True"),),
+        ((recovery, "Looks.believed", "left_s.get(each.worker.id, 0.0) <= 0", "True"),),
         world=None, why="the model has no locks",
     ),
     Broken(

@@ -20,6 +20,7 @@ from holdfast import App
 from holdfast.clock import SystemClock, pause
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Published, Pulse
+from holdfast.core.recovery import SECOND_LOOK_S
 from holdfast.core.verdict import Succeeded
 from holdfast.errors import (
     BadURL,
@@ -31,7 +32,7 @@ from holdfast.errors import (
     StoreUnavailable,
     StoreUnsupported,
 )
-from holdfast.reaper import SECOND_LOOK_S, Reaper
+from holdfast.reaper import Reaper
 from holdfast.stores.protocol import in_words
 from holdfast.stores.sql import load_migrations
 from holdfast.stores.sqlite import liveness

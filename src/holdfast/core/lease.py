@@ -2,12 +2,11 @@
 
 Trust is anchored at the instant *before* the claim or beat was sent, so that a slow answer can never stretch
 it: the store counted the lease from a later instant than we do. All instants are on the lease clock of the
-worker's own host. Only `clock_jump_s` compares two clocks, and only how fast they went.
+worker's own host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.core.policy import BEATS_PER_LEASE
@@ -44,33 +43,3 @@ def trust(sent_at: float, lease_s: float, beat_s: float | None = None) -> TrustW
         stop_at=sent_at + lease_s * 5 / 6,
         end_at=sent_at + lease_s * 59 / 60,
     )
-
-
-def clock_jump_s(ahead_before: float | None, ahead: float) -> float:
-    """Return by how many seconds a clock was set ahead, from how far it is ahead of another one at two looks.
-
-    A clock that was set back, or was never looked at before, gives 0.
-    """
-    return 0.0 if ahead_before is None else max(0.0, ahead - ahead_before)
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """A time in which nobody could renew a lease, on the lease clock of the store."""
-
-    began: float
-    ended: float
-
-
-def last_gap(gaps: Iterable[Gap], beat_s: float) -> Gap | None:
-    """Return the last gap that was as long as a beat, of gaps in their order.
-
-    Two gaps with less than a beat between them are one: a worker that lives may take a beat to renew.
-    """
-    found: Gap | None = None
-    whole: Gap | None = None
-    for gap in gaps:
-        whole = Gap(whole.began, gap.ended) if whole is not None and gap.began - whole.ended < beat_s else gap
-        if whole.ended - whole.began >= beat_s:
-            found = whole
-    return found

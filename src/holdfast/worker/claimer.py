@@ -11,9 +11,9 @@ from typing import Any
 from holdfast.clock import Clock
 from holdfast.continuity import Continuity
 from holdfast.core.records import Job, nobody_has
+from holdfast.core.recovery import SECOND_LOOK_S
 from holdfast.errors import FileReplaced, HoldfastError, UsageError, WorkerGone
 from holdfast.ids import new_id
-from holdfast.reaper import SECOND_LOOK_S
 from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
 from holdfast.tasks import Task

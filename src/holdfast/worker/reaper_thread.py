@@ -6,10 +6,11 @@ import logging
 import threading
 
 from holdfast.clock import Clock
+from holdfast.core.recovery import SECOND_LOOK_S
 from holdfast.errors import HoldfastError
 from holdfast.hooks import Hooks
 from holdfast.ids import chance
-from holdfast.reaper import SECOND_LOOK_S, Reaper
+from holdfast.reaper import Reaper
 from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
 from holdfast.vital_threads import Died, VitalThread

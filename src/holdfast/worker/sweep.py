@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 from holdfast.clock import Clock
-from holdfast.reaper import LOOK_S, SECOND_LOOK_S, Reaper
+from holdfast.core.recovery import SECOND_LOOK_S
+from holdfast.reaper import LOOK_S, Reaper
 from holdfast.stores.protocol import Store
 
 log = logging.getLogger("holdfast.worker")
@@ -31,9 +32,9 @@ class Sweep:
     def begin(self) -> None:
         """Settle what dead workers left, an earlier process of this worker's name first of all."""
         self.recovered = self._reaper.complete(within_s=max(self._store.believe_s, SECOND_LOOK_S)).recovered
-        if self._only_pass and self._reaper.doubt_s:
-            self._give_up_at = self._clock.lease() + self._reaper.patience_s + SECOND_LOOK_S
-            self._look_at = self._clock.lease() + min(self._reaper.doubt_s, LOOK_S)
+        if self._only_pass and self._reaper.looks.doubt_s:
+            self._give_up_at = self._clock.lease() + self._reaper.looks.patience_s + SECOND_LOOK_S
+            self._look_at = self._clock.lease() + min(self._reaper.looks.doubt_s, LOOK_S)
         level = logging.WARNING if self.recovered else logging.INFO
         log.log(level, "recovered %d orphaned jobs at start", self.recovered)
 
@@ -43,5 +44,5 @@ class Sweep:
         if self._look_at is None or now < self._look_at:
             return
         self.recovered += self._reaper.once().recovered
-        now, doubt_s = self._clock.lease(), self._reaper.doubt_s
+        now, doubt_s = self._clock.lease(), self._reaper.looks.doubt_s
         self._look_at = now + min(doubt_s, LOOK_S) if doubt_s and now < self._give_up_at else None

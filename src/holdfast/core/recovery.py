@@ -1,0 +1,222 @@
+"""What a reaper decides before `judge`: which attempts are lost, when to believe it, and who is to blame.
+
+A reaper is patient, for these reasons:
+
+- A free lock and an overdue lease count only at a second look. A worker that was merely held up comes first.
+- After a gap, in which nobody could renew a lease for longer than a beat, every worker gets one more beat to renew.
+  A job that is lost in the gap is excused. A store's clock that is set ahead makes a gap as well: leases end that
+  nobody had the time to renew.
+- An overdue job whose worker still beats has its row locked by somebody. It gets one beat after the lock is gone.
+  A store without locks on rows has no such case.
+
+Instants are arguments: nothing here asks a clock or a store. Those of leases and gaps are on the store's lease clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.core.autopsy import autopsy, of_worker
+from holdfast.core.isolation import ended_itself
+from holdfast.core.records import Job, Moment, Vanished, Worker
+from holdfast.core.verdict import Lost, Released
+from holdfast.core.worker_exit import WorkerExit, read_epitaph
+
+SECOND_LOOK_S = 0.1
+MANY = 500  # a second look at each of more overdue jobs than this would only delay them all
+SILENCE_S = 2.0  # a store that does not answer for longer than this makes a gap
+GAPS = 20  # the number of gaps to remember
+STORM = 100  # when a reaper recovers more than this many jobs at once,
+STORM_SPREAD_S = 5.0  # they come back over this many seconds
+SILENT_MAX_S = 86_400.0  # a worker that holds nothing and has not beaten for longer is gone
+
+LEASE_RAN_OUT = WorkerExit("its lease ran out", "expired")
+
+OverdueKey = tuple[str, int, float | None]  # of a job: id, fence, end of the lease
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time in which nobody could renew a lease."""
+
+    began: float
+    ended: float
+
+
+def last_gap(gaps: Iterable[Gap], beat_s: float) -> Gap | None:
+    """Return the last gap that was as long as a beat, of gaps in their order.
+
+    Two gaps with less than a beat between them are one: a worker that lives may take a beat to renew.
+    """
+    found: Gap | None = None
+    whole: Gap | None = None
+    for gap in gaps:
+        whole = Gap(whole.began, gap.ended) if whole is not None and gap.began - whole.ended < beat_s else gap
+        if whole.ended - whole.began >= beat_s:
+            found = whole
+    return found
+
+
+class Looks:
+    """What a reaper remembers from look to look."""
+
+    def __init__(self, pace_s: float = 0.0) -> None:
+        self._pace_s = pace_s  # the reaper's own pause between two passes makes no gap
+        self.doubts: list[float] = []  # seconds until each thing that this pass was not sure of can be settled
+        self.overdue: dict[OverdueKey, float] = {}  # -> since when it is seen so, with its row not locked
+        self._seen: dict[OverdueKey, float] = {}  # the same, of this pass alone
+        self._free_locks: dict[str, float] = {}  # worker -> since when its lock is seen free
+        self._gaps: deque[Gap] = deque(maxlen=GAPS)
+        self._answered_at: float | None = None  # on the reaper's clock
+        self._ahead: float | None = None  # the store's clock minus the reaper's, at the last look
+
+    def begin(self) -> None:
+        """Begin a pass."""
+        self.doubts, self._seen = [], {}
+
+    def finish(self) -> None:
+        """Forget the overdue jobs that the pass did not meet."""
+        self.overdue = self._seen
+
+    def forget(self) -> None:
+        """Forget everything but the gaps: nobody looks for a while."""
+        self.doubts, self.overdue, self._free_locks = [], {}, {}
+
+    @property
+    def doubt_s(self) -> float:
+        """Return how long to wait before another look can settle something; 0 if the pass was sure of everything."""
+        return max(min(self.doubts), SECOND_LOOK_S) if self.doubts else 0.0
+
+    @property
+    def patience_s(self) -> float:
+        """Return how long it takes until everything can be settled that the pass was not sure of."""
+        return max(self.doubts, default=0.0)
+
+    def believed(self, vanished: Sequence[Vanished], now: float, believe_s: float) -> list[Vanished]:
+        """Return the workers that are dead. A lock must have been seen free for `believe_s` seconds."""
+        free = [each.worker.id for each in vanished if each.evidence in ("lock", "session")]
+        self._free_locks = {worker: self._free_locks.get(worker, now) for worker in free}
+        left_s = {worker: believe_s - (now - since) for worker, since in self._free_locks.items()}
+        self.doubts += [left for left in left_s.values() if left > 0]
+        return [each for each in vanished if left_s.get(each.worker.id, 0.0) <= 0]
+
+    def ripe(self, overdue: Sequence[Job], now: float, beating: Collection[str], locked: Collection[str]) -> list[Job]:
+        """Return the jobs that were given time enough. `beating`: their workers live. `locked`: so are their rows."""
+        for job in overdue:
+            key = overdue_key(job)
+            self._seen[key] = now if job.id in locked else self.overdue.get(key, now)
+        self.overdue |= self._seen
+        left_s = {job.id: self._left_s(job, now, job.id in beating) for job in overdue}
+        self.doubts += [left for job_id, left in left_s.items() if left > 0 and job_id not in locked]
+        return [job for job in overdue if left_s[job.id] <= 0]
+
+    def _left_s(self, job: Job, now: float, worker_beats: bool) -> float:
+        """Return for how many seconds more an overdue job is left alone."""
+        patience_s = 0.0 if len(self._seen) > MANY else SECOND_LOOK_S
+        if worker_beats:  # its row was locked, and the worker may have a result in hand
+            patience_s = job.beat_s
+        left_s = patience_s - (now - self.overdue[overdue_key(job)])
+        gap = last_gap(self._gaps, job.beat_s)
+        return left_s if gap is None else max(left_s, gap.ended + job.beat_s - now)
+
+    def is_in_gap(self, job: Job) -> bool:
+        """Say whether the lease ended during or after the last gap, and was last renewed before the gap was over."""
+        gap = last_gap(self._gaps, job.beat_s)
+        return gap is not None and gap.began <= (job.lease_until or 0.0) < gap.ended + job.lease_s
+
+    def pinged(self, asked_at: float, answered_at: float, store_now: float) -> None:
+        """Note that the store took a write, and a gap if it had not for long: during this call or before it."""
+        since = self._answered_at if self._answered_at is not None else asked_at
+        self._answered_at = answered_at
+        gap_s = max(answered_at - asked_at, answered_at - since - self._pace_s)
+        if gap_s > SILENCE_S:
+            self._gaps.append(Gap(store_now - gap_s, store_now))
+
+    def wrote(self, now: float) -> None:
+        """Note a write within a pass: a long pass makes no gap. A silence is left for the next ping to find."""
+        if self._answered_at is not None and now - self._answered_at <= SILENCE_S:
+            self._answered_at = now
+
+    def clock_jump_s(self, store_now: float, now: float) -> float:
+        """Return by how many seconds the store's clock was set ahead since the last look, 0.0 if it was not."""
+        ahead, before = store_now - now, self._ahead
+        self._ahead = ahead
+        if before is None or ahead - before <= SILENCE_S:
+            return 0.0
+        self._gaps.append(Gap(store_now - (ahead - before), store_now))
+        return ahead - before
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDeath:
+    """How a worker ended, before its jobs are judged one by one."""
+
+    exit: WorkerExit
+    worker: Worker | None = None  # None: only the lease says so, and jobs may be of several workers
+    evidence: str | None = None  # if it was seen just now
+    spread_s: float = 0.0
+
+
+def death_of(vanished: Vanished, name: str | None, spread_s: float) -> WorkerDeath:
+    """Return how the worker ended, as a reaper in the worker of this name sees it."""
+    worker, ours = vanished.worker, vanished.worker.name == name
+    if vanished.evidence == "gone":
+        return WorkerDeath(read_epitaph(worker.gone_cause), worker, None, spread_s)
+    if vanished.evidence == "boot":
+        cause = "the machine was started anew under it"
+    else:
+        cause = "an earlier process of this worker died" if ours else "its process died"
+        cause += " or was cut off from the server" if vanished.evidence == "session" else ""
+        cause += f" (pid {worker.pid} on {worker.host})"
+    return WorkerDeath(WorkerExit(cause, "restart" if ours else "vanished"), worker, vanished.evidence, spread_s)
+
+
+def exit_of_silent(worker: Worker, wall: float, *, has_ended: bool) -> WorkerExit | None:
+    """Return how a worker ended that holds nothing and whose death no store can prove; None: it may live."""
+    if worker.running:
+        return None
+    if has_ended and not worker.is_alive(wall):
+        return WorkerExit("its process has ended, unnoticed", "restart")
+    return WorkerExit("it was silent for a day", "vanished") if wall - worker.beat_at > SILENT_MAX_S else None
+
+
+def outcome_of(
+    job: Job, death: WorkerDeath, holder: Worker | None, now: Moment, *, suspects: int, in_gap: bool
+) -> Lost | Released:
+    """Return what became of one attempt of a worker that ended. `suspects`: how many jobs its process had."""
+    detector, facts = death.exit.detector, death.exit.facts
+    if detector is None:
+        return Released(job.begun, death.exit.cause)
+    if death.evidence is not None:
+        facts = {**facts, "evidence": death.evidence}
+    return Lost(
+        detector=detector,
+        cause=f"worker {holder.name if holder else job.worker} was lost: {death.exit.cause}",
+        autopsy=autopsy(job, of_worker(holder, job, now), now, facts),
+        suspects=suspects if suspects > 1 else int(ended_itself(facts)),
+        excused=death.exit.excused or (detector == "expired" and in_gap),
+        spread_s=death.spread_s,
+        started=job.begun,
+    )
+
+
+def beating(overdue: Sequence[Job], living: Mapping[str, Worker], wall: float) -> set[str]:
+    """Return the ids of jobs whose workers live: the last beat is younger than one beat of the job."""
+    workers = ((job, living.get(job.worker or "")) for job in overdue)
+    return {job.id for job, worker in workers if worker is not None and abs(wall - worker.beat_at) < job.beat_s}
+
+
+def suspects(jobs: Iterable[Job]) -> Counter[str | None]:
+    """Count the jobs of each worker: any of them may have ended its process, or held it up."""
+    return Counter({job.id: job.worker for job in jobs}.values())
+
+
+def spread_s(begun: int) -> float:
+    """Return over how many seconds jobs come back. Only those that had begun make a storm."""
+    return STORM_SPREAD_S if begun > STORM else 0.0
+
+
+def overdue_key(job: Job) -> OverdueKey:
+    return job.id, job.fence, job.lease_until

@@ -1,0 +1,380 @@
+"""What a reaper decides before `judge`: whom it believes to be lost, when, and who is to blame."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from holdfast.core.records import Job, Moment, Vanished
+from holdfast.core.recovery import (
+    GAPS,
+    LEASE_RAN_OUT,
+    MANY,
+    SECOND_LOOK_S,
+    SILENCE_S,
+    SILENT_MAX_S,
+    STORM,
+    STORM_SPREAD_S,
+    Gap,
+    Looks,
+    WorkerDeath,
+    beating,
+    death_of,
+    exit_of_silent,
+    last_gap,
+    outcome_of,
+    spread_s,
+    suspects,
+)
+from holdfast.core.verdict import Lost, Released
+from holdfast.core.worker_exit import WorkerExit
+from tests.factory import a_job, a_worker
+
+BEAT_S = 10.0
+LEASE_S = 30.0
+NOW = Moment(wall=5000.0, lease=1000.0)
+
+
+def running(id: str = "a", **given: Any) -> Job:
+    return a_job(**{"id": id, "worker": "w", "lease_until": 100.0, "beat_s": BEAT_S, "lease_s": LEASE_S} | given)
+
+
+def ripe(
+    looks: Looks, jobs: list[Job], now: float, beating: Sequence[str] = (), locked: Sequence[str] = ()
+) -> list[str]:
+    """Make one pass over overdue jobs, and return the ids of those that are settled."""
+    looks.begin()
+    found = [job.id for job in looks.ripe(jobs, now, beating, locked)]
+    looks.finish()
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ a second look
+
+
+@pytest.mark.parametrize("evidence", ["lock", "session"])
+def test_a_lock_must_be_seen_free_for_a_while(evidence: Any) -> None:
+    looks, dead = Looks(), Vanished(a_worker(id="w"), evidence)
+    assert looks.believed([dead], 1000.0, 0.5) == []
+    assert (looks.doubts, looks.doubt_s, looks.patience_s) == ([0.5], 0.5, 0.5)
+    looks.begin()
+    assert looks.believed([dead], 1000.25, 0.5) == []
+    assert looks.doubts == [0.25]
+    looks.begin()
+    assert looks.believed([dead], 1000.5, 0.5) == [dead]
+    assert (looks.doubts, looks.doubt_s, looks.patience_s) == ([], 0.0, 0.0)
+
+
+def test_a_lock_that_was_taken_again_must_be_seen_free_anew() -> None:
+    looks, dead = Looks(), Vanished(a_worker(id="w"), "lock")
+    looks.believed([dead], 1000.0, 0.5)
+    looks.believed([], 1000.25, 0.5)
+    assert looks.believed([dead], 1000.75, 0.5) == []
+
+
+@pytest.mark.parametrize("evidence", ["boot", "gone"])
+def test_a_new_boot_and_a_mark_are_believed_at_once(evidence: Any) -> None:
+    looks, dead = Looks(), Vanished(a_worker(id="w"), evidence)
+    assert looks.believed([dead], 1000.0, 0.5) == [dead]
+    assert looks.doubts == []
+
+
+def test_an_overdue_lease_is_believed_at_the_second_look() -> None:
+    looks, job = Looks(), running(lease_until=0.0)
+    assert ripe(looks, [job], 0.0) == []
+    assert looks.doubts == [SECOND_LOOK_S]
+    assert ripe(looks, [job], SECOND_LOOK_S) == ["a"]
+    assert looks.doubts == []
+
+
+@pytest.mark.parametrize("changed", [{"fence": 2}, {"lease_until": 101.0}])
+def test_a_lease_that_was_renewed_in_between_is_another_one(changed: dict[str, Any]) -> None:
+    looks = Looks()
+    ripe(looks, [running(fence=1)], 200.0)
+    assert ripe(looks, [running(**{"fence": 1} | changed)], 201.0) == []
+
+
+def test_a_job_that_a_pass_did_not_meet_is_forgotten() -> None:
+    looks, job = Looks(), running()
+    ripe(looks, [job], 100.0)
+    ripe(looks, [], 101.0)
+    assert looks.overdue == {}
+    assert ripe(looks, [job], 102.0) == []
+
+
+def test_a_pass_that_was_broken_off_forgets_nothing() -> None:
+    looks, job = Looks(), running()
+    ripe(looks, [job], 100.0)
+    looks.begin()
+    assert ripe(looks, [job], 101.0) == ["a"]
+
+
+def test_a_reaper_that_stands_by_forgets_what_it_saw() -> None:
+    looks, job, dead = Looks(), running(), Vanished(a_worker(id="w"), "lock")
+    ripe(looks, [job], 100.0)
+    looks.believed([dead], 100.0, 0.5)
+    looks.forget()
+    assert looks.doubts == []
+    assert ripe(looks, [job], 101.0) == []
+    assert looks.believed([dead], 101.0, 0.5) == []
+
+
+@pytest.mark.parametrize(("number", "at_once"), [(MANY, False), (MANY + 1, True)])
+def test_very_many_overdue_jobs_get_no_second_look(number: int, at_once: bool) -> None:
+    looks = Looks()
+    assert len(ripe(looks, [running(str(n)) for n in range(number)], 100.0)) == (number if at_once else 0)
+
+
+def test_another_look_is_worth_it_when_the_first_doubt_can_be_settled_and_ends_with_the_last() -> None:
+    looks = Looks()
+    looks.doubts = [0.01, 3.0]
+    assert (looks.doubt_s, looks.patience_s) == (SECOND_LOOK_S, 3.0)
+
+
+# -------------------------------------------------------------------------------------------------- locked rows
+
+
+def test_an_overdue_job_whose_worker_beats_gets_one_beat_after_its_row_is_free() -> None:
+    looks, job = Looks(), running()
+    assert ripe(looks, [job], 100.0, ["a"], ["a"]) == []
+    assert looks.doubts == [], "nobody knows how long a row stays locked"
+    assert ripe(looks, [job], 150.0, ["a"], ["a"]) == []
+    assert ripe(looks, [job], 155.0, ["a"]) == []
+    assert looks.doubts == [5.0]
+    assert ripe(looks, [job], 160.0, ["a"]) == ["a"]
+
+
+@pytest.mark.parametrize(("beat_at", "beats"), [(5000.0, True), (4990.5, True), (4990.0, False), (5009.5, True)])
+def test_a_worker_beats_if_its_last_beat_is_younger_than_a_beat_of_the_job(beat_at: float, beats: bool) -> None:
+    living = {"w": a_worker(id="w", beat_at=beat_at)}
+    others = running("b", worker="gone"), running("c", worker=None)
+    assert beating([running(), *others], living, 5000.0) == ({"a"} if beats else set())
+
+
+# --------------------------------------------------------------------------------------------------------- gaps
+
+
+@pytest.mark.parametrize(
+    ("gaps", "found"),
+    [
+        ([], None),
+        ([Gap(0, 9)], None),
+        ([Gap(0, 10)], Gap(0, 10)),
+        ([Gap(0, 30), Gap(31, 34)], Gap(0, 34)),
+        ([Gap(0, 30), Gap(50, 53)], Gap(0, 30)),
+        ([Gap(0, 30), Gap(50, 80)], Gap(50, 80)),
+        ([Gap(0, 4), Gap(5, 9), Gap(10, 14)], Gap(0, 14)),
+        ([Gap(0, 8), Gap(18, 26)], None),
+    ],
+)
+def test_gaps_with_less_than_a_beat_between_them_are_one(gaps: list[Gap], found: Gap | None) -> None:
+    assert last_gap(gaps, BEAT_S) == found
+
+
+def after_a_gap(seconds: float = 40.0) -> Looks:
+    """The reaper's clock is 900 s behind the store's. The gap ends at 200 on the store's clock."""
+    looks = Looks()
+    looks.pinged(-700.0 - seconds, -700.0, 200.0)
+    return looks
+
+
+def test_after_a_gap_every_worker_gets_one_beat_to_renew() -> None:
+    looks, job = after_a_gap(), running(lease_until=199.0)
+    assert ripe(looks, [job], 200.0) == []
+    assert looks.doubts == [BEAT_S]
+    assert ripe(looks, [job], 209.0) == []
+    assert ripe(looks, [job], 210.0) == ["a"]
+
+
+def test_a_gap_does_not_shorten_the_patience_with_a_worker_that_beats() -> None:
+    looks, job = after_a_gap(), running(lease_until=199.0)
+    assert ripe(looks, [job], 205.0, ["a"]) == []
+    assert looks.doubts == [BEAT_S]
+
+
+@pytest.mark.parametrize(
+    ("lease_until", "excused"), [(159.9, False), (160.0, True), (200.0, True), (229.9, True), (230.0, False)]
+)
+def test_a_lease_that_was_last_renewed_before_the_end_of_the_gap_is_excused(lease_until: float, excused: bool) -> None:
+    assert after_a_gap().is_in_gap(running(lease_until=lease_until)) is excused
+    assert not Looks().is_in_gap(running(lease_until=lease_until))
+    assert not after_a_gap().is_in_gap(running(lease_until=None))
+
+
+@pytest.mark.parametrize(("silent_s", "beat_s", "gap"), [(SILENCE_S, 1.0, False), (SILENCE_S + 0.1, 1.0, True)])
+def test_a_store_that_does_not_answer_for_long_makes_a_gap(silent_s: float, beat_s: float, gap: bool) -> None:
+    assert after_a_gap(silent_s).is_in_gap(running(lease_until=199.9, beat_s=beat_s)) is gap
+
+
+@pytest.mark.parametrize(("pace_s", "gap"), [(0.0, True), (5.0, False), (2.0, True)])
+def test_a_silence_between_two_pings_makes_a_gap_but_the_reapers_own_pause_does_not(pace_s: float, gap: bool) -> None:
+    looks = Looks(pace_s)
+    looks.pinged(0.0, 0.0, 100.0)
+    looks.pinged(5.0, 5.0, 105.0)
+    assert looks.is_in_gap(running(lease_until=104.0, beat_s=1.0)) is gap
+
+
+def test_the_first_ping_has_nothing_to_compare_with() -> None:
+    looks = Looks()
+    looks.pinged(50.0, 50.0, 100.0)
+    assert not looks.is_in_gap(running(lease_until=99.0, beat_s=1.0))
+
+
+@pytest.mark.parametrize(("wrote_at", "gap"), [(2.0, False), (2.1, True)])
+def test_a_long_pass_makes_no_gap_while_its_writes_are_answered(wrote_at: float, gap: bool) -> None:
+    looks = Looks()
+    looks.pinged(0.0, 0.0, 100.0)
+    looks.wrote(wrote_at)
+    looks.pinged(4.0, 4.0, 104.0)
+    assert looks.is_in_gap(running(lease_until=103.0, beat_s=1.0)) is gap
+
+
+def test_a_write_before_the_first_ping_says_nothing() -> None:
+    looks = Looks()
+    looks.wrote(0.0)
+    looks.pinged(50.0, 50.0, 100.0)
+    assert not looks.is_in_gap(running(lease_until=99.0, beat_s=1.0))
+
+
+def test_a_store_clock_that_is_set_ahead_makes_a_gap() -> None:
+    looks = Looks()
+    assert looks.clock_jump_s(1000.0, 0.0) == 0.0, "the first look has nothing to compare with"
+    assert looks.clock_jump_s(1010.0, 10.0) == 0.0
+    assert looks.clock_jump_s(1012.0 + SILENCE_S, 12.0) == 0.0, "a small jump is noise"
+    assert looks.clock_jump_s(1000.0, 12.0) == 0.0, "it was set back: no lease ends early"
+    assert not looks.is_in_gap(running(lease_until=1000.0))
+    assert looks.clock_jump_s(4613.0, 25.0) == 3600.0
+    assert looks.clock_jump_s(4614.0, 26.0) == 0.0
+    assert looks.is_in_gap(running(lease_until=1013.0))
+    assert not looks.is_in_gap(running(lease_until=1012.0))
+
+
+def test_old_gaps_are_forgotten() -> None:
+    looks = Looks()
+    for n in range(GAPS):
+        looks.pinged(0.0, 1.0 if n else 40.0, 200.0 + 50 * n)
+    assert looks.is_in_gap(running(lease_until=199.0))
+
+
+# ------------------------------------------------------------------------------------------------ how it ended
+
+
+@pytest.mark.parametrize(
+    ("evidence", "name", "detector", "cause"),
+    [
+        ("lock", "box", "vanished", "its process died (pid 7 on host)"),
+        ("lock", "w", "restart", "an earlier process of this worker died (pid 7 on host)"),
+        ("session", None, "vanished", "its process died or was cut off from the server (pid 7 on host)"),
+        ("boot", "w", "restart", "the machine was started anew under it"),
+        ("boot", None, "vanished", "the machine was started anew under it"),
+    ],
+)
+def test_the_evidence_says_how_a_worker_ended(evidence: Any, name: str | None, detector: Any, cause: str) -> None:
+    worker = a_worker(name="w", pid=7, host="host")
+    death = death_of(Vanished(worker, evidence), name, 5.0)
+    assert death == WorkerDeath(WorkerExit(cause, detector), worker, evidence, 5.0)
+
+
+def test_a_worker_that_was_marked_gone_ended_as_its_row_says() -> None:
+    worker = a_worker(name="w", gone_cause="exit: it was killed")
+    death = death_of(Vanished(worker, "gone"), "w", 5.0)
+    assert death == WorkerDeath(WorkerExit("it was killed", "exit"), worker, None, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "has_ended", "running", "detector"),
+    [
+        (SILENT_MAX_S, False, 0, None),
+        (SILENT_MAX_S + 1, False, 0, "vanished"),
+        (SILENT_MAX_S + 1, False, 1, None),
+        (SILENT_MAX_S + 1, True, 0, "restart"),
+        (60.0, True, 0, "restart"),
+        (60.0, True, 1, None),
+        (60.0, False, 0, None),
+        (0.0, True, 0, None),
+    ],
+)
+def test_a_silent_worker_is_gone_after_a_day_or_once_its_process_is_seen_to_be_gone(
+    silent_s: float, has_ended: bool, running: int, detector: str | None
+) -> None:
+    worker = a_worker(beat_at=200_000.0 - silent_s, running=running, beat_s=10.0)
+    found = exit_of_silent(worker, 200_000.0, has_ended=has_ended)
+    assert (found.detector if found else None) == detector
+
+
+# --------------------------------------------------------------------------------------------------- one attempt
+
+
+def lost(job: Job, death: WorkerDeath, suspects: int = 1, in_gap: bool = False) -> Lost:
+    found = outcome_of(job, death, death.worker, NOW, suspects=suspects, in_gap=in_gap)
+    assert isinstance(found, Lost)
+    return found
+
+
+def test_a_lost_attempt_carries_everything_that_is_known() -> None:
+    worker = a_worker(name="box")
+    found = lost(running(started=True), WorkerDeath(WorkerExit("it died", "vanished"), worker, "lock", 5.0), 3)
+    assert (found.detector, found.cause) == ("vanished", "worker box was lost: it died")
+    assert (found.suspects, found.excused, found.spread_s, found.started) == (3, False, 5.0, True)
+    assert (found.autopsy["worker"], found.autopsy["evidence"]) == ("box", "lock")
+
+
+def test_a_worker_that_nobody_knows_is_called_by_its_id() -> None:
+    found = lost(running(started=False), WorkerDeath(LEASE_RAN_OUT))
+    assert (found.detector, found.cause) == ("expired", "worker w was lost: its lease ran out")
+    assert not found.started
+    assert "evidence" not in found.autopsy
+
+
+@pytest.mark.parametrize(
+    ("given", "begun"),
+    [({"started": True}, True), ({"started": False}, False), ({"started": False, "open_step": "charge"}, True)],
+)
+def test_a_worker_that_was_told_to_stop_gives_its_jobs_back(given: dict[str, Any], begun: bool) -> None:
+    death = WorkerDeath(WorkerExit("the worker stopped", None))
+    found = outcome_of(running(**given), death, None, NOW, suspects=1, in_gap=False)
+    assert found == Released(begun, "the worker stopped")
+
+
+def test_a_workflow_whose_step_is_open_had_begun_when_its_worker_was_lost() -> None:
+    assert lost(running(started=False, open_step="charge"), WorkerDeath(LEASE_RAN_OUT)).started
+
+
+@pytest.mark.parametrize(
+    ("cause", "number", "found"),
+    [
+        ("its process exited with code 3", 1, 1),
+        ("its process exited with code 3", 2, 2),
+        ("its process was killed by SIGSEGV", 1, 1),
+        ("its process was killed by SIGKILL", 1, 0),
+    ],
+)
+def test_a_job_that_was_alone_is_suspected_if_its_process_ended_itself(cause: str, number: int, found: int) -> None:
+    assert lost(running(), WorkerDeath(WorkerExit(cause, "exit")), number).suspects == found
+
+
+@pytest.mark.parametrize(
+    ("detector", "excused", "in_gap", "found"),
+    [
+        ("expired", False, False, False),
+        ("expired", False, True, True),
+        ("exit", False, True, False),
+        ("exit", True, False, True),
+    ],
+)
+def test_an_attempt_is_excused_if_its_lease_ended_in_a_gap_or_its_worker_was_excused(
+    detector: Any, excused: bool, in_gap: bool, found: bool
+) -> None:
+    death = WorkerDeath(WorkerExit("it ended", detector, excused))
+    assert lost(running(), death, in_gap=in_gap).excused is found
+
+
+def test_all_jobs_of_one_process_are_suspects() -> None:
+    jobs = [running("a"), running("b"), running("c", worker="x"), running("a")]
+    assert suspects(jobs) == Counter({"w": 2, "x": 1})
+
+
+@pytest.mark.parametrize(("begun", "seconds"), [(0, 0.0), (STORM, 0.0), (STORM + 1, STORM_SPREAD_S)])
+def test_a_storm_comes_back_over_a_few_seconds(begun: int, seconds: float) -> None:
+    assert spread_s(begun) == seconds
