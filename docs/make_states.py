@@ -12,14 +12,14 @@ from holdfast.core.machine import LIVE, MOVES, State, Transition
 PAGE = Path(__file__).with_name("states.md")
 
 MEANING = {
-    State.READY: "wants to be claimed, now or at `run_at`",
+    State.READY: "waits for a claim, now or at `run_at`",
     State.RUNNING: "a worker holds the lease",
     State.WAITING: "a workflow waits for a signal, a timer or children, without a slot",
     State.HELD: "waits for a person to decide",
     State.DONE: "succeeded",
-    State.DEAD: "gave up; the list of these is the dead letters",
-    State.CANCELLED: "was stopped by somebody",
-    State.ROLLED_BACK: "the undos of its recorded steps have run",
+    State.DEAD: "gave up; dead jobs are the dead letters",
+    State.CANCELLED: "a person or a program stopped it",
+    State.ROLLED_BACK: "the undos of its steps have run",
 }
 
 
@@ -30,11 +30,10 @@ def page() -> str:
 
 def head() -> list[str]:
     return [
-        "# The life of a job",
+        "# The states of a job",
         "",
-        "Generated from `src/holdfast/core/machine.py` by `docs/make_states.py`; do not edit.",
-        "",
-        "A move that is not on this page raises and changes nothing.",
+        "This page lists the states of a job and every move between them. Any other move raises and changes nothing.",
+        "`docs/make_states.py` generates it from `src/holdfast/core/machine.py`; do not edit it.",
         "",
     ]
 
@@ -63,7 +62,7 @@ def states() -> list[str]:
     rows = [f"| `{state.value}` | {'live' if state in LIVE else 'ended'} | {MEANING[state]} |" for state in State]
     note = (
         "`scheduled` and `retrying` are not states: lists and pages show a `ready` job with a later `run_at` by those"
-        " names. The key of a live job is taken; an ended state is left only by a person's `revive`."
+        " names. A live job keeps its key. Only a person's `revive` or `undo` leads out of an ended state."
     )
     return ["## States", "", "| state | kind | meaning |", "|---|---|---|", *rows, "", note, ""]
 
@@ -82,9 +81,9 @@ def table() -> list[str]:
         targets = [MOVES[state].get(move) for state in State]
         rows.append(f"| `{move.value}` | {' | '.join(target.value if target else '' for target in targets)} |")
     return [
-        "## What follows what",
+        "## All moves by state",
         "",
-        "Each row is a move, each column the state a job is in; an empty cell raises `IllegalMove`.",
+        "Each row is a move, each column the present state of a job; an empty field raises `IllegalMove`.",
         "",
         f"| | {' | '.join(f'`{name}`' for name in columns)} |",
         f"|---|{'---|' * len(columns)}",
