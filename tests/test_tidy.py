@@ -89,6 +89,12 @@ def test_no_file_names_this_machine_or_a_package_registry() -> None:
     assert not findings(machine_traces, ROOT, files)
 
 
+def test_the_pages_are_in_plain_english() -> None:
+    patterns = ["README.md", "CONTRIBUTING.md", "docs/**/*.md", "examples/*.md", "bench/*.md"]
+    found = findings(plain_english, ROOT, [page for pattern in patterns for page in sorted(ROOT.glob(pattern))])
+    assert not found, "\n" + "\n".join(found)
+
+
 def test_named_exceptions_to_sizes_are_still_needed() -> None:
     sources = {path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8") for path in modules()}
     seen = {name: lines for path, source in sources.items() for name, _, lines, _ in measured(path, source)}
@@ -358,6 +364,36 @@ def words(path: str, source: str) -> Iterator[Finding]:
                 yield line, f"{name}: our word for {theirs} is {ours}"
 
 
+PHRASES = {
+    r"anew\b": "again",
+    r"in vain\b": "without success",
+    r"(comes?|came)\s+to\s+(its|an|their)\s+end\b": "ends",
+    r"beside\s+(it|them)\b": "next to it, with it, compared with it",
+    r"so\s+many\b": "this many, N",
+    r"(?<!there )(is|was)\s+no\s+(?!longer\b|more\b)": "is not a",
+    r"whoever\b": "the program that, the person who",
+    r"all the same\b": "still",
+    r"goes?\s+on\s+behind\b": "continues after",
+    r"told\b": "notified, reported, asked",
+    r"cells?\b": "isolated process",
+    r"(epitaph|lifeline|patrol|warden)s?\b": "the ordinary word of GLOSSARY.md",
+}
+# A sentence, at the start of a paragraph, a list item or after another sentence, that names nobody who does anything.
+NO_SUBJECT = re.compile(r"(?:\A(?:- )?|\n\s*\n|\n\s*- |[.!?]\s+)((?:Who|What|Of an?)\s[^.?!:]*\.)")
+
+
+def plain_english(path: str, source: str) -> Iterator[Finding]:
+    """Pages say who does what, in ordinary words. Code and quoted output may say anything."""
+    prose = re.sub(
+        r"^```.*?^```$|`(?:[^`\n]|\n(?!\n))+`", lambda code: re.sub(r"[^\n]", "_", code[0]), source, flags=re.S | re.M
+    )
+    for phrase, better in PHRASES.items():
+        for match in re.finditer(rf"\b{phrase}", prose, re.IGNORECASE):
+            yield prose.count("\n", 0, match.start()) + 1, f"{match[0]!r}: write {better}"
+    for match in NO_SUBJECT.finditer(prose):
+        yield prose.count("\n", 0, match.start(1)) + 1, f"{match[1][:30]!r}: name the subject"
+
+
 # A character class in each keeps this file from being its own finding.
 MACHINE = re.compile(
     r"""/roo[t]/ | /home/[a-z] | /Users/[A-Za-z] | /opt/pyp[i] | (?<![\w.])/wor[k]/(main|shared)\b
@@ -560,6 +596,16 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (words, "app.py", "def f(max_attempts): ..."),
     (words, "app.py", "f(heartbeat_interval=3)"),
     (words, "app.py", "self.isLeader = True"),
+    (plain_english, "docs/a.md", "It starts anew."),
+    (plain_english, "docs/a.md", "The job comes to\nits end."),
+    (plain_english, "docs/a.md", "Replace it after so many jobs."),
+    (plain_english, "docs/a.md", "A late reaper is no zombie."),
+    (plain_english, "docs/a.md", "The others are told."),
+    (plain_english, "docs/a.md", "A cell is a process."),
+    (plain_english, "docs/a.md", "Whoever has it keeps it."),
+    (plain_english, "docs/a.md", "# Title\n\nWhat it holds is renewed."),
+    (plain_english, "docs/a.md", "- Who ends there well gets it back."),
+    (plain_english, "docs/a.md", "It ends. Of a held one this says\nmore."),
     (machine_traces, "README.md", f"cd {HOME}"),
     (machine_traces, "requirements-dev.lock", "--index-" + "url https://example.org/simple"),
     (machine_traces, "requirements-dev.lock", "x @ https://pypi-" + "mirror.example.org/x.whl"),
@@ -590,6 +636,8 @@ FINE: list[tuple[Rule, str, str]] = [
     (prints, "cli/main.py", "print('x')"),
     (words, "worker/context.py", "def heartbeat(self): ..."),
     (words, "integrations/celery.py", "visibility_timeout = 3"),
+    (plain_english, "docs/a.md", "## What is promised\n\nIt is no longer `told: anew`. There is no store."),
+    (plain_english, "docs/a.md", "What happens next? The worker runs it.\n\n```text\nWho is told.\n```"),
     (machine_traces, "README.md", "make demo; see https://pypi.org/project/holdfast/ and $HOME"),
 ]
 
