@@ -42,6 +42,9 @@ class Psycopg:
     def write(self, number: int) -> None:
         self.sql(INSERT.format(number))
 
+    def begin(self) -> None:
+        """Open another transaction after the end of one, where that is done by hand."""
+
     def commit(self) -> None:
         self.connection.commit()
 
@@ -57,6 +60,9 @@ class PsycopgBlock(Psycopg):
 
     def __init__(self, url: str) -> None:
         self.connection = psycopg.connect(url, autocommit=True)
+        self.begin()
+
+    def begin(self) -> None:
         self.block = self.connection.transaction()
         self.block.__enter__()
 
@@ -103,6 +109,9 @@ class Django(Psycopg):
             "PORT": parts.port,
         }
         self.connection = with_django({self.alias: database})[self.alias]
+        self.begin()
+
+    def begin(self) -> None:
         self.block = transaction.atomic(self.alias)
         self.block.__enter__()
 

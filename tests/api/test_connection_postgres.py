@@ -78,6 +78,24 @@ def test_a_rollback_leaves_neither_row_nor_job_nor_wakeup(
     assert (orders(outside), app.counts()["ready"], wakeups(outside)) == ([], 0, 0)
 
 
+@pytest.mark.parametrize("many", [2, 150], ids=["as rows", "as a stream"])
+def test_a_rollback_leaves_no_job_of_many_on_a_connection_that_was_used_before(
+    app: App, door: Psycopg, outside: psycopg.Connection[Any], many: int
+) -> None:
+    ship = app.task(ship_order)
+    door.enqueue(ship, 0)
+    door.commit()
+    door.begin()
+    door.enqueue_many(ship, range(1, many + 1))
+    assert app.counts()["ready"] == 1
+    door.rollback()
+    assert app.counts()["ready"] == 1
+    door.begin()
+    door.enqueue_many(ship, range(1, many + 1))
+    door.commit()
+    assert app.counts()["ready"] == many + 1
+
+
 def test_the_enqueue_may_come_first(app: App, door: Psycopg, outside: psycopg.Connection[Any]) -> None:
     """What it begins is the caller's, to be committed by the caller."""
     ship = app.task(ship_order)

@@ -36,17 +36,17 @@ class Callers:
         self._lock = threading.Lock()
 
     @contextmanager
-    def joined(self, given: object) -> Iterator[Cursor]:
+    def joined(self, given: object, *, many: bool) -> Iterator[Cursor]:
         """Lend a cursor of the caller's connection, inside the transaction that is open on it.
 
         If none is open, one is begun and stays open for the caller to end; in autocommit mode it is ours and ends here.
         Several threads or tasks may enqueue on one connection at once: they take turns, or the savepoint of one would
-        take back what another has stored.
+        take back what another has stored. `many`: several statements follow, in a savepoint of their own.
         """
         found = driver_connection(given)
         with (
             self._turn(found.connection if isinstance(found, Awaited) else found),
-            self._joined(given, found) as cursor,
+            self._joined(given, found, many) as cursor,
         ):
             yield cursor
 
@@ -65,7 +65,7 @@ class Callers:
             turn.release()
 
     @contextmanager
-    def _joined(self, given: object, found: object) -> Iterator[Cursor]:
+    def _joined(self, given: object, found: object, many: bool) -> Iterator[Cursor]:
         connection, cursor = self._opened(given, found)
         ours = connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE
         try:
@@ -75,7 +75,7 @@ class Callers:
                     yield cast(Cursor, cursor)
                 return
             try:
-                self._check_identity(connection, cursor)
+                self._check_identity(connection, cursor, begins=many)
                 yield cast(Cursor, cursor)
             except BaseException:
                 with suppress(psycopg.Error):  # the connection may be lost, which the first error says better
@@ -111,11 +111,15 @@ class Callers:
             raise UsageError(f"the connection's client_encoding is {connection.info.encoding}; it must be UTF8")
         return connection, connection.guest() if isinstance(connection, AwaitedConnection) else CallerCursor(connection)
 
-    def _check_identity(self, connection: Any, cursor: Any) -> None:
+    def _check_identity(self, connection: Any, cursor: Any, *, begins: bool = False) -> None:
         """A caller's connection must lead to this very store, not to one that looks like it. Where it leads to does not
-        change, so that is asked once; its search_path may, so each enqueue looks at that by itself (`add`)."""
+        change, so that is asked once; its search_path may, so each enqueue looks at that by itself (`add`).
+
+        `begins`: ask again, because that opens the caller's transaction. A savepoint on a connection without one would
+        be a transaction, and commit.
+        """
         key = connection.real if isinstance(connection, AwaitedConnection) else connection
-        if key in self._checked:
+        if key in self._checked and not begins:
             return
         if self._identity is None:
             self._identity = self._db.one("identity")[0]

@@ -121,7 +121,7 @@ class PostgresStore(Schedules, Workflows):
             return []
         point("add.before")
         if connection is not None:
-            with self._callers.joined(connection) as joined:
+            with self._callers.joined(connection, many=len(jobs) > 1) as joined:
                 answers = statements.add(self._db, joined, jobs, self._wall())
         else:
             answers = self._add(jobs)
