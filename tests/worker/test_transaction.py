@@ -590,3 +590,80 @@ def test_a_careful_job_whose_commit_meets_an_outage_is_held_after_one_start(
         "the store failed inside ctx.transaction(): the answer to the commit was lost; on_crash=hold: a person decides"
     )
     assert (starts, found.failures, found.crashes) == ([1], 0, 0)
+
+
+def book_all(house: House, effects: Any, jobs: int, *, awaits: bool) -> None:
+    """Run that many async jobs at once, each with a transaction of its own."""
+
+    @house.app.task
+    async def book(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            write(ctx, db)
+            if awaits:
+                await asyncio.sleep(0.01)
+
+    booked = sorted(house.app.enqueue_many([book.job() for _ in range(jobs)]), key=lambda job: job.id)
+    house.start(slots=jobs)
+    for job in booked:
+        row = house.until_state(job.id, "done")
+        assert row.failures == 0
+        assert row.attempt == 1 or awaits  # nobody was sent away who could have waited
+    assert [job for job, _ in seen(effects)] == [job.id for job in booked]
+
+
+def test_transactions_of_async_jobs_commit_while_the_next_one_waits_for_the_loop(
+    shared_house: House, shared_effects: Any
+) -> None:
+    began_at = time.monotonic()
+    book_all(shared_house, shared_effects, 12, awaits=False)
+    assert time.monotonic() - began_at < 30  # each one waited 5 s for its predecessor to expire
+
+
+def test_async_jobs_that_await_inside_a_transaction_do_not_wait_for_each_other_for_ever(
+    shared_house: House, shared_effects: Any
+) -> None:
+    book_all(shared_house, shared_effects, 4, awaits=True)
+
+
+def test_a_thread_that_has_a_transaction_open_is_not_kept_waiting_for_itself(file_house: House, effects: Any) -> None:
+    @file_house.app.task(name="other")
+    def other() -> None: ...
+
+    @file_house.app.task(retry=ONCE)
+    def careless(ctx: Context) -> None:
+        with ctx.transaction():
+            other.enqueue()
+
+    began_at = time.monotonic()
+    job = careless.enqueue()
+    file_house.start()
+    row = until(lambda: file_house.row(job.id) if file_house.events(job.id) else None, "it is refused")
+    assert time.monotonic() - began_at < 8.0  # it was after 10 s
+    assert "would wait for itself" in str(file_house.events(job.id)[-1].detail), row
+
+
+def test_the_commit_of_an_async_job_needs_no_thread_that_handlers_have_blocked(
+    shared_house: House, shared_effects: Any
+) -> None:
+    release = threading.Event()
+
+    @shared_house.app.task
+    async def blocked() -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(64):
+            loop.run_in_executor(None, release.wait, 60)
+
+    @shared_house.app.task
+    async def pay(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            write(ctx, db)
+
+    try:
+        shared_house.start()
+        first = blocked.enqueue()
+        shared_house.until_state(first.id, "done")
+        job = pay.enqueue()
+        shared_house.until_state(job.id, "done")
+    finally:
+        release.set()
+    assert seen(shared_effects) == [(job.id, 1)]

@@ -142,6 +142,10 @@ class Transaction(Protocol):
         """Return the store's own failure, if the last operation met one: nothing that the caller did is to blame."""
         ...
 
+    def hand_over(self) -> None:
+        """Say that the caller's part is over, and that another thread will settle: this one may wait for it."""
+        ...
+
     def settle(self, settlement: Settlement) -> Answer:
         """Settle and commit; if the lease is not the current one, roll everything back. While somebody else has locked
         a row that it needs, it waits, and at the end of its time raises `StoreUnavailable`."""

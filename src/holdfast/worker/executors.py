@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import msgspec
@@ -43,6 +44,7 @@ from holdfast.worker.context import Context
 
 log = logging.getLogger("holdfast.worker")
 
+COMMITTERS = 8  # threads that commit the transactions of async handlers
 STEPS_TOLD = 10  # of a workflow that failed
 TRACE_MAX = 32_000  # characters of a traceback in the journal
 
@@ -88,7 +90,7 @@ class Threads:
 
     def _loop(self) -> None:
         while (attempt := self._work.get()) is not None:
-            outcome = self._commit(attempt, self._run(attempt))
+            outcome = _committed(self._commit, attempt, self._run(attempt))
             self._idle.release()
             self._report(attempt, outcome)
 
@@ -144,6 +146,7 @@ class Loop:
         self._report = report
         self._loop = asyncio.new_event_loop()
         self._closing = self._is_dead = False
+        self._committers = ThreadPoolExecutor(COMMITTERS, "holdfast-commit")  # not asyncio's: handlers may fill that up
         self._thread = VitalThread("holdfast-loop", self._serve, lambda: self._closing)
         self._attempts: set[Attempt] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -174,6 +177,7 @@ class Loop:
         with contextlib.suppress(RuntimeError):  # it is closed already
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(1.0)
+        self._committers.shutdown(wait=False)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -218,7 +222,7 @@ class Loop:
         outcome = conclude(attempt, ended) if isinstance(ended, Raised) else ended
         del ended  # as above
         point("handler.after")
-        settled = await self._commit_aside(attempt, outcome) if attempt.transaction is not None else outcome
+        settled = await self._commit_in_thread(attempt, outcome) if attempt.transaction is not None else outcome
         self._attempts.discard(attempt)
         self._report(attempt, settled)
 
@@ -240,9 +244,17 @@ class Loop:
         """Say whether Python closes a coroutine that a dead loop left. A handler may raise the same exception."""
         return self._is_dead and isinstance(error, GeneratorExit)
 
-    async def _commit_aside(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
-        """Commit in a thread. A cancellation that comes only now finds the handler gone: there is nothing to stop."""
-        commit = asyncio.ensure_future(asyncio.to_thread(self._commit, attempt, outcome))
+    async def _commit_in_thread(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
+        """Commit in a thread of our own, which starts at once: the next handler may block the loop until the commit.
+
+        A cancellation that comes only now finds the handler gone: there is nothing to stop.
+        """
+        if attempt.transaction is not None:
+            attempt.transaction.hand_over()
+        try:
+            commit = asyncio.wrap_future(self._committers.submit(_committed, self._commit, attempt, outcome))
+        except RuntimeError:  # the system gives no more threads
+            return _committed(self._commit, attempt, outcome)
         while not commit.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([commit])
@@ -270,6 +282,14 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _committed(commit: Commit, attempt: Attempt, outcome: Outcome) -> Outcome | None:
+    """Return what the commit returns; a commit that raises is an outcome too."""
+    try:
+        return commit(attempt, outcome)
+    except BaseException as error:
+        return Failed(describe(error), finished=True)
 
 
 def _flows(flows: Flows | None) -> Flows:

@@ -90,6 +90,9 @@ class PostgresTransaction:
         trouble = self.connection.trouble
         return self._db.explain(trouble) if trouble is not None and is_outage(trouble) else None
 
+    def hand_over(self) -> None:
+        pass  # a thread never waits for a transaction that it has open itself, unless both write the same row
+
     def settle(self, settlement: Settlement) -> Answer:
         return self._end(lambda db: statements.settle(self._db, db, [settlement], self._wall())[0])
 

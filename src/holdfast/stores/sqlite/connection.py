@@ -31,6 +31,7 @@ from holdfast.errors import (
     FileReplaced,
     StoreError,
     StoreFull,
+    StoreLocked,
     StoreLost,
     StoreMissing,
     StoreReadOnly,
@@ -202,7 +203,7 @@ class Connections:
         db = connection or self._borrow(WriteConnection)
         try:
             if not self._write_lock.take(db, began_at + busy_s - self._clock.lease()):
-                raise self._busy(busy_s)
+                raise self._busy_here() if self._write_lock.is_mine else self._busy(busy_s)
             nap_s = 0.0005
             while not self._begins(db):
                 now = self._clock.lease()
@@ -257,6 +258,10 @@ class Connections:
             self._give_back(connection)
         finally:
             self.let_the_next_writer_in(connection)
+
+    def hand_over(self, connection: sqlite3.Connection) -> None:
+        """Let another thread end the transaction of this connection."""
+        self._write_lock.hand_over(connection)
 
     def let_the_next_writer_in(self, connection: sqlite3.Connection) -> None:
         """End the turn that `begin` has taken for this connection; it stays with its user. Safe to repeat."""
@@ -501,6 +506,13 @@ class Connections:
             self._turn.forget()
 
     # -------------------------------------------------------------------------------------- errors
+
+    def _busy_here(self) -> StoreLocked:
+        return StoreLocked(
+            f"{self.options.path}: this thread has another transaction open and would wait for itself. Pass its "
+            "connection on: task.using(connection=db).enqueue(…). In an async task, do not await between "
+            "ctx.transaction() and the end of the task"
+        )
 
     def _busy(self, waited_s: float) -> FileLocked:
         """Say who has kept us from writing."""

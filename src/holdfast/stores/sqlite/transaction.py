@@ -58,6 +58,9 @@ class SqliteTransaction:
         trouble = self.connection.trouble
         return self._db.explain(trouble) if trouble is not None and is_outage(trouble) else None
 
+    def hand_over(self) -> None:
+        self._db.hand_over(self.connection)
+
     def settle(self, settlement: Settlement) -> Answer:
         return self._end(lambda db: statements.settle(db, [settlement], self._clock.wall())[0])
 
