@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from socket import gethostname
 
@@ -153,23 +154,23 @@ class Reaper:
         self.looks.forget()
         self._feel_for_a_gap()
 
-    def recover_worker(self, worker: Worker, detector: Detector, cause: str, *, excused: bool = False) -> Report:
+    def recover_worker(self, worker: Worker, cause: str, how: WorkerExit) -> Report:
         """Declare a worker dead and settle its jobs. For those who saw it end with their own eyes.
 
         If it raises, the row of the worker says how it ended: repeat the call, or leave it to any other reaper.
         """
-        return Report(self._retire(worker, WorkerExit(cause, detector, excused)))
+        return Report(self._retire(worker, cause, how))
 
     def release_worker(self, worker: Worker, cause: str) -> int:
         """Give back the jobs of a worker that was told to stop and has ended; return how many.
 
         If it raises: as for `recover_worker`.
         """
-        return Report(self._retire(worker, WorkerExit(cause, None))).recovered
+        return Report(self._retire(worker, cause, WorkerExit("released"))).recovered
 
-    def _retire(self, worker: Worker, worker_exit: WorkerExit) -> list[Zombie]:
-        self._store.retire(worker.id, str(worker_exit))
-        return self._settle_all_of(worker, WorkerDeath(worker_exit, worker, spread_s=self._spread_s([worker])))
+    def _retire(self, worker: Worker, cause: str, how: WorkerExit) -> list[Zombie]:
+        self._store.retire(worker.id, cause, how=how)
+        return self._settle_all_of(worker, WorkerDeath(cause, how, worker, spread_s=self._spread_s([worker])))
 
     def _feel_for_a_gap(self) -> None:
         """Take the store's write lock for an instant: reads may work while nobody can renew.
@@ -196,10 +197,10 @@ class Reaper:
         self._swept_at = self._clock.lease()
         wall = self._store.now().wall
         for worker in self._store.workers():
-            worker_exit = recovery.exit_of_silent(worker, wall, has_ended=self._has_ended(worker))
+            death = recovery.death_of_silent(worker, wall, has_ended=self._has_ended(worker))
             try:
-                if worker_exit is not None:
-                    self._store.retire(worker.id, str(worker_exit), under)
+                if death is not None:
+                    self._store.retire(worker.id, death.cause, under, death.exit)
             except StoreLocked as error:
                 log.warning("worker %s, which is silent, is marked gone later: %s", worker.name, error)
 
@@ -220,7 +221,7 @@ class Reaper:
         if not fix:
             return self._judge_all(list(self._jobs_of(worker)), death)
         if vanished.evidence != "gone":
-            self._store.retire(worker.id, str(death.exit), under=self._under)
+            self._store.retire(worker.id, death.cause, self._under, death.exit)
             point("reap.retired")
         return self._settle_all_of(worker, death)
 
@@ -266,7 +267,7 @@ class Reaper:
             if fix:
                 self._say_locked([job for job in page if job.id in locked])
             spread_s = recovery.spread_s(sum(job.begun for job in ripe))
-            death = WorkerDeath(recovery.LEASE_RAN_OUT, spread_s=spread_s)
+            death = replace(recovery.LEASE_RAN_OUT, spread_s=spread_s)
             judged = self._judge_all(ripe, death)
             if fix:
                 judged = self._settle(judged, seen_lease=True)

@@ -37,6 +37,7 @@ from holdfast.core.verdict import (
     Verdict,
     judge,
 )
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import HoldfastError, IllegalMove
 from holdfast.reaper import Reaper
 from holdfast.stores.memory import MemoryStore
@@ -227,11 +228,11 @@ class Stores(RuleBasedStateMachine):
         assert {zombie.job.id for zombie in memory.zombies} == {zombie.job.id for zombie in second.zombies}
         assert memory.recovered == second.recovered
 
-    @rule(target=workers, worker=workers, cause=st.sampled_from(["exit: killed", "released: stopped", "left"]),
+    @rule(target=workers, worker=workers, how=st.sampled_from([WorkerExit("exit", -9), WorkerExit("released"), None]),
           buried=st.booleans())  # fmt: skip
-    def retire(self, worker: str, cause: str, buried: bool) -> Any:
+    def retire(self, worker: str, how: WorkerExit | None, buried: bool) -> Any:
         """Mark a worker gone and perhaps settle what it holds by fence alone; another one comes."""
-        self.agree(lambda store, _: store.retire(worker, cause))
+        self.agree(lambda store, _: store.retire(worker, "it ended", how=how))
 
         def bury(store: Store, _: Any) -> list[Answer]:
             jobs = store.find(Filter(states=(State.RUNNING,), worker=worker))

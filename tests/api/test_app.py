@@ -34,6 +34,7 @@ from holdfast.core.machine import State
 from holdfast.core.payload import JSON
 from holdfast.core.records import NewJob
 from holdfast.core.verdict import Cancelled, Failed, Succeeded
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import StoreMissing
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Added, Schema
@@ -482,7 +483,7 @@ def test_reap_settles_what_a_dead_worker_left_and_tells_the_hooks(app: App, add:
     job = add.enqueue(1, 2)
     [row] = claim(app.store, tasks=["add"])
     assert row.worker is not None
-    app.store.retire(row.worker, "exit: killed")
+    app.store.retire(row.worker, "killed", how=WorkerExit("exit"))
     report = app.reap()
     assert (report.recovered, job.refresh().state) == (1, "ready")
     assert [event["id"] for event in told] == [job.id, job.id]
@@ -494,7 +495,7 @@ def test_reap_tells_alerts_of_a_job_that_is_held(app: App, tmp_path: Path) -> No
     charge = app.task(name="charge", on_crash="hold")(lambda: None)
     job = charge.enqueue()
     [row] = claim(app.store, tasks=["charge"])
-    app.store.retire(str(row.worker), "exit: killed")
+    app.store.retire(str(row.worker), "killed", how=WorkerExit("exit"))
     assert app.reap().recovered == 1
     message = json.loads(told.read_text())
     assert (message["kind"], message["task"], message["jobs"][0]["id"]) == ("held", "charge", job.id)

@@ -33,7 +33,7 @@ SCAN = {"zombies_found", "zombies_recovered", "zombies_locked", "held", "dead", 
 ZOMBIE = {"id", "task", "queue", "worker", "lease_until", "last_beat", "detector", "crashes", "decision", "answer"}
 WORKER = {
     *("id", "name", "state", "host", "pid", "queues", "tasks", "slots", "running", "rss_mb", "version"),
-    *("started_at", "last_beat", "gone_at", "gone_cause"),
+    *("started_at", "last_beat", "gone_at", "gone_cause", "exit_kind", "exit_code"),
 }
 QUEUE = {
     *("queue", "paused", "served", "unserved", "missing", "unroused", "oldest_due_s", "oldest_served_s"),

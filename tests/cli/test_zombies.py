@@ -15,6 +15,7 @@ from holdfast.core.durations import iso
 from holdfast.core.machine import State
 from holdfast.core.records import Job
 from holdfast.core.verdict import Failed, Lost, Succeeded
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
@@ -73,7 +74,7 @@ def test_how_they_were_found_and_how_fast(run: Run, store: Store, clock: FakeClo
         start(store, worker, lease_s=30.0)
         clock.advance(silent_s)
         [dead] = [one for one in store.workers() if one.id == worker]
-        assert Reaper(store, clock).recover_worker(dead, "exit", "it was killed").recovered == 1
+        assert Reaper(store, clock).recover_worker(dead, "it was killed", WorkerExit("exit")).recovered == 1
     start(store, enrol(store, boot_id=boot), lease_s=30.0)
     clock.advance(34.0)
     patient = Reaper(store, clock)
@@ -100,7 +101,7 @@ def test_a_claim_is_a_sign_of_life_too(store: Store, clock: FakeClock) -> None:
     start(store, worker)
     clock.advance(3)
     [dead] = store.workers()
-    Reaper(store, clock).recover_worker(dead, "exit", "it was killed")
+    Reaper(store, clock).recover_worker(dead, "it was killed", WorkerExit("exit"))
     [found] = insight.look_back(store, 3600).found
     assert found.silent_s == pytest.approx(3.0, abs=0.002)
 

@@ -1,7 +1,10 @@
 """workers: who is enrolled, oldest first."""
 
+import pytest
+
 from holdfast.core.records import Published, Pulse
 from holdfast.core.verdict import Succeeded
+from holdfast.core.worker_exit import WorkerExit, exit_of
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.factory import enrol, settle, start
@@ -26,6 +29,22 @@ def test_those_marked_gone_are_shown_only_when_asked_for(store: Store, clock: Fa
         (first, "stopped"),
         (second, None),
     ]
+
+
+@pytest.mark.parametrize("how", [WorkerExit("exit", -9), WorkerExit("exit", 76, excused=True), WorkerExit("released")])
+def test_how_a_worker_ended_is_on_its_row(store: Store, how: WorkerExit) -> None:
+    job = start(store)
+    store.retire(str(job.worker), "it ended: for some reason", how=how)
+    store.retire(str(job.worker), "the first word counts", how=WorkerExit("restart", 1))
+    [listed], [vanished] = store.workers(gone=True), store.vanished()
+    assert exit_of(listed) == exit_of(vanished.worker) == how
+    assert listed.gone_cause == vanished.worker.gone_cause == "it ended: for some reason"
+
+
+def test_a_worker_that_left_without_a_word_has_vanished(store: Store) -> None:
+    store.retire(enrol(store), "left")
+    [listed] = store.workers(gone=True)
+    assert (listed.exit_kind, exit_of(listed)) == (None, WorkerExit("vanished"))
 
 
 def test_a_worker_shows_how_many_jobs_it_runs(store: Store) -> None:

@@ -1,5 +1,6 @@
 """What a reaper decides before `judge`: whom it believes to be lost, when, and who is to blame."""
 
+import signal
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from holdfast.core.recovery import (
     WorkerDeath,
     beating,
     death_of,
-    exit_of_silent,
+    death_of_silent,
     last_gap,
     outcome_of,
     spread_s,
@@ -273,13 +274,13 @@ def test_old_gaps_are_forgotten() -> None:
 def test_the_evidence_says_how_a_worker_ended(evidence: Any, name: str | None, detector: Any, cause: str) -> None:
     worker = a_worker(name="w", pid=7, host="host")
     death = death_of(Vanished(worker, evidence), name, 5.0)
-    assert death == WorkerDeath(WorkerExit(cause, detector), worker, evidence, 5.0)
+    assert death == WorkerDeath(cause, WorkerExit(detector), worker, evidence, 5.0)
 
 
 def test_a_worker_that_was_marked_gone_ended_as_its_row_says() -> None:
-    worker = a_worker(name="w", gone_cause="exit: it was killed")
+    worker = a_worker(name="w", gone_cause="it was killed", exit_kind="exit", exit_code=-9)
     death = death_of(Vanished(worker, "gone"), "w", 5.0)
-    assert death == WorkerDeath(WorkerExit("it was killed", "exit"), worker, None, 5.0)
+    assert death == WorkerDeath("it was killed", WorkerExit("exit", -9), worker, None, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -299,8 +300,8 @@ def test_a_silent_worker_is_gone_after_a_day_or_once_its_process_is_seen_to_be_g
     silent_s: float, has_ended: bool, running: int, detector: str | None
 ) -> None:
     worker = a_worker(beat_at=200_000.0 - silent_s, running=running, beat_s=10.0)
-    found = exit_of_silent(worker, 200_000.0, has_ended=has_ended)
-    assert (found.detector if found else None) == detector
+    found = death_of_silent(worker, 200_000.0, has_ended=has_ended)
+    assert (found.exit.kind if found else None) == detector
 
 
 # --------------------------------------------------------------------------------------------------- one attempt
@@ -314,14 +315,14 @@ def lost(job: Job, death: WorkerDeath, suspects: int = 1, in_gap: bool = False) 
 
 def test_a_lost_attempt_carries_everything_that_is_known() -> None:
     worker = a_worker(name="box")
-    found = lost(running(started=True), WorkerDeath(WorkerExit("it died", "vanished"), worker, "lock", 5.0), 3)
+    found = lost(running(started=True), WorkerDeath("it died", WorkerExit("vanished"), worker, "lock", 5.0), 3)
     assert (found.detector, found.cause) == ("vanished", "worker box was lost: it died")
     assert (found.suspects, found.excused, found.spread_s, found.started) == (3, False, 5.0, True)
     assert (found.autopsy["worker"], found.autopsy["evidence"]) == ("box", "lock")
 
 
 def test_a_worker_that_nobody_knows_is_called_by_its_id() -> None:
-    found = lost(running(started=False), WorkerDeath(LEASE_RAN_OUT))
+    found = lost(running(started=False), LEASE_RAN_OUT)
     assert (found.detector, found.cause) == ("expired", "worker w was lost: its lease ran out")
     assert not found.started
     assert "evidence" not in found.autopsy
@@ -332,26 +333,21 @@ def test_a_worker_that_nobody_knows_is_called_by_its_id() -> None:
     [({"started": True}, True), ({"started": False}, False), ({"started": False, "open_step": "charge"}, True)],
 )
 def test_a_worker_that_was_told_to_stop_gives_its_jobs_back(given: dict[str, Any], begun: bool) -> None:
-    death = WorkerDeath(WorkerExit("the worker stopped", None))
+    death = WorkerDeath("the worker stopped", WorkerExit("released"))
     found = outcome_of(running(**given), death, None, NOW, suspects=1, in_gap=False)
     assert found == Released(begun, "the worker stopped")
 
 
 def test_a_workflow_whose_step_is_open_had_begun_when_its_worker_was_lost() -> None:
-    assert lost(running(started=False, open_step="charge"), WorkerDeath(LEASE_RAN_OUT)).started
+    assert lost(running(started=False, open_step="charge"), LEASE_RAN_OUT).started
 
 
 @pytest.mark.parametrize(
-    ("cause", "number", "found"),
-    [
-        ("its process exited with code 3", 1, 1),
-        ("its process exited with code 3", 2, 2),
-        ("its process was killed by SIGSEGV", 1, 1),
-        ("its process was killed by SIGKILL", 1, 0),
-    ],
+    ("code", "number", "found"),
+    [(3, 1, 1), (3, 2, 2), (-signal.SIGSEGV, 1, 1), (-signal.SIGKILL, 1, 0)],
 )
-def test_a_job_that_was_alone_is_suspected_if_its_process_ended_itself(cause: str, number: int, found: int) -> None:
-    assert lost(running(), WorkerDeath(WorkerExit(cause, "exit")), number).suspects == found
+def test_a_job_that_was_alone_is_suspected_if_its_process_ended_itself(code: int, number: int, found: int) -> None:
+    assert lost(running(), WorkerDeath("it ended", WorkerExit("exit", code)), number).suspects == found
 
 
 @pytest.mark.parametrize(
@@ -366,7 +362,7 @@ def test_a_job_that_was_alone_is_suspected_if_its_process_ended_itself(cause: st
 def test_an_attempt_is_excused_if_its_lease_ended_in_a_gap_or_its_worker_was_excused(
     detector: Any, excused: bool, in_gap: bool, found: bool
 ) -> None:
-    death = WorkerDeath(WorkerExit("it ended", detector, excused))
+    death = WorkerDeath("it ended", WorkerExit(detector, excused=excused))
     assert lost(running(), death, in_gap=in_gap).excused is found
 
 

@@ -139,7 +139,7 @@ def test_a_loss_before_the_start_was_recorded_says_nothing_of_who_is_to_blame(st
 def test_dead_when_its_worker_is_gone_though_the_lease_has_not_ended(store: Store, clock: FakeClock) -> None:
     job = start(store, lease_s=30.0)
     assert job.worker is not None
-    store.retire(job.worker, str(WorkerExit("its process was killed by SIGKILL", "exit")))
+    store.retire(job.worker, "its process was killed by SIGKILL", how=WorkerExit("exit", -9))
     clock.advance(3)
     enrol(store)
     assert told(store, job) == (
@@ -155,7 +155,7 @@ def test_no_reaper_is_promised_when_no_worker_is_alive(store: Store, clock: Fake
     silent, overdue = (start(store, enrol(store, beat_s=1.0), lease_s=lease_s) for lease_s in (600.0, 3.0))
     gone = start(store, lease_s=600.0)
     assert gone.worker is not None
-    store.retire(gone.worker, str(WorkerExit("its process was killed by SIGKILL", "exit")))
+    store.retire(gone.worker, "its process was killed by SIGKILL", how=WorkerExit("exit", -9))
     clock.advance(60)
     for job, word in ((silent, "silent"), (overdue, "dead"), (gone, "dead")):
         found, sentence = told(store, job)

@@ -14,6 +14,7 @@ from holdfast.core.lease import TrustWindow, trust
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job, Pulse, Record
 from holdfast.core.verdict import Cancelled, Failed, Lost, Outcome, Released, Succeeded, Verdict
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import WorkerGone
 from holdfast.stores.protocol import Answer
 
@@ -247,7 +248,7 @@ class SupervisorActor(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"declares {worker.id} dead", partial(self._declare_dead_wrongly, model, worker.id)
 
     def _retire(self, model: Model, worker: str) -> Actor:
-        model.reapers.retire(worker, "exit: it was killed")
+        model.reapers.retire(worker, "it was killed", how=WorkerExit("exit"))
         return replace(self, whom=worker)
 
     def _declare_dead_wrongly(self, model: Model, worker: str) -> Actor:

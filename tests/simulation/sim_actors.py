@@ -26,6 +26,7 @@ from holdfast.core.verdict import (
     Verdict,
     judge,
 )
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.duties import DutyHolder
 from holdfast.errors import DutyLost, HoldfastError, IllegalMove, Refused, StoreError, WorkerGone
 from holdfast.hooks import Hooks
@@ -243,7 +244,7 @@ class Supervisor(Process):
             try:
                 for worker in [each for each in store.workers() if each.id in ids]:
                     reaper = Reaper(store, self.fleet.clock, name=worker.name)
-                    reaper.recover_worker(worker, "exit", "its process was killed", excused=fenced)
+                    reaper.recover_worker(worker, "its process was killed", WorkerExit("exit", excused=fenced))
             except HoldfastError:
                 self.fleet.after(0.5, self, bury)
 

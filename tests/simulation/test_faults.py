@@ -14,6 +14,7 @@ from holdfast.core.continuity import Doubt
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Firing, Note, Pulse, Schedule
 from holdfast.core.verdict import Failed, Parked, Succeeded
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import HoldfastError, Refused, StoreUnavailable, UsageError
 from holdfast.stores.protocol import Added, Answer, Store
 from holdfast.testing import FakeClock
@@ -90,7 +91,7 @@ WRITES: dict[str, Callable[[Scene], Call]] = {
     "settle": lambda scene: settle_as(scene, Succeeded('"fine"')),
     "settle a failure": lambda scene: settle_as(scene, Failed("no luck")),
     "settle as a reaper": lambda scene: settle_as(scene, EXPIRED, seen_lease=True),
-    "retire": lambda scene: lambda store: store.retire("w1", "exit: it died"),
+    "retire": lambda scene: lambda store: store.retire("w1", "it died", how=WorkerExit("exit")),
     "acquire": lambda scene: lambda store: store.acquire("count", "w2", 5.0),
     "resign": lambda scene: lambda store: store.resign(scene.duty),
     "move": move_dead,

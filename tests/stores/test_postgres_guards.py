@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.core.records import Job, Published
 from holdfast.core.verdict import Outcome, Released
+from holdfast.core.worker_exit import gone
 from holdfast.errors import WorkerGone
 from holdfast.stores.postgres.claim_cursor import SURE, ClaimCursor
 from holdfast.stores.postgres.store import PostgresStore
@@ -79,7 +80,7 @@ def test_a_worker_that_is_declared_dead_while_it_claims_gets_nothing(store: Post
     claiming = threading.Thread(target=take)
     with psycopg.connect(postgres, autocommit=True) as looking, psycopg.connect(postgres) as reaper:
         nobody = {"duty": None, "holder": None, "term": None}
-        reaper.execute(store._db["retire"], {"worker": worker, "cause": "killed", "wall": None, **nobody})
+        reaper.execute(store._db["retire"], {"worker": worker, "wall": None, **gone("killed", None), **nobody})
         claiming.start()
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = %s"
         give_up_at = CLOCK.lease() + 60

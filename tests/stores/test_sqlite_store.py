@@ -22,6 +22,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Filter, Published, Pulse
 from holdfast.core.recovery import SECOND_LOOK_S
 from holdfast.core.verdict import Succeeded
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import (
     BadURL,
     FileReplaced,
@@ -809,7 +810,7 @@ def test_a_worker_whose_row_is_damaged_hides_nobody(
     ann, bob = enrol(store, name="ann"), enrol(store, name="bob")
     job, other = start(store, ann), start(store, bob)
     change(path, "UPDATE holdfast_worker SET queues = ? WHERE id = ?", queues, ann)
-    store.retire(bob, "exit: it was killed")
+    store.retire(bob, "it was killed", how=WorkerExit("exit"))
     for _ in range(3):
         assert [each.id for each in store.workers(gone=True)] == [bob]
         assert [each.worker.id for each in store.vanished()] == [bob]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import LeaseLost
 from holdfast.reaper import Reaper
 from tests.worker.house import House, on_every_store, until
@@ -45,7 +46,7 @@ def test_it_stops_its_jobs_enrols_anew_and_goes_on(house: House, is_async: bool)
     first_id = runner.worker_id
     job = task.enqueue()
     assert begun.acquire(timeout=60)
-    house.store.real.retire(first_id, "vanished: a mistake")
+    house.store.real.retire(first_id, "a mistake", how=WorkerExit("vanished"))
     until(lambda: runner.worker_id != first_id, "it enrols anew")
     assert job.result(60) in (2, 3)  # released by itself, or reaped and then claimed
     assert len(stopped) == 1
@@ -63,7 +64,7 @@ def test_it_enrols_once_though_both_of_its_threads_are_told(house: House) -> Non
     def lose(worker_id: str, *_: Any) -> None:
         if not gone and runners:
             gone.append(worker_id)
-            house.store.real.retire(worker_id, "vanished: a mistake")
+            house.store.real.retire(worker_id, "a mistake", how=WorkerExit("vanished"))
             until(lambda: runners[0].worker_id != worker_id, "its heartbeat enrols anew")
 
     @house.app.task(lease_s=0.9)
@@ -94,7 +95,7 @@ def test_what_was_reaped_meanwhile_is_refused_to_the_first_attempt(house: House)
     job = deaf.enqueue()
     begun.wait(60)
     [worker] = house.store.workers()
-    Reaper(house.store.real, house.app.clock).recover_worker(worker, "vanished", "a mistake")
+    Reaper(house.store.real, house.app.clock).recover_worker(worker, "a mistake", WorkerExit())
     deaf.enqueue()  # makes the worker claim, and learn of it
     assert job.result(60) == 3
     assert runner.worker_id != worker.id
@@ -114,7 +115,9 @@ def test_a_claim_in_flight_gets_nothing_and_the_job_is_claimed_by_the_new_incarn
 
     runner = house.start()
     first_id = runner.worker_id
-    with house.store.before("claim", lambda worker_id, *_: house.store.real.retire(first_id, "vanished: a mistake")):
+    with house.store.before(
+        "claim", lambda worker_id, *_: house.store.real.retire(first_id, "a mistake", how=WorkerExit("vanished"))
+    ):
         job = fine.enqueue()
         assert job.result(60) == 1
     assert runner.worker_id != first_id
@@ -142,7 +145,7 @@ def test_what_it_had_claimed_ahead_comes_back(house: House, monkeypatch: pytest.
     until(lambda: len(house.app.find("running")) == 5)
     first_id = runner.worker_id
     go_on.set()
-    house.store.real.retire(first_id, "vanished: a mistake")
+    house.store.real.retire(first_id, "a mistake", how=WorkerExit("vanished"))
     for job in jobs:
         job.result(60)
     assert all(house.kinds(job.id).count("succeeded") == 1 for job in jobs)
@@ -160,7 +163,7 @@ def test_enrolling_anew_is_tried_until_the_store_takes_it(house: House) -> None:
 
     step: Any = once(StoreUnavailable("not now"))
     with house.store.before("enroll", step):
-        house.store.real.retire(first_id, "vanished: a mistake")
+        house.store.real.retire(first_id, "a mistake", how=WorkerExit("vanished"))
         assert fine.enqueue().result(60) == "fine"
     assert house.store.calls["enroll"] == 3
     assert runner.worker_id != first_id

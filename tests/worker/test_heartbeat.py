@@ -12,6 +12,7 @@ from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Job, Pulse
 from holdfast.core.verdict import Succeeded
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import Cancelled, LeaseLost, StoreUnavailable
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
@@ -157,7 +158,7 @@ def test_a_cancellation_is_looked_for_between_beats(desk: Desk) -> None:
 def test_it_hears_that_it_was_declared_dead(desk: Desk) -> None:
     attempt = desk.keep()
     lease_until = desk.row(attempt).lease_until
-    desk.store.real.retire(desk.heartbeat.worker_id, "vanished: a mistake")
+    desk.store.real.retire(desk.heartbeat.worker_id, "a mistake", how=WorkerExit("vanished"))
     desk.clock.advance(10.1)
     window = attempt.window
     desk.beat()

@@ -230,7 +230,7 @@ def test_a_step_that_begins_while_a_dead_workers_jobs_are_settled_is_held_at_onc
         if released:
             assert reaper.release_worker(known, "it was told to stop") == 1
         else:
-            [zombie] = reaper.recover_worker(known, "exit", "it was killed").zombies
+            [zombie] = reaper.recover_worker(known, "it was killed", WorkerExit("exit")).zombies
             assert (zombie.recovered, zombie.verdict.state) == (True, State.HELD)
     assert (row(store, job.id).state, row(store, job.id).suspects) == (State.HELD, 0)
 
@@ -248,7 +248,7 @@ def test_a_workflow_that_was_claimed_ahead_and_has_an_open_step_had_begun(
     if released:
         reaper.release_worker(known, "it was told to stop")
     else:
-        reaper.recover_worker(known, "exit", "it was killed")
+        reaper.recover_worker(known, "it was killed", WorkerExit("exit"))
     after = row(store, job.id)
     assert (after.state, after.open_step, after.crashes) == (State.HELD, "charge", 0 if released else 1)
     [event] = store.journal(job.id, ["released" if released else "zombie"])
@@ -302,7 +302,7 @@ def test_more_than_a_page_of_one_dead_worker_is_recovered_in_one_pass(
 ) -> None:
     many(store, PAGE + 3, worker := enrol(store))
     [known] = [each for each in store.workers() if each.id == worker]
-    assert reaper.recover_worker(known, "exit", "it was killed").recovered == PAGE + 3
+    assert reaper.recover_worker(known, "it was killed", WorkerExit("exit")).recovered == PAGE + 3
 
 
 @pytest.mark.parametrize("found_by", ["expired", "exit", "gone"])
@@ -317,9 +317,9 @@ def test_a_storm_comes_back_spread_over_a_few_seconds(
         twice(reaper, clock)
     elif found_by == "exit":
         [known] = [each for each in store.workers() if each.id == worker]
-        reaper.recover_worker(known, "exit", "it was killed")
+        reaper.recover_worker(known, "it was killed", WorkerExit("exit"))
     else:
-        store.retire(worker, "exit: it was killed")
+        store.retire(worker, "it was killed", how=WorkerExit("exit"))
         reaper.once()
     delays = [row(store, job.id).run_at - clock.wall() for job in jobs]
     assert all(row(store, job.id).state is State.READY for job in jobs)
@@ -345,9 +345,9 @@ def test_only_jobs_that_had_begun_make_a_storm(
         twice(reaper, clock)
     elif found_by == "exit":
         [known] = [each for each in store.workers() if each.id == worker]
-        reaper.recover_worker(known, "exit", "it was killed")
+        reaper.recover_worker(known, "it was killed", WorkerExit("exit"))
     else:
-        store.retire(worker, "exit: it was killed")
+        store.retire(worker, "it was killed", how=WorkerExit("exit"))
         reaper.once()
     rows = [row(store, job.id) for job in jobs]
     assert {each.state for each in rows} == {State.READY}
@@ -380,7 +380,7 @@ def test_a_storm_that_comes_back_lets_fresh_jobs_in(store: Store, clock: FakeClo
     reaper = Reaper(store, clock, lots=lambda: next(turns) / number)
     jobs = many(store, number, worker := enrol(store))
     [known] = [each for each in store.workers() if each.id == worker]
-    reaper.recover_worker(known, "exit", "it was killed")
+    reaper.recover_worker(known, "it was killed", WorkerExit("exit"))
     clock.advance(1.0)
     fresh = make_job()
     store.add([fresh])
@@ -427,12 +427,12 @@ def test_a_damaged_row_stops_nobody(
         clock.advance(LEASE_S)
     elif found_by == "exit":
         [known] = [each for each in store.workers() if each.id == doomed]
-        reaper.recover_worker(known, "exit", "it was killed")
+        reaper.recover_worker(known, "it was killed", WorkerExit("exit"))
     elif found_by == "gone":
-        store.retire(doomed, "exit: it was killed")
+        store.retire(doomed, "it was killed", how=WorkerExit("exit"))
     else:
-        store.retire(doomed, "released: the worker stopped")
-    store.retire(other, "exit: it was killed")
+        store.retire(doomed, "the worker stopped", how=WorkerExit("released"))
+    store.retire(other, "it was killed", how=WorkerExit("exit"))
     twice(reaper, clock)
     twice(reaper, clock)
     assert all(row(store, job.id).state is State.READY for job in others)
@@ -584,7 +584,7 @@ def test_a_dry_run_changes_nothing(store: Store, clock: FakeClock) -> None:
     hooks.on("zombie", heard.append)
     expired = start(store, on_crash="hold")
     gone = start(store, worker := enrol(store), lease_s=600.0)
-    store.retire(worker, "exit: it was killed")
+    store.retire(worker, "it was killed", how=WorkerExit("exit"))
     clock.advance(LEASE_S)
     before = picture(store)
     reaper = Reaper(store, clock, hooks=hooks)
@@ -604,7 +604,7 @@ def test_a_dry_run_counts_more_than_a_page(store: Store, clock: FakeClock) -> No
     """Of each kind: overdue, and held by one worker that is gone."""
     many(store, 2 * PAGE + 7, enrol(store))
     gone = many(store, PAGE + 3, worker := enrol(store), lease_s=600.0)
-    store.retire(worker, "exit: its process was killed by SIGKILL")
+    store.retire(worker, "its process was killed by SIGKILL", how=WorkerExit("exit", -9))
     clock.advance(LEASE_S)
     reaper = Reaper(store, clock)
     reaper.once(fix=False)
@@ -617,7 +617,7 @@ def test_a_dry_run_counts_more_than_a_page(store: Store, clock: FakeClock) -> No
 def test_what_is_only_given_back_is_no_zombie_in_a_dry_run(store: Store, clock: FakeClock) -> None:
     """Not even when its lease has run out as well."""
     start(store, worker := enrol(store))
-    store.retire(worker, "released: the worker stopped")
+    store.retire(worker, "the worker stopped", how=WorkerExit("released"))
     clock.advance(LEASE_S)
     before = picture(store)
     reaper = Reaper(store, clock)
@@ -648,7 +648,7 @@ def test_who_waits_hears_of_every_page(store: Store, clock: FakeClock) -> None:
     gone = enrol(store)
     start(store, gone)
     start(store)
-    store.retire(gone, str(WorkerExit("it was told to stop", None)))
+    store.retire(gone, "it was told to stop", how=WorkerExit("released"))
     clock.advance(LEASE_S)
     for _ in range(PAGE):
         start(store)
@@ -686,7 +686,7 @@ def test_a_death_that_was_seen_does_not_wait_for_the_lease(store: Store, clock: 
     [known] = [each for each in store.workers() if each.id == worker]
     clock.advance(1)
     beat(store, job)
-    report = reaper.recover_worker(known, "exit", "its process was killed by SIGKILL")
+    report = reaper.recover_worker(known, "its process was killed by SIGKILL", WorkerExit("exit", -9))
     assert report.recovered == 1
     [event] = store.journal(job.id)
     assert event.detail["detector"] == "exit"
@@ -701,7 +701,7 @@ def test_a_claim_in_flight_when_its_worker_is_declared_dead_gets_nothing(
     start(store, worker)
     store.add([make_job()])
     [known] = [each for each in store.workers() if each.id == worker]
-    reaper.recover_worker(known, "vanished", "its process died")
+    reaper.recover_worker(known, "its process died", WorkerExit())
     with pytest.raises(WorkerGone):
         claim(store, worker)
     assert store.beat(worker, []).gone
@@ -712,7 +712,7 @@ def test_a_reaper_that_died_between_the_mark_and_the_settling_is_finished_by_the
     store: Store, clock: FakeClock, reaper: Reaper
 ) -> None:
     jobs = many(store, 3, worker := enrol(store), lease_s=600.0)
-    store.retire(worker, "vanished: its process died (pid 1 on h)")
+    store.retire(worker, "its process died (pid 1 on h)", how=WorkerExit("vanished"))
     assert reaper.once().recovered == 3
     [event] = store.journal(jobs[0].id)
     assert (event.detail["detector"], event.detail["cause"]) == (
@@ -725,7 +725,7 @@ def test_a_reaper_that_died_between_the_mark_and_the_settling_is_finished_by_the
 def test_what_a_stopped_worker_left_is_released_and_not_crashed(store: Store, clock: FakeClock, reaper: Reaper) -> None:
     """The supervisor knew that it was told to stop, and died before it could give the jobs back."""
     plain, careful = start(store, worker := enrol(store)), start(store, worker, on_crash="hold")
-    store.retire(worker, "released: the worker stopped")
+    store.retire(worker, "the worker stopped", how=WorkerExit("released"))
     reaper.once()
     after = row(store, plain.id)
     assert (after.state, after.crashes, after.zombies) == (State.READY, 0, 0)
@@ -740,7 +740,7 @@ def test_who_comes_first_settles_in_the_manner_that_the_row_says(store: Store, c
     [known] = [each for each in store.workers() if each.id == worker]
     parent = Reaper(meddler, clock)  # type: ignore[arg-type]
     with meddler.down("settle"), pytest.raises(StoreUnavailable):
-        parent.recover_worker(known, "exit", "its process exited with code 76", excused=True)
+        parent.recover_worker(known, "its process exited with code 76", WorkerExit("exit", 76, excused=True))
     [zombie] = Reaper(store, clock).once().zombies
     assert (zombie.detector, zombie.recovered) == ("exit", True)
     after = row(store, job.id)
@@ -973,7 +973,7 @@ def test_an_attempt_that_its_own_process_gave_up_is_excused(store: Store, clock:
     """15.5: a process that ended itself because no beat got through (exit code 76)."""
     job = start(store, worker := enrol(store))
     [known] = [each for each in store.workers() if each.id == worker]
-    reaper.recover_worker(known, "exit", "its process exited with code 76", excused=True)
+    reaper.recover_worker(known, "its process exited with code 76", WorkerExit("exit", 76, excused=True))
     after = row(store, job.id)
     assert (after.state, after.crashes, after.zombies) == (State.READY, 0, 1)
 

@@ -16,6 +16,7 @@ from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.types import Text, json_option, person
 from holdfast.clock import SystemClock
 from holdfast.core.records import Moment
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import NotFound, Refused
 from holdfast.reaper import Reaper
 
@@ -82,7 +83,7 @@ def forget(name: str, app: str | None, by: str | None, as_json: bool, **given: A
         clock = SystemClock()
         reaper = Reaper(store, clock, hooks=hooks, name="forget")
         cause = f"forgotten by {person(by)}"
-        recovered = sum(reaper.recover_worker(worker, "vanished", cause).recovered for worker in silent)
+        recovered = sum(reaper.recover_worker(worker, cause, WorkerExit()).recovered for worker in silent)
         if hooks is not None:
             hooks.flush()
         tell_once(store, clock, alerts, name=f"{socket.gethostname()}:forget", since=now.wall, timeout_s=TELL_S)
@@ -104,5 +105,5 @@ def _columns(now: Moment, vanished: Collection[str], gone: bool) -> list[Column]
         Column("QUEUES", lambda worker: ", ".join(worker.queues), rank=4),
     ]
     if gone:
-        columns.append(Column("CAUSE", lambda worker: worker.gone_cause, rank=5))
+        columns.append(Column("CAUSE", insight.gone_cause, rank=5))
     return columns

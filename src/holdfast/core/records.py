@@ -54,6 +54,7 @@ StepKind = Literal[
 StepState = Literal["started", "recorded", "undone"]
 SILENT_BEATS = 3  # a worker that missed so many beats is silent
 Detector = Literal["exit", "vanished", "expired", "stuck", "restart"]
+ExitKind = Detector | Literal["released"]
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -298,6 +299,9 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     rss_mb: float | None = None
     gone_at: float | None = None
     gone_cause: str | None = None
+    exit_kind: ExitKind | None = None  # this and the next two: see core/worker_exit.py
+    exit_code: int | None = None
+    exit_excused: bool = False
     tasks: dict[str, Published] | None = None  # None: it is gone, or its version does not publish them
 
     def is_alive(self, now: float) -> bool:

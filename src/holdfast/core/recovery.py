@@ -22,7 +22,7 @@ from holdfast.core.autopsy import autopsy, of_worker
 from holdfast.core.isolation import ended_itself
 from holdfast.core.records import Job, Moment, Vanished, Worker
 from holdfast.core.verdict import Lost, Released
-from holdfast.core.worker_exit import WorkerExit, read_epitaph
+from holdfast.core.worker_exit import WorkerExit, exit_facts, exit_of
 
 SECOND_LOOK_S = 0.1
 MANY = 500  # a second look at each of more overdue jobs than this would only delay them all
@@ -31,8 +31,6 @@ GAPS = 20  # the number of gaps to remember
 STORM = 100  # when a reaper recovers more than this many jobs at once,
 STORM_SPREAD_S = 5.0  # they come back over this many seconds
 SILENT_MAX_S = 86_400.0  # a worker that holds nothing and has not beaten for longer is gone
-
-LEASE_RAN_OUT = WorkerExit("its lease ran out", "expired")
 
 OverdueKey = tuple[str, int, float | None]  # of a job: id, fence, end of the lease
 
@@ -153,47 +151,52 @@ class Looks:
 class WorkerDeath:
     """How a worker ended, before its jobs are judged one by one."""
 
+    cause: str
     exit: WorkerExit
     worker: Worker | None = None  # None: only the lease says so, and jobs may be of several workers
     evidence: str | None = None  # if it was seen just now
     spread_s: float = 0.0
 
 
+LEASE_RAN_OUT = WorkerDeath("its lease ran out", WorkerExit("expired"))
+
+
 def death_of(vanished: Vanished, name: str | None, spread_s: float) -> WorkerDeath:
     """Return how the worker ended, as a reaper in the worker of this name sees it."""
     worker, ours = vanished.worker, vanished.worker.name == name
     if vanished.evidence == "gone":
-        return WorkerDeath(read_epitaph(worker.gone_cause), worker, None, spread_s)
+        return WorkerDeath(worker.gone_cause or "marked gone", exit_of(worker), worker, None, spread_s)
     if vanished.evidence == "boot":
         cause = "the machine was started anew under it"
     else:
         cause = "an earlier process of this worker died" if ours else "its process died"
         cause += " or was cut off from the server" if vanished.evidence == "session" else ""
         cause += f" (pid {worker.pid} on {worker.host})"
-    return WorkerDeath(WorkerExit(cause, "restart" if ours else "vanished"), worker, vanished.evidence, spread_s)
+    return WorkerDeath(cause, WorkerExit("restart" if ours else "vanished"), worker, vanished.evidence, spread_s)
 
 
-def exit_of_silent(worker: Worker, wall: float, *, has_ended: bool) -> WorkerExit | None:
+def death_of_silent(worker: Worker, wall: float, *, has_ended: bool) -> WorkerDeath | None:
     """Return how a worker ended that holds nothing and whose death no store can prove; None: it may live."""
     if worker.running:
         return None
     if has_ended and not worker.is_alive(wall):
-        return WorkerExit("its process has ended, unnoticed", "restart")
-    return WorkerExit("it was silent for a day", "vanished") if wall - worker.beat_at > SILENT_MAX_S else None
+        return WorkerDeath("its process has ended, unnoticed", WorkerExit("restart"), worker)
+    silent = wall - worker.beat_at > SILENT_MAX_S
+    return WorkerDeath("it was silent for a day", WorkerExit("vanished"), worker) if silent else None
 
 
 def outcome_of(
     job: Job, death: WorkerDeath, holder: Worker | None, now: Moment, *, suspects: int, in_gap: bool
 ) -> Lost | Released:
     """Return what became of one attempt of a worker that ended. `suspects`: how many jobs its process had."""
-    detector, facts = death.exit.detector, death.exit.facts
+    detector, facts = death.exit.detector, exit_facts(death.exit.code)
     if detector is None:
-        return Released(job.begun, death.exit.cause)
+        return Released(job.begun, death.cause)
     if death.evidence is not None:
         facts = {**facts, "evidence": death.evidence}
     return Lost(
         detector=detector,
-        cause=f"worker {holder.name if holder else job.worker} was lost: {death.exit.cause}",
+        cause=f"worker {holder.name if holder else job.worker} was lost: {death.cause}",
         autopsy=autopsy(job, of_worker(holder, job, now), now, facts),
         suspects=suspects if suspects > 1 else int(ended_itself(facts)),
         excused=death.exit.excused or (detector == "expired" and in_gap),

@@ -1,67 +1,58 @@
-"""What stands on the row of a worker that is gone, so that everybody settles its jobs in the same manner.
-
-exit: its process was killed by SIGKILL                         somebody saw it die
-excused: exit: its process ended itself because the store …     and nobody is to blame
-released: the worker stopped                                    its jobs are given back
-"""
+"""How a worker ended: what its row keeps, so that everybody settles its jobs in the same manner."""
 
 from __future__ import annotations
 
-import re
 import signal
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
-from holdfast.core.records import Detector
-
-RELEASED = "released"
-EXCUSED = "excused"
+from holdfast.core.records import Detector, ExitKind, Worker
 
 
 class WorkerExit(msgspec.Struct, frozen=True):
-    """How a worker ended. `detector` is None when it was told to stop: then it is not lost."""
+    """What is known of the end of a worker.
 
-    cause: str
-    detector: Detector | None
+    `kind`: who found it; "released" when it was told to stop, so that its jobs are given back.
+    `code`: the exit code of its process, or the negative number of the signal that killed it; None: nobody saw it.
+    `excused`: nobody is to blame.
+    """
+
+    kind: ExitKind = "vanished"
+    code: int | None = None
     excused: bool = False
 
-    def __str__(self) -> str:
-        if self.detector is None:
-            return f"{RELEASED}: {self.cause}"
-        return f"{EXCUSED}: {self.detector}: {self.cause}" if self.excused else f"{self.detector}: {self.cause}"
-
     @property
-    def facts(self) -> dict[str, Any]:
-        """Return what the parent of a process saw of its end, for the autopsy: its exit code or signal."""
-        if self.detector != "exit":
-            return {}
-        if code := re.search(r"\bexited with code (\d+)$", self.cause):
-            return {"exit_code": int(code[1])}
-        if killed := re.search(r"\bkilled by (SIG\w+|signal \d+)$", self.cause):
-            return {"signal": killed[1]}
+    def detector(self) -> Detector | None:
+        """Return who found it; None when it was told to stop: then it is not lost."""
+        return None if self.kind == "released" else self.kind
+
+
+def gone(cause: str, how: WorkerExit | None) -> dict[str, Any]:
+    """Return what the row of a worker says of its end."""
+    kind, code, excused = (None, None, False) if how is None else (how.kind, how.code, how.excused)
+    return {"gone_cause": cause, "exit_kind": kind, "exit_code": code, "exit_excused": excused}
+
+
+def exit_of(worker: Worker) -> WorkerExit:
+    """Return how a worker that is gone has ended, by its row."""
+    return WorkerExit(worker.exit_kind or "vanished", worker.exit_code, worker.exit_excused)
+
+
+def exit_facts(code: int | None) -> dict[str, Any]:
+    """Return what the parent of a process saw of its end, for the autopsy."""
+    if code is None:
         return {}
-
-
-def read_epitaph(text: str | None) -> WorkerExit:
-    """Read what stands there; words of another origin are the cause of a worker that vanished."""
-    first, _, rest = (text or "").partition(": ")
-    if first == RELEASED:
-        return WorkerExit(rest, None)
-    excused = first == EXCUSED
-    if excused:
-        first, _, rest = rest.partition(": ")
-    for detector in get_args(Detector):
-        if first == detector:
-            return WorkerExit(rest, detector, excused)
-    return WorkerExit(text or "marked gone", "vanished")
+    return {"exit_code": code} if code >= 0 else {"signal": _signal_name(-code)}
 
 
 def how_it_ended(code: int) -> str:
     """Say how a process ended, from its exit code or, negative, the number of the signal."""
-    if code >= 0:
-        return f"exited with code {code}"
+    return f"exited with code {code}" if code >= 0 else f"was killed by {_signal_name(-code)}"
+
+
+def _signal_name(number: int) -> str:
     try:
-        return f"was killed by {signal.Signals(-code).name}"
+        return signal.Signals(number).name
     except ValueError:
-        return f"was killed by signal {-code}"
+        return f"signal {number}"

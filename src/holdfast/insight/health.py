@@ -15,7 +15,6 @@ from typing import Any, Literal
 from holdfast.core.durations import duration, iso
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Filter, Job, Moment, Worker
-from holdfast.core.worker_exit import read_epitaph
 from holdfast.insight.format import DECIDED, ago
 from holdfast.stores.protocol import Store
 
@@ -105,7 +104,7 @@ def _dead(
     left_s = _lease_left(job, now)
     soon = "A reaper is about to settle it." if reaped else _NOBODY
     if worker is not None and worker.gone_at is not None:
-        cause = read_epitaph(worker.gone_cause).cause
+        cause = worker.gone_cause or "marked gone"
         return Health("dead", f"Its worker is gone ({cause}, {ago(worker.gone_at, now)}). {soon}")
     if worker is not None and worker.id in vanished:
         known = f"its process has ended or was cut off from the store, and beat last {ago(worker.beat_at, now)}"

@@ -261,8 +261,16 @@ def worker_view(worker: Worker, now: Moment, vanished: Collection[str] = ()) -> 
         "started_at": iso(worker.started_at),
         "last_beat": iso(worker.beat_at),
         "gone_at": iso(worker.gone_at),
-        "gone_cause": worker.gone_cause,
+        "gone_cause": gone_cause(worker),
+        "exit_kind": worker.exit_kind,
+        "exit_code": worker.exit_code,
     }
+
+
+def gone_cause(worker: Worker) -> str | None:
+    """Say who found the end of a worker, and how it ended."""
+    words = ("excused" if worker.exit_excused else None, worker.exit_kind, worker.gone_cause)
+    return ": ".join(word for word in words if word) or None
 
 
 def worker_names(store: Store) -> dict[str, str]:

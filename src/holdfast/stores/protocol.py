@@ -37,6 +37,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Verdict
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import DutyLost, SchemaMismatch, StoreError
 
 
@@ -327,11 +328,11 @@ class Store(Protocol):
         """
         ...
 
-    def retire(self, worker_id: str, cause: str, under: Duty | None = None) -> bool:
+    def retire(self, worker_id: str, cause: str, under: Duty | None = None, how: WorkerExit | None = None) -> bool:
         """Mark a worker gone: from now on its claims and beats do nothing. False when it was gone already.
 
         Its leases stay until somebody settles them. If it is our own, its liveness lock is dropped. `under` is checked
-        as in `settle`.
+        as in `settle`. `cause` is for people, `how` for whoever settles its jobs.
         """
         ...
 

@@ -26,7 +26,7 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.core.records import SILENT_BEATS, Worker
-from holdfast.core.worker_exit import how_it_ended
+from holdfast.core.worker_exit import WorkerExit, how_it_ended
 from holdfast.errors import FileLocked, FileReplaced, HoldfastError, StoreLocked
 from holdfast.ids import new_id
 from holdfast.reaper import Reaper
@@ -328,7 +328,8 @@ class Supervisor:
                 log.info("%s stopped; %d %s cut short and settled as on_crash says", worker.name, given_back, were)
             return
         how = _how_it_ended(code, silent)
-        report = reaper.recover_worker(worker, "exit", f"its process {how}", excused=code == EXIT_FENCED)
+        ended = WorkerExit("exit", code, excused=code == EXIT_FENCED)
+        report = reaper.recover_worker(worker, f"its process {how}", ended)
         were = "was" if report.recovered == 1 else "were"
         log.warning("%s %s; %d of its jobs %s settled", worker.name, how, report.recovered, were)
 
@@ -408,4 +409,4 @@ def _how_it_ended(code: int | None, silent: bool = False) -> str:
         EXIT_REPLACED: "ended itself because the file of the store, or one beside it, was replaced: it ",
         EXIT_UNSUPPORTED: "ended because no worker can use the store as it is set up: it ",
     }
-    return words.get(code, "") + how_it_ended(code)  # the code stays at the end, where it is read
+    return words.get(code, "") + how_it_ended(code)

@@ -39,6 +39,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.settlement import Settlement, is_as_judged, own_ending, stale_report
 from holdfast.core.verdict import Verdict
+from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import KeyTaken, StoreUnsupported, UsageError, WorkerGone
 from holdfast.stores.memory.workflows import Workflows
 from holdfast.stores.protocol import Added, Answer, Fired, Schema, Transaction, duty_lost
@@ -202,13 +203,13 @@ class MemoryStore(Workflows):
             wall = self._clock.wall()
             self._workers[worker.id] = replace(worker, started_at=wall, beat_at=wall)
 
-    def retire(self, worker_id: str, cause: str, under: Duty | None = None) -> bool:
+    def retire(self, worker_id: str, cause: str, under: Duty | None = None, how: WorkerExit | None = None) -> bool:
         with self._lock:
             self._check_duty(under)
             if not self._lives(worker_id):
                 return False
             worker = self._workers[worker_id]
-            self._workers[worker_id] = replace(worker, gone_at=self._clock.wall(), gone_cause=cause)
+            self._workers[worker_id] = replace(worker, gone_at=self._clock.wall(), **gone(cause, how))
             self.wake()
             return True
 

@@ -821,7 +821,7 @@ dead AS MATERIALIZED (
 SELECT coalesce(json_agg(json_build_array(
     id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at, beat_at, beats,
     (SELECT count(*) FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = dead.id),
-    rss_mb, gone_at, gone_cause, NULL
+    rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, NULL
 ) ORDER BY started_at, id), '[]')::text
 FROM dead;
 
@@ -874,7 +874,8 @@ alone AS MATERIALIZED (
     SELECT pg_advisory_xact_lock(hashtextextended(%(worker)s, 2))
 ),
 marked AS (
-    UPDATE {schema}.worker AS worker SET gone_at = clock.wall, gone_cause = %(cause)s
+    UPDATE {schema}.worker AS worker SET gone_at = clock.wall, gone_cause = %(gone_cause)s, exit_kind = %(exit_kind)s,
+        exit_code = %(exit_code)s, exit_excused = %(exit_excused)s
     FROM clock, allowed, alone
     WHERE worker.id = %(worker)s AND worker.gone_at IS NULL AND allowed.yes
     RETURNING worker.id
@@ -1402,7 +1403,7 @@ SELECT coalesce(json_agg(json_build_array(
     id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at,
     greatest(beat_at, (SELECT at FROM {schema}.beat_aside WHERE beat_aside.worker = worker.id)), beats,
     (SELECT count(*) FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = worker.id),
-    rss_mb, gone_at, gone_cause,
+    rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused,
     (SELECT tasks::text FROM {schema}.published WHERE published.worker = worker.id AND worker.gone_at IS NULL)
 ) ORDER BY started_at, id), '[]')::text
 FROM {schema}.worker AS worker
@@ -1629,7 +1630,7 @@ SELECT coalesce(json_agg(json_build_array(name, jobs)), '[]')::text FROM (
 -- name: migrate_retire
 UPDATE {schema}.worker
 SET gone_at = coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8),
-    gone_cause = 'released: its program is too old for the schema'
+    gone_cause = 'its program is too old for the schema', exit_kind = 'released'
 WHERE schema < %(works_with)s AND gone_at IS NULL;
 
 -- name: migrate_open

@@ -30,6 +30,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.settlement import Settlement, stale_report
 from holdfast.core.verdict import Verdict
+from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import (
     KeyTaken,
     OutcomeUnknown,
@@ -282,8 +283,8 @@ class PostgresStore(Schedules, Workflows):
                 raise Refused(f"worker {worker.id} is enrolled already; every start of a worker has a new id") from None
             raise
 
-    def retire(self, worker_id: str, cause: str, under: Duty | None = None) -> bool:
-        values = {"worker": worker_id, "cause": cause, "wall": self._wall(), **statements.duty_token(under)}
+    def retire(self, worker_id: str, cause: str, under: Duty | None = None, how: WorkerExit | None = None) -> bool:
+        values = {"worker": worker_id, "wall": self._wall(), **gone(cause, how), **statements.duty_token(under)}
         allowed, marked = self._hot.one("retire", values)
         if not allowed:
             raise duty_lost(under)

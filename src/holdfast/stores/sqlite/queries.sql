@@ -420,7 +420,7 @@ LIMIT 1;
 -- Every worker not yet gone, with the inode of its lock file; and the gone ones that still hold leases.
 SELECT json_group_array(json_array(
     id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, beats,
-    running, rss_mb, gone_at, gone_cause, NULL, lock_inode
+    running, rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, NULL, lock_inode
 ))
 FROM holdfast_workforce
 WHERE gone_at IS NULL OR running > 0;
@@ -438,7 +438,10 @@ VALUES (
 INSERT INTO holdfast_published (worker, tasks) VALUES (:id, :tasks);
 
 -- name: retire
-UPDATE holdfast_worker SET gone_at = :wall, gone_cause = :cause WHERE id = :worker AND gone_at IS NULL;
+UPDATE holdfast_worker
+SET gone_at = :wall, gone_cause = :gone_cause, exit_kind = :exit_kind, exit_code = :exit_code,
+    exit_excused = :exit_excused
+WHERE id = :worker AND gone_at IS NULL;
 
 -- name: retire_old
 -- The rows of workers that are long gone and hold nothing.
@@ -725,7 +728,7 @@ SELECT json_group_array(json_array(seq, job_id, at, kind, fence, worker, actor, 
 -- name: workers
 SELECT json_group_array(json_array(
     id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, beats,
-    running, rss_mb, gone_at, gone_cause,
+    running, rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused,
     (SELECT tasks FROM holdfast_published WHERE worker = workforce.id AND workforce.gone_at IS NULL)
 ))
 FROM (SELECT * FROM holdfast_workforce WHERE :gone = 1 OR gone_at IS NULL ORDER BY started_at, id) AS workforce;
@@ -847,7 +850,8 @@ SELECT json_group_array(json_array(name, jobs)) FROM (
 );
 
 -- name: migrate_retire
-UPDATE holdfast_worker SET gone_at = :wall, gone_cause = 'released: its program is too old for the schema'
+UPDATE holdfast_worker
+SET gone_at = :wall, gone_cause = 'its program is too old for the schema', exit_kind = 'released'
 WHERE schema < :works_with AND gone_at IS NULL;
 
 -- name: migrate_open

@@ -30,6 +30,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.settlement import Settlement, stale_report
 from holdfast.core.verdict import Verdict
+from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import (
     KeyTaken,
     Refused,
@@ -213,10 +214,10 @@ class SqliteStore(Schedules, Workflows):
                 liveness.drop(self._lock_path(worker.id))
             raise
 
-    def retire(self, worker_id: str, cause: str, under: Duty | None = None) -> bool:
+    def retire(self, worker_id: str, cause: str, under: Duty | None = None, how: WorkerExit | None = None) -> bool:
         with self._db.writing() as db:
             statements.check_duty(db, under)
-            values = {"worker": worker_id, "wall": self._clock.wall(), "cause": cause}
+            values = {"worker": worker_id, "wall": self._clock.wall(), **gone(cause, how)}
             changed = db.execute(Q["retire"], values).rowcount == 1
             if db.execute(Q["retire_old"], {"wall": self._clock.wall()}).rowcount:
                 db.execute(Q["standing_removed"])

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.core.autopsy import Victim, autopsy
 from holdfast.core.records import Moment
 from holdfast.core.verdict import Lost, Outcome, Released, Stalled, TimedOut
-from holdfast.core.worker_exit import WorkerExit, how_it_ended
+from holdfast.core.worker_exit import exit_facts, how_it_ended
 from holdfast.errors import Interrupted
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.executors import interrupted
@@ -38,7 +38,7 @@ def lost(
 ) -> Outcome:
     """Return the outcome of an attempt whose process ended by itself. It was alone there: nobody else is suspect."""
     cause = f"its process {cell.error or _how(code)}"
-    facts = WorkerExit(cause, "exit").facts
+    facts = {} if cell.error else exit_facts(code)
     if killed_for_memory and facts.get("signal") == "SIGKILL":
         cause += f"; out of memory at {_amount(cell.peak_mb or 0.0)}"
     victim = _victim(attempt, worker, cell.pid, cell.peak_mb, now)
