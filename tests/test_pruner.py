@@ -134,7 +134,7 @@ def test_a_stop_ends_it_after_the_batch_that_is_under_way(
 
     with a_pruner(Meddling(store, pausing), clock) as one:
         assert deleting.wait(60)
-        one._stopping.set()  # the block's end would wait for the batch
+        one._service.stopping.set()  # the block's end would wait for the batch
         stop.set()
     assert left(store) == 3
 
@@ -211,4 +211,4 @@ def test_whatever_else_goes_wrong_it_goes_on(store: Store, clock: FakeClock, cap
 
     with a_pruner(Meddling(store, stumble), clock):
         until(lambda: left(store) == 0)
-    assert any("the pruner stumbled" in record.getMessage() for record in caplog.records)
+    assert any("holdfast-pruner failed; it tries again" in record.getMessage() for record in caplog.records)

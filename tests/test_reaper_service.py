@@ -154,9 +154,9 @@ def test_the_daemon_recovers_what_is_overdue_and_gives_its_duty_back(store: Stor
 
 def test_what_was_seen_once_is_looked_at_again_before_the_interval_is_over(store: Store, clock: FakeClock) -> None:
     reaper = Reaper(store, clock)
-    assert reaper_service._until_next_look(reaper, store, 0.0, 5.0) == 5.0
+    assert reaper_service.until_next_look(reaper, store, 0.0) is None
     reaper.looks.doubts = [store.believe_s]
-    assert reaper_service._until_next_look(reaper, store, 0.0, 5.0) == store.believe_s
+    assert reaper_service.until_next_look(reaper, store, 0.0) == store.believe_s
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -495,7 +495,7 @@ def test_the_thread_outlives_a_store_that_fails_and_a_duty_that_is_lost(
     assert app.hooks.flush()
     assert lost[0] == "the store refused its term"
     said = caplog.text
-    for words in ("schedules wait until it is back", "an act was refused", "the scheduler stumbled"):
+    for words in ("schedules wait until it is back", "an act was refused", "holdfast-scheduler failed; it tries again"):
         assert words in said
 
 

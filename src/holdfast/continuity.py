@@ -19,6 +19,7 @@ from holdfast.clock import Clock
 from holdfast.core.continuity import Doubt, Standing, compare, is_accepted
 from holdfast.core.records import Lease
 from holdfast.errors import HoldfastError
+from holdfast.service import Service
 from holdfast.stores.protocol import Store, in_words
 
 log = logging.getLogger("holdfast.continuity")
@@ -143,22 +144,14 @@ class Watcher:
 
     def __init__(self, store: Store, clock: Clock, name: str, then: str) -> None:
         self._continuity = Continuity(store, clock, name, then)
-        self._clock = clock
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="holdfast-continuity", daemon=True)
+        self._service = Service("holdfast-continuity", self._turn, clock, log, LOOK_S, jitter=0.0)
 
     def __enter__(self) -> Watcher:
-        self._thread.start()
+        self._service.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._stopping.set()
-        self._thread.join(LOOK_S)
+        self._service.stop(LOOK_S)
 
-    def _serve(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self._continuity.try_to_look()
-            except Exception:
-                log.exception("the look at the store stumbled; it goes on")
-            self._clock.wait(self._stopping, LOOK_S)
+    def _turn(self) -> None:
+        self._continuity.try_to_look()

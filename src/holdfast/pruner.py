@@ -8,16 +8,15 @@ paused deletes nothing after another has taken over.
 from __future__ import annotations
 
 import logging
-import threading
 
 from holdfast.clock import Clock
 from holdfast.core.retention import Retention
 from holdfast.duties import DutyHolder
-from holdfast.errors import DutyLost, HoldfastError
+from holdfast.errors import DutyLost
 from holdfast.failpoints import point
 from holdfast.hooks import Hooks
-from holdfast.ids import chance, new_id
-from holdfast.store_backoff import StoreBackoff
+from holdfast.ids import new_id
+from holdfast.service import Service
 from holdfast.stores.protocol import Store
 
 log = logging.getLogger("holdfast.pruner")
@@ -43,20 +42,26 @@ class Pruner:
         self._hooks = hooks
         self._interval_s = interval_s
         self._post = DutyHolder(store, clock, DUTY, f"{name}:{new_id()}", TTL_INTERVALS * interval_s, hooks)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="holdfast-pruner", daemon=True)
+        self._service = Service(
+            "holdfast-pruner",
+            self._turn,
+            clock,
+            log,
+            interval_s,
+            "nothing is deleted meanwhile",
+            leave=self._post.resign,
+        )
 
     def __enter__(self) -> Pruner:
         if self._keep:
             log.info("ended jobs are kept: %s; others for ever", self._keep)
-            self._thread.start()
+            self._service.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         """Stop after the batch that is under way, and give the duty back."""
-        self._stopping.set()
+        self._service.stop(LEAVE_S)
         if self._keep:
-            self._thread.join(LEAVE_S)
             self._hooks.flush()
 
     def once(self) -> int:
@@ -64,7 +69,7 @@ class Pruner:
         deleted = 0
         try:
             for states, age_s in self._keep.rules:
-                while not self._stopping.is_set() and (duty := self._post.duty()) is not None:
+                while not self._service.stopping.is_set() and (duty := self._post.duty()) is not None:
                     before = self._store.now().wall - age_s
                     point("prune.before")
                     began = self._clock.lease()
@@ -81,18 +86,7 @@ class Pruner:
         return deleted
 
     def _rest(self, took_s: float) -> None:
-        self._clock.wait(self._stopping, min(max(REST_MIN_S, REST * took_s), self._interval_s))
+        self._clock.wait(self._service.stopping, min(max(REST_MIN_S, REST * took_s), self._interval_s))
 
-    def _serve(self) -> None:
-        trouble = StoreBackoff(log, self._clock, "nothing is deleted meanwhile")
-        while not self._stopping.is_set():
-            pause_s = self._interval_s * (0.9 + 0.2 * chance())
-            try:
-                self.once()
-                trouble.over()
-            except HoldfastError as error:
-                pause_s = trouble.met(error)
-            except Exception:
-                log.exception("the pruner stumbled; it goes on")
-            self._clock.wait(self._stopping, pause_s)
-        self._post.resign()
+    def _turn(self) -> None:
+        self.once()

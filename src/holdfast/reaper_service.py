@@ -12,10 +12,11 @@ import threading
 from holdfast.clock import Clock
 from holdfast.core.recovery import SECOND_LOOK_S
 from holdfast.duties import DutyHolder
-from holdfast.errors import DutyLost, FileReplaced, HoldfastError
+from holdfast.errors import FileReplaced
 from holdfast.hooks import Hooks
 from holdfast.ids import new_id
 from holdfast.reaper import Reaper
+from holdfast.service import Service
 from holdfast.stores.protocol import Store
 
 log = logging.getLogger("holdfast.reaper")
@@ -43,41 +44,48 @@ def serve(
     post = DutyHolder(store, clock, DUTY, f"{name}:{new_id()}", max(TTL_INTERVALS * interval_s, TTL_MIN_S), hooks)
     reaper = Reaper(store, clock, hooks=hooks, grace_s=grace_s, pace_s=interval_s)
     settled, failing, stands_by = 0, False, False
-    while not stop.is_set():
-        pause_s = interval_s
-        try:
-            duty = post.duty()
-            if duty is None and not stands_by:
+
+    def turn() -> float | None:
+        nonlocal settled, failing, stands_by
+        duty = post.duty()
+        if duty is None:
+            if not stands_by:
                 log.info("another replica has the duty; standing by")
-            stands_by = duty is None
-            if duty is None:
-                reaper.stand_by()
-            else:
-                settled += reaper.once(under=duty).recovered
-                pause_s = _until_next_look(reaper, store, grace_s, interval_s)
-            if failing:
-                log.warning("the store is back")
-            failing = False
-        except DutyLost:
-            post.refused()
-        except FileReplaced:  # only a new process can use the store
-            raise
-        except HoldfastError as error:
-            if not failing:
-                log.warning("the store fails (%s); trying again", error)
-                hooks.emit("error", {"error": str(error)})
-            failing = True
-        clock.wait(stop, pause_s)
+            reaper.stand_by()
+        else:
+            settled += reaper.once(under=duty).recovered
+        stands_by, failing = duty is None, False
+        return None if duty is None else until_next_look(reaper, store, grace_s)
+
+    def failed(error: Exception) -> None:
+        nonlocal failing
+        if isinstance(error, FileReplaced):  # only a new process can use the store
+            raise error
+        if not failing:
+            hooks.emit("error", {"error": str(error)})
+        failing = True
+
+    Service(
+        "holdfast-reaper",
+        turn,
+        clock,
+        log,
+        interval_s,
+        "no zombies are looked for meanwhile",
+        lost=post.refused,
+        failed=failed,
+        stopping=stop,
+    ).run()
     post.resign()
     hooks.flush()
     return settled
 
 
-def _until_next_look(reaper: Reaper, store: Store, grace_s: float, interval_s: float) -> float:
-    """Until the earliest deadline, or until what was seen once may be looked at again; an interval at most."""
-    interval_s = min(interval_s, reaper.looks.doubt_s or interval_s)
+def until_next_look(reaper: Reaper, store: Store, grace_s: float) -> float | None:
+    """Until the earliest deadline, or until what was seen once may be looked at again; None if there is neither."""
     deadline = store.deadline()
     if deadline is None:
-        return interval_s
+        return reaper.looks.doubt_s or None
     left_s = deadline + grace_s - store.now().lease
-    return min(interval_s, left_s if left_s > 0 else SECOND_LOOK_S)
+    left_s = left_s if left_s > 0 else SECOND_LOOK_S
+    return min(left_s, reaper.looks.doubt_s or left_s)

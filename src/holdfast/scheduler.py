@@ -12,7 +12,6 @@ only the schedule that needs the lock waits for the next look.
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec.structs import replace
@@ -21,9 +20,9 @@ from holdfast.core.records import Firing, Schedule
 from holdfast.core.schedule import Missed, checked, due, next_instant
 from holdfast.core.transitions import ABANDONED_S, RENEW_S
 from holdfast.duties import DutyHolder
-from holdfast.errors import DutyLost, HoldfastError, StoreError, UsageError, is_passing
-from holdfast.ids import chance, fired_job_id, new_id
-from holdfast.store_backoff import StoreBackoff
+from holdfast.errors import StoreError, UsageError, is_passing
+from holdfast.ids import fired_job_id, new_id
+from holdfast.service import Service
 from holdfast.stores.protocol import Added, Answer, Fired, Store
 from holdfast.tasks import Draft, Sender, check_name
 
@@ -34,7 +33,7 @@ log = logging.getLogger("holdfast.scheduler")
 
 DUTY = "scheduler"
 TTL_S = 10.0  # of the duty
-LOOK_S = TTL_S / 3  # how long to sleep at most
+LOOK_S = TTL_S / 3  # about how long to sleep at most
 DECLARE_S = RENEW_S  # how often a program says what it declares
 DECLARED_S = ABANDONED_S + 2 * DECLARE_S  # what nobody has declared for so long is not fired
 BATCH = 100  # instants that are fired by one call
@@ -70,18 +69,24 @@ class Scheduler:
         self._declared_at: float | None = None  # on the lease clock
         self._said: set[tuple[str, str]] = set()
         self._locked: set[str] = set()  # the schedules that could not be fired because of somebody else's lock
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="holdfast-scheduler", daemon=True)
+        self._service = Service(
+            "holdfast-scheduler",
+            self._turn,
+            app.clock,
+            log,
+            LOOK_S,
+            "schedules wait until it is back",
+            lost=self._lost,
+            leave=self._leave,
+        )
 
     def __enter__(self) -> Scheduler:
         if self._app.schedules:
-            self._thread.start()
+            self._service.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._stopping.set()
-        if self._app.schedules:
-            self._thread.join(LEAVE_S)
+        self._service.stop(LEAVE_S)
 
     def look(self) -> tuple[int, float]:
         """Fire what is due, if the duty is ours; return how many that were, and the seconds to the next instant.
@@ -178,22 +183,14 @@ class Scheduler:
             self._said.add((key, str(error)))
             log.error("the schedule %r cannot be fired here: %s", key, error)
 
-    def _serve(self) -> None:
-        trouble = StoreBackoff(log, self._clock, "schedules wait until it is back")
-        while not self._stopping.is_set():
-            pause_s = LOOK_S * (0.9 + 0.1 * chance())
-            try:
-                _, left_s = self.look()
-                pause_s = min(pause_s, left_s + SOON_S)
-                trouble.over()
-            except DutyLost as error:
-                log.warning("an act was refused: %s", error)
-                self._post_at(self._app.store).refused()
-            except HoldfastError as error:
-                pause_s = trouble.met(error)
-            except Exception:
-                log.exception("the scheduler stumbled; it goes on")
-            self._clock.wait(self._stopping, pause_s)
+    def _turn(self) -> float:
+        _, left_s = self.look()
+        return left_s + SOON_S
+
+    def _lost(self) -> None:
+        self._post_at(self._app.store).refused()
+
+    def _leave(self) -> None:
         self.resign()
         self._app.hooks.flush(LEAVE_S / 2)
 

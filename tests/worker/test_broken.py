@@ -73,7 +73,8 @@ def thread_of(runner: Runner, name: str) -> threading.Thread:
         "time-limits": runner._time_limits,
         "reaper": runner._reaper_thread,
     }
-    thread: threading.Thread = parts[name]._thread  # type: ignore[attr-defined]
+    part: Any = parts[name]
+    thread: threading.Thread = getattr(part, "_service", part)._thread
     return thread
 
 

@@ -38,8 +38,8 @@ from holdfast.core.schedule import LATE_S, late
 from holdfast.duties import DutyHolder
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.hooks import Hooks
-from holdfast.ids import chance, new_id
-from holdfast.store_backoff import StoreBackoff
+from holdfast.ids import new_id
+from holdfast.service import Service
 from holdfast.stores.protocol import Store, rows_of
 
 log = logging.getLogger("holdfast.alerts")
@@ -76,7 +76,6 @@ class Notifier:
         self._store = store
         self._clock = clock
         self._alerts = alerts
-        self._interval_s = interval_s
         self._span_s = max((alert.limits.longest_s for alert in alerts), default=0.0)
         self._post = DutyHolder(store, clock, f"alerts:{fingerprint(alerts)}", f"{name}:{new_id()}", TTL_S, Hooks())
         self._outboxes = {channel: Outbox(channel, clock, store.url) for alert in alerts for channel in alert.channels}
@@ -87,19 +86,18 @@ class Notifier:
         self._late_lines: list[Line] = []
         self._schedules_at = float("-inf")
         self._incidents: list[Incidents] = []
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="holdfast-alerts", daemon=True)
+        self._service = Service(
+            "holdfast-alerts", self.look, clock, log, interval_s, "alerts wait until it is back", leave=self._leave
+        )
 
     def __enter__(self) -> Notifier:
         if self._alerts:
-            self._thread.start()
+            self._service.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         """Look once more, for what the end itself has brought, and let the channels finish within a few seconds."""
-        self._stopping.set()
-        if self._alerts:
-            self._thread.join(LEAVE_S)
+        self._service.stop(LEAVE_S)
         for outbox in self._outboxes.values():
             outbox.hurry()
         give_up_at = self._clock.lease() + LEAVE_S
@@ -179,18 +177,7 @@ class Notifier:
                 pause(TURN_S / TURNS)
         return False
 
-    def _serve(self) -> None:
-        trouble = StoreBackoff(log, self._clock, "alerts wait until it is back")
-        while not self._stopping.is_set():
-            pause_s = self._interval_s * (0.9 + 0.2 * chance())
-            try:
-                self.look()
-                trouble.over()
-            except HoldfastError as error:
-                pause_s = trouble.met(error)
-            except Exception:
-                log.exception("the notifier of alerts stumbled; it goes on")
-            self._clock.wait(self._stopping, pause_s)
+    def _leave(self) -> None:
         try:
             self.look()
         except Exception as error:

@@ -9,12 +9,12 @@ store hangs: that is why the heartbeat has another thread.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
 from holdfast.clock import Clock
 from holdfast.errors import Cancelled, Interrupted, LeaseLost, NoProgress, Parking, TimeLimit
-from holdfast.vital_threads import Died, VitalThread
+from holdfast.service import Service
+from holdfast.vital_threads import Died
 from holdfast.worker.attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")
@@ -41,15 +41,13 @@ class TimeLimits:
         self._attempts = attempts
         self._overrun = overrun
         self._abandon = abandon
-        self._stop = threading.Event()
-        self._thread = VitalThread("holdfast-time-limits", self._serve, self._stop.is_set)
+        self._service = Service("holdfast-time-limits", self.look, clock, log, LOOK_S, jitter=0.0)
 
     def start(self, died: Died) -> None:
-        self._thread.begin(died)
+        self._service.start(died)
 
     def close(self) -> None:
-        self._stop.set()
-        self._thread.finish(1.0)
+        self._service.stop(1.0)
 
     def look(self) -> None:
         """Stop what must stop now."""
@@ -73,13 +71,6 @@ class TimeLimits:
                 _stop(attempt, TimeLimit(f"ran longer than timeout_s={attempt.job.timeout_s:g}"))
             elif attempt.job.stall_s is not None and now - attempt.moved_at >= attempt.job.stall_s:
                 _stop(attempt, NoProgress(f"no progress for stall_s={attempt.job.stall_s:g}"))
-
-    def _serve(self) -> None:
-        while not self._clock.wait(self._stop, LOOK_S):
-            try:
-                self.look()
-            except Exception:
-                log.exception("the watch stumbled; it goes on")
 
 
 def _stop(attempt: Attempt, why: Interrupted) -> None:
