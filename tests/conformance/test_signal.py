@@ -90,6 +90,23 @@ def test_a_repeated_signal_is_delivered_once(store: Store) -> None:
     assert picture(store) == before
 
 
+def test_one_event_reaches_every_workflow_that_it_is_sent_to(store: Store) -> None:
+    one, other = park(store, start_flow(store), "signal:go"), park(store, start_flow(store), "signal:go")
+    for job in (one, other):
+        event = a_signal(job, id="evt_42")
+        assert (store.signal(event), store.signal(event)) == (ACCEPTED, ALREADY)
+        assert row(store, job.id).state is State.READY
+    record(store, again(store, row(store, one.id)), a_step(1, kind="wait"), taken=("evt_42",))
+    assert (store.inbox(one.id).signals, [each.id for each in store.inbox(other.id).signals]) == ([], ["evt_42"])
+
+
+def test_a_workflow_sends_one_event_to_several(store: Store) -> None:
+    sender, *reached = [start_flow(store) for _ in range(3)]
+    for number, job in enumerate(reached, 1):
+        assert record(store, sender, a_step(number, kind="signal"), sent=(a_signal(job, id="evt_42"),)) is ACCEPTED
+    assert [[each.id for each in store.inbox(job.id).signals] for job in reached] == [["evt_42"]] * 2
+
+
 def test_a_repeat_is_known_after_its_workflow_has_ended(store: Store) -> None:
     job = park(store, start_flow(store), "signal:go")
     signal = a_signal(job)

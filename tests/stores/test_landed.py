@@ -94,6 +94,7 @@ def test_a_workflow_in_the_middle_goes_on(store: Store) -> None:
     assert row(store, "flow-asks").question == "May it cost 500?"
     assert [signal.id for signal in store.inbox("flow-waits").signals] == ["signal-other"]
     waits: Job = row(store, "flow-waits")
+    assert store.signal(a_signal(waits, "other", id="signal-other")) is Answer.ALREADY
     assert store.signal(a_signal(waits, "paid")) is Answer.ACCEPTED
     assert row(store, "flow-waits").state is State.READY
 

@@ -218,7 +218,7 @@ def _roll_back(job_ids: tuple[str, ...], by: str | None, note: str | None, fence
 @click.argument("job_id", metavar="ID", type=JobId())
 @click.argument("name", metavar="NAME", type=Text())
 @click.argument("value", metavar="[JSON]", type=Json(_VALUE), required=False)
-@click.option("--id", "signal_id", type=Text(), help="The signal's own id; repeated, it is delivered once.")
+@click.option("--id", "signal_id", type=Text(), help="The signal's own id; a workflow gets it once.")
 @click.option("--app", "app_ref", type=Text(), metavar="APP", help="Write the value with the codec of this app.")
 @import_options
 @person_options

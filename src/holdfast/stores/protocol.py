@@ -268,8 +268,8 @@ class Store(Protocol):
     def signal(self, signal: Signal) -> Answer:
         """Keep the signal until its workflow takes it, and wake the workflow if it awaits it.
 
-        ALREADY: its id is known. GONE: there is no such workflow, or it has ended; or the signal is an answer
-        (`seen_fence`), and that workflow does not await it any more.
+        ALREADY: the workflow has had a signal of this id. GONE: there is no such workflow, or it has ended; or the
+        signal is an answer (`seen_fence`), and that workflow does not await it any more.
         """
         ...
 

@@ -45,9 +45,9 @@ class WorkflowActs(ABC):
     ) -> bool:
         """Send a signal to a workflow; `flow.wait(name)` returns the value. It is kept until the workflow asks for it.
 
-        signal_id: the caller's own, for repeating a call whose answer was lost: the signal is delivered once. Returns
-        False if it was sent before. Raises `NotFound`, and `Refused` if the job has ended or is not a workflow;
-        `UsageError` if it was stored with another codec.
+        signal_id: the caller's own, for repeating a call whose answer was lost: each workflow gets one signal of that
+        id. Returns False if this workflow had it already. Raises `NotFound`, and `Refused` if the job has ended or is
+        not a workflow; `UsageError` if it was stored with another codec.
         """
         text = self._encoded(self._row(id), value, f"signal {name!r}: the value")
         signal = Signal(id=signal_id or new_id(), job_id=id, name=signal_name(name), value=text, actor=by, note=note)

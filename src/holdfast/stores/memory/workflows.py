@@ -30,8 +30,8 @@ class Workflows(ABC):
 
     def __init__(self) -> None:
         self._steps: dict[str, dict[tuple[int, int], Step]] = {}  # by job, then by (aside, position)
-        self._signals: dict[str, Signal] = {}  # in the order in which they came
-        self._taken: dict[str, int] = {}  # signal -> the position of the step that took it
+        self._signals: dict[tuple[str, str], Signal] = {}  # by (workflow, id), in the order in which they came
+        self._taken: dict[tuple[str, str], int] = {}  # signal -> the position of the step that took it
 
     def record(self, records: Sequence[Record]) -> list[Answer]:
         with self._lock:
@@ -56,8 +56,8 @@ class Workflows(ABC):
         for step in record.steps:
             self._put_step(job.id, step)
         for signal_id in record.taken:
-            if signal_id in self._signals and self._signals[signal_id].job_id == job.id:
-                self._taken.setdefault(signal_id, record.steps[0].position)
+            if (job.id, signal_id) in self._signals:
+                self._taken.setdefault((job.id, signal_id), record.steps[0].position)
         for new in record.jobs:
             self._jobs.setdefault(new.id, transitions.first_row(new, self._clock.wall()))
         for signal in record.sent:
@@ -72,7 +72,7 @@ class Workflows(ABC):
 
     def signal(self, signal: Signal) -> Answer:
         with self._lock:
-            if signal.id in self._signals:
+            if (signal.job_id, signal.id) in self._signals:
                 return Answer.ALREADY
             if not self._takes(signal):
                 return Answer.GONE
@@ -83,7 +83,7 @@ class Workflows(ABC):
     def inbox(self, job_id: str, name: str | None = None, limit: int = 1000) -> Inbox:
         with self._lock:
             job = self._jobs.get(job_id)
-            waiting = (each for each in self._signals.values() if each.job_id == job_id and each.id not in self._taken)
+            waiting = (each for key, each in self._signals.items() if key[0] == job_id and key not in self._taken)
             wanted = (each for each in waiting if name is None or each.name == name)
             return Inbox(job.inbox if job is not None else 0, list(islice(wanted, limit)))
 
@@ -132,14 +132,14 @@ class Workflows(ABC):
         for step in self.steps(job.id, verdict.aside_from - 1, limit=len(self._steps.get(job.id, ()))):
             del self._steps[job.id][0, step.position]
             self._put_step(job.id, replace(step, aside=job.fence))
-        for each in self._signals.values():
-            at = self._taken.get(each.id, verdict.aside_from)
+        for key, each in self._signals.items():
+            at = self._taken.get(key, verdict.aside_from)
             if each.job_id != job.id or at < verdict.aside_from:
                 continue
             if each.name.startswith(ANSWER):  # a person is asked again, and a late answer is not for that question
-                self._taken[each.id] = at
+                self._taken[key] = at
             else:  # whoever took it does not count any more: it waits to be taken again
-                self._taken.pop(each.id, None)
+                self._taken.pop(key, None)
 
     def _tell_parent(self, job_id: str) -> None:
         """Tell the workflow that started the job, if any, that it has ended, if it has."""
@@ -169,7 +169,7 @@ class Workflows(ABC):
 
     def _takes(self, signal: Signal) -> bool:
         job = self._jobs.get(signal.job_id)
-        if signal.id in self._signals:
+        if (signal.job_id, signal.id) in self._signals:
             return True
         if job is None or not job.workflow or job.state not in LIVE:
             return False
@@ -177,10 +177,10 @@ class Workflows(ABC):
         return signal.seen_fence is None or (signal.seen_fence == job.fence and awaited)
 
     def _deliver(self, signal: Signal) -> None:
-        if signal.id in self._signals:
+        if (signal.job_id, signal.id) in self._signals:
             return
         job, wall = self._jobs[signal.job_id], self._clock.wall()
-        self._signals[signal.id] = replace(signal, sent_at=wall, note=None, seen_fence=None, answer=None)
+        self._signals[job.id, signal.id] = replace(signal, sent_at=wall, note=None, seen_fence=None, answer=None)
         self._jobs[job.id] = transitions.reached(job, signal.awaited, wall)
         self._write(job.id, signal.line, job.fence, None)
 

@@ -638,7 +638,7 @@ WITH clock AS MATERIALIZED (
     SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
 ),
 known AS MATERIALIZED (
-    SELECT id FROM {schema}.signal WHERE id = %(signal)s
+    SELECT id FROM {schema}.signal WHERE id = %(signal)s AND job_id = %(id)s
 ),
 reached AS (
     UPDATE {schema}.job AS job SET

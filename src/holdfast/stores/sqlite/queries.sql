@@ -328,7 +328,7 @@ INSERT INTO holdfast_signal (id, job_id, name, value, actor, sent_at)
 VALUES (:signal, :id, :name, :value, :actor, :wall);
 
 -- name: signal_known
-SELECT 1 FROM holdfast_signal WHERE id = :signal;
+SELECT 1 FROM holdfast_signal WHERE id = :signal AND job_id = :id;
 
 -- name: signal_reach
 -- Something came for a workflow. It is woken if it awaits that; if it is about to wait, it will see the higher count.
