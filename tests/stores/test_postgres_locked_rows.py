@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,6 +99,25 @@ def test_a_worker_saves_all_results_but_that_of_the_locked_row(
         assert waiting_backends(server) == 0
     assert jobs[25].result(PATIENCE_S) == 25
     assert house.kinds(jobs[25].id) == ["succeeded"]
+
+
+def test_idle_workers_ask_seldom_for_a_ready_job_whose_row_is_locked(
+    server: PostgresServer, schema: str, houses: Houses
+) -> None:
+    house = houses(server.url)
+
+    @house.app.task
+    def work() -> str:
+        return "done"
+
+    job = work.enqueue()
+    with locked(server, schema, job.id):
+        house.start()
+        until(lambda: house.store.calls["claim"] >= 8, "it asks less and less often", PATIENCE_S)
+        asked, began_at = house.store.calls["claim"], time.monotonic()
+        until(lambda: time.monotonic() > began_at + 1.0)
+        assert house.store.calls["claim"] - asked <= 10  # it was several hundred
+    assert job.result(PATIENCE_S) == "done"
 
 
 def test_a_lock_that_outlives_the_lease_costs_nothing_when_the_result_is_in_hand(

@@ -30,6 +30,7 @@ from holdfast.workflow.timers import Timers
 log = logging.getLogger("holdfast.worker")
 
 POLL_S = 1.0  # how often to look for work when no notification came
+SLOT_S = 0.02  # how often to ask for a due job that may only be claimed when a slot is free
 DOUBT_S = 0.25  # how often to look whether somebody has accepted the store
 BUFFERED_MAX_S = 1.0  # a job claimed ahead that has not begun by then is given back
 UNSERVED_S = 60.0  # how often to log the tasks that no worker has
@@ -80,6 +81,7 @@ class Claimer:
         self._timers = Timers(store, clock, tasks)
         self._prefetch = Prefetch()
         self._due_in_s: float | None = None
+        self._pause_s = 0.0  # how long to wait when a job is due and cannot be claimed
 
     def run(self) -> None:
         """Claim until stopped. A store that fails is asked again."""
@@ -116,7 +118,10 @@ class Claimer:
                     jobs = self._claim(asked_as, claim_id, asked_at, limit, ahead)
                     claim_id, asked_at = new_id(), None  # only after an answer: a lost one is asked for again
                     guessed, likely = likely, bool(jobs)
+                    if not jobs and not guessed:  # due, but another transaction has it, or it must not wait for a slot
+                        self._pause_s = min(max(0.005, self._pause_s * 2), POLL_S if limit else SLOT_S)
                     if jobs:
+                        self._pause_s = 0.0
                         self._prefetch.add(self._settler.settled, self._clock.lease())
                     if jobs or guessed:  # wrongly: then look when the next one is due
                         continue
@@ -163,7 +168,7 @@ class Claimer:
             self._prefetch.reset()
 
     def _wait_for_work(self) -> bool:
-        timeout_s = POLL_S if self._due_in_s is None else min(POLL_S, max(0.001, self._due_in_s))
+        timeout_s = POLL_S if self._due_in_s is None else min(POLL_S, max(0.001, self._due_in_s, self._pause_s))
         timeout_s = min(timeout_s, self._timers.in_s())
         most_s = POLL_S if not self._until_idle else SECOND_LOOK_S if self._sweep.in_doubt else 0.02
         return self._store.wait(min(timeout_s, most_s))
