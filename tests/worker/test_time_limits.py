@@ -3,11 +3,16 @@
 import asyncio
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from holdfast import Context, Retry
+from holdfast.testing.clock import FakeClock
+from holdfast.worker.attempt import Attempt
+from holdfast.worker.time_limits import TimeLimits
+from tests.factory import a_job
 from tests.worker.house import House, until
 
 ONCE = Retry(attempts_max=1)
@@ -156,3 +161,38 @@ def test_the_time_limit_of_one_does_not_hit_the_next_in_the_same_thread(file_hou
         assert harmless.result(60) >= 0
         until(lambda close=close: house.row(close.id).state in ("done", "dead"))  # type: ignore[misc]
     assert threading.active_count() < before + 30
+
+
+def test_one_attempt_that_cannot_be_stopped_takes_the_limits_from_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    odd, plain = (Attempt(a_job(), SimpleNamespace(), clock.lease()) for _ in range(2))  # type: ignore[arg-type]
+    overran: list[Attempt] = []
+
+    def overrun(attempt: Attempt) -> None:
+        overran.append(attempt)
+        if attempt is odd:
+            raise OSError("it cannot be killed")
+
+    for each in (odd, plain):
+        each.started_at = clock.lease()
+    limits = TimeLimits(clock, lambda: [odd, plain], overrun, lambda _: None)
+    clock.advance(a_job().lease_s * 2)
+    limits.look()
+    clock.advance(5)
+    limits.look()
+    assert overran == [odd, plain]
+    assert f"job {odd.job.id}: its time limits could not be enforced" in caplog.text
+
+
+def test_a_handler_whose_stack_cannot_be_read_is_stopped_at_its_limit(
+    file_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: object) -> None:
+        raise ValueError("this loader has no source")
+
+    monkeypatch.setattr("holdfast.worker.attempt.stack_text", unreadable)
+    task = file_house.app.task(name="spin", retry=ONCE, timeout_s=1)(spin_here)
+    file_house.start(slots=1)
+    row = file_house.until_state(task.enqueue().id, "dead")
+    assert row.error is not None
+    assert row.error.startswith("ran longer than timeout_s=1")

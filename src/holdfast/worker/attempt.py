@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from holdfast.stores.protocol import Transaction
     from holdfast.tasks import Task
 
+log = logging.getLogger("holdfast.worker")
+
 SHORT_S = 1.0  # what a handler logs in its first moments goes with its end, or with a beat that is due anyway
 MEND = (
     "bring the code back that it was stored for (declare the old function with its old version=), and go on "
@@ -354,7 +356,14 @@ class Attempt:
                 keeps.interrupt(self)
 
     def stack(self) -> str | None:
-        """Return where the handler is now, for the journal."""
+        """Return where the handler is now, for the journal; None: it cannot be told."""
+        try:
+            return self._stack()
+        except Exception:  # Python asks the loader of the user's own module for its source
+            log.exception("job %s: could not read the stack of its handler", self.job.id)
+            return None
+
+    def _stack(self) -> str | None:
         with self._lock:
             if self._thread is not None:
                 frame = _frame_of(self._thread)

@@ -51,26 +51,31 @@ class TimeLimits:
 
     def look(self) -> None:
         """Stop what must stop now."""
-        now = self._clock.lease()
         for attempt in self._attempts():
-            if attempt.started_at is None or attempt.ended:
-                continue
-            if attempt.window.must_stop(now):
-                attempt.stop(LeaseLost("no beat got through; stopped before the lease ended"))
-                attempt.interrupted_at = min(attempt.interrupted_at, now)
-                # A process that was frozen wakes up past the end: its handlers still get a moment to stop and report.
-                if attempt.window.is_over(now) and now - attempt.interrupted_at >= min(1.0, attempt.job.lease_s / 10):
-                    self._overrun(attempt)
-            elif isinstance(attempt.interrupt, _ENDS_BY_FORCE):
-                attempt.interrupted_at = min(attempt.interrupted_at, now)
-                if now - attempt.interrupted_at >= ABANDON_S:
-                    self._abandon(attempt)
-            elif attempt.parked is not None and now - attempt.parked_at >= LEAVE_S:
-                _stop(attempt, attempt.parked)
-            elif attempt.deadline is not None and now >= attempt.deadline:
-                _stop(attempt, TimeLimit(f"ran longer than timeout_s={attempt.job.timeout_s:g}"))
-            elif attempt.job.stall_s is not None and now - attempt.moved_at >= attempt.job.stall_s:
-                _stop(attempt, NoProgress(f"no progress for stall_s={attempt.job.stall_s:g}"))
+            try:
+                self._look_at(attempt, self._clock.lease())
+            except Exception:  # the limits of the other attempts hold all the same
+                log.exception("job %s: its time limits could not be enforced; trying again", attempt.job.id)
+
+    def _look_at(self, attempt: Attempt, now: float) -> None:
+        if attempt.started_at is None or attempt.ended:
+            return
+        if attempt.window.must_stop(now):
+            attempt.stop(LeaseLost("no beat got through; stopped before the lease ended"))
+            attempt.interrupted_at = min(attempt.interrupted_at, now)
+            # A process that was frozen wakes up past the end: its handlers still get a moment to stop and report.
+            if attempt.window.is_over(now) and now - attempt.interrupted_at >= min(1.0, attempt.job.lease_s / 10):
+                self._overrun(attempt)
+        elif isinstance(attempt.interrupt, _ENDS_BY_FORCE):
+            attempt.interrupted_at = min(attempt.interrupted_at, now)
+            if now - attempt.interrupted_at >= ABANDON_S:
+                self._abandon(attempt)
+        elif attempt.parked is not None and now - attempt.parked_at >= LEAVE_S:
+            _stop(attempt, attempt.parked)
+        elif attempt.deadline is not None and now >= attempt.deadline:
+            _stop(attempt, TimeLimit(f"ran longer than timeout_s={attempt.job.timeout_s:g}"))
+        elif attempt.job.stall_s is not None and now - attempt.moved_at >= attempt.job.stall_s:
+            _stop(attempt, NoProgress(f"no progress for stall_s={attempt.job.stall_s:g}"))
 
 
 def _stop(attempt: Attempt, why: Interrupted) -> None:
