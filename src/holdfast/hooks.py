@@ -54,7 +54,10 @@ class Hooks:
         with self._lock:
             if self._thread is None or not self._thread.is_alive():  # it does not survive a fork
                 self._thread = threading.Thread(target=self._serve, name="holdfast-hooks", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError as error:  # the system gives no more threads
+                    log.error("hooks are not called for now (%s); the next event tries again", error)
 
     def tell(self, job: Job, verdict: Verdict) -> None:
         """Emit what a settled verdict says of a job: that it was a zombie, that it is held or dead."""

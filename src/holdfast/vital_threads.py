@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import _thread
+import os
 import sys
 import threading
 from collections.abc import Callable
 from types import BuiltinFunctionType
+from typing import NoReturn
 
 from holdfast.errors import UsageError
 
@@ -43,6 +45,16 @@ class VitalThread(threading.Thread):
             error = raised
         if not self._is_over() and self._died is not None:
             self._died(self.name, error)
+
+
+def end_process(code: int, report: Callable[[], None], within_s: float = 0.2) -> NoReturn:
+    """Call `report`, then end this process; end it after `within_s` if the report is held up, as a log may be by the
+    very handler that did not stop. Where the system has no thread left to watch over that, end it without a report."""
+    try:
+        threading.Timer(within_s, os._exit, (code,)).start()
+        report()
+    finally:
+        os._exit(code)
 
 
 def refuse_patched_threads() -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import ctypes
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Flow, Retry, WorkerBroken, vital_threads
+from holdfast.hooks import Hooks
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 from tests.worker import bad
@@ -277,3 +280,39 @@ def test_an_embedded_worker_whose_thread_dies_gives_back_what_it_has_not_started
     house.start()
     for job in (*both, *others):
         house.until_state(job.id, "done")
+
+
+ENDS = """
+import sys, threading, time
+from holdfast.vital_threads import end_process
+
+def no_thread(_): raise RuntimeError("can't start new thread")
+def fails(): raise ValueError
+def hangs(): time.sleep(60)
+
+if "no_thread" in sys.argv:
+    threading.Timer.start = no_thread
+end_process(78, {"fails": fails, "hangs": hangs}[sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize("how", [("fails",), ("hangs",), ("fails", "no_thread"), ("hangs", "no_thread")], ids="-".join)
+def test_a_process_that_must_end_ends_whatever_its_report_does(how: tuple[str, ...]) -> None:
+    assert subprocess.run([sys.executable, "-c", ENDS, *how], timeout=50, check=False).returncode == 78
+
+
+def test_an_event_for_hooks_waits_for_a_thread_if_none_can_be_had(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_thread(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    hooks, heard = Hooks(), []
+    hooks.on("error", lambda event: heard.append(event["n"]))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        hooks.emit("error", {"n": 1})
+    assert "hooks are not called for now (can't start new thread)" in caplog.text
+    hooks.emit("error", {"n": 2})
+    assert hooks.flush(30)
+    assert heard == [1, 2]

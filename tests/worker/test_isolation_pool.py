@@ -4,7 +4,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -146,7 +146,14 @@ class Left(Exception):
     """Stands for the end of this process."""
 
 
-def test_a_worker_whose_pool_ends_no_process_ends_itself(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_thread() -> None:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("start", [lambda: None, no_thread], ids=["", "no-thread-left"])
+def test_a_worker_whose_pool_ends_no_process_ends_itself(
+    house: House, monkeypatch: pytest.MonkeyPatch, start: Callable[[], None]
+) -> None:
     def leave(code: int) -> None:
         raise Left(code)
 
@@ -157,7 +164,7 @@ def test_a_worker_whose_pool_ends_no_process_ends_itself(house: House, monkeypat
     killed: list[float] = []
     attempt.enter_process(SimpleNamespace(interrupt=None, kill=lambda _: killed.append(now[0])))  # type: ignore[arg-type]
     monkeypatch.setattr("holdfast.worker.runner.os._exit", leave)
-    monkeypatch.setattr("holdfast.worker.runner.threading.Timer", lambda *_: SimpleNamespace(start=lambda: None))
+    monkeypatch.setattr("holdfast.worker.runner.threading.Timer", lambda *_: SimpleNamespace(start=start))
     for now[0] in (1000.0, 1000.9):
         runner._overran(attempt)
     now[0] = 1001.0

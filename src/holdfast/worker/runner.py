@@ -39,7 +39,7 @@ from holdfast.reaper import Reaper
 from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
 from holdfast.tracebacks import describe
-from holdfast.vital_threads import BROKEN_S, EXIT_BROKEN, refuse_patched_threads
+from holdfast.vital_threads import BROKEN_S, EXIT_BROKEN, end_process, refuse_patched_threads
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.claimer import Claimer
 from holdfast.worker.context import Context
@@ -76,6 +76,7 @@ class Runner:
     """One incarnation after the other of one named worker, in this process."""
 
     _lingers = False  # a tick has returned, and a handler of it goes on
+    _is_broken = False  # a thread has died that it cannot do without
     _broken: WorkerBroken | None = None  # what it has died of
 
     def __init__(
@@ -312,25 +313,25 @@ class Runner:
         goes on; the worker gives back what it can, signs off, and `run` raises.
         """
         self._slots.pause(float("inf"))
-        if self._may_exit:
-            threading.Timer(BROKEN_S, os._exit, (EXIT_BROKEN,)).start()  # should what follows be held up
-        died_of = describe(error) if error is not None else "it was stopped"
-        broken = WorkerBroken(escaped(f"the thread {thread} of worker {self.name} has died ({died_of})"))
         with self._lock:
-            if self._broken is not None:
+            if self._is_broken:
                 return
-            self._broken = broken
-        self._app.hooks.emit("error", {"error": str(broken), "worker": self.name})
-        if not self._may_exit:
-            log.critical("%s; the worker gives its jobs back and stops", broken)
-            self.stop_now()
-            return
-        try:
-            log.critical("%s; this process ends, for another to take its place", broken)
-            self._settler.flush(BROKEN_S)
-            self._app.hooks.flush(BROKEN_S)
-        finally:
-            os._exit(EXIT_BROKEN)
+            self._is_broken = True
+        if self._may_exit:
+            end_process(EXIT_BROKEN, lambda: self._say_why_it_ends(thread, error), BROKEN_S)
+        log.critical("%s; the worker gives its jobs back and stops", self._break(thread, error))
+        self.stop_now()
+
+    def _break(self, thread: str, error: BaseException | None) -> WorkerBroken:
+        died_of = describe(error) if error is not None else "it was stopped"
+        self._broken = WorkerBroken(escaped(f"the thread {thread} of worker {self.name} has died ({died_of})"))
+        self._app.hooks.emit("error", {"error": str(self._broken), "worker": self.name})
+        return self._broken
+
+    def _say_why_it_ends(self, thread: str, error: BaseException | None) -> None:
+        log.critical("%s; this process ends, for another to take its place", self._break(thread, error))
+        self._settler.flush(BROKEN_S)
+        self._app.hooks.flush(BROKEN_S)
 
     def _lose_claims(self, error: BaseException) -> None:
         """Give back what there is, because nobody claims any more: this thread was told to end, by Ctrl-C or others."""
@@ -344,9 +345,8 @@ class Runner:
         if attempt.kill(self._clock.lease()):
             return
         if self._may_exit:
-            threading.Timer(0.2, os._exit, (EXIT_FENCED,)).start()  # should the log be what holds the handler up
-            log.critical("job %s: its handler did not stop before the lease ended; ending this process", attempt.job.id)
-            os._exit(EXIT_FENCED)
+            what = "job %s: its handler did not stop before the lease ended; ending this process"
+            end_process(EXIT_FENCED, lambda: log.critical(what, attempt.job.id))
         attempt.stop(LeaseLost("the lease has ended"))
 
     def _is_locked_out(self, error: FileLocked) -> None:
@@ -355,17 +355,15 @@ class Runner:
             return
         self._slots.pool.kill_process(error.holder)
         if error.holder == os.getpid() and self._may_exit:
-            threading.Timer(0.2, os._exit, (EXIT_LOCKED,)).start()  # should the log be what cannot be written
-            log.critical("%s; a handler left its own transaction open; ending this process", error)
-            os._exit(EXIT_LOCKED)
+            what = "%s; a handler left its own transaction open; ending this process"
+            end_process(EXIT_LOCKED, lambda: log.critical(what, error))
 
     def _was_replaced(self, error: FileReplaced) -> None:
         """Leave: this process can never write to the store again. A process that is ours alone ends at once, before
         another worker runs its jobs."""
         if self._may_exit:
-            threading.Timer(0.2, os._exit, (EXIT_REPLACED,)).start()  # should the log be what cannot be written
-            log.error("%s; this process ends, for another to take its place", error)
-            os._exit(EXIT_REPLACED)
+            what = "%s; this process ends, for another to take its place"
+            end_process(EXIT_REPLACED, lambda: log.error(what, error))
         self._unusable = error
         self.stop_now()
 

@@ -29,7 +29,7 @@ from holdfast.interrupts import shielded
 from holdfast.stores.protocol import Store
 from holdfast.tasks import Task
 from holdfast.tracebacks import ERROR_MAX, describe
-from holdfast.vital_threads import BROKEN_S, EXIT_BROKEN, Died
+from holdfast.vital_threads import BROKEN_S, EXIT_BROKEN, Died, end_process
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
 from holdfast.worker.executors import Loop, Threads
@@ -188,12 +188,12 @@ class IsolatedChild:
 
     def _broke(self, thread: str, error: BaseException | None) -> None:
         """End this process, because a thread has died without which its attempt will never come to its end."""
-        threading.Timer(BROKEN_S, os._exit, (EXIT_BROKEN,)).start()  # the text of an error may never end
         what = "its event loop" if thread == "holdfast-loop" else f"the thread {thread}"
-        try:
+
+        def report() -> None:
             self._line.send(protocol.Unusable(f"lost {what} ({describe(error) if error else 'it was stopped'})"))
-        finally:
-            os._exit(EXIT_BROKEN)
+
+        end_process(EXIT_BROKEN, report, BROKEN_S)
 
     def _context(self, attempt: Attempt) -> Context:
         app = attempt.task.app
