@@ -36,7 +36,7 @@ check: setup ## Lint, formatting, types, house rules and messages of new commits
 	$(BIN)/python -m pytest -q tests/test_tidy.py
 	$(BIN)/python -m tests.commits
 
-quick: setup ## The fast half of the checks, in memory, without servers: under a minute
+quick: setup ## Run the fast checks, in memory, without servers: under a minute
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
@@ -47,13 +47,13 @@ suite: setup
 	$(BIN)/python -m pytest --cache-clear -n 3 --dist loadfile --no-loadscope-reorder || \
 	  $(BIN)/python -m tests.second_chance $$?
 
-mutants: setup ## Break each guard in turn and demand that a test goes red; goes on where it stopped
+mutants: setup ## Break each guard in turn; a test must fail. Continues where it stopped
 	$(BIN)/python -m tests.mutants
 
-mutants-sample: setup ## The same with 30 guards at random, at most 3 minutes; SEED=7 repeats a sample
+mutants-sample: setup ## The same with 30 random guards, at most 3 minutes; SEED=7 repeats a sample
 	$(BIN)/python -m tests.mutants --sample 30 --limit-s 170 --again --known-green $(if $(SEED),--seed $(SEED))
 
-bench: setup ## Measure speed beside the peers, ten minutes; BENCH=--quick takes two
+bench: setup ## Measure speed, compared with other systems, ten minutes; BENCH=--quick takes two
 	$(BIN)/python bench/bench.py $(BENCH)
 
 # A pyenv shim may exist for a version that is not switched on, so each candidate is tried before it counts.
@@ -70,7 +70,7 @@ matrix: ## Run the suite with every Python 3.11, 3.12 and 3.13 found
 	echo "ran with:$${ran:- none}   failed with:$${failed:- none}"; \
 	[ -n "$$ran" ] && [ -z "$$failed" ]
 
-lock: setup ## Write the lock file anew from pyproject.toml
+lock: setup ## Write the lock file from pyproject.toml
 	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
 	  print(*p["project"]["dependencies"], *p["project"]["optional-dependencies"]["postgres"], \
 	  *p["dependency-groups"]["dev"], sep="\n")' > $(VENV)/wanted
@@ -78,11 +78,11 @@ lock: setup ## Write the lock file anew from pyproject.toml
 	@$(BIN)/python -c 'import json; print("# Exact versions for development on Python 3.11 to 3.13; written by `make lock`."); \
 	  print(*sorted("{name}=={version}".format(**r["metadata"]).lower() for r in json.load(open("$(VENV)/found"))["install"]), sep="\n")' > $(LOCK)
 
-clean: ## Remove everything that make and the tools have made
+clean: ## Remove everything that make and the tools created
 	rm -rf .venv .venv-* dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants.jsonl
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Two stamps: a new lock file makes the environment anew, so that nothing the old one named stays behind;
+# Two stamps: a new lock file makes the environment again, so that nothing of the old one stays;
 # a new pyproject.toml only installs the package again.
 $(VENV)/.installed: $(VENV)/.locked pyproject.toml
 	@$(PIP) install -q --no-deps --no-build-isolation -e .
