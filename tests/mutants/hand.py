@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from holdfast.stores.sql import expand
 from tests.mutants.mutant import PACKAGE, Mutant
 from tests.mutants.sql import span
 
@@ -48,6 +49,7 @@ def mutate(file: str, entry: dict[str, Any]) -> str:
     if not (PACKAGE / file).exists():
         raise Unfit(f"there is no {file}")
     source = (PACKAGE / file).read_text()
+    source = expand(source) if file.endswith("queries.sql") else source
     change = _change_sql if file.endswith(".sql") else _change_python
     return change(source, entry.get("in", ""), entry["replace"], entry.get("by", ""), entry.get("nth", 0))
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from holdfast.stores.sql import expand
 from tests.mutants.mutant import PACKAGE, ROOT, Mutant
 
 CONFORMANCE = "tests/conformance"
@@ -71,7 +72,7 @@ class Guard:
 def sql_mutants() -> Iterator[Mutant]:
     for store in GUARDED:
         file = queries_of(store)
-        whole = (PACKAGE / file).read_text()
+        whole = expand((PACKAGE / file).read_text())
         for guard in guards(store):
             start, end = span(whole, guard.query)
             verb = "acquire" if ".duty:" in guard.name or ".allowed:" in guard.name else guard.query.split("_")[0]
@@ -95,7 +96,7 @@ def sql_mutants() -> Iterator[Mutant]:
 
 def guards(store: str) -> Iterator[Guard]:
     """Return every guard of the statements in GUARDED."""
-    whole = (PACKAGE / queries_of(store)).read_text()
+    whole = expand((PACKAGE / queries_of(store)).read_text())
     names = Counter[str]()
     for query in GUARDED[store]:
         start, end = span(whole, query)

@@ -1,7 +1,8 @@
 """SQL is source code: it lives in files, has names, and is loaded once.
 
 A query file holds statements under `-- name: verb` headers, in the order of the protocol's verbs. Parameters are
-named; nothing is ever put together from strings.
+named; nothing is ever put together from strings. What several statements share stands above them, once, under a header
+`-- fragment: wall`, and `{wall}` stands for it. Lines of a fragment that begin with `--` are about the fragment.
 
 A migration is a numbered file. A program's version, in the eyes of a store, is the last migration that it knows. The
 first line says which programs may go on working on the new schema:
@@ -34,12 +35,16 @@ from holdfast.failpoints import point
 from holdfast.stores import row_json
 from holdfast.stores.protocol import Schema
 
+LATER = ("schema", "channel")  # in braces, too, but put in when a store is opened
 PAGE = 5_000  # so many rows of a table are changed in one transaction of a migration
 WAIT_S = 60.0  # how long a piece is tried while others hold locks on its tables, or run jobs
 RETRY_S = 0.25
 REST_S = 0.02  # after each page, so that others can write in between
 
 _HEADER = re.compile(r"^-- name: ([a-z_]+)$", re.MULTILINE)
+_BLOCK = re.compile(r"^(?=-- (?:name|fragment): )", re.MULTILINE)
+_FRAGMENT = re.compile(r"-- fragment: ([a-z_]+)\n(?:--.*\n)*")
+_USE = re.compile(r"\{([a-z_]+)\}")
 _MIGRATION = re.compile(r"(\d{4})_[a-z_]+\.sql")
 _WORKS_WITH = re.compile(r"-- works with: (\d+)\n")
 _PIECE = re.compile(r"^-- (?:piece|pages of ([a-z]+))$", re.MULTILINE)
@@ -90,9 +95,35 @@ class Pages:
         return helps
 
 
+def expand(text: str) -> str:
+    """Return a query file without its fragments, each put where statements use it."""
+    fragments = {name: f"{{{name}}}" for name in LATER}
+    unused: set[str] = set()
+    statements = []
+
+    def put(use: re.Match[str]) -> str:
+        if use[1] not in fragments:
+            raise ValueError(f"there is no fragment {use[1]!r} above its use")
+        unused.discard(use[1])
+        return fragments[use[1]]
+
+    for block in _BLOCK.split(text):
+        whole = _USE.sub(put, block)
+        if header := _FRAGMENT.match(whole):
+            if header[1] in fragments:
+                raise ValueError(f"there are two fragments {header[1]!r}")
+            fragments[header[1]] = whole[header.end() :].strip()
+            unused.add(header[1])
+        else:
+            statements.append(whole)
+    if unused:
+        raise ValueError(f"nothing uses the fragments {sorted(unused)}")
+    return "".join(statements)
+
+
 def load_queries(package: str, file: str = "queries.sql") -> dict[str, str]:
     """Return the statements of a query file by name, in their order."""
-    text = (resources.files(package) / file).read_text("utf-8")
+    text = expand((resources.files(package) / file).read_text("utf-8"))
     parts = _HEADER.split(text)[1:]
     names, bodies = parts[::2], parts[1::2]
     if len(set(names)) != len(names):

@@ -13,6 +13,63 @@
 -- Every statement reads the clock once, in `clock`, so that its instants can be looked up in an index. %(wall)s and
 -- %(lease)s are NULL but for tests: the server's own clock measures.
 
+-- fragment: wall
+-- The server's clocks, unless a test gives its own.
+coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8)
+
+-- fragment: lease
+coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8)
+
+-- fragment: path_is_ours
+-- Whether the search_path leads to PostgreSQL's own functions.
+pg_catalog.array_position(
+        pg_catalog.array_remove(
+            pg_catalog.current_schemas(true), pg_catalog.pg_my_temp_schema()::pg_catalog.regnamespace::pg_catalog.name
+        ),
+        'pg_catalog'
+    ) OPERATOR(pg_catalog.=) 1
+
+-- fragment: new_job
+-- The columns of a job that is stored.
+id, task, queue, payload, key, priority, run_at, created_at,
+    attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
+    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
+
+-- fragment: allowed
+-- Whether an act may be done: it is under no duty, or under one whose term is the current one.
+duty AS MATERIALIZED (
+    SELECT name FROM {schema}.duty
+    WHERE name = %(duty)s AND holder = %(holder)s AND term = %(term)s
+    FOR SHARE
+),
+allowed AS MATERIALIZED (
+    SELECT %(duty)s::text IS NULL OR EXISTS (SELECT FROM duty) AS yes
+)
+
+-- fragment: found
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq DESC), '') || ']' FROM (
+
+-- fragment: page
+AND (%(later)s::float8 IS NULL OR job.state <> 'ready' OR job.run_at > %(later)s)
+        AND (%(tried)s::boolean IS NULL OR job.state <> 'ready' OR (job.failures + job.crashes > 0) = %(tried)s)
+        AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
+    ORDER BY job.seq DESC
+    LIMIT %(limit)s::bigint
+) AS found;
+
+-- fragment: newest
+AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
+            AND (%(task)s::text IS NULL OR job.task = %(task)s)
+            AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
+        ORDER BY job.seq DESC
+        LIMIT %(limit)s::bigint
+    ) AS newest
+
+-- fragment: filters
+AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
+        AND (%(task)s::text IS NULL OR job.task = %(task)s)
+        AND (%(cancel_requested)s::boolean IS NULL OR job.cancel_requested = %(cancel_requested)s)
+
 -- name: now
 -- In microseconds: how many digits of a float are sent is a setting of the session.
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
@@ -22,15 +79,10 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 -- which jobs run, follow the call. A caller's search_path may put other functions before PostgreSQL's own: then it stores
 -- nothing, and says so.
 WITH path AS MATERIALIZED (
-    SELECT pg_catalog.array_position(
-        pg_catalog.array_remove(
-            pg_catalog.current_schemas(true), pg_catalog.pg_my_temp_schema()::pg_catalog.regnamespace::pg_catalog.name
-        ),
-        'pg_catalog'
-    ) OPERATOR(pg_catalog.=) 1 AS is_ours
+    SELECT {path_is_ours} AS is_ours
 ),
 clock AS MATERIALIZED (
-    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+    SELECT {wall} AS wall
 ),
 wanted AS MATERIALIZED (
     SELECT value, place, nextval('{schema}.job_seq_seq') AS seq FROM (
@@ -65,16 +117,12 @@ SELECT coalesce(json_agg(id), '[]')::text, (SELECT count(*) FROM told), (SELECT 
 
 -- name: add_copy
 COPY {schema}.job (
-    id, task, queue, payload, key, priority, run_at, created_at,
-    attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
+    {new_job}
 ) FROM STDIN;
 
 -- name: add_copy_numbered
 COPY {schema}.job (
-    seq, id, task, queue, payload, key, priority, run_at, created_at,
-    attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
+    seq, {new_job}
 ) FROM STDIN;
 
 -- name: add_numbers
@@ -83,12 +131,7 @@ SELECT json_agg(nextval('{schema}.job_seq_seq'))::text FROM generate_series(1, %
 -- name: add_tell
 -- Says whether the search_path leads to PostgreSQL's own functions, as `add` does.
 SELECT pg_notify(%(channel)s, ''),
-    pg_catalog.array_position(
-        pg_catalog.array_remove(
-            pg_catalog.current_schemas(true), pg_catalog.pg_my_temp_schema()::pg_catalog.regnamespace::pg_catalog.name
-        ),
-        'pg_catalog'
-    ) OPERATOR(pg_catalog.=) 1;
+    {path_is_ours};
 
 -- name: add_holders
 -- For each wanted job: the id that is stored, its own or that of the job that has the key; NULL: neither any more.
@@ -105,8 +148,8 @@ LEFT JOIN {schema}.job AS holder
 -- %(lanes)s they are given, each with where to begin (frontier.py). Rows are locked as they are found and only until
 -- there are enough; those that another claim has locked are left to it.
 WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall,
-        coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8) AS lease,
+    SELECT {wall} AS wall,
+        {lease} AS lease,
         clock_timestamp() AS began
 ),
 enrolled AS MATERIALIZED (
@@ -250,8 +293,8 @@ WHERE job.state = 'running' AND job.worker = %(worker)s AND job.claim_id = %(cla
 -- skipped and said to be: it is neither renewed nor lost. An attempt that settled itself still has its fence on the row:
 -- not lost. With %(aside)s somebody has locked the worker's own row: it is left as it is, and its beat noted elsewhere.
 WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall,
-        coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8) AS lease
+    SELECT {wall} AS wall,
+        {lease} AS lease
 ),
 enrolled AS (
     UPDATE {schema}.worker AS worker
@@ -326,16 +369,9 @@ SELECT
 -- Leases never get shorter, so one that ends no later than what the reaper saw was not renewed. A row that somebody else
 -- has locked is skipped, and is neither in `free` nor in `applied`.
 WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+    SELECT {wall} AS wall
 ),
-duty AS MATERIALIZED (
-    SELECT name FROM {schema}.duty
-    WHERE name = %(duty)s AND holder = %(holder)s AND term = %(term)s
-    FOR SHARE
-),
-allowed AS MATERIALIZED (
-    SELECT %(duty)s::text IS NULL OR EXISTS (SELECT FROM duty) AS yes
-),
+{allowed},
 ending AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id,
         (value ->> 3)::float8 AS seen_lease_until, (value ->> 4)::boolean AS seen_cancel, value ->> 5 AS state,
@@ -435,7 +471,7 @@ SELECT
 -- name: settle_done
 -- The same guards for the plain success, which is most of all endings.
 WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+    SELECT {wall} AS wall
 ),
 ending AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, value ->> 3 AS result,
@@ -495,7 +531,7 @@ LEFT JOIN {schema}.job AS job ON job.id = token.id;
 -- name: settle_journal
 -- The second look of a zombie finds its stale_report already there.
 INSERT INTO {schema}.journal (job_id, at, kind, fence, worker, actor, detail)
-SELECT value ->> 0, coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8),
+SELECT value ->> 0, {wall},
     value ->> 1, (value ->> 2)::bigint, value ->> 3, value ->> 4, (value ->> 5)::json
 FROM json_array_elements(%(notes)s::json) WITH ORDINALITY AS note (value, place)
 ORDER BY place
@@ -635,7 +671,7 @@ SELECT coalesce(json_agg(json_build_array(
 -- name: signal
 -- Something came for a workflow. It is woken if it awaits that; if it is about to wait, it will see the higher count.
 WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+    SELECT {wall} AS wall
 ),
 known AS MATERIALIZED (
     SELECT id FROM {schema}.signal WHERE id = %(signal)s AND job_id = %(id)s
@@ -675,7 +711,7 @@ SELECT EXISTS (SELECT FROM known), EXISTS (SELECT FROM reached), (SELECT count(*
 -- name: signal_parents
 -- The same for children that have ended: [parent, what] each. Several may be of one parent.
 WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+    SELECT {wall} AS wall
 ),
 news AS MATERIALIZED (
     SELECT value ->> 0 AS id, count(*) AS many, array_agg(value ->> 1) AS things
@@ -715,7 +751,7 @@ FROM {schema}.job AS job WHERE job.id = %(id)s;
 
 -- name: rouse
 WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+    SELECT {wall} AS wall
 ),
 due AS MATERIALIZED (
     SELECT job.ctid AS spot FROM {schema}.job AS job
@@ -745,7 +781,7 @@ SELECT coalesce(json_agg(json_build_array(queue, task, jobs, since) ORDER BY que
     SELECT queue, task, count(*) AS jobs, min(wake_at) AS since FROM (
         SELECT queue, task, wake_at FROM {schema}.job
         WHERE state = 'waiting'
-            AND wake_at <= (SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8))
+            AND wake_at <= (SELECT {wall})
         ORDER BY wake_at
         LIMIT 1000
     ) AS few
@@ -779,7 +815,7 @@ FROM (
     SELECT {schema}.as_json(job) AS line, row_number() OVER (ORDER BY job.lease_until, job.seq) AS place,
         job.id, job.lease_until
     FROM {schema}.job AS job, (
-        SELECT coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8) - %(grace)s AS latest
+        SELECT {lease} - %(grace)s AS latest
         OFFSET 0
     ) AS clock
     WHERE job.state = 'running' AND job.lease_until <= clock.latest
@@ -851,7 +887,7 @@ WITH worker AS (
     )
     SELECT %(id)s, %(name)s, %(host)s, %(pid)s, %(boot_id)s, %(supervisor)s, %(queues)s::json, %(slots)s, %(beat_s)s,
         %(version)s, %(schema)s, clock.wall, clock.wall, %(server)s
-    FROM (SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall) AS clock
+    FROM (SELECT {wall} AS wall) AS clock
     RETURNING id
 )
 INSERT INTO {schema}.published (worker, tasks)
@@ -859,16 +895,9 @@ SELECT id, %(tasks)s::json FROM worker WHERE %(tasks)s::json IS NOT NULL;
 
 -- name: retire
 WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+    SELECT {wall} AS wall
 ),
-duty AS MATERIALIZED (
-    SELECT name FROM {schema}.duty
-    WHERE name = %(duty)s AND holder = %(holder)s AND term = %(term)s
-    FOR SHARE
-),
-allowed AS MATERIALIZED (
-    SELECT %(duty)s::text IS NULL OR EXISTS (SELECT FROM duty) AS yes
-),
+{allowed},
 -- No claim of it is at work beside a locked row (`claim_aside`).
 alone AS MATERIALIZED (
     SELECT pg_advisory_xact_lock(hashtextextended(%(worker)s, 2))
@@ -903,7 +932,7 @@ SELECT (SELECT yes FROM allowed), EXISTS (SELECT FROM marked);
 -- name: acquire
 INSERT INTO {schema}.duty AS duty (name, holder, term, until)
 SELECT %(name)s, %(holder)s, 1, clock.lease + %(ttl)s
-FROM (SELECT coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8) AS lease) AS clock
+FROM (SELECT {lease} AS lease) AS clock
 ON CONFLICT (name) DO UPDATE SET
     term = duty.term + (duty.holder IS DISTINCT FROM excluded.holder)::integer,
     holder = excluded.holder,
@@ -921,7 +950,7 @@ WHERE name = %(name)s AND holder = %(holder)s AND term = %(term)s;
 -- name: move
 -- The operator's door: compare-and-set on the state and the fence that the person saw.
 WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+    SELECT {wall} AS wall
 ),
 moved AS (
     UPDATE {schema}.job AS job SET
@@ -1023,14 +1052,7 @@ SELECT pg_notify(%(channel)s, '');
 
 -- name: purge
 -- With %(ids)s only these of them.
-WITH duty AS MATERIALIZED (
-    SELECT name FROM {schema}.duty
-    WHERE name = %(duty)s AND holder = %(holder)s AND term = %(term)s
-    FOR SHARE
-),
-allowed AS MATERIALIZED (
-    SELECT %(duty)s::text IS NULL OR EXISTS (SELECT FROM duty) AS yes
-),
+WITH {allowed},
 old AS MATERIALIZED (
     SELECT found.spot, found.id
     FROM allowed, unnest(%(states)s::text[]) WITH ORDINALITY AS wanted (state, place)
@@ -1148,7 +1170,7 @@ SELECT count(*) FROM gone;
 -- name: declare
 -- In the order of the keys: two that declare at once wait for each other, and not crosswise.
 WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+    SELECT {wall} AS wall
 )
 INSERT INTO {schema}.schedule AS there (key, spec, tz, missed, job, mark, declared_at)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, clock.wall, clock.wall
@@ -1166,7 +1188,7 @@ ON CONFLICT (key) DO UPDATE SET
 -- name: declare_again
 -- Leaves a row that somebody else has locked to the next time.
 WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall
+    SELECT {wall} AS wall
 ),
 mine AS MATERIALIZED (
     SELECT value ->> 0 AS key, value ->> 1 AS spec, value ->> 2 AS tz, value ->> 3 AS missed, value ->> 4 AS job
@@ -1207,7 +1229,7 @@ SELECT coalesce(json_agg(
 -- no job is stored, and job_id names a job that does not exist. The statement does not wait long for the row of a schedule,
 -- or for a key that an open transaction holds.
 WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8) AS wall,
+    SELECT {wall} AS wall,
         set_config('lock_timeout', %(lock_ms)s, true) AS lock_timeout
 ),
 duty AS MATERIALIZED (
@@ -1279,7 +1301,7 @@ SELECT
 -- name: pause_schedule
 UPDATE {schema}.schedule SET
     mark = CASE WHEN paused AND NOT %(paused)s
-        THEN greatest(mark, coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8)) ELSE mark END,
+        THEN greatest(mark, {wall}) ELSE mark END,
     paused = %(paused)s
 WHERE key = %(key)s;
 
@@ -1290,7 +1312,7 @@ SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' 
 -- The newest of each state, then the newest of these: no state is looked for among the others. Planned anew for each
 -- call, so that what is not asked for costs nothing. Those that are ready, and those that have ended, may be millions:
 -- each kind has an index for its queues, which the planner takes only if it is told the kind.
-SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq DESC), '') || ']' FROM (
+{found}
     (
         SELECT job, job.seq FROM {schema}.job AS job
         WHERE %(ready)s AND job.state = 'ready'
@@ -1306,62 +1328,38 @@ SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq 
     SELECT newest.* FROM unnest(%(others)s::text[]) AS wanted (state) CROSS JOIN LATERAL (
         SELECT job, job.seq FROM {schema}.job AS job
         WHERE job.state IN ('running', 'waiting', 'held') AND job.state = wanted.state
-            AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
-            AND (%(task)s::text IS NULL OR job.task = %(task)s)
-            AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
-        ORDER BY job.seq DESC
-        LIMIT %(limit)s::bigint
-    ) AS newest
+            {newest}
     UNION ALL
     SELECT newest.* FROM unnest(%(ended)s::text[]) AS wanted (state) CROSS JOIN LATERAL (
         SELECT job, job.seq FROM {schema}.job AS job
         WHERE job.ended_at IS NOT NULL AND job.state = wanted.state
-            AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
-            AND (%(task)s::text IS NULL OR job.task = %(task)s)
-            AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
-        ORDER BY job.seq DESC
-        LIMIT %(limit)s::bigint
-    ) AS newest
+            {newest}
     ORDER BY seq DESC
     LIMIT %(limit)s::bigint
 ) AS found;
 
 -- name: find_these
 -- Those of a worker, with a key, or with these ids: few, each found by its own index.
-SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq DESC), '') || ']' FROM (
+{found}
     SELECT job, job.seq FROM {schema}.job AS job
     WHERE job.state = ANY (%(states)s::text[])
-        AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
-        AND (%(task)s::text IS NULL OR job.task = %(task)s)
-        AND (%(cancel_requested)s::boolean IS NULL OR job.cancel_requested = %(cancel_requested)s)
+        {filters}
         AND (%(workflow)s::boolean IS NULL OR job.workflow = %(workflow)s)
         AND (%(asking)s::boolean IS NULL OR (job.question IS NOT NULL) = %(asking)s)
         AND (%(worker)s::text IS NULL OR (job.state = 'running' AND job.worker = %(worker)s))
         AND (%(key)s::text IS NULL OR job.key = %(key)s)
         AND (%(ids)s::text[] IS NULL OR job.id = ANY (%(ids)s::text[]))
-        AND (%(later)s::float8 IS NULL OR job.state <> 'ready' OR job.run_at > %(later)s)
-        AND (%(tried)s::boolean IS NULL OR job.state <> 'ready' OR (job.failures + job.crashes > 0) = %(tried)s)
-        AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
-    ORDER BY job.seq DESC
-    LIMIT %(limit)s::bigint
-) AS found;
+        {page}
 
 -- name: find_workflows
 -- By their own index, as many other jobs as there may be.
-SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq DESC), '') || ']' FROM (
+{found}
     SELECT job, job.seq FROM {schema}.job AS job
     WHERE job.workflow
         AND job.state = ANY (%(states)s::text[])
-        AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
-        AND (%(task)s::text IS NULL OR job.task = %(task)s)
-        AND (%(cancel_requested)s::boolean IS NULL OR job.cancel_requested = %(cancel_requested)s)
+        {filters}
         AND (%(asking)s::boolean IS NULL OR (job.question IS NOT NULL) = %(asking)s)
-        AND (%(later)s::float8 IS NULL OR job.state <> 'ready' OR job.run_at > %(later)s)
-        AND (%(tried)s::boolean IS NULL OR job.state <> 'ready' OR (job.failures + job.crashes > 0) = %(tried)s)
-        AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
-    ORDER BY job.seq DESC
-    LIMIT %(limit)s::bigint
-) AS found;
+        {page}
 
 -- name: counts
 -- Live states exactly, each from its own index; ended ones from the tally.
@@ -1417,7 +1415,7 @@ SELECT coalesce(json_agg(json_build_array(task, jobs)), '[]')::text FROM (
     SELECT task, count(*) AS jobs FROM (
         SELECT task FROM {schema}.job
         WHERE state = 'ready' AND queue = ANY (%(queues)s::text[])
-            AND run_at <= (SELECT coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8))
+            AND run_at <= (SELECT {wall})
             AND task <> ALL (%(tasks)s::text[])
         LIMIT 1000
     ) AS few
@@ -1520,7 +1518,7 @@ SELECT
     (SELECT value::integer FROM {schema}.meta WHERE name = 'schema'),
     (SELECT value::integer FROM {schema}.meta WHERE name = 'works_with'),
     (SELECT value FROM {schema}.meta WHERE name = 'identity'),
-    coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8),
+    {wall},
     (SELECT max(number) FROM {schema}.incarnation),
     (SELECT at FROM {schema}.incarnation ORDER BY number DESC LIMIT 1),
     (SELECT value::bigint FROM {schema}.meta WHERE name = 'removals'),
@@ -1545,7 +1543,7 @@ SELECT
 -- name: doubt
 INSERT INTO {schema}.doubt (incarnation, kind, evidence, worker, seen, found, at)
 SELECT max(number), %(kind)s, %(evidence)s, %(worker)s, %(seen)s, %(found)s,
-    coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8)
+    {wall}
 FROM {schema}.incarnation
 HAVING max(number) = %(incarnation)s
 ON CONFLICT DO NOTHING;
@@ -1558,7 +1556,7 @@ WHERE incarnation = (SELECT max(number) FROM {schema}.incarnation);
 -- name: accept
 WITH accepted AS (
     INSERT INTO {schema}.incarnation (number, at, actor, note)
-    SELECT max(number) + 1, coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8), %(actor)s,
+    SELECT max(number) + 1, {wall}, %(actor)s,
         %(note)s
     FROM {schema}.incarnation
     HAVING max(number) = %(seen)s
@@ -1623,13 +1621,13 @@ SELECT coalesce(json_agg(json_build_array(name, jobs)), '[]')::text FROM (
     SELECT worker.name, count(*) AS jobs
     FROM {schema}.job AS job JOIN {schema}.worker AS worker ON worker.id = job.worker
     WHERE job.state = 'running' AND worker.schema < %(works_with)s AND worker.gone_at IS NULL
-        AND job.lease_until > coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8)
+        AND job.lease_until > {lease}
     GROUP BY worker.name
 ) AS older;
 
 -- name: migrate_retire
 UPDATE {schema}.worker
-SET gone_at = coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8),
+SET gone_at = {wall},
     gone_cause = 'its program is too old for the schema', exit_kind = 'released'
 WHERE schema < %(works_with)s AND gone_at IS NULL;
 

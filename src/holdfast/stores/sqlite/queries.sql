@@ -6,11 +6,42 @@
 --
 -- :wall is wall time; :lease is the lease clock; both come from the store's clock.
 
--- name: add
-INSERT INTO holdfast_job (
-    id, task, queue, payload, key, priority, run_at, created_at,
+-- fragment: new_job
+-- The columns of a job that is stored.
+id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
     lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
+
+-- fragment: found
+SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
+    SELECT row FROM holdfast_row
+
+-- fragment: page
+AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
+    ORDER BY seq DESC
+    LIMIT :limit
+);
+
+-- fragment: ready
+AND (:later IS NULL OR state <> 'ready' OR run_at > :later)
+        AND (:tried IS NULL OR state <> 'ready' OR (failures + crashes > 0) = :tried)
+
+-- fragment: filters
+AND (:queue IS NULL OR queue = :queue)
+        AND (:task IS NULL OR task = :task)
+        AND (:key IS NULL OR key = :key)
+        AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
+
+-- fragment: kinds
+AND (:workflow IS NULL OR workflow = :workflow)
+        AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
+
+-- fragment: event
+json_array(seq, job_id, at, kind, fence, worker, actor, json(detail))
+
+-- name: add
+INSERT INTO holdfast_job (
+    {new_job}
 )
 SELECT
     value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
@@ -24,9 +55,7 @@ ON CONFLICT DO NOTHING;
 -- name: add_one
 -- The same for one job, whose values come one by one: a third of the cost. The wall time comes before and after the delay.
 INSERT INTO holdfast_job (
-    id, task, queue, payload, key, priority, run_at, created_at,
-    attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
+    {new_job}
 )
 VALUES (
     ?, ?, ?, ?, ?, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
@@ -89,8 +118,7 @@ WHERE seq IN (
 );
 
 -- name: claim_answers
-SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
-    SELECT row FROM holdfast_row
+{found}
     WHERE state = 'running' AND worker = :worker AND claim_id = :claim_id
     ORDER BY started DESC, queue, priority DESC, run_at, seq
 );
@@ -399,8 +427,7 @@ WHERE job_id = :source AND aside = 0 AND position < :before AND state = 'recorde
 -- name: overdue
 -- A lease of another boot is on another clock: that worker is judged by `vanished`. A worker without a row cannot be,
 -- and counts as one of this boot.
-SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
-    SELECT row FROM holdfast_row AS job
+{found} AS job
     LEFT JOIN holdfast_worker AS holder ON holder.id = job.worker
     WHERE job.state = 'running'
         AND job.lease_until <= :lease - :grace
@@ -576,104 +603,54 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE id 
 
 -- name: find
 -- Anything, newest first. Not for states that are rare: these have their own index and query below.
-SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
-    SELECT row FROM holdfast_row
+{found}
     WHERE (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
-        AND (:queue IS NULL OR queue = :queue)
-        AND (:task IS NULL OR task = :task)
-        AND (:key IS NULL OR key = :key)
-        AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
-        AND (:workflow IS NULL OR workflow = :workflow)
-        AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
-        AND (:later IS NULL OR state <> 'ready' OR run_at > :later)
-        AND (:tried IS NULL OR state <> 'ready' OR (failures + crashes > 0) = :tried)
-        AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
-    ORDER BY seq DESC
-    LIMIT :limit
-);
+        {filters}
+        {kinds}
+        {ready}
+        {page}
 
 -- name: find_aside
 -- The states that an index lists by themselves: what is held or dead is found without reading what is done.
-SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
-    SELECT row FROM holdfast_row
+{found}
     WHERE state = :state AND state IN ('waiting', 'held', 'dead', 'cancelled', 'rolled_back')
-        AND (:queue IS NULL OR queue = :queue)
-        AND (:task IS NULL OR task = :task)
-        AND (:key IS NULL OR key = :key)
-        AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
-        AND (:workflow IS NULL OR workflow = :workflow)
-        AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
-        AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
-    ORDER BY seq DESC
-    LIMIT :limit
-);
+        {filters}
+        {kinds}
+        {page}
 
 -- name: find_workflows
 -- By their own index, as many other jobs as there may be.
-SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
-    SELECT row FROM holdfast_row
+{found}
     WHERE workflow = 1
         AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
-        AND (:queue IS NULL OR queue = :queue)
-        AND (:task IS NULL OR task = :task)
-        AND (:key IS NULL OR key = :key)
-        AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
+        {filters}
         AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
-        AND (:later IS NULL OR state <> 'ready' OR run_at > :later)
-        AND (:tried IS NULL OR state <> 'ready' OR (failures + crashes > 0) = :tried)
-        AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
-    ORDER BY seq DESC
-    LIMIT :limit
-);
+        {ready}
+        {page}
 
 -- name: find_running
-SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
-    SELECT row FROM holdfast_row
+{found}
     WHERE state = 'running'
-        AND (:queue IS NULL OR queue = :queue)
-        AND (:task IS NULL OR task = :task)
-        AND (:key IS NULL OR key = :key)
-        AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
-        AND (:workflow IS NULL OR workflow = :workflow)
-        AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
-        AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
-    ORDER BY seq DESC
-    LIMIT :limit
-);
+        {filters}
+        {kinds}
+        {page}
 
 -- name: find_worker
-SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
-    SELECT row FROM holdfast_row
+{found}
     WHERE state = 'running' AND worker = :worker
-        AND (:queue IS NULL OR queue = :queue)
-        AND (:task IS NULL OR task = :task)
-        AND (:key IS NULL OR key = :key)
-        AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
-        AND (:workflow IS NULL OR workflow = :workflow)
-        AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
-        AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
-    ORDER BY seq DESC
-    LIMIT :limit
-);
+        {filters}
+        {kinds}
+        {page}
 
 -- name: find_ids
-SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
-    SELECT row FROM holdfast_row
+{found}
     WHERE id IN (SELECT value FROM json_each(:ids))
         AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
         AND (:worker IS NULL OR worker = :worker)
-        AND (:queue IS NULL OR queue = :queue)
-        AND (:task IS NULL OR task = :task)
-        AND (:key IS NULL OR key = :key)
-        AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
-        AND (:workflow IS NULL OR workflow = :workflow)
-        AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
-        AND (:later IS NULL OR state <> 'ready' OR run_at > :later)
-        AND (:tried IS NULL OR state <> 'ready' OR (failures + crashes > 0) = :tried)
-        AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
-    ORDER BY seq DESC
-    LIMIT :limit
-);
+        {filters}
+        {kinds}
+        {ready}
+        {page}
 
 -- name: counts
 -- Live states exactly, each from its own index; ended ones from the tally.
@@ -690,7 +667,7 @@ SELECT json_group_array(json_array(queue, state, jobs)) FROM (
 );
 
 -- name: journal
-SELECT json_group_array(json_array(seq, job_id, at, kind, fence, worker, actor, json(detail))) FROM (
+SELECT json_group_array({event}) FROM (
     SELECT * FROM holdfast_journal
     WHERE job_id = :job_id
         AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
@@ -701,7 +678,7 @@ SELECT json_group_array(json_array(seq, job_id, at, kind, fence, worker, actor, 
 );
 
 -- name: journal_all
-SELECT json_group_array(json_array(seq, job_id, at, kind, fence, worker, actor, json(detail))) FROM (
+SELECT json_group_array({event}) FROM (
     SELECT * FROM (
         SELECT * FROM holdfast_journal
         WHERE (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
@@ -715,7 +692,7 @@ SELECT json_group_array(json_array(seq, job_id, at, kind, fence, worker, actor, 
 
 -- name: journal_since
 -- Which ones is answered by the index on (kind, at) alone; a long journal of other kinds and times is not read.
-SELECT json_group_array(json_array(seq, job_id, at, kind, fence, worker, actor, json(detail))) FROM (
+SELECT json_group_array({event}) FROM (
     SELECT * FROM holdfast_journal WHERE seq IN (
         SELECT seq FROM holdfast_journal INDEXED BY holdfast_journal_kind
         WHERE kind IN (SELECT value FROM json_each(:kinds)) AND at >= :since AND (:before IS NULL OR seq < :before)
