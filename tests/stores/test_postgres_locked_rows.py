@@ -21,7 +21,7 @@ from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job, Moment, Pulse
 from holdfast.core.verdict import Failed, Succeeded
-from holdfast.errors import OutcomeUnknown, Refused, StoreLocked, StoreUnavailable
+from holdfast.errors import OutcomeUnknown, Refused, StoreError, StoreLocked, StoreReadOnly, StoreUnavailable
 from holdfast.insight.diagnosis import diagnose
 from holdfast.reaper import Reaper, reap, suspected
 from holdfast.stores.postgres import purge
@@ -648,6 +648,34 @@ def test_a_scan_says_that_a_row_is_locked_and_left_for_the_next_pass(
         assert [zombie["answer"] for zombie in view["zombies"]] == ["locked"]
     done = CliRunner().invoke(cli, ["--db", store.url, "scan", "--fix"])
     assert "1 of 1 job recovered." in done.output
+
+
+def test_a_scan_names_the_jobs_whose_rows_another_transaction_has_locked(
+    server: PostgresServer, schema: str, store: PostgresStore
+) -> None:
+    job = start(store, enrol(store))
+    said = f"Another transaction has locked the row of {job.id}, so no lease is renewed and no result saved there."
+    with locked(server, schema, job.id):
+        assert said in " ".join(CliRunner().invoke(cli, ["--db", store.url, "scan"]).output.split())
+    assert "Another transaction" not in CliRunner().invoke(cli, ["--db", store.url, "scan"]).output
+
+
+def test_only_a_store_that_may_only_be_read_cannot_tell_which_rows_are_locked(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = start(store, enrol(store))
+
+    def fail(error: StoreError) -> None:
+        def locked(_: Any) -> list[str]:
+            raise error
+
+        monkeypatch.setattr(store, "locked", locked)
+
+    fail(StoreReadOnly("it is a standby"))
+    assert insight.locked_rows(store, [job]) == []
+    fail(StoreUnavailable("the server is gone"))
+    with pytest.raises(StoreUnavailable):
+        insight.locked_rows(store, [job])
 
 
 def test_a_locked_row_of_a_living_worker_is_reported_as_locked(

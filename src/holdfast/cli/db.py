@@ -195,7 +195,10 @@ def backup(target: Path, as_json: bool) -> None:
 )
 @json_option
 def prune(older_than: float, states: tuple[str, ...], as_json: bool) -> None:
-    """Delete jobs that ended long ago, with their history. In small steps, so that workers are not held up."""
+    """Delete jobs that ended long ago, with their history. In small steps, so that workers are not held up.
+
+    A workflow reads the result of a child from the child's row: keep children for longer than their workflows take.
+    """
     with opened_store(bulk=True) as store:
         number = purge(store, [State(state) for state in states], older_than)
     if as_json:

@@ -18,7 +18,7 @@ from holdfast.core.autopsy import lines_of
 from holdfast.core.durations import iso
 from holdfast.core.machine import State, Transition
 from holdfast.core.records import Event, Filter, Job, Moment, Unroused, Worker, nobody_has
-from holdfast.errors import StoreError, StoreTimeout
+from holdfast.errors import StoreError, StoreReadOnly, StoreTimeout
 from holdfast.insight.format import near, parsed
 from holdfast.insight.health import Health, ending_view, endings, health, is_late, usual, vanished_ids, worker_state
 from holdfast.insight.steps import step_view, steps_of, with_failures
@@ -202,7 +202,7 @@ def locked_rows(store: Store, jobs: Sequence[Job] | None = None) -> list[Job]:
     jobs = store.overdue(0.0, _PAGE) if jobs is None else jobs
     try:
         ids = set(store.locked([job.id for job in jobs])) if jobs else set[str]()
-    except StoreError:  # a user or a server that may only read cannot tell
+    except StoreReadOnly:  # a user or a server that may only read cannot tell
         return []
     return [job for job in jobs if job.id in ids]
 
