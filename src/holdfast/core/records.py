@@ -52,6 +52,7 @@ StepKind = Literal[
     "gather",
 ]
 StepState = Literal["started", "recorded", "undone"]
+GONE_KEPT_S = 86_400.0  # the row of a worker that is gone and holds nothing is deleted after this
 SILENT_BEATS = 3  # a worker that missed so many beats is silent
 Detector = Literal["exit", "vanished", "expired", "stuck", "restart"]
 ExitKind = Detector | Literal["released"]

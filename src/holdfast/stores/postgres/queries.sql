@@ -147,6 +147,8 @@ LEFT JOIN {schema}.job AS holder
 -- from one to the next in the index, so that a million scheduled jobs of one are not read to get at the next; with
 -- %(lanes)s they are given, each with where to begin (frontier.py). Rows are locked as they are found and only until
 -- there are enough; those that another claim has locked are left to it.
+-- Jobs are claimed ahead of a free slot only with on_crash = 'retry', the only policy that a claim looks at: if the
+-- worker dies, nobody knows whether the handler of such a job had begun, and only a job that may run again needs no answer.
 WITH clock AS MATERIALIZED (
     SELECT {wall} AS wall,
         {lease} AS lease,
@@ -911,7 +913,7 @@ marked AS (
 ),
 old AS MATERIALIZED (
     SELECT worker.id FROM clock, {schema}.worker AS worker
-    WHERE worker.gone_at < clock.wall - 86400
+    WHERE worker.gone_at < clock.wall - %(kept_s)s::float8
         AND NOT EXISTS (SELECT FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = worker.id)
     FOR UPDATE OF worker SKIP LOCKED
 ),

@@ -16,6 +16,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import (
+    GONE_KEPT_S,
     BeatAnswer,
     Duty,
     Event,
@@ -284,7 +285,8 @@ class PostgresStore(Schedules, Workflows):
             raise
 
     def retire(self, worker_id: str, cause: str, under: Duty | None = None, how: WorkerExit | None = None) -> bool:
-        values = {"worker": worker_id, "wall": self._wall(), **gone(cause, how), **statements.duty_token(under)}
+        values = {"worker": worker_id, "wall": self._wall(), "kept_s": GONE_KEPT_S, **gone(cause, how)}
+        values |= statements.duty_token(under)
         allowed, marked = self._hot.one("retire", values)
         if not allowed:
             raise duty_lost(under)

@@ -95,6 +95,8 @@ SELECT json_group_array(json_array(queue, priority)) FROM lane WHERE priority IS
 
 -- name: claim
 -- One statement sets the lease, raises the fence and counts the attempt.
+-- Jobs are claimed ahead of a free slot only with on_crash = 'retry', the only policy that a claim looks at: if the
+-- worker dies, nobody knows whether the handler of such a job had begun, and only a job that may run again needs no answer.
 UPDATE holdfast_job SET
     state = 'running',
     worker = :worker,
@@ -473,7 +475,7 @@ WHERE id = :worker AND gone_at IS NULL;
 -- name: retire_old
 -- The rows of workers that are long gone and hold nothing.
 DELETE FROM holdfast_worker
-WHERE gone_at < :wall - 86400
+WHERE gone_at < :wall - :kept_s
     AND NOT EXISTS (SELECT 1 FROM holdfast_job WHERE state = 'running' AND worker = holdfast_worker.id);
 
 -- name: acquire

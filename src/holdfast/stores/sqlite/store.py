@@ -16,6 +16,7 @@ from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import State
 from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import (
+    GONE_KEPT_S,
     BeatAnswer,
     Duty,
     Event,
@@ -219,7 +220,7 @@ class SqliteStore(Schedules, Workflows):
             statements.check_duty(db, under)
             values = {"worker": worker_id, "wall": self._clock.wall(), **gone(cause, how)}
             changed = db.execute(Q["retire"], values).rowcount == 1
-            if db.execute(Q["retire_old"], {"wall": self._clock.wall()}).rowcount:
+            if db.execute(Q["retire_old"], {"wall": self._clock.wall(), "kept_s": GONE_KEPT_S}).rowcount:
                 db.execute(Q["standing_removed"])
         liveness.drop(self._lock_path(worker_id))
         self._foreign.pop(worker_id, None)
