@@ -83,8 +83,8 @@ def test_a_wrong_declaration_is_refused_where_it_stands(store: Store, clock: Fak
         with pytest.raises(error, match=match):
             app.cron(*args, **given)
 
-    declare("every day", report, match="is no cron expression")
-    declare("* * * * *", report, tz="Berlin", match="is no time zone")
+    declare("every day", report, match="is not a cron expression")
+    declare("* * * * *", report, tz="Berlin", match="is not a time zone")
     declare("* * * * *", report, missed="all", match='choose "last" or "skip"')
     declare("* * * * *", report, key="minutely", match="has a schedule 'minutely' already")
     declare("* * * * *", report, key="", match="the schedule's key")

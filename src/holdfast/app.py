@@ -332,7 +332,7 @@ class App(Decorators, WorkflowActs):
         also `UsageError` where the job was stored with another codec.
         """
         if answer not in get_args(acts.Answer):
-            raise UsageError(f'{answer!r} is no answer; choose "retry", "done", "fail" or "rollback"')
+            raise UsageError(f'{answer!r} is not an answer; choose "retry", "done", "fail" or "rollback"')
         if result not in (None, ...) and answer != "done":
             raise UsageError(f'a result goes with "done" only, not with {answer!r}')
         now = self.store.now().wall

@@ -172,7 +172,11 @@ class Refused(HoldfastError):
 
 
 class IllegalMove(Refused):
-    """The machine has no such transition."""
+    """The machine has no such transition. `needs`: the argument that would allow it, if there is one."""
+
+    def __init__(self, message: str, needs: str | None = None) -> None:
+        super().__init__(message)
+        self.needs = needs
 
 
 class KeyTaken(Refused):

@@ -424,7 +424,7 @@ def test_resolve_is_held_to_the_task(app: App, add: Task[[int, int], int]) -> No
         app.resolve(job.id, "done", result="seven")
     with pytest.raises(UsageError, match="goes with"):
         app.resolve(job.id, "fail", result=7)
-    with pytest.raises(UsageError, match="no answer"):
+    with pytest.raises(UsageError, match="is not an answer"):
         app.resolve(job.id, "maybe")  # type: ignore[arg-type]
     assert job.refresh().state == "held"
 

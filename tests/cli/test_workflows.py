@@ -686,7 +686,7 @@ def test_an_open_step_is_named_and_needs_a_result(run: Run, store: Store, clock:
     assert (shown["id"], shown["open_step"], shown["question"]) == (job.id, "charge", None)
     said = run("held", "done", job.id, code=6).stderr
     assert "'charge'" in said
-    assert f"held done {job.id} --result JSON" in said
+    assert "on the command line: --result JSON" in said
     assert row(store, job.id) == job
     for words in (f"held done {job.id}", f"held approve {job.id}", f"rollback {job.id}", f"held fail {job.id}"):
         assert f"{words} --fence {job.fence}" in run("jobs", "show", job.id).stdout
@@ -813,7 +813,7 @@ def test_what_was_given_up_with_an_open_step_is_not_run_again_by_the_way(run: Ru
     for words in ("dead revive", "jobs retry", "workflows retry"):
         said = run(*words.split(), job.id, code=6).stderr
         assert "'charge' was started and not recorded" in said
-        assert "--repeat-step" in said
+        assert "on the command line: --repeat-step" in said
     run("workflows", "retry", job.id, "--from-step", "reserve", code=6)
     assert (row(store, job.id).state, row(store, job.id).open_step) == (State.DEAD, "charge")
     told = run("workflows", "show", job.id).stdout

@@ -50,7 +50,7 @@ def test_what_cannot_be_rolled_back() -> None:
         acts.rollback(flow(State.DONE), NOW, actor="ann")
     with pytest.raises(IllegalMove, match="was rolled back already"):
         acts.rollback(flow(State.ROLLED_BACK, rolling_back=True), NOW, actor="ann")
-    with pytest.raises(IllegalMove, match="no workflow"):
+    with pytest.raises(IllegalMove, match="is not a workflow"):
         acts.rollback(a_job(State.HELD), NOW, actor="ann")
     for state in (State.READY, State.RUNNING):
         with pytest.raises(IllegalMove, match="is being rolled back already"):
@@ -116,7 +116,7 @@ def test_who_says_so_of_several_has_heard_of_all() -> None:
 
 
 def test_what_can_be_done_instead_depends_on_whether_it_still_waits_for_an_answer() -> None:
-    with pytest.raises(IllegalMove, match="held done"):
+    with pytest.raises(IllegalMove, match="answer for it"):
         acts.revive(flow(State.HELD, open_step="charge"), NOW, actor="ann")
     with pytest.raises(IllegalMove, match="find out whether it happened"):
         acts.revive(flow(State.DEAD, open_step="charge"), NOW, actor="ann")
@@ -185,7 +185,7 @@ def test_what_cannot_be_forked() -> None:
     for state in sorted(set(State) - ENDED):
         with pytest.raises(IllegalMove, match="has ended"):
             acts.fork(flow(state), a_step(), [a_step()], actor="ann")
-    with pytest.raises(IllegalMove, match="no workflow"):
+    with pytest.raises(IllegalMove, match="is not a workflow"):
         acts.fork(a_job(State.DONE), a_step(), [a_step()], actor="ann")
 
 
@@ -214,8 +214,9 @@ def test_that_it_happened_is_said_of_the_open_step() -> None:
     [said] = verdict.steps
     assert (said.name, said.state, said.result, said.ended_at) == ("charge", "started", "7", NOW)
     assert verdict.notes[0].detail == {"answer": "done", "step": "charge", "note": "seen"}
-    with pytest.raises(IllegalMove, match="--result JSON"):
+    with pytest.raises(IllegalMove, match="say what it returned") as refused:
         acts.resolve(job, "done", NOW, actor="ann", steps=steps)
+    assert refused.value.needs == "result"
     with pytest.raises(IllegalMove, match="not on record"):
         acts.resolve(job, "done", NOW, actor="ann", result="7", steps=[a_step(1)])
 

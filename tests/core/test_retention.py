@@ -32,13 +32,13 @@ def test_every_state_in_which_jobs_end_may_be_named(state: State) -> None:
 
 @pytest.mark.parametrize("name", [*sorted(LIVE), "finished", "", "DONE"])
 def test_no_live_state_and_no_other_word_may_be_named(name: str) -> None:
-    with pytest.raises(UsageError, match="no state in which jobs end"):
+    with pytest.raises(UsageError, match="is not a state in which jobs end"):
         Retention.declare({name: "1d"})
 
 
 @pytest.mark.parametrize("age", ["soon", "", "-1d", True, [], object(), b"1d"])
 def test_what_is_no_length_of_time_is_refused(age: Any) -> None:
-    with pytest.raises(UsageError, match="no length of time"):
+    with pytest.raises(UsageError, match="is not a length of time"):
         Retention.declare({"done": age})
 
 

@@ -368,7 +368,7 @@ def test_who_skips_fires_nothing_that_the_mark_has_reached() -> None:
     ],
 )
 def test_what_is_no_expression_is_said_to_be_none(spec: Any) -> None:
-    with pytest.raises(UsageError, match=r"is no cron expression: .*five fields minute, hour"):
+    with pytest.raises(UsageError, match=r"is not a cron expression: .*five fields minute, hour"):
         checked(spec, "UTC", NOW)
 
 
@@ -376,7 +376,7 @@ def test_an_expression_may_be_long_but_not_without_end() -> None:
     longest = f"{'1,' * 95}10 * * * *"
     assert len(longest) == SPEC_MAX
     assert checked(longest, "UTC", NOW) == (longest, "UTC")
-    with pytest.raises(UsageError, match="is no cron expression"):
+    with pytest.raises(UsageError, match="is not a cron expression"):
         checked(f"1,{longest}", "UTC", NOW)
 
 
@@ -390,7 +390,7 @@ def test_a_day_that_never_comes_is_refused(spec: str) -> None:
     "tz", ["Berlin", "Europe", "", "../etc/passwd", "/etc/passwd", "Europe/\0", None, 1, "é" * 300]
 )
 def test_what_is_no_time_zone_is_said_to_be_none(tz: Any) -> None:
-    with pytest.raises(UsageError, match="is no time zone"):
+    with pytest.raises(UsageError, match="is not a time zone"):
         checked("* * * * *", tz, NOW)
 
 

@@ -23,7 +23,7 @@ from holdfast.cli.exit_codes import Exit, code_of
 from holdfast.cli.leaving import story
 from holdfast.cli.logs import log_to_stderr
 from holdfast.cli.output import clean_lines
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, IllegalMove
 from holdfast.stores.urls import masked_url
 
 DEFAULT_DB = "sqlite:///holdfast.db"
@@ -76,6 +76,15 @@ def show_log() -> None:
 def complain(message: str) -> None:
     """Say what went wrong, in the one form that all errors have."""
     click.echo("holdfast: " + "\n".join(clean_lines(message)), err=True)
+
+
+_OPTIONS = {"repeat_step": "--repeat-step", "result": "--result JSON"}
+
+
+def told(error: HoldfastError) -> str:
+    """Return the text of an error, with the option for the argument that it needs."""
+    option = _OPTIONS.get(error.needs or "") if isinstance(error, IllegalMove) else None
+    return f"{error}; on the command line: {option}" if option else str(error)
 
 
 class Command(click.Command):
@@ -159,7 +168,7 @@ class Root(Group):
         except HoldfastError as error:
             if ctx.ensure_object(Settings).verbosity > 0:
                 traceback.print_exc(file=sys.stderr)
-            complain(str(error))
+            complain(told(error))
             ctx.exit(code_of(error))
         except KeyboardInterrupt as error:
             what, code = story(error)

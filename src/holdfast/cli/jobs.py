@@ -11,7 +11,7 @@ import click
 from holdfast import insight
 from holdfast.app import App
 from holdfast.cli import job_page
-from holdfast.cli.base import Group, acknowledge, complain, is_quiet, say
+from holdfast.cli.base import Group, acknowledge, complain, is_quiet, say, told
 from holdfast.cli.exit_codes import Exit, code_of
 from holdfast.cli.export import export
 from holdfast.cli.leaving import noting
@@ -273,7 +273,7 @@ def act_on(
             except (NotFound, Refused) as error:
                 why = error if app.store.get(job_id) is not None else unknown(job_id)
                 progress.make_way()
-                complain(str(why))
+                complain(told(why))
                 first_code = first_code or code_of(why)
                 continue
             now = app.store.now()

@@ -41,7 +41,7 @@ class Duration(ParamType):
 
 
 class Text(ParamType):
-    """Text that a store can hold: bytes of the command line that are no UTF-8 are refused, not passed on."""
+    """Text that a store can hold: bytes of the command line that are not UTF-8 are refused, not passed on."""
 
     name = "text"
 

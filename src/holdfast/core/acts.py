@@ -77,11 +77,12 @@ def _answered(job: Job) -> str | None:
 
 
 def _must_not_be_repeated(job: Job, names: Sequence[str]) -> IllegalMove:
-    ways = "answer for it (held approve, held done), or" if job.state is State.HELD else "find out whether it happened;"
+    ways = "answer for it," if job.state is State.HELD else "find out whether it happened;"
     which, it = _listed(names, "was", "were")
     return IllegalMove(
         f"workflow {job.id}: {which} started and not recorded, and must not be repeated: {ways} "
-        f"say that {it} to be run again (--repeat-step, repeat_step=True), or roll back"
+        f"say that {it} to be run again (repeat_step=True), or roll back",
+        needs="repeat_step",
     )
 
 
@@ -90,7 +91,8 @@ def _check_repeated(job: Job, steps: Sequence[Step], first: Step) -> None:
         which, it = _listed(again, "happened, or may have,", "happened, or may have,")
         raise IllegalMove(
             f"workflow {job.id}: {which} and must not be repeated; from {first.name!r} on it would be: go on from a "
-            f"later step, or say that {it} to be run again (--repeat-step, repeat_step=True)"
+            f"later step, or say that {it} to be run again (repeat_step=True)",
+            needs="repeat_step",
         )
 
 
@@ -102,7 +104,7 @@ def _listed(names: Sequence[str], verb: str, verbs: str) -> tuple[str, str]:
 def rollback(job: Job, now: float, *, actor: str, reason: str | None = None) -> Verdict:
     """Undo what a workflow did. A running one is asked to stop first; a rollback that was given up goes on."""
     if not job.workflow:
-        raise IllegalMove(f"job {job.id} is no workflow: it has no steps to be undone")
+        raise IllegalMove(f"job {job.id} is not a workflow: it has no steps to undo")
     if job.state is State.DONE:
         raise IllegalMove(
             f"workflow {job.id} is done, and others may build on its result: it cannot be rolled back any more; "
@@ -171,13 +173,13 @@ def retry_from(
 def check_forkable(job: Job) -> None:
     """Raise if nothing can begin with what the job did."""
     if not job.workflow:
-        raise IllegalMove(f"job {job.id} is no workflow: it has no steps to begin with")
+        raise IllegalMove(f"job {job.id} is not a workflow: it has no steps to start from")
     if job.state not in ENDED:
         raise IllegalMove(f"workflow {job.id} is {job.state.value}: only one that has ended can be forked")
     if job.rolling_back and job.state is not State.ROLLED_BACK:
         raise IllegalMove(
             f"workflow {job.id} is undone in part: what a new one would build on may yet be undone; "
-            "let the rollback come to its end (holdfast workflows rollback)"
+            "finish the rollback first"
         )
 
 
@@ -286,8 +288,9 @@ def _it_happened(
     first, *others = opened
     if result is None:
         raise IllegalMove(
-            f"workflow {job.id} waits for an answer about its step {first.name!r}: say what it returned "
-            f"(`holdfast held done {job.id} --result JSON`, null if nothing), and the workflow goes on behind it"
+            f"workflow {job.id} waits for an answer about its step {first.name!r}: say what it returned (result, null "
+            "if nothing), and the workflow continues after that step",
+            needs="result",
         )
     said = replace(first, result=result, ended_at=now)  # it is recorded by the worker that can read it
     if others:

@@ -65,7 +65,7 @@ def _no_doubled_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _finite(text: str) -> float:
@@ -121,7 +121,7 @@ class Signature:
     """What a task can be called with, studied once when the task is declared.
 
     A leading parameter that is annotated `Context` or `Flow`, or named `ctx` or `flow` without another annotation, is
-    given by the worker and is no argument. `names` helps to resolve annotations that are text.
+    given by the worker and is not an argument. `names` helps to resolve annotations that are text.
     Raises `PayloadError` for an annotation that cannot travel.
     """
 

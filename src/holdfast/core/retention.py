@@ -27,7 +27,9 @@ class Retention:
         by_age: dict[float, list[State]] = {}
         for name, age in (given or {}).items():
             if name not in ENDED:
-                raise UsageError(f"keep: {name!r} is no state in which jobs end; those are {', '.join(sorted(ENDED))}")
+                raise UsageError(
+                    f"keep: {name!r} is not a state in which jobs end; those are {', '.join(sorted(ENDED))}"
+                )
             if age is not None:
                 by_age.setdefault(_checked(name, age), []).append(State(name))
         return cls(tuple((tuple(states), age_s) for age_s, states in sorted(by_age.items())))
@@ -43,7 +45,7 @@ def _checked(name: str, age: Age) -> float:
     given: object = seconds(age) if isinstance(age, str) else age
     age_s = given.total_seconds() if isinstance(given, timedelta) else given
     if not isinstance(age_s, int | float) or isinstance(age_s, bool):
-        raise UsageError(f"keep: {age!r} for {name} is no length of time; give seconds, a timedelta, or 12h, 7d")
+        raise UsageError(f"keep: {age!r} for {name} is not a length of time; give seconds, a timedelta, or 12h, 7d")
     if not SHORTEST_S <= age_s <= LONGEST_S:
         raise UsageError(f"keep: {age!r} for {name} is not between {duration(SHORTEST_S)} and {duration(LONGEST_S)}")
     return float(age_s)

@@ -32,7 +32,7 @@ _BACK_S = (3600.0, _DAY_S, 32 * _DAY_S, 366 * _DAY_S, math.inf)  # how far back 
 def checked(spec: object, tz: object, now: float) -> tuple[str, str]:
     """Return the expression, evenly spaced, and the zone, if they mean something; raise `UsageError` otherwise."""
     if not isinstance(spec, str) or len(spec) > SPEC_MAX or len(spec.split()) != 5:
-        raise UsageError(f"{spec!r} is no cron expression: {_ADVICE}")
+        raise UsageError(f"{spec!r} is not a cron expression: {_ADVICE}")
     spec = " ".join(spec.split())
     if next_instant(spec, str(tz), now) is None:
         raise UsageError(f"{spec!r} will never come; there is no such day")
@@ -98,7 +98,7 @@ def _instants(spec: str, zone: tzinfo, after: float) -> Iterator[float]:
     try:
         walk = CronSim(spec, _start(zone, after))
     except CronSimError as error:
-        raise UsageError(f"{spec!r} is no cron expression: {error}; {_ADVICE}") from None
+        raise UsageError(f"{spec!r} is not a cron expression: {error}; {_ADVICE}") from None
     elapsed = any(field.startswith("*") for field in spec.split()[:2])
     last = after
     repeated: list[float] = []
@@ -147,6 +147,6 @@ def _zone(tz: str) -> tzinfo:
         return ZoneInfo(tz)
     except (KeyError, ValueError, OSError):
         raise UsageError(
-            f"tz={tz!r} is no time zone that this system knows; write one such as "
+            f"tz={tz!r} is not a time zone that this system knows; write one such as "
             '"Europe/Berlin". If it knows none at all: pip install tzdata'
         ) from None

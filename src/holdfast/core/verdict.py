@@ -477,7 +477,7 @@ def _error(outcome: Outcome) -> str | None:
         case Failed() | Diverged() | TimedOut() | Stalled() | Lost():
             return _reason(outcome)
         case _:
-            return None  # a release or a snooze is no error; the last one stays readable
+            return None  # a release or a snooze is not an error; the last one stays readable
 
 
 def _reason(outcome: Outcome) -> str:

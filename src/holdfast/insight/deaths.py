@@ -162,5 +162,5 @@ def _parting(path: str, other: str) -> tuple[int, str, str]:
     for one, two in zip(path.split("."), other.split("."), strict=False):
         if one != two:
             return common, one, two
-        common += "~" not in one  # it is no call and no branch, but opens a line of calls
+        common += "~" not in one  # it is neither a call nor a branch, but opens a line of calls
     return 0, "", ""

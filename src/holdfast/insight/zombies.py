@@ -23,7 +23,7 @@ from holdfast.insight.storms import storm_view, storms
 from holdfast.stores.protocol import Store, rows_of
 
 REPEATS_LEAST = 2  # a job that was a zombie this often perhaps kills its workers; by default a third time ends it
-GROUP_LEAST = 3  # so many jobs of the same call that crashed, each by a death of its own, are no chance
+GROUP_LEAST = 3  # this many jobs of the same call that crashed, each by a death of its own, are not a coincidence
 DECISIONS = (Transition.RETRY, Transition.HOLD, Transition.BURY, Transition.UNDO, Transition.CANCEL)
 _EVENTS = 2000
 _JOBS = 200

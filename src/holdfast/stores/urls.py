@@ -54,5 +54,5 @@ def masked_url(url: str) -> str:
     return _SECRETS.sub(lambda found: (found[1] or found[3]) + "*" * len((found[2] or found[4] or "").encode()), url)
 
 
-# To the last @: what is no password may be hidden too.
+# To the last @: this may hide more than the password.
 _SECRETS = re.compile(r"(://[^:/?#@]*:)(.*)(?=@)|((?i:(?:ssl)?password=))([^&]*)")

@@ -281,7 +281,7 @@ def _is_too_much(error: Exception, batch: list[Ending]) -> bool:
 
 
 def _with_log(attempt: Attempt, outcome: Outcome) -> Outcome:
-    """Add what the attempt has logged to an ending of its own that is no success. Once: a repeat must say the same."""
+    """Add what the attempt has logged to an ending that is its own and not a success. Once: repeats say the same."""
     if attempt.lines is None or not isinstance(outcome, Failed | TimedOut | Stalled):
         return outcome
     return msgspec.structs.replace(outcome, detail={**outcome.detail, "log": attempt.lines.all()})

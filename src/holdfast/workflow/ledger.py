@@ -83,7 +83,7 @@ class Ledger:
         return lambda: self.store.steps(self.attempt.job.id, position, PAGE)
 
     def ask(self, question: Callable[[], T]) -> T:
-        """Ask the store, and again while it is in trouble: that is no failure of the workflow. The watch stops the
+        """Ask the store, and again while it is in trouble: the workflow has not failed. The watch stops the
         attempt before its lease ends."""
         pause_s = 0.05
         while True:

@@ -507,7 +507,7 @@ class Run(Ledger):
                 point("step.before")
                 value = yield run_it
                 point("step.after")
-                retry = None  # it has happened: a result that cannot be recorded is no reason to do it again
+                retry = None  # it has happened, and is not repeated because its result cannot be recorded
                 return base, value, self._encode(call, value)
             except Exception as error:
                 if retry is None or base.tries >= retry.attempts_max:

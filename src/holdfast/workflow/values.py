@@ -41,7 +41,7 @@ def signal_name(name: Any) -> str:
     they are given once, under the fence of the question."""
     if isinstance(name, str) and name.strip().lower().startswith(ANSWER):
         raise UsageError(
-            f"{name!r} is no name for a signal: names that begin with {ANSWER!r} are for answers to questions; ask "
+            f"{name!r} is not a name for a signal: names that begin with {ANSWER!r} are for answers to questions; ask "
             "with flow.approve(…), and answer with app.approve(id) or `holdfast held approve ID`"
         )
     return checked_name(name)

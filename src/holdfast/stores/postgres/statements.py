@@ -298,7 +298,7 @@ def _refusals(
             answer = Answer.ALREADY
         elif own and settlement.lease.job_id not in kept:
             answer = Answer.LOCKED
-        elif own and not renewed:  # it was not as judged; that it may be so again by now is no refusal
+        elif own and not renewed:  # it was not as judged, even if it is so again by now
             answer = Answer.AGAIN
         elif not own and before:
             answer = Answer.ALREADY

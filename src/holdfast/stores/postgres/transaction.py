@@ -73,7 +73,7 @@ class PostgresTransaction:
                 raise db.explain(error) from error
             try:
                 self.connection.answer_s = max_s + _RESET_S  # a commit has no timer, and must not be awaited for ever
-                # Whatever the database's default is: a beat that changes the job's row meanwhile is no conflict.
+                # Whatever the database's default is: a beat that changes the job's row meanwhile does not conflict.
                 self.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                 if CallerCursor(self.connection).execute(db["transaction"], token).fetchone() is None:
                     raise LeaseLost(f"job {lease.job_id}: this attempt no longer holds the lease")

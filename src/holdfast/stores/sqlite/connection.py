@@ -461,7 +461,7 @@ class Connections:
                 wal.keep_open(self.options.path, self._identity)
                 now, before = wal.beside(self._name), self._beside
                 has_shm = before is not None and now.shm == before.shm and "-shm" not in wal.deleted_ones(self._name)
-                if wal.is_empty(self._name):  # then SQLite itself deletes the WAL, and its pages alone are no database
+                if wal.is_empty(self._name):  # then SQLite deletes the WAL, and its pages alone are not a database
                     doubt = Doubt("emptied", "file", "in use", "0 bytes")
                     what, became = f"{self._name} was truncated to 0 bytes while in use", "restore it from a backup"
                 else:

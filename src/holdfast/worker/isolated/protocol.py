@@ -26,7 +26,7 @@ from holdfast.core.verdict import (
     TimedOut,
 )
 
-FRAME_MAX = 1 << 30  # a longer one is no frame
+FRAME_MAX = 1 << 30  # a longer one is not a frame
 READ_BYTES = 1 << 18
 
 _HEAD = struct.Struct(">I")
