@@ -297,6 +297,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert not broken
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent != ROOT], ids=lambda page: page.name)
+def test_no_command_is_broken_over_two_lines(page: Path) -> None:
+    """A command that spans two lines would be neither found by a reader's search nor parsed by the tests above."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    assert not re.findall(r"`holdfast\n[^`]*`|`holdfast [^`\n]*\n[^`\n]*`", text)
+
+
 def test_the_index_lists_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text("utf-8")
     assert re.findall(r"^## (.+)$", index, re.MULTILINE) == ["Start", "How-to guides", "Reference", "Explanation"]
@@ -346,6 +353,30 @@ def test_every_option_of_an_app_and_verb_of_it_is_documented() -> None:
 def test_every_exit_code_is_documented() -> None:
     text = (ROOT / "docs" / "operations.md").read_text("utf-8")
     assert not [code for code in Exit if f"| {code.value} |" not in text]
+
+
+def quotes() -> Iterator[str]:
+    """Return the log lines in the tables of the page on operations."""
+    for row in re.findall(r"^\|.*\|$", (ROOT / "docs" / "operations.md").read_text("utf-8"), re.MULTILINE):
+        for span in re.findall(r"`([^`]+)`", row):
+            if len(span.split()) >= 4 and not span.startswith("holdfast "):
+                yield span
+
+
+def runs(quote: str) -> list[str]:
+    """Return each three words in a row of the longest part of a quote without what is filled in. A third of
+    them must be in the program: it puts some lines together from two texts."""
+    words = max(re.split(r"…|\d+|SIG\w+", quote), key=len).split()
+    return [" ".join(words[at : at + 3]) for at in range(max(1, len(words) - 2))]
+
+
+def test_every_log_line_that_is_quoted_is_one_of_the_program() -> None:
+    trees = [ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")]
+    texts = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    said = "\n".join(text for text in texts if isinstance(text, str))
+    found = list(quotes())
+    assert len(found) >= 20
+    assert not [quote for quote in found if sum(run in said for run in runs(quote)) * 3 < len(runs(quote))]
 
 
 def test_every_kind_of_hook_that_is_called_is_documented() -> None:
