@@ -18,7 +18,7 @@ from holdfast.core.payload import JSON, Codec
 from holdfast.core.records import Filter, Schedule
 from holdfast.core.records import Job as Row
 from holdfast.core.retention import Age, Retention
-from holdfast.core.text import is_storable
+from holdfast.core.text import check_storable, is_storable
 from holdfast.core.verdict import Verdict
 from holdfast.decorators import Decorators
 from holdfast.errors import NotFound, Refused, StoreError, UsageError
@@ -380,6 +380,8 @@ class App(Decorators, WorkflowActs):
     # ---------------------------------------------------------------------------------------- inside
 
     def _move(self, row: Row, verdict: Verdict) -> Job[Any]:
+        for each in verdict.notes:
+            check_storable(by=each.actor, note=each.detail.get("reason") or each.detail.get("note"))
         if not self.store.move(row.id, row.state, row.fence, verdict):
             now = self._row(row.id)
             raise Refused(

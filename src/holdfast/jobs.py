@@ -30,14 +30,16 @@ _WITHOUT_RESULT: dict[State, type[JobEnded]] = {
 class Job(Generic[R_co]):
     """A job as it was when last looked at; `refresh` looks again.
 
-    `existed`: the enqueue found its key or id taken, and this is the job that has it.
+    `existed`: the enqueue found its key or id taken, and this is the job that has it. `answered`: the question that
+    `app.approve` or `app.resolve` has just answered.
     """
 
-    __slots__ = ("_app", "_row", "existed", "id")
+    __slots__ = ("_app", "_row", "answered", "existed", "id")
 
     def __init__(self, app: App, job_id: str, *, row: Row | None = None, existed: bool = False) -> None:
         self.id = job_id
         self.existed = existed
+        self.answered: str | None = None
         self._app = app
         self._row = row
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import math
 import re
 import sys
 from collections.abc import Callable, Coroutine
@@ -357,7 +356,7 @@ def _when(run_after: float | timedelta | None, run_at: datetime | None) -> tuple
         return instant, 0.0
     seconds = run_after.total_seconds() if isinstance(run_after, timedelta) else run_after
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not number or not math.isfinite(seconds) or not 0 <= seconds <= RUN_AFTER_MAX_S:  # type: ignore[arg-type,operator]
+    if not number or not 0 <= seconds <= RUN_AFTER_MAX_S:  # type: ignore[operator]
         raise UsageError(f"run_after={run_after!r} must be a number of seconds from now, or a timedelta, not negative")
     return None, float(seconds)  # type: ignore[arg-type]
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from holdfast import App
-from holdfast.errors import StoreUnsupported, UsageError
+from holdfast.errors import StoreLocked, StoreUnsupported, UsageError
 from tests.api.doors import with_django
 
 
@@ -59,6 +59,21 @@ def test_without_an_open_transaction_one_is_begun_for_the_caller_to_end(app: App
     assert app.counts()["ready"] == 0
     orders.commit()
     assert app.counts()["ready"] == 1
+
+
+def test_a_transaction_that_has_read_an_older_state_is_told_to_begin_again(
+    app: App, orders: sqlite3.Connection
+) -> None:
+    ship = app.task(ship_order)
+    orders.execute("BEGIN")
+    orders.execute("SELECT count(*) FROM holdfast_job").fetchall()
+    ship.enqueue(1)
+    with pytest.raises(StoreLocked, match="roll it back and repeat it"):
+        ship.using(connection=orders).enqueue(2)
+    orders.rollback()
+    ship.using(connection=orders).enqueue(2)
+    orders.commit()
+    assert app.counts()["ready"] == 2
 
 
 def test_in_autocommit_mode_the_job_is_stored_at_once(app: App, orders: sqlite3.Connection) -> None:

@@ -319,6 +319,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
     ("options", "message"),
     [
         ({"run_after": -1}, "run_after"),
+        ({"run_after": 10**400}, "run_after"),
         ({"run_after": math.nan}, "run_after"),
         ({"run_after": math.inf}, "run_after"),
         ({"run_after": 1e11}, "run_after"),

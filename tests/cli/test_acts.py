@@ -58,6 +58,12 @@ def test_an_answer_opens_the_store_once_and_reads_the_job_once_before_and_once_a
     assert (len(opened), read) == (1, [job.id, job.id])
 
 
+@pytest.mark.parametrize(("act", "word"), [("approve", "yes"), ("fail", "no")])
+def test_an_answer_names_the_question_that_it_went_to(run: Run, store: Store, act: str, word: str) -> None:
+    job = park(store, start_flow(store), "signal:approve:1", question="Ship order 42?")
+    assert run("held", act, job.id).stdout == f'{job.id}  ready  {word} to "Ship order 42?"\n'
+
+
 def test_who_did_it_is_the_user_unless_said_otherwise(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = add(store), add(store), add(store)
     monkeypatch.setenv("LOGNAME", "ann")

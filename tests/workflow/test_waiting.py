@@ -11,7 +11,7 @@ import pytest
 from holdfast import AsyncFlow, Flow, JobDead, KeyTaken, NotFound, Refused, Retry
 from holdfast.core.records import Filter, Inbox, Signal
 from holdfast.core.replay import answer_to
-from holdfast.errors import Parking, StoreUnavailable
+from holdfast.errors import Parking, StoreUnavailable, UsageError
 from holdfast.workflow.effects import merged
 from holdfast.workflow.run import SIGNALS_READ
 from tests.factory import awaiting
@@ -54,6 +54,26 @@ def test_signals_before_the_wait_are_kept_and_taken_in_order_by_name(house: Hous
     assert house.app.signal(job.id, "a", 9, signal_id="mine") is False
     house.start()
     assert job.result(60) == [1, 3, 2]
+
+
+@pytest.mark.parametrize("odd", ["nul\0", "\ud800", "x" * 20_000], ids=["NUL", "lone surrogate", "very long"])
+def test_text_that_some_store_cannot_hold_is_refused_and_changes_nothing(house: House, odd: str) -> None:
+    @house.app.workflow(name="w")
+    def work(flow: Flow) -> Any:
+        return flow.wait("a")
+
+    job = work.enqueue()
+    said: list[dict[str, Any]] = [{"by": odd}, {"note": odd}]
+    for given in [*said, {"signal_id": odd}]:
+        with pytest.raises(UsageError, match="="):
+            house.app.signal(job.id, "a", 1, **given)
+    for given in said:
+        with pytest.raises(UsageError, match="="):
+            house.app.cancel(job.id, **given)
+    assert house.row(job.id).state == "ready"
+    assert house.app.signal(job.id, "a", 2) is True
+    house.start()
+    assert job.result(60) == 2
 
 
 def test_a_signal_in_every_gap_is_never_lost(house: House) -> None:

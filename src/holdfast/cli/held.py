@@ -10,9 +10,11 @@ from holdfast.app import App
 from holdfast.cli.base import Group
 from holdfast.cli.jobs import act_on, known, show_jobs
 from holdfast.cli.loading import import_options, opened_store, require_task
+from holdfast.cli.output import clean
 from holdfast.cli.types import JobId, Json, Text, fence_option, json_option, limit_option, person, person_options
 from holdfast.core.acts import Answer
 from holdfast.core.records import Filter, Job
+from holdfast.insight.format import first_line
 
 _APP = "Answer with the codec of this app, module:name."
 _RESULT = """Write a JSON value, in single quotes for the shell: '"receipt 7"', '42' or '{"paid": true}'."""
@@ -137,9 +139,18 @@ def _answer(
     result: Any = ...,
     app_ref: str | None = None,
 ) -> None:
+    question: str | None = None
+
     def act(app: App, it: str) -> Job:
+        nonlocal question
         if app_ref is not None:
             require_task(app, app_ref, known(app.store, it).task)
-        return app.resolve(it, answer, by=person(by), note=note, result=result, fence=fence).row
+        job = app.resolve(it, answer, by=person(by), note=note, result=result, fence=fence)
+        question = job.answered
+        return job.row
 
-    act_on([job_id], act, as_json, app_ref=app_ref)
+    def answered() -> str:
+        word = "no" if answer == "fail" else "yes"
+        return "" if question is None else f'  {word} to "{clean(first_line(question))}"'
+
+    act_on([job_id], act, as_json, app_ref=app_ref, answered=answered)

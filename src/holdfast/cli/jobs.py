@@ -258,6 +258,7 @@ def act_on(
     as_json: bool,
     said: str | None = None,
     app_ref: str | None = None,
+    answered: Callable[[], str] = lambda: "",
 ) -> None:
     """Act on each job, whatever becomes of the others; exit with the code of the first that was not possible."""
     done: list[dict[str, Any]] = []
@@ -279,7 +280,7 @@ def act_on(
             now = app.store.now()
             done.append(insight.job_view(job, now, insight.worker_names(app.store)))
             if not as_json:
-                acknowledge(f"{clean(job.id)}  {said or outcome(job, now)}")
+                acknowledge(f"{clean(job.id)}  {said or outcome(job, now)}{answered()}")
     if as_json:
         show_json(done)
     if first_code is not None:

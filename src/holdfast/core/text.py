@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from holdfast.errors import UsageError
+
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _PASSWORD = re.compile(r"(://[^\s:/?#@]*:)[^\s@/]*@")
 _NAMED = re.compile(
@@ -41,6 +43,17 @@ def listed(words: Sequence[str], most: int = 5) -> str:
     """Write several words in a row; of very many the first few, and how many more."""
     more = len(words) - most
     return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def check_storable(most: int = 10_000, **texts: str | None) -> None:
+    """Raise `UsageError` for a text that some store cannot hold."""
+    for name, text in texts.items():
+        if text is None:
+            continue
+        if not isinstance(text, str) or len(text) > most:
+            raise UsageError(f"{name}= must be text of at most {most} characters")
+        if not is_storable(text):
+            raise UsageError(f"{name}={text!r} holds a character that cannot be stored")
 
 
 def is_storable(text: str) -> bool:

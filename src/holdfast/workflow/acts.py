@@ -13,6 +13,7 @@ from holdfast.core.payload import JSON, LIMITS, Codec, decode_plain, decode_valu
 from holdfast.core.records import Job as Row
 from holdfast.core.records import NewJob, Signal, Step
 from holdfast.core.replay import answer_to, first_named
+from holdfast.core.text import check_storable
 from holdfast.core.verdict import Verdict
 from holdfast.errors import NotFound, PayloadError, Refused, UsageError
 from holdfast.ids import new_id, new_job_id
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.tasks import Task
 
 STEPS_MAX = 1_000_000
+SIGNAL_ID_MAX = 255
 
 
 class WorkflowActs(ABC):
@@ -49,6 +51,8 @@ class WorkflowActs(ABC):
         id. Returns False if this workflow had it already. Raises `NotFound`, and `Refused` if the job has ended or is
         not a workflow; `UsageError` if it was stored with another codec.
         """
+        check_storable(by=by, note=note)
+        check_storable(SIGNAL_ID_MAX, signal_id=signal_id)
         text = self._encoded(self._row(id), value, f"signal {name!r}: the value")
         signal = Signal(id=signal_id or new_id(), job_id=id, name=signal_name(name), value=text, actor=by, note=note)
         return self._send(signal)
@@ -76,6 +80,7 @@ class WorkflowActs(ABC):
         return self._answer(self._seen(id, fence), yes, by, note)
 
     def _answer(self, row: Row, yes: bool, by: str, note: str | None) -> Job[Any]:
+        check_storable(by=by, note=note)
         id = row.id
         name = answer_to(row.awaits or ())
         if name is None or row.question is None:
@@ -88,7 +93,9 @@ class WorkflowActs(ABC):
         )
         if not self._send(signal):
             raise Refused(f"the question of workflow {id} was answered before; look again")
-        return self.get(id)
+        job = self.get(id)
+        job.answered = row.question
+        return job
 
     def rollback(self, id: str, *, by: str = "app", note: str | None = None, fence: int | None = None) -> Job[Any]:
         """Undo what a workflow did, in the reverse order, and return it. A running one is stopped first.

@@ -528,6 +528,11 @@ class Connections:
     def explain(self, error: sqlite3.Error) -> StoreError:
         """Turn an error of the driver into one of ours, with words that say what to do."""
         path = self.options.path
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+            return StoreLocked(
+                f"{path}: your transaction has read what another one has changed since, and can no longer write; roll "
+                "it back and repeat it, or open it with BEGIN IMMEDIATE"
+            )
         match _code(error):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return self._busy(self.options.busy_s)
