@@ -19,6 +19,7 @@ from holdfast.core.records import Filter, Job, Pulse, Record, Signal, Step
 from holdfast.core.row_text import current_steps
 from holdfast.core.verdict import Failed, Lost, Parked, Succeeded
 from holdfast.errors import Refused, UsageError
+from holdfast.insight.steps import step_view
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run
@@ -125,7 +126,7 @@ def test_the_steps_are_a_tree(run: Run, store: Store, clock: FakeClock) -> None:
     )
     lines = run("workflows", "show", job.id).stdout.splitlines()
     at = lines.index("Steps  (step 6 of 6 known)")
-    until = insight.step_view(the(store, job, "nap"))["result"].replace("T", " ")
+    until = step_view(the(store, job, "nap"))["result"].replace("T", " ")
     *shown, last = lines[at + 1 :]
     assert shown == [
         "         STEP            STATE            TOOK  ATTEMPT  RESULT",

@@ -148,10 +148,6 @@ class Notifier:
         """Give the duty back, if it is ours, with a note of what was told; never raises."""
         self._post.resign(self._note() if self._term else None)
 
-    def flush(self, timeout_s: float = 5.0) -> bool:
-        """Wait until every message was sent or given up; False when the time was up first."""
-        return all(outbox.flush(timeout_s) for outbox in self._outboxes.values())
-
     def _begin(self, note: str | None) -> None:
         self._incidents = [Incidents(alert.on, alert.limits) for alert in self._alerts]
         if note is not None:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from holdfast.core.durations import duration
 from holdfast.insight.deaths import WAITS, StepDeath, deaths
-from holdfast.insight.explain import Explanation, explain, in_short, why
+from holdfast.insight.explain import explain, in_short
 from holdfast.insight.format import DECIDED, ago, brief, counted, moment, near, parsed, size
 from holdfast.insight.health import (
     Ending,
-    Health,
     Uncounted,
     endings,
     fresh_since,
@@ -37,7 +36,6 @@ from holdfast.insight.steps import (
     result_of,
     since_of,
     state_of,
-    step_view,
     steps_of,
     unrecorded,
     warnings_of,
@@ -49,7 +47,6 @@ from holdfast.insight.views import (
     SHOWN_STATES,
     Names,
     all_jobs,
-    event_view,
     find_jobs,
     gone_cause,
     job_records,
@@ -63,7 +60,6 @@ from holdfast.insight.views import (
     totals,
     worker_names,
     worker_view,
-    zombie_view,
 )
 from holdfast.insight.zombies import look_back, zombies_view
 from holdfast.stores.urls import shown_url
@@ -74,8 +70,6 @@ __all__ = [
     "WAITS",
     "Branch",
     "Ending",
-    "Explanation",
-    "Health",
     "Names",
     "Progress",
     "StepDeath",
@@ -92,7 +86,6 @@ __all__ = [
     "deaths",
     "duration",
     "endings",
-    "event_view",
     "explain",
     "failed_tries",
     "find_jobs",
@@ -122,20 +115,17 @@ __all__ = [
     "since_of",
     "size",
     "state_of",
-    "step_view",
     "steps_of",
     "totals",
     "uncounted",
     "unrecorded",
     "vanished_ids",
     "warnings_of",
-    "why",
     "with_asking",
     "with_failures",
     "worker_names",
     "worker_state",
     "worker_view",
     "workflow_view",
-    "zombie_view",
     "zombies_view",
 ]

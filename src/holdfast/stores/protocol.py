@@ -1,4 +1,4 @@
-"""What a store is: some thirty verbs, each one transaction, each safe to repeat when its answer was lost.
+"""What a store is: its verbs, each one transaction, each safe to repeat when its answer was lost.
 
 The docstrings are the contract; `tests/conformance/` has a file for each verb. A store passes the whole suite or
 it is not a store. Fenced verbs (`beat`, `settle`, `record`) never raise for a stale lease: they refuse it, say so in

@@ -342,9 +342,9 @@ def conclude(attempt: Attempt, raised: Raised) -> Outcome:
         attempt.transaction.rollback()
         attempt.transaction = None
     if isinstance(error, errors.Interrupted | asyncio.CancelledError) and attempt.interrupt is not None:
-        return interrupted(attempt, attempt.interrupt)
+        return interrupted(attempt.interrupt)
     if _is_asked_for(error, attempt):
-        return interrupted(attempt, error)
+        return interrupted(error)
     if isinstance(error, errors.Snooze) and error is not attempt.fatal:  # a step that is on record comes no other way
         return Snoozed(error.delay_s)
     if isinstance(error, asyncio.CancelledError):
@@ -385,7 +385,7 @@ def _behind(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def interrupted(attempt: Attempt, why: errors.Interrupted, given_up: str = "") -> Outcome:
+def interrupted(why: errors.Interrupted, given_up: str = "") -> Outcome:
     """Turn the signal that stopped a handler into an outcome; with `given_up` it was to stop it, and did not."""
     words = f"{why}; {given_up}" if given_up else str(why)
     goes_on = bool(given_up)

@@ -209,7 +209,7 @@ class Slots:
         """End an attempt whose handler was asked to stop and goes on."""
         if attempt.interrupt is None or not attempt.abandon():
             return
-        self._settler.put(attempt, interrupted(attempt, attempt.interrupt, ABANDONED))
+        self._settler.put(attempt, interrupted(attempt.interrupt, ABANDONED))
         if self._stuck.add(attempt):
             self._free()
 

@@ -1473,9 +1473,6 @@ LISTEN {channel};
 -- name: wait_look
 SELECT 1;
 
--- name: wake
-SELECT pg_notify(%(channel)s, '');
-
 -- name: ping
 -- Asks for the lock that every change of a job takes, and changes nothing: reads may work while nobody can renew. A
 -- standby, or a server that was told to be read-only, refuses.

@@ -20,7 +20,7 @@ from holdfast.worker.isolated.process import IsolatedProcess
 def stopped_by_force(attempt: Attempt, why: Interrupted, cell: IsolatedProcess, code: int | None) -> Outcome:
     """Return the outcome of an attempt that would not stop, and whose process we ended."""
     why.stack = cell.stack
-    outcome = interrupted(attempt, why)
+    outcome = interrupted(why)
     if isinstance(outcome, TimedOut | Stalled):
         detail = {**outcome.detail, "process": _how(code), "pid": cell.pid}
         return msgspec.structs.replace(outcome, detail=detail)
