@@ -612,3 +612,38 @@ def test_a_store_that_fails_while_a_workflow_reads_costs_it_nothing(house: House
     assert next(failures, None) is None, "the store has failed three times"
     row = house.row(job.id)
     assert (row.failures, row.releases, house.app.get(job.id).result(1)) == (0, 0, 8)
+
+
+@pytest.mark.parametrize("by", ["key", "id"])
+def test_a_workflow_that_runs_again_from_its_start_waits_for_the_child_that_it_has(house: House, by: str) -> None:
+    gate, broken = threading.Event(), threading.Event()
+    broken.set()
+    shipped: list[int] = []
+
+    @house.app.task(name="ship")
+    def ship(n: int) -> int:
+        shipped.append(n)
+        gate.wait(60)
+        return n
+
+    def check() -> None:
+        if broken.is_set():
+            raise ValueError("broken")
+
+    @house.app.workflow(name="w", retry=Retry(attempts_max=1))
+    def work(flow: Flow) -> int:
+        child = flow.start(ship.using(**{by: "ship-1"}), 1)  # type: ignore[arg-type]
+        flow.step(check)
+        return flow.result(child)
+
+    house.start()
+    job = work.enqueue()
+    try:
+        house.until_state(job.id, "dead")
+        broken.clear()
+        house.app.retry_from(job.id, "1")
+        until(lambda: house.row(job.id).state == "waiting", "it waits for its child")
+    finally:
+        gate.set()
+    assert job.result(60) == 1
+    assert shipped == [1]

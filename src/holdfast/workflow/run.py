@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from holdfast.core.json_types import JsonType
+from holdfast.core.machine import LIVE
 from holdfast.core.payload import encode_value
 from holdfast.core.policy import Retry
-from holdfast.core.records import Inbox, NewJob, Record, Signal, Step, StepKind
+from holdfast.core.records import Filter, Inbox, NewJob, Record, Signal, Step, StepKind
+from holdfast.core.records import Job as Row
 from holdfast.core.replay import OLD_CODE, Scope, is_answered
 from holdfast.core.row_text import Awaited
 from holdfast.errors import (
@@ -331,10 +333,20 @@ class Run(Ledger):
         child = replace(new, parent=self.attempt.job.id)
         step = replace(self._base(call), state="recorded", result=self._encode(call, new.id), ended_at=self._wall())
         answer = yield from self._write(self._written([*call.caught, step], jobs=(child,)))
-        if answer is Answer.TAKEN:
+        if answer is not Answer.TAKEN:
+            return new.id
+        own = yield from self._own_child(new)
+        if own is None:
             error = yield from self._taken(new)
             raise (yield from self._failed(call, self._base(call), error, at_once=False))
-        return new.id
+        yield from self._write(self._written([*call.caught, replace(step, result=self._encode(call, own))]))
+        return own
+
+    def _own_child(self, new: NewJob) -> Operation[str | None]:
+        """Return the living child that an earlier run of this workflow started with the same key."""
+        where = Filter(key=new.key, task=new.task, states=tuple(LIVE), limit=1)
+        found: list[Row] = [] if new.key is None else (yield self.read(lambda: self.store.find(where)))
+        return next((job.id for job in found if job.parent == self.attempt.job.id), None)
 
     def _taken(self, new: NewJob) -> Operation[KeyTaken]:
         """Return why a child was not started. Its end would wake another workflow, or nobody."""
