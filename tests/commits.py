@@ -5,10 +5,11 @@ imperative is a guess by the first word's ending. Only commits after BASE are ch
 in a source archive or a shallow clone, there is nothing to check.
 """
 
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,14 +39,27 @@ def faults(message: str) -> Iterator[str]:
         yield "a blank line is missing after the subject"
 
 
+def without_git(environment: Mapping[str, str]) -> dict[str, str]:
+    """Leave out what a git hook sets: GIT_DIR would lead every command to the repository of the hook."""
+    return {name: value for name, value in environment.items() if not name.startswith("GIT_")}
+
+
 def new_commits(root: Path, base: str) -> list[tuple[str, str]] | None:
     """Return (id, message) of each commit after `base`, merges left out; None where git cannot tell."""
     git = ["git", "-c", "safe.directory=*", "log", "--no-merges", "--format=%h%x00%B%x01", f"{base}..HEAD"]
     try:
-        text = subprocess.run(git, cwd=root, capture_output=True, check=True, encoding="utf-8", errors="replace").stdout
+        run = subprocess.run(
+            git,
+            cwd=root,
+            env=without_git(os.environ),
+            capture_output=True,
+            check=True,
+            encoding="utf-8",
+            errors="replace",
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
-    commits = (entry.strip("\n").partition("\0") for entry in text.split("\1"))
+    commits = (entry.strip("\n").partition("\0") for entry in run.stdout.split("\1"))
     return [(commit, message) for commit, _, message in commits if commit]
 
 

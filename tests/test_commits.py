@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commits import check, faults
+from tests.commits import check, faults, without_git
 
 FINE = [
     "Keep a recovered job's place in its queue",
@@ -62,6 +62,15 @@ def test_only_commits_after_the_base_count(repository: Path, capsys: pytest.Capt
     assert "'Fixed' is not imperative" in capsys.readouterr().out
 
 
+def test_a_git_hook_does_not_lead_the_check_to_another_repository(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = git(repository, "rev-parse", "HEAD")
+    monkeypatch.setenv("GIT_DIR", str(repository / "elsewhere"))
+    assert check(repository, base) == 0
+    assert "0 since" in capsys.readouterr().out
+
+
 def test_nothing_is_checked_in_a_shallow_clone(
     repository: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +101,6 @@ def commit(folder: Path, message: str) -> None:
 
 def git(folder: Path, *words: str) -> str:
     me = {"GIT_AUTHOR_NAME": "Ann", "GIT_AUTHOR_EMAIL": "ann@example.org"}
-    env = {**os.environ, **me, "GIT_COMMITTER_NAME": "Ann", "GIT_COMMITTER_EMAIL": "ann@example.org"}
+    env = {**without_git(os.environ), **me, "GIT_COMMITTER_NAME": "Ann", "GIT_COMMITTER_EMAIL": "ann@example.org"}
     run = subprocess.run(["git", *words], cwd=folder, env=env, capture_output=True, check=True, text=True)
     return run.stdout.strip()
