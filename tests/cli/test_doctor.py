@@ -275,6 +275,21 @@ def test_workers_that_live_are_silent_or_share_a_name(calm: Store, clock: FakeCl
     assert trouble(calm, clock) == {"A worker is silent": "warning"}
 
 
+def test_a_worker_that_is_stopping_is_neither_silent_nor_counted(calm: Store, clock: FakeClock) -> None:
+    stopping = enrol(calm, name="old", queues=["default"], version="1.0.0", beat_s=10.0)
+    clock.advance(5)
+    calm.beat(stopping, [], stopping=True)
+    assert trouble(calm, clock) == {}
+    assert diagnose(calm, clock)["Every worker is stopping"].evidence == "and nothing is due"
+    add(calm)
+    assert trouble(calm, clock) == {"Every worker is stopping": "problem"}
+    enrol(calm, name="new", queues=["default"], version="1.1.0")
+    found = diagnose(calm, clock)
+    assert found["Workers are alive"].evidence == "1: new"
+    assert found["Workers that stop claim nothing more"].evidence == "old (0 running)"
+    assert trouble(calm, clock) == {}
+
+
 def test_workers_of_several_versions(calm: Store, clock: FakeClock) -> None:
     enrol(calm, version="1.0.0")
     enrol(calm, version="1.1.0")

@@ -346,6 +346,27 @@ def test_a_task_that_no_living_worker_has_is_named(run: Run, store: Store, clock
     assert "waits for a free slot" in insight.explain(store, job).sentence, "an older version does not say what it has"
 
 
+def test_a_worker_that_is_stopping_serves_nobody(run: Run, store: Store, clock: FakeClock) -> None:
+    clock.advance(PAST_S - 5)
+    old = enrol(store, name="old", queues=["mail"], tasks={"mail.old": Published("mail")})
+    job = add(store, queue="mail", task="mail.old")
+    clock.advance(5)
+    store.beat(old, [], stopping=True)
+    assert [worker["state"] for worker in run.json("workers", "list")] == ["stopping"]
+    assert re.search(r"old +stopping ", run("workers", "list").stdout)
+    leaving = "A worker that would run it is stopping, and claims nothing more."
+    why = insight.explain(store, job)
+    assert why.sentence == f"It has been due for 5.0 s. No worker serves its queue, mail. {leaving}"
+    assert why.answers == (("start one", "holdfast worker APP"),)
+    [queue] = run.json("queues", "list")
+    assert (queue["served"], queue["unserved"]) == (False, {"mail.old": 1})
+    assert run("workers", "forget", "old", code=6).stderr == "holdfast: worker old beats; stop its process instead\n"
+    enrol(store, name="new", queues=["mail"], tasks={"mail.send": Published("mail")})
+    why = insight.explain(store, job)
+    assert why.sentence == f"It has been due for 5.0 s. No living worker has its task, mail.old. {leaving}"
+    assert [queue["missing"] for queue in run.json("queues", "list")] == [{"mail.old": 1}]
+
+
 def test_a_task_that_no_living_worker_has_is_named_also_where_nobody_serves_its_queue(
     run: Run, store: Store, clock: FakeClock
 ) -> None:
@@ -457,7 +478,9 @@ def test_the_sentence_knows_what_stands_in_the_way(store: Store, clock: FakeCloc
     clock.advance(1)
     why = insight.explain(store, job)
     assert "No worker serves its queue, mail." in why.sentence
-    assert why.answers == (("start one", "holdfast worker APP --queues mail"),), "as the doctor says"
+    assert why.answers == (("start one", "holdfast worker APP"),), "as the doctor says"
+    enrol(store, queues=["other"])
+    assert insight.explain(store, job).answers == (("start one", "holdfast worker APP --queues mail"),)
     enrol(store, queues=["mail"])
     assert "waits for a free slot." in insight.explain(store, job).sentence
     store.pause("mail", True)

@@ -44,6 +44,15 @@ def test_a_beat_extends_the_lease_by_its_length_from_now(store: Store, clock: Fa
     assert row(store, job.id).lease_until == clock.lease() + 30
 
 
+def test_a_worker_that_stops_says_so_with_a_beat(store: Store) -> None:
+    stopping, other = enrol(store), enrol(store)
+    store.beat(stopping, [], stopping=True)
+    store.beat(other, [])
+    told = {worker.id: (worker.stopping, worker.claims(worker.beat_at)) for worker in store.workers()}
+    assert told == {stopping: (True, False), other: (False, True)}
+    assert [worker.is_alive(worker.beat_at) for worker in store.workers()] == [True, True]
+
+
 def test_a_beat_extends_only_the_leases_it_names(store: Store, clock: FakeClock) -> None:
     worker = enrol(store)
     named, left_out = start(store, worker), start(store, worker)

@@ -181,9 +181,11 @@ class Slow(Locking):
         self._check(records)
         return super().record(records)
 
-    def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
+    def beat(
+        self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
+    ) -> BeatAnswer:
         self._check(pulses)
-        return self.real.beat(worker_id, pulses, rss_mb)
+        return self.real.beat(worker_id, pulses, rss_mb, stopping=stopping)
 
     def _check(self, jobs: Sequence[object]) -> None:
         if len(jobs) > 2:

@@ -67,6 +67,7 @@ def test_a_running_job_may_finish_within_the_grace_period(
     runner.stop()
     until(lambda: "stopping: running jobs (1) may go on for 20 s" in caplog.text, "a claim on its way has ended")
     late = task.enqueue()
+    until(lambda: [worker.stopping for worker in house.store.workers()] == [True], "everybody is told at once")
     handler.go_on.set()
     assert house.join(runner) == 0
     assert house.row(job.id).result == '"finished"'

@@ -33,6 +33,7 @@ _STYLES = {
     "cancelled": "bright_black",
     "rolled_back": "magenta",
     "alive": "green",
+    "stopping": "yellow",
     "silent": "yellow",
     "locked": "yellow",
     "gone": "bright_black",

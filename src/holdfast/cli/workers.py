@@ -77,7 +77,7 @@ def forget(name: str, app: str | None, by: str | None, as_json: bool, **given: A
         named, now = [worker for worker in store.workers() if worker.name == name], store.now()
         if not named:
             raise NotFound(f"there is no worker {name!r}; see `holdfast workers list`")
-        silent = [worker for worker in named if insight.worker_state(worker, now) != "alive"]
+        silent = [worker for worker in named if insight.worker_state(worker, now) not in insight.BEATING]
         if not silent:
             raise Refused(f"worker {name} beats; stop its process instead")
         clock = SystemClock()

@@ -303,11 +303,16 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     exit_kind: ExitKind | None = None  # this and the next two: see core/worker_exit.py
     exit_code: int | None = None
     exit_excused: bool = False
+    stopping: bool = False  # it claims nothing more, and lets its running jobs finish
     tasks: dict[str, Published] | None = None  # None: it is gone, or its version does not publish them
 
     def is_alive(self, now: float) -> bool:
         """Say whether it is not gone and has not missed several beats."""
         return self.gone_at is None and now - self.beat_at <= SILENT_BEATS * self.beat_s
+
+    def claims(self, now: float) -> bool:
+        """Say whether it is alive and claims jobs."""
+        return self.is_alive(now) and not self.stopping
 
     def may_run(self, queue: str, task: str) -> bool:
         """Say whether it claims jobs of this task from this queue, as far as it has published its tasks."""

@@ -63,10 +63,10 @@ def owns(job: Job, lease: Lease) -> bool:
     return job.fence == lease.fence and job.claim_id == lease.claim_id
 
 
-def beaten(worker: Worker, wall: float, rss_mb: float | None) -> Worker:
+def beaten(worker: Worker, wall: float, rss_mb: float | None, stopping: bool) -> Worker:
     """Return the worker after a beat."""
     rss_mb = rss_mb if rss_mb is not None else worker.rss_mb
-    return replace(worker, beat_at=wall, beats=worker.beats + 1, rss_mb=rss_mb)
+    return replace(worker, beat_at=wall, beats=worker.beats + 1, rss_mb=rss_mb, stopping=stopping)
 
 
 def renewed(job: Job, pulse: Pulse, now: Moment) -> Job:

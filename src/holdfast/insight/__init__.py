@@ -10,6 +10,7 @@ from holdfast.insight.deaths import WAITS, StepDeath, deaths
 from holdfast.insight.explain import explain, in_short
 from holdfast.insight.format import DECIDED, ago, brief, counted, moment, near, parsed, size
 from holdfast.insight.health import (
+    BEATING,
     Ending,
     Uncounted,
     endings,
@@ -65,6 +66,7 @@ from holdfast.insight.zombies import look_back, zombies_view
 from holdfast.stores.urls import shown_url
 
 __all__ = [
+    "BEATING",
     "DECIDED",
     "SHOWN_STATES",
     "WAITS",

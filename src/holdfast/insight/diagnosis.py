@@ -124,24 +124,29 @@ def _writes(store: Store) -> Finding:
 
 def _of_workers(store: Store, queues: Sequence[dict[str, Any]], app: str) -> Iterator[Finding]:
     workers, vanished, now = store.workers(), vanished_ids(store), store.now()
-    alive = [worker for worker in workers if worker_state(worker, now, vanished) == "alive"]
+    states = {worker.id: worker_state(worker, now, vanished) for worker in workers}
+    alive = [worker for worker in workers if states[worker.id] == "alive"]
+    stopping = [f"{worker.name} ({worker.running} running)" for worker in workers if states[worker.id] == "stopping"]
+    none = "Every worker is stopping" if stopping else "No worker is alive"
     due = [queue["queue"] for queue in queues if queue["oldest_due_s"] is not None and not queue["paused"]]
     if alive:
         yield ok("Workers are alive", f"{len(alive)}: {listed([worker.name for worker in alive])}")
     elif due:
         oldest = max(queue["oldest_due_s"] for queue in queues if queue["queue"] in due)
         evidence = f"jobs are due in {listed(due)}, the oldest for {duration(oldest)}"
-        yield problem("No worker is alive", evidence, f"start one: holdfast worker {app}")
+        yield problem(none, evidence, f"start one: holdfast worker {app}")
     else:
-        yield ok("No worker is alive", "and nothing is due")
+        yield ok(none, "and nothing is due")
+    if stopping:
+        yield ok("Workers that stop claim nothing more", listed(stopping))
     for worker in workers:
         evidence = (
             f"{worker.name}, pid {worker.pid} on {worker.host}: last beat {duration(now.wall - worker.beat_at)} ago"
         )
-        if worker.id in vanished:
+        if states[worker.id] == "vanished":
             fix = "a worker or holdfast reaper settles its jobs by itself; now: holdfast scan --fix"
             yield warning("A worker vanished", f"{evidence}; its process has ended or was cut off", fix)
-        elif worker not in alive:
+        elif states[worker.id] == "silent":
             fix = f"it hangs, is stopped or has died; if it is dead: holdfast workers forget {quote(worker.name)}"
             yield warning("A worker is silent", f"{evidence}, one every {worker.beat_s:g} s expected", fix)
     if idle := [worker.name for worker in alive if worker.tasks == {}]:

@@ -54,19 +54,35 @@ class Explanation:
     answers: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What is known of a job's queue, and of the workers that would claim the job."""
+
+    paused: bool = False
+    served: bool = True  # a worker claims jobs of the queue
+    known: bool = True  # False: no living worker has the task (`nobody_has`)
+    stopping: bool = False  # a worker would run it, but is stopping
+    anybody: bool = True  # a worker claims jobs of some queue
+
+
 def explain(store: Store, job: Job) -> Explanation:
     """Say why the job is where it is, with what the store knows of its queue and its worker."""
     workers, now = store.workers(gone=True), store.now()
-    living = [worker for worker in workers if worker.is_alive(now.wall)]
-    served = any(job.queue in worker.queues for worker in living)
-    known = not nobody_has(living, job.queue, job.task)
-    paused = job.state in (State.READY, State.WAITING) and job.queue in store.paused()
+    claiming = [worker for worker in workers if worker.claims(now.wall)]
+    leaving = [worker for worker in workers if worker.is_alive(now.wall) and worker.stopping]
+    service = Service(
+        paused=job.state in (State.READY, State.WAITING) and job.queue in store.paused(),
+        served=any(job.queue in worker.queues for worker in claiming),
+        known=not nobody_has(claiming, job.queue, job.task),
+        stopping=any(worker.may_run(job.queue, job.task) for worker in leaving),
+        anybody=bool(claiming),
+    )
     answers = store.journal(job.id, kinds=("resolved",), limit=EVENTS_MAX) if job.state is State.DONE else []
     answer = answers[-1] if answers else None
     names = {worker.id: worker.name for worker in workers}
     state = health_of(store, job, workers)
     steps = steps_of(store, job) if job.state is State.HELD or failed_tries(job) else ()
-    return why(job, now, names, paused=paused, served=served, known=known, answer=answer, state=state, steps=steps)
+    return why(job, now, names, service=service, answer=answer, state=state, steps=steps)
 
 
 def why(
@@ -74,26 +90,24 @@ def why(
     now: Moment,
     names: Names | None = None,
     *,
-    paused: bool = False,
-    served: bool = True,
-    known: bool = True,
+    service: Service | None = None,
     answer: Event | None = None,
     state: Health | None = None,
     steps: Sequence[Step] = (),
 ) -> Explanation:
-    """The same, from facts at hand. `paused`, `served`: what is known of the job's queue; `known`: False if no living
-    worker has its task (`nobody_has`). `answer`: a person's last. `state`: what is the matter with it, if it runs
-    and more is known than its row says. `steps`: those of a workflow, if it is held or waits between
-    two tries: what it asks about or tries again is one of them.
+    """The same, from facts at hand. `answer`: a person's last. `state`: what is the matter with it, if it runs and more
+    is known than its row says. `steps`: those of a workflow, if it is held or waits between two tries: what it asks
+    about or tries again is one of them.
     """
+    service = service or Service()
     seen = f"{job.id} --fence {job.fence}"  # so that the act counts only for what the reader of the sentence saw
     match job.state:
         case State.READY:
-            return _why_ready(job, now, paused=paused, served=served, known=known)
+            return _why_ready(job, now, service)
         case State.RUNNING:
             return _why_running(job, now, name_of(job.worker, names), state or health(job, None, now))
         case State.WAITING:
-            return _why_waiting(job, now, steps, paused=paused, served=served, known=known)
+            return _why_waiting(job, now, steps, service)
         case State.HELD:
             return _why_held(job, seen, steps)
         case State.DONE if answer is not None and _is_about_the_job(answer):
@@ -114,11 +128,9 @@ def why(
             return Explanation(f"Its recorded steps were undone {ago(job.ended_at, now)}: {reason(job)}.")
 
 
-def _why_waiting(
-    job: Job, now: Moment, steps: Sequence[Step], *, paused: bool, served: bool, known: bool
-) -> Explanation:
+def _why_waiting(job: Job, now: Moment, steps: Sequence[Step], service: Service) -> Explanation:
     late = job.wake_at is not None and job.wake_at <= now.wall
-    tail, ways = _obstacle(job, paused=paused, served=served, known=known) if late else ("", ())
+    tail, ways = _obstacle(job, service) if late else ("", ())
     if job.question is not None:
         seen = f"{job.id} --fence {job.fence}"
         choices = (("yes", f"holdfast held approve {seen}"), ("no", f"holdfast held fail {seen}"))
@@ -182,8 +194,8 @@ def _is_about_the_job(answer: Event) -> bool:
     return answer.detail.get("answer") == "done" and "step" not in answer.detail
 
 
-def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool, known: bool) -> Explanation:
-    tail, answers = _obstacle(job, paused=paused, served=served, known=known)
+def _why_ready(job: Job, now: Moment, service: Service) -> Explanation:
+    tail, answers = _obstacle(job, service)
     if job.rolling_back:
         tail = f" It will undo the steps that it had recorded.{tail}"
     if job.run_at <= now.wall:
@@ -200,16 +212,18 @@ def _why_ready(job: Job, now: Moment, *, paused: bool, served: bool, known: bool
     return Explanation(head + tail, answers)
 
 
-def _obstacle(job: Job, *, paused: bool, served: bool, known: bool) -> tuple[str, tuple[tuple[str, str], ...]]:
+def _obstacle(job: Job, service: Service) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Say why no worker would claim a job that is due, and what would change that; nothing if one would."""
-    if paused:
+    leaving = " A worker that would run it is stopping, and claims nothing more." if service.stopping else ""
+    if service.paused:
         return f" Its queue, {job.queue}, is paused.", (("let it run", f"holdfast queues resume {job.queue}"),)
-    if not known:
-        queue = "No" if served else f"No worker serves its queue, {job.queue}, and no"
-        return f" {queue} living worker has its task, {job.task}.", (("start one that has it", "holdfast worker APP"),)
-    if not served:
-        start = ("start one", f"holdfast worker APP --queues {quote(job.queue)}")
-        return f" No worker serves its queue, {job.queue}.", (start,)
+    if not service.known:
+        queue = "No" if service.served else f"No worker serves its queue, {job.queue}, and no"
+        ways = (("start one that has it", "holdfast worker APP"),)
+        return f" {queue} living worker has its task, {job.task}.{leaving}", ways
+    if not service.served:
+        queues = f" --queues {quote(job.queue)}" if service.anybody else ""
+        return f" No worker serves its queue, {job.queue}.{leaving}", (("start one", f"holdfast worker APP{queues}"),)
     return "", ()
 
 

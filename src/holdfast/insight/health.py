@@ -46,14 +46,19 @@ def enqueued_ahead_s(job: Job, now: Moment) -> float:
     return ahead_s if ahead_s > SET_BACK_S else 0.0
 
 
+BEATING = ("alive", "stopping")  # the states of a worker that beats
+
+
 def worker_state(worker: Worker, now: Moment, vanished: Collection[str] = ()) -> str:
-    """Return `alive`, `silent` (it missed several beats; the reaper decides what that means), `vanished` (its id is
-    among these, see `vanished_ids`) or `gone`."""
+    """Return `alive`, `stopping` (alive, but it claims nothing more), `silent` (it missed several beats; the reaper
+    decides what that means), `vanished` (its id is among these, see `vanished_ids`) or `gone`."""
     if worker.gone_at is not None:
         return "gone"
     if worker.id in vanished:
         return "vanished"
-    return "alive" if worker.is_alive(now.wall) else "silent"
+    if not worker.is_alive(now.wall):
+        return "silent"
+    return "stopping" if worker.stopping else "alive"
 
 
 def vanished_ids(store: Store) -> set[str]:
@@ -78,7 +83,7 @@ def health(
     """Tell dead from hung from slow, for a running job. `worker`: who holds it, if known; `usual_s`: see `usual`;
     `vanished`: see `vanished_ids`; `reaped`: whether a worker is alive that would settle it;
     `locked`: whether another transaction has locked its row."""
-    if locked and worker is not None and worker_state(worker, now, vanished) == "alive":
+    if locked and worker is not None and worker_state(worker, now, vanished) in BEATING:
         return Health(
             "locked",
             "Its worker beats, but another transaction has locked its row, so its lease cannot be renewed and its "

@@ -18,7 +18,7 @@ from holdfast.core.records import Filter, Job
 from holdfast.core.text import listed
 from holdfast.insight.findings import Finding, ok, warning
 from holdfast.insight.format import brief, counted
-from holdfast.insight.health import vanished_ids, worker_state
+from holdfast.insight.health import BEATING, vanished_ids, worker_state
 from holdfast.insight.views import all_jobs, totals
 from holdfast.insight.zombies import Found, Lookback
 from holdfast.stores.protocol import Store
@@ -127,7 +127,7 @@ def _endless(store: Store, runs: Mapping[str, Runs]) -> Iterator[Finding]:
 def _late_beats(store: Store) -> Iterator[Finding]:
     now, vanished = store.now().wall, vanished_ids(store)
     for worker in store.workers():
-        if not worker.running or worker_state(worker, store.now(), vanished) != "alive":
+        if not worker.running or worker_state(worker, store.now(), vanished) not in BEATING:
             continue
         jobs = store.find(Filter(states=(State.RUNNING,), worker=worker.id, limit=_PAGE))
         shortest = min((job.lease_s for job in jobs), default=math.inf)

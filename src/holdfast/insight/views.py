@@ -281,9 +281,9 @@ def worker_names(store: Store) -> dict[str, str]:
 
 
 def queue_views(store: Store) -> list[dict[str, Any]]:
-    """Show every queue that has jobs, is paused, or is served by a living worker; by name."""
+    """Show every queue that has jobs, is paused, or is served by a worker that claims jobs; by name."""
     counts, paused, unroused, now = store.counts(), set(store.paused()), store.unroused(), store.now()
-    living = [worker for worker in store.workers() if worker.is_alive(now.wall)]
+    living = [worker for worker in store.workers() if worker.claims(now.wall)]
     served = {queue for worker in living for queue in worker.queues}
     views = []
     for queue in sorted({*counts, *paused, *served}):

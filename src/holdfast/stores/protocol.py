@@ -211,12 +211,15 @@ class Store(Protocol):
         """
         ...
 
-    def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
+    def beat(
+        self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
+    ) -> BeatAnswer:
         """Prove the worker's life and extend the given leases by their `lease_s` from now. Fenced.
 
         A lease never gets shorter. An attempt that has already settled itself is neither lost nor an error; one whose
         row somebody else has locked is `skipped`: not renewed this time, and not lost. A worker marked gone extends
-        nothing and is told so. `cancelled` lists all of the worker's running jobs that were asked to stop.
+        nothing and is told so. `cancelled` lists all of the worker's running jobs that were asked to stop. `stopping`:
+        the worker claims nothing more.
         """
         ...
 

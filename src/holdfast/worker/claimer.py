@@ -180,7 +180,7 @@ class Claimer:
         """Log the tasks of due jobs that no living worker has, in our queues and in those that nobody serves. The jobs
         of another worker's tasks are left to it."""
         now, unroused = self._store.now().wall, self._store.unroused()
-        living = [worker for worker in self._store.workers() if worker.is_alive(now)]
+        living = [worker for worker in self._store.workers() if worker.claims(now)]
         served = {queue for worker in living for queue in worker.queues}
         used = {*self._store.counts(), *(each.queue for each in unroused)}
         missing: Counter[str] = Counter()

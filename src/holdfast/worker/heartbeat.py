@@ -66,6 +66,7 @@ class Heartbeat:
         self._trouble = StoreBackoff(log, clock, "handlers are stopped before their leases end")
         self._thread = VitalThread("holdfast-heartbeat", self._serve, lambda: self._closing)
         self.worker_id = ""
+        self._stopping = False
 
     def start(self, died: Died) -> None:
         self._heard_at = self._clock.lease()  # the worker has just enrolled
@@ -103,6 +104,11 @@ class Heartbeat:
         """Beat at the next opportunity."""
         self._beat_at = float("-inf")
         self._wake.set()
+
+    def publish_stopping(self) -> None:
+        """Let the store know that this worker claims nothing more, though it still beats."""
+        self._stopping = True
+        self.beat_soon()
 
     # ------------------------------------------------------------------------------------- the thread
 
@@ -146,7 +152,7 @@ class Heartbeat:
         sent_at = self._clock.lease()
         try:
             pulses = {attempt: attempt.pulse(sent_at, talks=attempt in talkers) for attempt in due}
-            answer = self._store.beat(worker_id, list(pulses.values()), rss_mb=_rss_mb())
+            answer = self._store.beat(worker_id, list(pulses.values()), _rss_mb(), stopping=self._stopping)
         except Exception as error:
             for attempt in due:
                 attempt.unheard()

@@ -376,6 +376,8 @@ class Runner:
         running = self._slots.running
         if running == 0:
             idle.set()
+        else:
+            self._heartbeat.publish_stopping()
         if running and not self._stop_now.is_set():
             log.info("stopping: running jobs (%d) may go on for %g s", running, self._options.grace_period_s)
         give_up_at = self._clock.lease() + self._options.grace_period_s

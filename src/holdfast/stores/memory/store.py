@@ -118,12 +118,14 @@ class MemoryStore(Workflows):
 
             return take(limit, started=True) + take(ahead, started=False)
 
-    def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
+    def beat(
+        self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
+    ) -> BeatAnswer:
         with self._lock:
             if not self._lives(worker_id):
                 return BeatAnswer(gone=True)
             now = self.now()
-            self._workers[worker_id] = transitions.beaten(self._workers[worker_id], now.wall, rss_mb)
+            self._workers[worker_id] = transitions.beaten(self._workers[worker_id], now.wall, rss_mb, stopping)
             lost = []
             for pulse in pulses:
                 job = self._jobs.get(pulse.lease.job_id)

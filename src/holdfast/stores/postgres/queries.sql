@@ -300,7 +300,8 @@ WITH clock AS MATERIALIZED (
 ),
 enrolled AS (
     UPDATE {schema}.worker AS worker
-    SET beats = beats + 1, beat_at = clock.wall, rss_mb = coalesce(%(rss_mb)s::float8, rss_mb)
+    SET beats = beats + 1, beat_at = clock.wall, rss_mb = coalesce(%(rss_mb)s::float8, rss_mb),
+        stopping = %(stopping)s
     FROM clock
     WHERE worker.id = %(worker)s AND worker.gone_at IS NULL AND NOT %(aside)s::boolean
     RETURNING worker.id
@@ -859,7 +860,7 @@ dead AS MATERIALIZED (
 SELECT coalesce(json_agg(json_build_array(
     id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at, beat_at, beats,
     (SELECT count(*) FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = dead.id),
-    rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, NULL
+    rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping, NULL
 ) ORDER BY started_at, id), '[]')::text
 FROM dead;
 
@@ -1403,7 +1404,7 @@ SELECT coalesce(json_agg(json_build_array(
     id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at,
     greatest(beat_at, (SELECT at FROM {schema}.beat_aside WHERE beat_aside.worker = worker.id)), beats,
     (SELECT count(*) FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = worker.id),
-    rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused,
+    rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping,
     (SELECT tasks::text FROM {schema}.published WHERE published.worker = worker.id AND worker.gone_at IS NULL)
 ) ORDER BY started_at, id), '[]')::text
 FROM {schema}.worker AS worker

@@ -176,10 +176,13 @@ class PostgresStore(Schedules, Workflows):
                 raise
             # The server has ended every try of ours: somebody else has locked the row. Late tries skip a locked row.
 
-    def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
+    def beat(
+        self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
+    ) -> BeatAnswer:
         rows = row_json.encode([row_json.pulse(pulse) for pulse in pulses]).decode()
         point("beat.before")
-        values = {"worker": worker_id, "pulses": rows, "rss_mb": rss_mb, "aside": False, **self._instants()}
+        said = {"worker": worker_id, "pulses": rows, "rss_mb": rss_mb, "stopping": stopping}
+        values = {**said, "aside": False, **self._instants()}
         try:
             row = self._hot.one("beat", values)
         except StoreLocked:  # the worker's row: its leases must not end for that

@@ -127,7 +127,7 @@ WHERE seq IN (
 
 -- name: beat_worker
 UPDATE holdfast_worker
-SET beats = beats + 1, beat_at = :wall, rss_mb = coalesce(:rss_mb, rss_mb)
+SET beats = beats + 1, beat_at = :wall, rss_mb = coalesce(:rss_mb, rss_mb), stopping = :stopping
 WHERE id = :worker AND gone_at IS NULL;
 
 -- name: beat
@@ -449,7 +449,7 @@ LIMIT 1;
 -- Every worker not yet gone, with the inode of its lock file; and the gone ones that still hold leases.
 SELECT json_group_array(json_array(
     id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, beats,
-    running, rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, NULL, lock_inode
+    running, rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping, NULL, lock_inode
 ))
 FROM holdfast_workforce
 WHERE gone_at IS NULL OR running > 0;
@@ -707,7 +707,7 @@ SELECT json_group_array({event}) FROM (
 -- name: workers
 SELECT json_group_array(json_array(
     id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, beats,
-    running, rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused,
+    running, rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping,
     (SELECT tasks FROM holdfast_published WHERE worker = workforce.id AND workforce.gone_at IS NULL)
 ))
 FROM (SELECT * FROM holdfast_workforce WHERE :gone = 1 OR gone_at IS NULL ORDER BY started_at, id) AS workforce;

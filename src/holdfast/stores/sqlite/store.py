@@ -117,9 +117,11 @@ class SqliteStore(Schedules, Workflows):
         point("claim.after")
         return row_json.jobs_from(taken)
 
-    def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None) -> BeatAnswer:
+    def beat(
+        self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
+    ) -> BeatAnswer:
         rows = row_json.encode([row_json.pulse(pulse) for pulse in pulses]).decode()
-        said = {"worker": worker_id, "pulses": rows, "wall": self._clock.wall(), "rss_mb": rss_mb}
+        said = {"worker": worker_id, "pulses": rows, "wall": self._clock.wall(), "rss_mb": rss_mb, "stopping": stopping}
         point("beat.before")
         lock_lost = not liveness.renew(self._lock_path(worker_id))
         with self._db.writing(self._beat_wait_s) as db:
