@@ -2,51 +2,64 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from socket import gethostname
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, get_args, overload
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.closing import CLOSED, Closing
 from holdfast.continuity import PRODUCER, Continuity
 from holdfast.core import acts
 from holdfast.core.machine import State, States, states_named
-from holdfast.core.payload import JSON, Codec
-from holdfast.core.records import Filter, Schedule
+from holdfast.core.payload import JSON, LIMITS, Codec, decode_plain, decode_value, encode_value
+from holdfast.core.policy import Policy
+from holdfast.core.records import Filter, NewJob, Schedule, Signal, Step
 from holdfast.core.records import Job as Row
+from holdfast.core.replay import answer_to, first_named
 from holdfast.core.retention import Age, Retention
-from holdfast.core.text import check_storable, is_storable
+from holdfast.core.text import check_storable
 from holdfast.core.verdict import Verdict
-from holdfast.decorators import Decorators
-from holdfast.errors import NotFound, Refused, StoreError, UsageError
+from holdfast.errors import NotFound, PayloadError, Refused, StoreError, UnknownTask, UsageError
 from holdfast.forks import importing
 from holdfast.hooks import Hook, HookKind, Hooks
+from holdfast.ids import new_id, new_job_id
 from holdfast.jobs import Job
 from holdfast.stores import fit, open_store
-from holdfast.stores.protocol import Store
+from holdfast.stores.protocol import Answer, Store
 from holdfast.stores.urls import absolute_url
-from holdfast.tasks import Draft, Task
-from holdfast.workflow.acts import STEPS_MAX, WorkflowActs
+from holdfast.tasks import Declare, Draft, Options, Sender, Task, TaskOptions
+from holdfast.workflow.definition import DeclareWorkflow, Workflow, WorkflowOptions
+from holdfast.workflow.values import signal_name
 
 if TYPE_CHECKING:
     from holdfast.aio import AsyncApp
     from holdfast.alerts import Alert
     from holdfast.alerts.rules import AlertKind, Given
     from holdfast.reaper import Report
+    from holdfast.tasks import AsyncContextTask, AsyncTask, ContextTask, SyncTask
+    from holdfast.worker.context import Context
     from holdfast.worker.tick import TickReport
+    from holdfast.workflow.definition import AsyncWorkflow, SyncWorkflow
+    from holdfast.workflow.flow import AsyncFlow, Flow
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_URL = "sqlite:///holdfast.db"
+STEPS_MAX = 1_000_000
+SIGNAL_ID_MAX = 255
 ADD_AT_ONCE = 1_000  # jobs in one transaction of `enqueue_many`
 
 Journal = Literal["short", "full"]
 
+_ON_THE_ROW = {*Policy.__dataclass_fields__, *Options.__dataclass_fields__}  # the rest is the task's alone
 
-class App(Decorators, WorkflowActs):
+
+class App:
     """Tasks and their jobs. Making one does no I/O; the store is opened at its first use. Safe to share by threads.
 
     url: `sqlite:///jobs.db` (a path from here; four slashes for one from the root), `postgresql://user@host/database`,
@@ -98,6 +111,112 @@ class App(Decorators, WorkflowActs):
         self.closing = Closing(self.logger)
         self._aio: AsyncApp | None = None
         self._lock = threading.RLock()
+
+    # -----------------------------------------------------------------------------declaring
+
+    @overload
+    def task(  # type: ignore[overload-overlap]  # an async function fits the next one too
+        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncContextTask[P, R]: ...
+    @overload
+    def task(self, fn: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]  # an async function fits the next one too
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
+    @overload
+    def task(self, fn: None = None, /, **options: Unpack[TaskOptions]) -> Declare: ...
+    def task(self, fn: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
+        """Turn a function into a task: `@app.task`, or `@app.task(…)` with options.
+
+        name: what the store knows it by; `module.qualname` by default. queue: "default" by default. priority: larger is
+        sooner; 0 by default. key: text, or a function of the arguments that returns text or None; while a live job has
+        the key, an enqueue returns that job.
+        retry: how often and how soon after a failure; `Retry()` by default. on_crash: what becomes of a job whose
+        worker died: "retry" (the default), "hold" for a person, or "fail". crashes_max: the most that it may have; 3.
+        lease_s: how long a worker may be silent; 30. beat_s: how often it beats; a third of the lease. timeout_s: how
+        long an attempt may run; no limit. stall_s: how long it may go without `ctx.progress()`; no limit.
+        isolate: each attempt runs in a process of its own, which may crash. memory_max_mb: how much memory that process
+        may use. hold_after: when this number of jobs with the same arguments have crashed and were given up or held
+        within a day, new ones are held; leave it out for tasks that take no arguments or repeat the same ones.
+        Raises `UsageError` for what can never work: a generator, a name that is taken, an argument that cannot travel.
+        """
+        return self._declare(Task, fn, TaskOptions.__optional_keys__, options)
+
+    def cron(
+        self,
+        spec: str,
+        task: Sender[..., Any] | Draft[Any],
+        *,
+        key: str | None = None,
+        tz: str = "UTC",
+        missed: Literal["last", "skip"] = "last",
+    ) -> None:
+        """Enqueue the task at each instant of a cron expression, exactly once while workers run; see docs/schedules.md.
+
+        task: the task, `task.using(…)`, or `task.job(…)` with its arguments. key: what the store knows the schedule by;
+        by default the task's name. tz: the zone of the expression. missed: what becomes of instants at which nobody
+        ran: "last" fires the last of them, "skip" none.
+        """
+        from holdfast.scheduler import declaration
+
+        made = declaration(self, spec, task, key, tz, missed)
+        self.schedules = {**self.schedules, made.key: made}
+
+    @overload
+    def workflow(  # type: ignore[overload-overlap]  # an async function fits the next one too
+        self, fn: Callable[Concatenate[AsyncFlow, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncWorkflow[P, R]: ...
+    @overload
+    def workflow(self, fn: Callable[Concatenate[Flow, P], R], /) -> SyncWorkflow[P, R]: ...
+    @overload
+    def workflow(self, fn: None = None, /, **options: Unpack[WorkflowOptions]) -> DeclareWorkflow: ...
+    def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Unpack[WorkflowOptions]) -> Any:
+        """Turn a function whose first argument is a `Flow` into a workflow; options are those of `task`.
+
+        on_crash: after a death "retry" goes on behind the last recorded step, "rollback" undoes the recorded ones.
+        version: what changes with the order of its steps. Keep the old function declared, under its old version and
+        the same name=, until its jobs have ended.
+        """
+        return self._declare(Workflow, fn, WorkflowOptions.__optional_keys__, options)
+
+    def named(self, name: str) -> Task[..., Any]:
+        """Return the task of this name; its last part will do where only one task has it. Raises `UnknownTask`."""
+        if name in self.tasks:
+            return self.tasks[name]
+        found = [task for task in self.tasks.values() if task.name.rpartition(".")[2] == name]
+        if len(found) == 1:
+            return found[0]
+        known = ", ".join(sorted(task.name for task in found or self.tasks.values())) or "none"
+        what = "several tasks are called" if found else "this app has no task"
+        raise UnknownTask(f"{what} {name!r}; known: {known}")
+
+    def _declare(
+        self,
+        kind: type[Task[..., Any]],
+        fn: Callable[..., Any] | None,
+        known: frozenset[str],
+        given: Mapping[str, object],
+    ) -> Any:
+        for unknown in given.keys() - known:
+            raise TypeError(f"App.{kind.__name__.lower()}() got an unexpected keyword argument {unknown!r}")
+        policy = Policy(**_fields(Policy, given))
+        options = Options(policy=policy, **_fields(Options, given))
+        rest: dict[str, Any] = {name: given[name] for name in given.keys() - _ON_THE_ROW}
+
+        def declare(fn: Callable[..., Any]) -> Task[..., Any]:
+            return self._register(kind(self, fn, options, **rest))
+
+        return declare if fn is None else declare(fn)
+
+    def _register(self, task: Task[..., Any]) -> Task[..., Any]:
+        with self._lock:
+            if task.name in self.tasks:
+                raise UsageError(f"this app has a task {task.name!r} already; give one of them another name=")
+            self.tasks = {**self.tasks, task.name: task}  # a new dict: whoever walks the old one is not disturbed
+        return task
 
     @overload
     def on(self, kind: HookKind, hook: Hook) -> Hook: ...
@@ -268,7 +387,7 @@ class App(Decorators, WorkflowActs):
         limit: int = 100,
     ) -> list[Job[Any]]:
         """Return the jobs that match, newest first, at most `limit`. `state` is one, several, or None for any."""
-        _check_text(queue=queue, task=task, key=key)
+        check_storable(queue=queue, task=task, key=key)
         where = Filter(states=states_named(state), queue=queue, task=task, key=key, limit=limit)
         return [self._handle(row) for row in self.store.find(where)]
 
@@ -377,6 +496,193 @@ class App(Decorators, WorkflowActs):
         self._watched()  # the store has counted the worker of this tick: an older copy of the store has not
         return report
 
+    # -----------------------------------------------------------------------------workflows
+
+    def signal(
+        self,
+        id: str,
+        name: str,
+        value: Any = None,
+        *,
+        by: str = "app",
+        note: str | None = None,
+        signal_id: str | None = None,
+    ) -> bool:
+        """Send a signal to a workflow; `flow.wait(name)` returns the value. It is kept until the workflow asks for it.
+
+        signal_id: the caller's own, for repeating a call whose answer was lost: each workflow gets one signal of that
+        id. Returns False if this workflow had it already. Raises `NotFound`, and `Refused` if the job has ended or is
+        not a workflow; `UsageError` if it was stored with another codec.
+        """
+        check_storable(by=by, note=note)
+        check_storable(SIGNAL_ID_MAX, signal_id=signal_id)
+        text = self._encoded(self._row(id), value, f"signal {name!r}: the value")
+        signal = Signal(id=signal_id or new_id(), job_id=id, name=signal_name(name), value=text, actor=by, note=note)
+        return self._send(signal)
+
+    def _send(self, signal: Signal) -> bool:
+        id = signal.job_id
+        answer = self.store.signal(signal)
+        if answer is Answer.GONE:
+            row = self._row(id)
+            if row.workflow and row.ended_at is None and signal.seen_fence is not None:
+                raise Refused(f"workflow {id} is {row.state.value} and does not ask that any more; look again")
+            what = f"has ended ({row.state.value})" if row.workflow else "is not a workflow"
+            raise Refused(f"job {id} {what}: no signal can reach it")
+        self.store.wake()
+        return answer is Answer.ACCEPTED
+
+    def approve(
+        self, id: str, yes: bool = True, *, by: str = "app", note: str | None = None, fence: int | None = None
+    ) -> Job[Any]:
+        """Answer the question of a workflow that asks a person with `flow.approve`, and return it.
+
+        The first answer counts. fence: as in `cancel`. Raises `NotFound`, and `Refused` if it asks nobody, was answered
+        before, or did not wait for it any longer; `UsageError` if it was stored with another codec.
+        """
+        return self._answer(self._seen(id, fence), yes, by, note)
+
+    def _answer(self, row: Row, yes: bool, by: str, note: str | None) -> Job[Any]:
+        check_storable(by=by, note=note)
+        id = row.id
+        name = answer_to(row.awaits or ())
+        if name is None or row.question is None:
+            raise Refused(f"job {id} is {row.state.value} and asks nobody")
+        # Two answers to one question are one signal; the fence is in its name because it may be asked again.
+        once = f"{id}:signal:{name}:{row.fence}"
+        text = self._encoded(row, yes, "the answer")
+        signal = Signal(
+            id=once, job_id=id, name=name, value=text, actor=by, note=note, seen_fence=row.fence, answer=yes
+        )
+        if not self._send(signal):
+            raise Refused(f"the question of workflow {id} was answered before; look again")
+        job = self.get(id)
+        job.answered = row.question
+        return job
+
+    def rollback(self, id: str, *, by: str = "app", note: str | None = None, fence: int | None = None) -> Job[Any]:
+        """Undo what a workflow did, in the reverse order, and return it. A running one is stopped first.
+
+        fence: as in `cancel`. Raises `NotFound`; `IllegalMove` when it is not a workflow, or is done; `Refused` when it
+        moved on meanwhile.
+        """
+        now = self.store.now().wall
+        row = self._seen(id, fence)
+        return self._move(row, acts.rollback(row, now, actor=by, reason=note))
+
+    def retry_from(
+        self,
+        id: str,
+        step: str,
+        *,
+        by: str = "app",
+        note: str | None = None,
+        fence: int | None = None,
+        repeat_step: bool = False,
+    ) -> Job[Any]:
+        """Run a held, dead or cancelled workflow again from a step, by its name or path, and return it.
+
+        What is recorded before that step stays; that step and what came later are set aside, and never undone.
+        repeat_step: as in `revive`, and also of those that are recorded; not needed for the step that is named. Raises
+        `NotFound` for a step that is not on record, and otherwise as `revive` does.
+        """
+        now = self.store.now().wall
+        row = self._seen(id, fence)
+        steps = self.store.steps(id, limit=STEPS_MAX)  # after the row: if they change meanwhile, its fence does, too
+        first = _named(id, steps, step)
+        return self._move(row, acts.retry_from(row, first, steps, now, actor=by, reason=note, repeat_step=repeat_step))
+
+    def fork(
+        self,
+        id: str,
+        step: str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        by: str = "app",
+        note: str | None = None,
+        repeat_step: bool = False,
+    ) -> Job[Any]:
+        """Start a new workflow with what an ended one has recorded before a step, by its name or path, and return it.
+
+        It is called with the arguments of the old one, but for those that `args` and `kwargs` give anew. What the
+        copied steps did belongs to the old one: the new one never undoes it. repeat_step: as in `retry_from`. Raises
+        `NotFound`; `PayloadError` if this app has the workflow, and the arguments do not fit it; `Refused` if the old
+        one has not ended, or what it began with is not finished, or what must not be repeated would be.
+        """
+        row = self._row(id)
+        acts.check_forkable(row)
+        steps = self.store.steps(id, limit=STEPS_MAX)
+        first = _named(id, steps, step)
+        line = acts.fork(row, first, steps, actor=by, reason=note, repeat_step=repeat_step)
+        self._check_children(row, steps, first)
+        new = NewJob(
+            id=new_job_id(self.clock),
+            task=row.task,
+            payload=self._payload(row, tuple(args), dict(kwargs or {})),
+            queue=row.queue,
+            priority=row.priority,
+            policy=row.policy,
+            workflow=True,
+        )
+        added = self.store.fork(new, id, row.fence, first.position, line)
+        if added is None:
+            raise Refused(f"workflow {id} was run again meanwhile; nothing was forked, look again")
+        self.store.wake()
+        return self.get(added.id)
+
+    def _payload(self, row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        task = self.tasks.get(row.task)
+        if task is not None:
+            return task.change(row.payload, args, kwargs)
+        if args:
+            raise UsageError(f"this app has no workflow {row.task!r}: give its arguments by their names")
+        if not kwargs:
+            return row.payload
+        return encode_value({**self._arguments(row), **kwargs}, f"{row.task}: the arguments", codec=self.codec)
+
+    def _check_children(self, row: Row, steps: list[Step], first: Step) -> None:
+        """Raise if a child that the new one would wait for is still on its way: its end wakes the old one only."""
+        for each in steps:
+            if each.kind == "start" and each.position < first.position and each.result is not None:
+                self._check_codec(row)
+                child = self.store.get(str(decode_value(each.result, None, "a child", codec=self.codec)))
+                if child is not None and child.ended_at is None:
+                    raise Refused(f"job {child.id}, which it started, is {child.state.value}; wait for its end")
+
+    def _encoded(self, row: Row, value: Any, where: str) -> str:
+        """Return an answer to a job as text that the job's own app can read."""
+        self._check_codec(row)
+        return encode_value(value, where, codec=self.codec)
+
+    def _check_codec(self, row: Row) -> None:
+        if row.task not in self.tasks:
+            self._arguments(row)
+
+    def _arguments(self, row: Row) -> dict[str, Any]:
+        """Return a job's plain arguments. Raises `UsageError` if it was stored with another codec than this app has."""
+        plain = None
+        if self.codec is not JSON or not self._has_own_codec(row.task):
+            with contextlib.suppress(PayloadError):
+                plain = decode_plain(row.payload, "the arguments", LIMITS, self.codec, outer=1)
+        if isinstance(plain, dict):
+            return plain
+        raise UsageError(
+            f"job {row.id} was stored with another codec than this app has; its workers could not read what this app "
+            f"writes, so nothing was changed. Use the app that declares {row.task!r}: on the command line, "
+            "add --app MODULE:NAME"
+        )
+
+    def _has_own_codec(self, task: str) -> bool:
+        """Say whether living workers have another codec for this task than JSON; its text may be JSON all the same."""
+        known = (worker.tasks or {} for worker in self.store.workers())
+        return any(task in tasks and tasks[task].own_codec for tasks in known)
+
+    def steps(self, id: str, *, aside: bool = False) -> list[Step]:
+        """Return the recorded steps of a workflow, in their order; with `aside` also those that were set aside."""
+        self._row(id)
+        return self.store.steps(id, limit=STEPS_MAX, aside=aside)
+
     # ---------------------------------------------------------------------------------------- inside
 
     def _move(self, row: Row, verdict: Verdict) -> Job[Any]:
@@ -401,7 +707,7 @@ class App(Decorators, WorkflowActs):
         return row
 
     def _row(self, id: str) -> Row:
-        _check_text(id=id)
+        check_storable(id=id)
         row = self.store.get(id)
         if row is None:
             raise NotFound(f"there is no job {id!r}")
@@ -419,8 +725,13 @@ class App(Decorators, WorkflowActs):
         return text
 
 
-def _check_text(**given: object) -> None:
-    """Refuse what no store can hold, and no job can have."""
-    for name, text in given.items():
-        if isinstance(text, str) and not is_storable(text):
-            raise UsageError(f"{name}={text!r} holds a character that cannot be stored")
+def _fields(kind: type[Policy | Options], given: Mapping[str, object]) -> dict[str, Any]:
+    return {name: given[name] for name in kind.__dataclass_fields__ if name in given}
+
+
+def _named(id: str, steps: list[Step], name: str) -> Step:
+    found = first_named(steps, name)
+    if found is None:
+        known = ", ".join(dict.fromkeys(step.name for step in steps)) or "none"
+        raise NotFound(f"workflow {id} has no step {name!r} on record; known: {known}")
+    return found

@@ -879,7 +879,9 @@ def test_a_question_is_answered_once(run: Run, store: Store, clock: FakeClock, w
     job = asking(store)
     run("held", word, job.id, "--fence", "9", code=6)
     run("held", "done", job.id, code=6)
-    assert run("held", word, job.id, "--by", "ann", "--note", "it looks good").stdout == f"{job.id}  ready\n"
+    said = "yes" if word == "approve" else "no"
+    shown = run("held", word, job.id, "--by", "ann", "--note", "it looks good").stdout
+    assert shown == f'{job.id}  ready  {said} to "Ship it?"\n'
     run("held", word, job.id, code=6)
     [sent] = store.inbox(job.id).signals
     assert (sent.name, sent.value, sent.actor) == ("approve:2", value, "ann")
