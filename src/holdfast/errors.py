@@ -18,6 +18,7 @@
     │   ├── StoreReadOnly          the store takes no writes
     │   ├── StoreMissing           there is no store at this address
     │   ├── StoreLost              deleted, replaced or shared by two hosts: stop, a person must look
+    │   │   ├── StoreDamaged       a row or a page of it cannot be read or written; the others can
     │   │   └── FileReplaced       a SQLite file, -wal or -shm was deleted or replaced: only a new process can use it
     │   ├── StoreUnsupported       the library or server below is too old, or set up in a way that cannot work
     │   └── SchemaMismatch         the schema is newer or older than this program
@@ -148,6 +149,10 @@ class StoreMissing(StoreError):
 
 class StoreLost(StoreError):
     """The store is not the one that was opened: deleted, replaced, or shared by two hosts."""
+
+
+class StoreDamaged(StoreLost):
+    """The store reports damage to what the call needs. Calls that need other rows may work."""
 
 
 class FileReplaced(StoreLost):
@@ -331,4 +336,4 @@ def is_outage(error: BaseException) -> bool:
 def is_passing(error: Exception) -> bool:
     """Say whether the whole store is in trouble, and the same call may work later. Anything else is about what was
     sent, and will be wrong again."""
-    return isinstance(error, StoreError) and type(error) is not StoreError
+    return isinstance(error, StoreError) and type(error) not in (StoreError, StoreDamaged)

@@ -38,6 +38,7 @@ PAGE = 500
 SILENT_LOOK_S = 3600.0  # how often to look for workers that are silent for long
 LOOK_S = 1.0  # how often to look while a worker that beats is given its time
 COMPLAIN_S = 60.0  # how often to say that a row is damaged
+TIMEOUTS_MAX = 10  # in a row; then the whole store is slow, and the pass ends
 GOES_ON = frozenset({Answer.ACCEPTED, Answer.AGAIN})  # after these the next page is another one; some is judged anew
 
 
@@ -104,6 +105,7 @@ class Reaper:
         self._told_locked: set[recovery.OverdueKey] = set()
         self._holders: dict[str, Worker] = {}
         self._complained: dict[str, float] = {}
+        self._timeouts = 0  # one after the other
         self._swept_at = float("-inf")  # when workers that are silent for long were last looked for
 
     def once(self, *, fix: bool = True, under: Duty | None = None) -> Report:
@@ -111,7 +113,7 @@ class Reaper:
 
         With `under`, every act carries that duty's term; raises `DutyLost` when it is an old one.
         """
-        self._under = under
+        self._under, self._timeouts = under, 0
         self.looks.begin()
         if fix:
             self._feel_for_a_gap()  # before anything is judged
@@ -121,7 +123,8 @@ class Reaper:
         for each in vanished:
             try:
                 found += self._recover_vanished(each, spread_s, fix)
-            except StoreLocked as error:  # the next pass finds it again
+            except (StoreLocked, StoreTimeout) as error:  # the next pass finds it again
+                self._bear(error)
                 log.warning("worker %s cannot be recovered yet: %s", each.worker.name, error)
         found += self._recover_expired(fix, {zombie.job.id for zombie in found})
         if fix and self._clock.lease() - self._swept_at >= SILENT_LOOK_S:
@@ -201,7 +204,7 @@ class Reaper:
             try:
                 if death is not None:
                     self._store.retire(worker.id, death.cause, under, death.exit)
-            except StoreLocked as error:
+            except (StoreLocked, StoreTimeout) as error:
                 log.warning("worker %s, which is silent, is marked gone later: %s", worker.name, error)
 
     def _has_ended(self, worker: Worker) -> bool:
@@ -335,16 +338,23 @@ class Reaper:
         try:
             answers: list[Answer | None] = [*self._store.settle(batch, under=self._under)]
         except StoreError as error:
-            alone = len(batch) == 1
-            if is_passing(error) and (alone or not isinstance(error, StoreTimeout)):
+            if is_passing(error) and not isinstance(error, StoreTimeout):
                 raise
-            if alone:
+            if len(batch) == 1:
+                self._bear(error)
                 self._complain(batch[0].lease.job_id, error)
                 return [None]
             middle = len(batch) // 2
             return self._answers(batch[:middle]) + self._answers(batch[middle:])
         self.looks.wrote(self._clock.lease())
+        self._timeouts = 0
         return answers
+
+    def _bear(self, error: StoreError) -> None:
+        """Let the pass go on after one row took too long; raise the error when the whole store seems to be slow."""
+        self._timeouts += isinstance(error, StoreTimeout)
+        if self._timeouts > TIMEOUTS_MAX:
+            raise error
 
     def _complain(self, job_id: str, error: HoldfastError) -> None:
         now = self._clock.lease()

@@ -10,10 +10,10 @@ import pytest
 from holdfast import App
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
-from holdfast.core.records import BeatAnswer, Pulse, Record
+from holdfast.core.records import BeatAnswer, Pulse, Record, Vanished
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Failed, Succeeded
-from holdfast.errors import StoreTimeout, StoreUnavailable
+from holdfast.errors import StoreDamaged, StoreError, StoreTimeout, StoreUnavailable
 from holdfast.locked_rows import FIRST_S, LONGEST_S, LockedRows
 from holdfast.reaper import Reaper
 from holdfast.stores.memory import MemoryStore
@@ -115,7 +115,7 @@ def test_a_worker_that_leaves_with_a_locked_row_says_that_a_result_is_not_saved(
     until(lambda: mine.job.id in store.asked)
     with caplog.at_level(logging.ERROR):
         settler.close()
-    assert "shutting down with 1 results not saved: their rows are locked" in caplog.text
+    assert "shutting down with 1 results not saved: their rows are locked or too slow" in caplog.text
     assert (forgotten, row(store.real, mine.job.id).state) == ([], State.RUNNING)
 
 
@@ -232,3 +232,152 @@ def test_a_reaper_settles_a_page_that_takes_too_long_in_smaller_pieces() -> None
     store.real.retire(worker, "its process died")
     assert Reaper(store, SystemClock()).once().recovered == 7  # type: ignore[arg-type]
     assert {row(store.real, job.id).state for job in jobs} == {State.READY}
+
+
+class Stuck(Locking):
+    """A store that fails every call about certain jobs or workers, even if it is about nothing else."""
+
+    def __init__(self, error: StoreError) -> None:
+        super().__init__()
+        self.error = error
+        self.stuck: set[str] = set()
+        self.tried: list[list[str]] = []
+
+    def settle(self, settlements: Sequence[Settlement], under: None = None) -> list[Answer]:
+        self._check([each.lease.job_id for each in settlements])
+        return super().settle(settlements)
+
+    def record(self, records: Sequence[Record]) -> list[Answer]:
+        self._check([each.lease.job_id for each in records])
+        return super().record(records)
+
+    def beat(self, worker_id: str, pulses: Sequence[Pulse], *args: Any, **given: Any) -> BeatAnswer:
+        self._check([each.lease.job_id for each in pulses])
+        return self.real.beat(worker_id, pulses, *args, **given)
+
+    def retire(self, worker_id: str, *args: Any, **given: Any) -> bool:
+        self._check([worker_id])
+        return self.real.retire(worker_id, *args, **given)
+
+    def _check(self, ids: list[str]) -> None:
+        self.tried.append(ids)
+        if self.stuck.intersection(ids):
+            raise self.error
+
+
+TOO_SLOW = StoreTimeout("the server stopped a statement at its time limit")
+DAMAGED = StoreDamaged("the server reports damage")
+
+
+def test_a_result_that_always_takes_too_long_holds_up_no_other() -> None:
+    store, app, forgotten = Stuck(TOO_SLOW), App("memory://"), []
+    attempts = [attempt(store) for _ in range(7)]
+    store.stuck.add(attempts[2].job.id)
+    settler = Settler(store, SystemClock(), forgotten.extend, app.hooks)  # type: ignore[arg-type]
+    settler.start(lambda *_: None)
+    for each in attempts:
+        settler.put(each, Succeeded())
+    until(lambda: len(forgotten) == 6, "the others are saved")
+    until(lambda: store.tried.count([attempts[2].job.id]) > 1, "it is tried again by itself")
+    late = attempt(store)
+    settler.put(late, Succeeded())
+    until(lambda: late in forgotten, "a later result is saved")
+    assert row(store.real, attempts[2].job.id).state == State.RUNNING
+    store.stuck.clear()
+    assert settler.flush(60)
+    settler.close()
+    assert row(store.real, attempts[2].job.id).state == State.DONE
+
+
+def test_a_result_for_a_damaged_row_holds_up_no_other() -> None:
+    store, app, forgotten = Stuck(DAMAGED), App("memory://"), []
+    attempts = [attempt(store) for _ in range(7)]
+    store.stuck.add(attempts[2].job.id)
+    settler = Settler(store, SystemClock(), forgotten.extend, app.hooks)  # type: ignore[arg-type]
+    for each in attempts:
+        settler.put(each, Succeeded())
+    settler.start(lambda *_: None)
+    until(lambda: len(forgotten) == 7, "the others are saved, and it is given up")
+    settler.close()
+    assert [row(store.real, each.job.id).state for each in attempts].count(State.DONE) == 6
+
+
+def test_a_step_that_always_takes_too_long_holds_up_no_other_workflow() -> None:
+    store = Stuck(TOO_SLOW)
+    recorder = Recorder(store, SystemClock(), lambda *_: None)  # type: ignore[arg-type]
+    mine, other = start_flow(store.real), start_flow(store.real)
+    store.stuck.add(mine.id)
+    answers: list[tuple[int, Answer | Exception]] = []
+    for number in (1, 2):
+        record = a_record(mine, a_step(number))
+        recorder.put(record, lambda answer, number=number: answers.append((number, answer)))  # type: ignore[misc]
+    recorder.put(a_record(other, a_step(1)), lambda answer: answers.append((0, answer)))
+    until(lambda: answers, "the other workflow's step is recorded")
+    store.stuck.clear()
+    until(lambda: len(answers) == 3, "its own steps are recorded in their order")
+    recorder.close()
+    assert answers == [(0, Answer.ACCEPTED), (1, Answer.ACCEPTED), (2, Answer.ACCEPTED)]
+
+
+def test_a_workflow_that_no_longer_listens_does_not_end_the_recorder() -> None:
+    def closed(_: object) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    store = Stuck(StoreError("this record can never be written"))
+    mine, other, answers = start_flow(store.real), start_flow(store.real), []
+    store.stuck.add(mine.id)
+    recorder = Recorder(store, SystemClock(), lambda *_: None)  # type: ignore[arg-type]
+    recorder._write([(a_record(mine, a_step(1)), closed), (a_record(other, a_step(1)), answers.append)])
+    assert answers == [Answer.ACCEPTED]
+
+
+def test_a_beat_that_always_takes_too_long_keeps_no_other_lease_from_being_renewed() -> None:
+    store = Stuck(TOO_SLOW)
+    counted = SimpleNamespace(beaten=lambda _: None, look=lambda _: None)
+    heartbeat = Heartbeat(store, SystemClock(), 10.0, lambda _: None, counted, list)  # type: ignore[arg-type]
+    heartbeat.worker_id = enrol(store.real)
+    jobs = [start(store.real, heartbeat.worker_id) for _ in range(7)]
+    attempts = [Attempt(job, SimpleNamespace(), 0.0) for job in jobs]  # type: ignore[arg-type]
+    store.stuck.add(jobs[2].id)
+    heartbeat.keep(attempts)
+    heartbeat.beat_soon()
+    with pytest.raises(StoreTimeout):
+        heartbeat._beat()
+    assert [each.window.sent_at > 0.0 for each in attempts] == [True, True, False, True, True, True, True]
+
+
+@pytest.mark.parametrize("error", [TOO_SLOW, DAMAGED], ids=["too-slow", "damaged"])
+def test_a_row_that_cannot_be_settled_keeps_no_other_job_from_being_recovered(error: StoreError) -> None:
+    store = Stuck(error)
+    worker = enrol(store.real)
+    jobs = [start(store.real, worker) for _ in range(7)]
+    store.real.retire(worker, "its process died")
+    store.stuck.add(jobs[2].id)
+    assert Reaper(store, SystemClock()).once().recovered == 6  # type: ignore[arg-type]
+    store.stuck.clear()
+    assert Reaper(store, SystemClock()).once().recovered == 1  # type: ignore[arg-type]
+
+
+def test_a_reaper_gives_up_a_pass_over_a_store_that_is_slow_as_a_whole() -> None:
+    store = Stuck(TOO_SLOW)
+    worker = enrol(store.real)
+    store.stuck.update(start(store.real, worker).id for _ in range(40))
+    store.real.retire(worker, "its process died")
+    with pytest.raises(StoreTimeout):
+        Reaper(store, SystemClock()).once()  # type: ignore[arg-type]
+
+
+def test_a_worker_that_cannot_be_marked_gone_keeps_no_other_from_being_recovered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Stuck(TOO_SLOW)
+    workers = [enrol(store.real) for _ in range(2)]
+    for worker in workers:
+        start(store.real, worker)
+    dead = [Vanished(each, "lock") for each in store.real.workers()]
+    monkeypatch.setattr(store, "vanished", lambda: dead, raising=False)
+    monkeypatch.setattr(store, "believe_s", 0.0, raising=False)
+    store.stuck.add(dead[0].worker.id)
+    reaper = Reaper(store, SystemClock())  # type: ignore[arg-type]
+    found = [reaper.once().recovered, reaper.once().recovered]
+    assert sum(found) == 1

@@ -159,8 +159,10 @@ class Heartbeat:
             if not isinstance(error, StoreTimeout) or len(due) < 2:
                 raise
             middle = len(due) // 2  # the store stopped it at its time limit
-            self._renew(due[:middle], talkers)
-            self._renew(due[middle:], talkers)
+            try:
+                self._renew(due[:middle], talkers)
+            finally:  # one that is always too slow must not keep the others from being renewed
+                self._renew(due[middle:], talkers)
             return
         self._beat_at = self._heard_at = sent_at
         self._on_beat(self._beat_s)

@@ -159,7 +159,7 @@ class Settler:
                 return
 
     def _say_locked(self) -> None:
-        log.error("shutting down with %d results not saved: their rows are locked", len(self._locked))
+        log.error("shutting down with %d results not saved: their rows are locked or too slow", len(self._locked))
 
     def _write_all(self) -> None:
         while in_hand := self._in_hand or self._next_batch():
@@ -168,6 +168,8 @@ class Settler:
             self._in_hand = []
 
     def _next_batch(self) -> list[Ending]:
+        if slow := self._locked.take_slow():
+            return slow
         batch = self._locked.take_due()
         while self._endings and len(batch) < BATCH:
             batch.append(self._endings.popleft())
@@ -189,6 +191,9 @@ class Settler:
                             error,
                         )
                         return
+                    if isinstance(error, StoreTimeout):
+                        self._put_aside(batch[0], error)
+                        return
                     self._clock.wait(threading.Event(), self._trouble.met(error))
                     continue
                 if len(batch) == 1:
@@ -200,6 +205,11 @@ class Settler:
                 self._settle_for_good(batch[:middle])
                 self._settle_for_good(batch[middle:])
                 return
+
+    def _put_aside(self, ending: Ending, error: StoreTimeout) -> None:
+        job_id = ending[0].job.id
+        log.warning("job %s: its result is not saved yet, and is tried again apart from the others: %s", job_id, error)
+        self._locked.put(job_id, ending, slow=True)
 
     def _settle(self, batch: list[Ending]) -> None:
         wall = self._store.now().wall

@@ -73,9 +73,13 @@ class Recorder:
             while batch := self._next_batch():
                 self._write(batch)
         for _, done in self._locked.take_all():
-            done(StoreUnavailable("somebody else has locked the job's row, and the worker is shutting down"))
+            _tell(
+                done, StoreUnavailable("another transaction has locked the job's row, and the worker is shutting down")
+            )
 
     def _next_batch(self) -> list[Entry]:
+        if slow := self._locked.take_slow():
+            return slow
         batch = self._locked.take_due()
         while self._entries and len(batch) < BATCH:
             batch += self._unless_locked([self._entries.popleft()])
@@ -99,8 +103,11 @@ class Recorder:
                 self._trouble.over()
                 break
             except Exception as error:
-                too_much = isinstance(error, StoreTimeout) and len(batch) > 1
-                if is_passing(error) and not too_much and not self._closing:
+                too_slow = isinstance(error, StoreTimeout)
+                if too_slow and len(batch) == 1 and not self._closing:
+                    self._put_aside(batch[0], error)
+                    return
+                if is_passing(error) and not too_slow and not self._closing:
                     self._clock.wait(threading.Event(), self._trouble.met(error))
                     continue
                 if len(batch) > 1:  # one that no store will ever take must not keep the others
@@ -108,14 +115,23 @@ class Recorder:
                     self._write(batch[:middle])
                     self._write(self._unless_locked(batch[middle:]))
                     return
-                batch[0][1](error)
+                _tell(batch[0][1], error)
                 return
         for (record, done), answer in zip(batch, answers, strict=True):
             if answer is Answer.LOCKED:
                 self._locked.put(record.lease.job_id, (record, done))
                 continue
             self._locked.free(record.lease.job_id)
-            try:
-                done(answer)
-            except Exception:  # its event loop is closed
-                log.debug("nobody waits for a record any more", exc_info=True)
+            _tell(done, answer)
+
+    def _put_aside(self, entry: Entry, error: Exception) -> None:
+        job_id = entry[0].lease.job_id
+        log.warning("job %s: its step is not saved yet, and is tried again apart from the others: %s", job_id, error)
+        self._locked.put(job_id, entry, slow=True)
+
+
+def _tell(done: Done, answer: Answer | Exception) -> None:
+    try:
+        done(answer)
+    except Exception:  # its event loop is closed
+        log.debug("nobody waits for a record any more", exc_info=True)

@@ -35,11 +35,11 @@ from holdfast.core.policy import Policy
 from holdfast.errors import (
     BadURL,
     OutcomeUnknown,
+    StoreDamaged,
     StoreDenied,
     StoreError,
     StoreFull,
     StoreLocked,
-    StoreLost,
     StoreMissing,
     StoreReadOnly,
     StoreTimeout,
@@ -482,7 +482,7 @@ class Connections:
             case errors.UndefinedTable() | errors.InvalidSchemaName():
                 return StoreMissing(f"{where}: there are no tables of Holdfast in schema {self.options.schema}")
             case errors.DataCorrupted() | errors.IndexCorrupted():
-                return StoreLost(f"{where}: the server reports damage ({words}); restore it from a backup")
+                return StoreDamaged(f"{where}: the server reports damage ({words}); restore it from a backup")
             case psycopg.OperationalError() if error.sqlstate is None and _NO_DATABASE.search(words):
                 return StoreMissing(f"{where}: {words}; create the database first")
             case psycopg.OperationalError() | psycopg.InterfaceError():

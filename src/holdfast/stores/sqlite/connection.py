@@ -29,6 +29,7 @@ from holdfast.errors import (
     BadURL,
     FileLocked,
     FileReplaced,
+    StoreDamaged,
     StoreError,
     StoreFull,
     StoreLocked,
@@ -542,7 +543,9 @@ class Connections:
                 return StoreReadOnly(f"{path} cannot be written ({error})")
             case sqlite3.SQLITE_CANTOPEN:
                 return out_of_files() or _out_of_room(path) or StoreMissing(f"{path} cannot be opened ({error})")
-            case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            case sqlite3.SQLITE_CORRUPT:
+                return StoreDamaged(f"{path} is damaged ({error}); restore it from a backup")
+            case sqlite3.SQLITE_NOTADB:
                 return StoreLost(f"{path} is damaged or not a SQLite file ({error}); restore it from a backup")
             case sqlite3.SQLITE_IOERR:
                 return _out_of_room(path) or StoreUnavailable(f"{path}: the disk reported an error ({error})")
