@@ -153,6 +153,35 @@ def test_the_web_application_of_the_docs_serves_a_second_test_client(
         atexit.unregister(tasks.app.close)
 
 
+@pytest.mark.slow  # a real worker, and a server that cuts its sessions
+def test_a_django_task_of_the_docs_survives_the_end_of_its_connections(tmp_path: Path, postgres: str) -> None:
+    for name in ("shop", "baskets"):
+        info = f"python file={name}.py"
+        text = next(block.text for block in PYTHON if block.page == "docs/tasks.md" and block.info == info)
+        # Connections that last, so that the second job finds one that is broken.
+        text = text.replace('"ENGINE"', '"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True, "ENGINE"')
+        (tmp_path / f"{name}.py").write_text(text.replace("**place", '**place, "OPTIONS": {"application_name": "orm"}'))
+    program = """
+import psycopg
+from baskets import URL, count
+for number in range(3):
+    assert count.using(id=f"count-{number}").enqueue(number).result(timeout=30) == number
+    with psycopg.connect(URL, autocommit=True) as db:
+        ended = db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'orm'")
+        assert ended.fetchall() == [(True,)], "the worker has kept its connection"
+"""
+    env = {**clean(), "DATABASE_URL": postgres, "HOLDFAST_WORKER_SLOTS": "1"}  # one thread, which runs all of them
+    (tmp_path / "program.py").write_text(program)
+    worker = start_worker("baskets:app", tmp_path, env)
+    try:
+        run = subprocess.run(
+            [sys.executable, "program.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+        )
+    finally:
+        log = stop(worker)
+    assert run.returncode == 0, f"{run.stderr}\n{log}"
+
+
 def documented(page: str, module: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Import the first module of this name that a page shows, in a folder of its own."""
     info = f"python file={module}.py"

@@ -28,6 +28,7 @@ class Transaction:
     def atomic(self) -> AbstractContextManager[None]: ...
 connection: Connection
 transaction: Transaction
+def close_old_connections() -> None: ...
 """,
     "fastapi.pyi": """
 from collections.abc import Callable
