@@ -30,7 +30,7 @@ from holdfast.ids import new_id, new_job_id
 from holdfast.jobs import Job
 from holdfast.stores import fit, open_store
 from holdfast.stores.protocol import Answer, Store
-from holdfast.stores.urls import absolute_url
+from holdfast.stores.urls import DEFAULT_URL, absolute_url
 from holdfast.tasks import Declare, Draft, Options, Sender, Task, TaskOptions
 from holdfast.workflow.definition import DeclareWorkflow, Workflow, WorkflowOptions
 from holdfast.workflow.values import signal_name
@@ -49,8 +49,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-DEFAULT_URL = "sqlite:///holdfast.db"
-STEPS_MAX = 1_000_000
+STEPS_MAX = 1_000_000  # of one workflow
 SIGNAL_ID_MAX = 255
 ADD_AT_ONCE = 1_000  # jobs in one transaction of `enqueue_many`
 

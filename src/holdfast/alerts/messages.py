@@ -75,10 +75,6 @@ def one_line(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def counted(number: int, one: str) -> str:
-    return f"{number} {one}" if number == 1 else f"{number} {one}s"
-
-
 def span(seconds: float) -> str:
     for size, unit in ((3600, "h"), (60, "min")):
         if seconds >= size and seconds % size == 0:

@@ -26,7 +26,7 @@ import msgspec
 
 from holdfast.alerts import Alert, fingerprint
 from holdfast.alerts.channels import Channel
-from holdfast.alerts.messages import Message, counted
+from holdfast.alerts.messages import Message
 from holdfast.alerts.rules import Incidents, Line, Told
 from holdfast.clock import Clock, pause
 from holdfast.core.crash_fingerprint import death_of
@@ -35,6 +35,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Event, Filter, Schedule
 from holdfast.core.replay import ASKED_KINDS, asked_since
 from holdfast.core.schedule import LATE_S, late
+from holdfast.core.text import counted
 from holdfast.duties import DutyHolder
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.hooks import Hooks

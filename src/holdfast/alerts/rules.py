@@ -15,8 +15,9 @@ from typing import Any, Literal, Protocol, TypedDict, get_args
 
 import msgspec
 
-from holdfast.alerts.messages import JOBS_MAX, Message, counted, span
+from holdfast.alerts.messages import JOBS_MAX, Message, span
 from holdfast.core.durations import iso
+from holdfast.core.text import counted
 from holdfast.errors import UsageError
 
 AlertKind = Literal["held", "dead", "crashes", "zombie_rate", "false_positives", "late_schedules"]

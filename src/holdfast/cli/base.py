@@ -24,9 +24,7 @@ from holdfast.cli.leaving import story
 from holdfast.cli.logs import log_to_stderr
 from holdfast.cli.output import clean_lines
 from holdfast.errors import HoldfastError, IllegalMove
-from holdfast.stores.urls import masked_url
-
-DEFAULT_DB = "sqlite:///holdfast.db"
+from holdfast.stores.urls import DEFAULT_URL, masked_url
 
 
 @dataclass
@@ -41,7 +39,7 @@ class Settings:
 
     @property
     def db(self) -> str:
-        return self.db_given or os.environ.get("HOLDFAST_DB") or DEFAULT_DB
+        return self.db_given or os.environ.get("HOLDFAST_DB") or DEFAULT_URL
 
 
 def settings() -> Settings:
@@ -196,7 +194,7 @@ def common_options() -> list[click.Parameter]:
         click.Option(
             ["--db"],
             metavar="URL",
-            help=f"The store.  [env: HOLDFAST_DB; default: {DEFAULT_DB}]",
+            help=f"The store.  [env: HOLDFAST_DB; default: {DEFAULT_URL}]",
             expose_value=False,
             allow_from_autoenv=False,
             callback=_note_db,

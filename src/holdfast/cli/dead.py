@@ -7,6 +7,7 @@ import click
 from holdfast import insight
 from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.db import purge as purge_ended
+from holdfast.cli.filters import page_options
 from holdfast.cli.jobs import confirm, show_jobs
 from holdfast.cli.jobs import revive as revive_each
 from holdfast.cli.leaving import noting
@@ -17,7 +18,6 @@ from holdfast.cli.types import (
     Text,
     fence_option,
     json_option,
-    limit_option,
     older_than_option,
     person,
     person_options,
@@ -44,15 +44,12 @@ def dead() -> None:
     holdfast dead list --task mail.send --json
     """,
 )
-@click.option("--queue", type=Text(), help="Only of this queue.")
-@click.option("--task", type=Text(), help="Only of this task, by its full name.")
-@limit_option
-@click.option("--before", metavar="ID", type=JobId(), help="The page after this job.")
+@page_options
 @json_option
-def list_(queue: str | None, task: str | None, limit: int, before: str | None, as_json: bool) -> None:
+def list_(where: Filter, as_json: bool) -> None:
     """Show the jobs that gave up and why, newest first."""
     with opened_store() as store:
-        show_jobs(store, ["dead"], Filter(queue=queue, task=task, limit=limit, before=before), as_json)
+        show_jobs(store, ["dead"], where, as_json)
 
 
 @dead.command(

@@ -17,9 +17,10 @@ import click
 
 from holdfast import insight
 from holdfast.cli.base import Command, say
+from holdfast.cli.filters import origin_options, state_option
 from holdfast.cli.loading import opened_store, suggest_task
 from holdfast.cli.output import Progress, clean, is_terminal, json_line
-from holdfast.cli.types import Duration, Text, step_arguments_option
+from holdfast.cli.types import Duration, step_arguments_option
 from holdfast.core.records import Filter
 from holdfast.errors import UsageError
 from holdfast.stores.protocol import Store
@@ -39,16 +40,8 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell th
     holdfast jobs export --state done | jq -r 'select(.crashes > 0) | .id'
     """,
 )
-@click.option(
-    "--state",
-    "states",
-    multiple=True,
-    type=click.Choice(insight.SHOWN_STATES),
-    metavar="STATE",
-    help=f"Only these; may be repeated. One of {', '.join(insight.SHOWN_STATES)}.",
-)
-@click.option("--queue", type=Text(), help="Only of this queue.")
-@click.option("--task", type=Text(), help="Only of this task, by its full name.")
+@state_option
+@origin_options
 @click.option("--since", type=Duration(), metavar="TIME", help="Only those added so long ago or later, such as 7d.")
 @click.option(
     "--format", "form", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True, help="How to write it."

@@ -8,10 +8,11 @@ import click
 
 from holdfast.app import App
 from holdfast.cli.base import Group
+from holdfast.cli.filters import page_options
 from holdfast.cli.jobs import act_on, known, show_jobs
 from holdfast.cli.loading import import_options, opened_store, require_task
 from holdfast.cli.output import clean
-from holdfast.cli.types import JobId, Json, Text, fence_option, json_option, limit_option, person, person_options
+from holdfast.cli.types import JobId, Json, Text, fence_option, json_option, person, person_options
 from holdfast.core.acts import Answer
 from holdfast.core.records import Filter, Job
 from holdfast.insight.format import first_line
@@ -36,15 +37,11 @@ def held() -> None:
     holdfast held list --queue payments --json
     """,
 )
-@click.option("--queue", type=Text(), help="Only of this queue.")
-@click.option("--task", type=Text(), help="Only of this task, by its full name.")
-@limit_option
-@click.option("--before", metavar="ID", type=JobId(), help="The page after this job.")
+@page_options
 @json_option
-def list_(queue: str | None, task: str | None, limit: int, before: str | None, as_json: bool) -> None:
+def list_(where: Filter, as_json: bool) -> None:
     """Show what waits for an answer, newest first."""
     with opened_store() as store:
-        where = Filter(queue=queue, task=task, limit=limit, before=before)
         show_jobs(store, ["held"], where, as_json, asking=True)
 
 

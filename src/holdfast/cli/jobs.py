@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -14,15 +15,14 @@ from holdfast.cli import job_page
 from holdfast.cli.base import Group, acknowledge, complain, is_quiet, say, told
 from holdfast.cli.exit_codes import Exit, code_of
 from holdfast.cli.export import export
+from holdfast.cli.filters import page_options, state_option
 from holdfast.cli.leaving import noting
 from holdfast.cli.loading import opened_app, opened_store, suggest_task
 from holdfast.cli.output import Column, Progress, clean, is_terminal, show_json, show_table, styled
 from holdfast.cli.types import (
     JobId,
-    Text,
     fence_option,
     json_option,
-    limit_option,
     person,
     person_options,
     repeat_step_option,
@@ -56,35 +56,15 @@ jobs.add_command(export)
     holdfast jobs list --state dead --json | jq -r '.[].id'
     """,
 )
-@click.option(
-    "--state",
-    "states",
-    multiple=True,
-    type=click.Choice(insight.SHOWN_STATES),
-    metavar="STATE",
-    help=f"Only these; may be repeated. One of {', '.join(insight.SHOWN_STATES)}.",
-)
-@click.option("--queue", type=Text(), help="Only of this queue.")
-@click.option("--task", type=Text(), help="Only of this task, by its full name.")
-@click.option("--key", type=Text(), help="Only with this key.")
-@limit_option
-@click.option("--before", metavar="ID", type=JobId(), help="The page after this job.")
+@state_option
+@partial(page_options, key=True)
 @json_option
-def list_(
-    states: tuple[str, ...],
-    queue: str | None,
-    task: str | None,
-    key: str | None,
-    limit: int,
-    before: str | None,
-    as_json: bool,
-) -> None:
+def list_(states: tuple[str, ...], where: Filter, as_json: bool) -> None:
     """Show jobs, newest first.
 
     A ready job whose time has not come is shown as scheduled, or as retrying after a failure or crash; --state ready
     finds these too.
     """
-    where = Filter(queue=queue, task=task, key=key, limit=limit, before=before)
     with opened_store() as store:
         show_jobs(store, states, where, as_json)
 

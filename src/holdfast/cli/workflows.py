@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from holdfast import insight
 from holdfast.app import App
 from holdfast.cli import job_page
 from holdfast.cli.base import Group, acknowledge, say
+from holdfast.cli.filters import page_options, state_option
 from holdfast.cli.jobs import act_on, known, show_jobs
 from holdfast.cli.loading import import_options, opened_app, opened_store, require_task
 from holdfast.cli.output import clean, show_json
@@ -20,7 +23,6 @@ from holdfast.cli.types import (
     call_of,
     fence_option,
     json_option,
-    limit_option,
     person,
     person_options,
     repeat_step_option,
@@ -55,31 +57,12 @@ def workflows() -> None:
     holdfast workflows list --state waiting --task shop.checkout
     """,
 )
-@click.option(
-    "--state",
-    "states",
-    multiple=True,
-    type=click.Choice(insight.SHOWN_STATES),
-    metavar="STATE",
-    help=f"Only these; may be repeated. One of {', '.join(insight.SHOWN_STATES)}.",
-)
-@click.option("--queue", type=Text(), help="Only of this queue.")
-@click.option("--task", type=Text(), help="Only of this workflow, by its full name.")
-@click.option("--key", type=Text(), help="Only with this key.")
-@limit_option
-@click.option("--before", metavar="ID", type=JobId(), help="The page after this one.")
+@state_option
+@partial(page_options, kind="workflow", key=True)
 @json_option
-def list_(
-    states: tuple[str, ...],
-    queue: str | None,
-    task: str | None,
-    key: str | None,
-    limit: int,
-    before: str | None,
-    as_json: bool,
-) -> None:
+def list_(states: tuple[str, ...], where: Filter, as_json: bool) -> None:
     """Show workflows, newest first, with what they wait for."""
-    where = Filter(queue=queue, task=task, key=key, limit=limit, before=before, workflow=True)
+    where = replace(where, workflow=True)
     with opened_store() as store:
         show_jobs(store, states, where, as_json, "workflows")
 

@@ -39,6 +39,11 @@ def _escaped(char: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Write a number with its noun."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def listed(words: Sequence[str], most: int = 5) -> str:
     """Write several words in a row; of very many the first few, and how many more."""
     more = len(words) - most

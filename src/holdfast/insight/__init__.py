@@ -6,9 +6,10 @@ The command line and the server show the same plain data, so a field means the s
 from __future__ import annotations
 
 from holdfast.core.durations import duration
+from holdfast.core.text import counted
 from holdfast.insight.deaths import WAITS, StepDeath, deaths
 from holdfast.insight.explain import explain, in_short
-from holdfast.insight.format import DECIDED, ago, brief, counted, moment, near, parsed, size
+from holdfast.insight.format import DECIDED, ago, brief, moment, near, parsed, size
 from holdfast.insight.health import (
     BEATING,
     Ending,
@@ -64,70 +65,3 @@ from holdfast.insight.views import (
 )
 from holdfast.insight.zombies import look_back, zombies_view
 from holdfast.stores.urls import shown_url
-
-__all__ = [
-    "BEATING",
-    "DECIDED",
-    "SHOWN_STATES",
-    "WAITS",
-    "Branch",
-    "Ending",
-    "Names",
-    "Progress",
-    "StepDeath",
-    "Uncounted",
-    "ago",
-    "ahead",
-    "all_jobs",
-    "as_tree",
-    "asked",
-    "awaited",
-    "awaited_jobs",
-    "brief",
-    "counted",
-    "deaths",
-    "duration",
-    "endings",
-    "explain",
-    "failed_tries",
-    "find_jobs",
-    "fresh_since",
-    "gone_cause",
-    "health",
-    "in_short",
-    "in_words",
-    "is_at",
-    "job_records",
-    "job_story",
-    "job_view",
-    "lease_end",
-    "locked_rows",
-    "look_back",
-    "moment",
-    "named",
-    "near",
-    "near_tasks",
-    "parsed",
-    "progress_of",
-    "queue_views",
-    "result_of",
-    "scan_view",
-    "schedule_views",
-    "shown_url",
-    "since_of",
-    "size",
-    "state_of",
-    "steps_of",
-    "totals",
-    "uncounted",
-    "unrecorded",
-    "vanished_ids",
-    "warnings_of",
-    "with_asking",
-    "with_failures",
-    "worker_names",
-    "worker_state",
-    "worker_view",
-    "workflow_view",
-    "zombies_view",
-]

@@ -19,10 +19,10 @@ from holdfast.clock import Clock
 from holdfast.core.durations import duration
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Filter, Job, Worker
-from holdfast.core.text import listed
+from holdfast.core.text import counted, listed
 from holdfast.errors import StoreError, StoreFull
 from holdfast.insight.findings import Finding, Severity, ok, problem, warning
-from holdfast.insight.format import counted, moment
+from holdfast.insight.format import moment
 from holdfast.insight.health import SET_BACK_S, enqueued_ahead_s, vanished_ids, worker_state
 from holdfast.insight.schedules import late_now
 from holdfast.insight.steps import awaited_jobs, since_of

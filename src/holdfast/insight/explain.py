@@ -10,7 +10,8 @@ from holdfast.core.durations import at_most, duration
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Job, Moment, Step, nobody_has
 from holdfast.core.replay import asked_about, to_undo
-from holdfast.insight.format import ago, counted, first_line
+from holdfast.core.text import counted
+from holdfast.insight.format import ago, first_line
 from holdfast.insight.health import Health, enqueued_ahead_s, health
 from holdfast.insight.steps import awaited, awaited_things, awaited_time, between_tries, failed_tries, named, steps_of
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of

@@ -38,11 +38,6 @@ def brief(seconds: float) -> str:
     return f"{int(max(0.0, seconds))} s"
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """Write a number with its noun."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
 def near(name: str, known: Iterable[str]) -> list[str]:
     """Return the full names that may have been meant, at most three: those that end in `.name`, or are spelt alike."""
     full = sorted(known)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.core.text import listed
+from holdfast.core.text import counted, listed
 from holdfast.insight.findings import Finding, ok, problem, warning
-from holdfast.insight.format import brief, counted, size
+from holdfast.insight.format import brief, size
 from holdfast.stores.postgres.facts import PostgresFacts
 from holdfast.stores.protocol import Store
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.core.text import listed
+from holdfast.core.text import counted, listed
 from holdfast.insight.findings import Finding, ok, problem, warning
-from holdfast.insight.format import counted, size
+from holdfast.insight.format import size
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.facts import SqliteFacts
 from holdfast.stores.sqlite.names import find, told

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.app import STEPS_MAX
 from holdfast.core.durations import at_most, duration, iso
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Event, Filter, Job, Moment, Step, StepKind
@@ -26,7 +27,6 @@ from holdfast.insight.deaths import death_view, deaths
 from holdfast.insight.format import first_line, parsed
 from holdfast.stores.protocol import Store
 
-STEPS_MAX = 1_000_000  # of one workflow
 _EVENTS = 100_000  # of one job
 _ALIKE = 1000  # steps of another one, where only their number is wanted
 

@@ -15,9 +15,9 @@ from holdfast.core.durations import duration
 from holdfast.core.machine import State
 from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import Filter, Job
-from holdfast.core.text import listed
+from holdfast.core.text import counted, listed
 from holdfast.insight.findings import Finding, ok, warning
-from holdfast.insight.format import brief, counted
+from holdfast.insight.format import brief
 from holdfast.insight.health import BEATING, vanished_ids, worker_state
 from holdfast.insight.views import all_jobs, totals
 from holdfast.insight.zombies import Found, Lookback

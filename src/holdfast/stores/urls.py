@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from holdfast.errors import BadURL
 
+DEFAULT_URL = "sqlite:///holdfast.db"
 _ADDRESS = re.compile(r"(?i)(?:(sqlite):///[^?]|(postgresql|postgres|memory)://)")
 _SCHEMES = ("sqlite", "postgresql", "postgres", "memory")
 
