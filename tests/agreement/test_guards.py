@@ -65,7 +65,7 @@ FLOWS_ON_SQLITE = [
     "signal_reach: workflow = 1",
     "signal_reach: state IN ('ready', 'running', 'waiting', 'held')",
     "signal_reach: :what IN (SELECT value FROM json_each(awaits))",
-    "settle: job.inbox <> ending.inbox",
+    "settle: job.inbox = ending.inbox",
     "inbox_signals: taken IS NULL",
     "rouse: wake_at <= :wall",
     "move_aside: position >= :aside_from",

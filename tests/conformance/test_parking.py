@@ -106,6 +106,9 @@ def test_who_looked_before_something_came_does_not_wait(store: Store, clock: Fak
     looked = store.inbox(job.id).count
     store.signal(a_signal(job, "other"))
     clock.advance(5)
+    before = picture(store)
+    assert settle(store, job, Parked("waits", awaits=awaiting("signal:a"), inbox=looked)) is AGAIN
+    assert picture(store) == before
     after = park(store, job, "signal:a", wake_at=clock.wall() + 60, question="Ship it?", inbox=looked)
     assert (after.state, after.run_at, after.inbox) == (State.READY, clock.wall(), 1)
     assert (after.wake_at, after.awaits, after.question) == (None, None, None)
@@ -143,7 +146,7 @@ def test_whatever_comes_while_it_parks_nobody_sleeps_on_it(store: Store, of_a_ch
         looked = store.inbox(job.id).count
         child = start(store, parent=job.id)
         awaited = f"job:{child.id}" if of_a_child else "signal:go"
-        parking = settlement(job, Parked("waits", awaits=awaiting(awaited), inbox=looked))
+        waits = Parked("waits", awaits=awaiting(awaited), inbox=looked)
         bringing = settlement(child, Succeeded())
         gate = threading.Barrier(2)
 
@@ -157,7 +160,10 @@ def test_whatever_comes_while_it_parks_nobody_sleeps_on_it(store: Store, of_a_ch
         thread = threading.Thread(target=bring)
         thread.start()
         gate.wait(60)
-        assert settle_for_good(store, parking) is ACCEPTED
+        answer = settle_for_good(store, settlement(job, waits))
+        if answer is AGAIN:
+            answer = settle_for_good(store, settlement(row(store, job.id), waits))
+        assert answer is ACCEPTED
         thread.join(60)
         after = row(store, job.id)
         assert (after.state, after.inbox) == (State.READY, 1), f"in round {number}"

@@ -39,7 +39,7 @@ from holdfast.core.verdict import (
     Verdict,
     judge,
 )
-from tests.factory import a_job
+from tests.factory import a_job, awaiting
 
 NOW = 1_700_000_000.0
 ON_CRASH = ("retry", "hold", "fail", "rollback")
@@ -839,3 +839,20 @@ def test_an_attempts_own_ending_is_the_line_that_tells_of_it_and_no_other() -> N
     assert ending == failed
     for others in ((), (claimed,), (claimed, Note("succeeded")), (Note("zombie"), Note("dead"))):
         assert own_ending(msgspec.structs.replace(verdict, notes=others)) is None
+
+
+@pytest.mark.parametrize(("looked", "came", "ready"), [(None, 1, False), (1, 1, False), (2, 1, False), (0, 1, True)])
+def test_a_workflow_for_which_something_came_after_it_had_looked_does_not_wait(
+    looked: int | None, came: int, ready: bool
+) -> None:
+    """It may have looked after it was claimed: then it has seen more than the row of its claim shows."""
+    job = msgspec.structs.replace(RUNNING, inbox=came)
+    outcome = Parked("asks", NOW + 9, awaiting("signal:approve:1"), "Ship it?", looked)
+    verdict = judge(outcome, job, NOW, chance=0.5)
+    assert [note.kind for note in verdict.notes] == ["asked"]
+    if ready:
+        assert (verdict.state, verdict.run_at, verdict.inbox) == (State.READY, NOW, None)
+        assert (verdict.wake_at, verdict.awaits, verdict.question) == (None, (), None)
+    else:
+        assert (verdict.state, verdict.run_at, verdict.inbox) == (State.WAITING, None, looked)
+        assert (verdict.wake_at, verdict.awaits, verdict.question) == (NOW + 9, outcome.awaits, "Ship it?")

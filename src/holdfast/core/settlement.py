@@ -20,7 +20,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     so a live job is never reaped. If anything else has changed that its judge saw, the store answers AGAIN:
     `seen_cancel`, because every ending but success becomes a cancellation; `seen_open_step` ("": none was open),
     because a step that must not be repeated was begun, or is recorded by now; `seen_undoable`, because there is
-    something to undo by now. None: that was not looked at.
+    something to undo by now; the `inbox` of the verdict, because something came for a job that is to wait. None: that
+    was not looked at.
     """
 
     lease: Lease
@@ -53,11 +54,13 @@ def settlement(job: Job, verdict: Verdict, *, seen_lease: bool = False) -> Settl
     )
 
 
-def is_as_judged(each: Settlement, cancel_requested: bool, open_step: str | None, undoable: bool) -> bool:
+def is_as_judged(each: Settlement, cancel_requested: bool, open_step: str | None, undoable: bool, inbox: int) -> bool:
     """Say whether the row still is what the judge saw; else the verdict may be another one by now."""
     if each.verdict.state is not State.DONE and each.seen_cancel != bool(cancel_requested):
         return False
     if each.seen_open_step is not None and each.seen_open_step != (open_step or ""):
+        return False
+    if each.verdict.inbox is not None and each.verdict.inbox != inbox:
         return False
     return each.seen_undoable is None or each.seen_undoable == bool(undoable)
 

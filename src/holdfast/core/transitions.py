@@ -92,8 +92,6 @@ def apply_verdict(job: Job, verdict: Verdict, wall: float) -> Job:
 
     runs_on = verdict.state is State.RUNNING  # a cancel that only asks
     waits = verdict.state is State.WAITING
-    if verdict.inbox is not None and verdict.inbox != job.inbox:
-        verdict, waits = replace(verdict, state=State.READY, run_at=wall), False  # something came meanwhile
     return replace(
         job, state=verdict.state, open_step=new("open_step") or None, undo_requested=new("undo_requested"),
         wake_at=verdict.wake_at if waits else None, awaits=Awaits(verdict.awaits) if waits else None,

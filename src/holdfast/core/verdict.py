@@ -162,7 +162,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     wake_at: float | None = None  # this and the next two: of a job that waits
     awaits: tuple[Awaited, ...] = ()
     question: str | None = None
-    inbox: int | None = None  # if the row has another count, the job is ready now instead of waiting
+    inbox: int | None = None  # if the row of a job that is to wait has another count, it is judged again
     progress: float | None = None  # this and the next: what the attempt said last, which no beat may have carried
     note: str | None = None
     steps: tuple[Step, ...] = ()  # what a person says of steps
@@ -230,7 +230,7 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
         case Snoozed():
             return _verdict(Transition.SNOOZE, outcome, job, run_at=now + max(0.0, outcome.delay_s))
         case Parked():
-            return _park(outcome, job)
+            return _park(outcome, job, now)
         case _:  # pragma: no cover
             assert_never(outcome)
 
@@ -404,7 +404,7 @@ def _undo(outcome: Outcome, job: Job, now: float, reason: str, *, failures: int 
     return msgspec.structs.replace(verdict, rolling_back=True, fresh_budgets=True, open_step="", **heard)
 
 
-def _park(outcome: Parked, job: Job) -> Verdict:
+def _park(outcome: Parked, job: Job, now: float) -> Verdict:
     waits = {"wake_at": outcome.wake_at, "awaits": outcome.awaits, "question": outcome.question}
     notes: tuple[Note, ...] = ()
     if outcome.question is not None:
@@ -412,6 +412,8 @@ def _park(outcome: Parked, job: Job) -> Verdict:
     if outcome.caught_at is not None:
         file, line = outcome.caught_at
         notes += (Note("warning", {"about": "caught_park", "file": file, "line": line}),)
+    if outcome.inbox is not None and job.inbox > outcome.inbox:  # something came after it had looked
+        return _verdict(Transition.SNOOZE, outcome, job, run_at=now, notes=notes)
     return msgspec.structs.replace(_verdict(Transition.PARK, outcome, job, notes=notes), inbox=outcome.inbox, **waits)
 
 

@@ -230,11 +230,10 @@ class Store(Protocol):
         `seen_lease_until`, a lease that was renewed meanwhile is REFUSED without a stale_report: the caller was a
         reaper, not a zombie.
         A verdict whose judge saw another row is answered with AGAIN, and nothing changed: one other than done, made
-        before the job was asked to stop (`seen_cancel`), and one with `seen_open_step` or `seen_undoable` that are not
-        what is on the row by now.
-        A job that would wait, and for which more has come than the verdict's `inbox` says, is ready now instead. The
-        end of a job with a parent raises the parent's inbox, and wakes it if it awaits that; all verdicts of the call
-        are applied before parents are told.
+        before the job was asked to stop (`seen_cancel`), and one with `seen_open_step`, `seen_undoable` or `inbox` that
+        are not what is on the row by now.
+        The end of a job with a parent raises the parent's inbox, and wakes it if it awaits that; all verdicts of the
+        call are applied before parents are told.
         A job whose row, or whose parent's row, somebody else has locked is LOCKED: nothing was changed for it, and the
         others do not wait.
         With `under`, raises `DutyLost` and applies nothing when that duty has a newer term or another holder.

@@ -250,7 +250,7 @@ class Settler:
         row = self._store.get(attempt.job.id)
         if row is None:
             return
-        attempt.learn(open_step=row.open_step or "", undoable=row.undoable)
+        attempt.learn(open_step=row.open_step or "", undoable=row.undoable, inbox=row.inbox)
         if row.cancel_requested:
             attempt.ask_to_stop(row)
 

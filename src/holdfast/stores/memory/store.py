@@ -160,7 +160,7 @@ class MemoryStore(Workflows):
             return Answer.ALREADY
         if seen is not None and job.lease_until != seen:
             return Answer.REFUSED  # it beat after the reaper looked: it lives
-        if not is_as_judged(settlement, job.cancel_requested, job.open_step, job.undoable):
+        if not is_as_judged(settlement, job.cancel_requested, job.open_step, job.undoable, job.inbox):
             return Answer.AGAIN
         self._apply(job, settlement.verdict, settlement.worker)
         return Answer.ACCEPTED

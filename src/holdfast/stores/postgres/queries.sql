@@ -398,19 +398,15 @@ free AS MATERIALIZED (
         AND job.state || '' = 'running'
     FOR NO KEY UPDATE OF job SKIP LOCKED
 ),
--- A job for which something came after it had looked (inbox) does not wait. The count is on the row that is locked here,
+-- A job for which something came after it had looked (inbox) is judged again. The count is on the row that is locked here,
 -- so it is the newest; another table would be read as it was when this began.
 applied AS (
     UPDATE {schema}.job AS job SET
-        state = CASE WHEN ending.state = 'waiting' AND job.inbox <> ending.inbox THEN 'ready' ELSE ending.state END,
-        run_at = CASE WHEN ending.state = 'waiting' AND job.inbox <> ending.inbox THEN clock.wall
-            ELSE coalesce(ending.run_at, job.run_at) END,
-        wake_at = CASE WHEN ending.state = 'waiting' AND job.inbox = coalesce(ending.inbox, job.inbox)
-            THEN ending.wake_at END,
-        awaits = CASE WHEN ending.state = 'waiting' AND job.inbox = coalesce(ending.inbox, job.inbox)
-            THEN ending.awaits END,
-        question = CASE WHEN ending.state = 'waiting' AND job.inbox = coalesce(ending.inbox, job.inbox)
-            THEN ending.question END,
+        state = ending.state,
+        run_at = coalesce(ending.run_at, job.run_at),
+        wake_at = ending.wake_at,
+        awaits = ending.awaits,
+        question = ending.question,
         open_step = nullif(coalesce(ending.open_step, job.open_step), ''),
         undo_requested = coalesce(ending.undo_requested, job.undo_requested),
         error = nullif(coalesce(ending.error, job.error), ''),
@@ -438,6 +434,7 @@ applied AS (
         AND (ending.state = 'done' OR job.cancel_requested = ending.seen_cancel)
         AND (ending.seen_open_step IS NULL OR coalesce(job.open_step, '') = ending.seen_open_step)
         AND (ending.seen_undoable IS NULL OR job.undoable = ending.seen_undoable)
+        AND (ending.inbox IS NULL OR job.inbox = ending.inbox)
         AND allowed.yes
     RETURNING job.id, job.queue, job.priority, job.run_at, job.seq, job.state, ending.ended,
         job.run_at <= clock.wall AS due, ending.state = 'ready' AND ending.run_at IS NULL AS kept

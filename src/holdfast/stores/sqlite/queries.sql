@@ -169,13 +169,13 @@ SELECT json_group_array(id) FROM (
 -- The only way out of `running`: every conjunct below is a guard, and tests/mutants drops each of them.
 -- Leases never get shorter, so one that ends no later than what the reaper saw was not renewed; the millionth of a
 -- second covers what JSON rounds off.
--- A job for which something came after it had looked (inbox) does not wait.
+-- A job for which something came after it had looked (inbox) is judged again.
 UPDATE holdfast_job AS job SET
-    state = iif(ending.state = 'waiting' AND job.inbox <> ending.inbox, 'ready', ending.state),
-    wake_at = iif(ending.state = 'waiting' AND job.inbox = coalesce(ending.inbox, job.inbox), ending.wake_at, NULL),
-    awaits = iif(ending.state = 'waiting' AND job.inbox = coalesce(ending.inbox, job.inbox), ending.awaits, NULL),
-    question = iif(ending.state = 'waiting' AND job.inbox = coalesce(ending.inbox, job.inbox), ending.question, NULL),
-    run_at = iif(ending.state = 'waiting' AND job.inbox <> ending.inbox, :wall, coalesce(ending.run_at, job.run_at)),
+    state = ending.state,
+    wake_at = ending.wake_at,
+    awaits = ending.awaits,
+    question = ending.question,
+    run_at = coalesce(ending.run_at, job.run_at),
     open_step = nullif(coalesce(ending.open_step, job.open_step), ''),
     undo_requested = coalesce(ending.undo_requested, job.undo_requested),
     error = nullif(coalesce(ending.error, job.error), ''),
@@ -216,7 +216,8 @@ WHERE job.id = ending.id
     AND (ending.seen_lease_until IS NULL OR job.lease_until <= ending.seen_lease_until + 0.000001)
     AND (ending.state = 'done' OR job.cancel_requested = ending.seen_cancel)
     AND (ending.seen_open_step IS NULL OR coalesce(job.open_step, '') = ending.seen_open_step)
-    AND (ending.seen_undoable IS NULL OR job.undoable = ending.seen_undoable);
+    AND (ending.seen_undoable IS NULL OR job.undoable = ending.seen_undoable)
+    AND (ending.inbox IS NULL OR job.inbox = ending.inbox);
 
 -- name: settle_done
 -- The same guards for the plain success, which is most of all endings.
@@ -244,7 +245,7 @@ WHERE job.id = ending.id
 -- name: settle_seen
 -- What stands in the way of a settlement that was not applied.
 SELECT fence = :fence AND claim_id IS :claim_id, state, fence, coalesce(lease_until > :seen_lease_until + 0.000001, 0),
-    cancel_requested, open_step, undoable
+    cancel_requested, open_step, undoable, inbox
 FROM holdfast_job WHERE id = :id;
 
 -- name: settle_before
