@@ -7,8 +7,8 @@ import pytest
 
 from holdfast import Flow, Refused
 from holdfast.core.records import Record, Step
+from holdfast.core.replay import FlowCall
 from holdfast.core.verdict import Lost
-from holdfast.workflow.ledger import FlowCall
 from holdfast.workflow.recorder import Recorder
 from holdfast.workflow.run import Run
 from tests.factory import a_step, again, record, row, settle, start_flow

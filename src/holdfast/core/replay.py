@@ -1,9 +1,9 @@
 """Replay: what a workflow has recorded, and what its code asks for, held side by side.
 
-A step is known by its path: its number among the calls of its scope, taken when it is called. The main line is one
+A step is known by its path: its number among the calls of its scope, taken when it is called. The code itself is one
 scope; each branch is one of its own, so that no path depends on which branch is faster.
 
-    1  2  3  4            the main line
+    1  2  3  4            the main scope
              4.1.1 4.1.2  the first branch of the fourth call
              4.2.1        the second
 """
@@ -11,6 +11,7 @@ scope; each branch is one of its own, so that no path depends on which branch is
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from holdfast.core.records import Event, Job, Step, StepKind
 from holdfast.core.row_text import Awaited
@@ -22,13 +23,13 @@ ASKED_KINDS = ("asked", "signalled", "moved")  # the lines of the journal that s
 
 
 class Scope:
-    """One line of calls: the main line of a workflow, or a branch of a `gather`.
+    """One sequence of calls: those of the workflow itself, or those of a branch of a `gather`.
 
-    - `main`: the main line of the same workflow.
-    - `owner`: the thread or the asyncio task that runs the line.
+    - `main`: the scope of the workflow itself.
+    - `owner`: the thread or the asyncio task that runs it.
     - `failed`: steps that have ended, mostly with an error, and are not recorded yet.
-    - `waits_at`: the paths of the calls in which the line waits.
-    - `parked`: set when the line waits without a slot. Its further calls are not carried out.
+    - `waits_at`: the paths of the calls in which it waits.
+    - `parked`: set when it waits without a slot. Its further calls are not carried out.
     - `dropped`: set when the `gather` of this branch has failed while the branch still ran.
     """
 
@@ -60,7 +61,7 @@ class Scope:
         self._count += 1
         return f"{self._prefix}{self._count}"
 
-    def coming(self) -> str:
+    def peek(self) -> str:
         """Return the path that the next call will have."""
         return f"{self._prefix}{self._count + 1}"
 
@@ -74,18 +75,18 @@ class Scope:
         self._scopes.append(scope)
         return scope
 
-    def lines(self) -> Iterator[Scope]:
-        """Return this line, and those below it."""
+    def with_branches(self) -> Iterator[Scope]:
+        """Return this scope, and those below it."""
         yield self
         for scope in self._scopes:
-            yield from scope.lines()
+            yield from scope.with_branches()
 
     def drop(self) -> list[str]:
-        """Let neither this line nor those below it do anything more; return the paths of the calls they wait in."""
+        """Let neither this scope nor those below it do anything more; return the paths of the calls they wait in."""
         paths = []
-        for line in self.lines():
-            line.dropped = True
-            paths += line.waits_at
+        for scope in self.with_branches():
+            scope.dropped = True
+            paths += scope.waits_at
         return paths
 
     def take_failed(self) -> list[Step]:
@@ -96,13 +97,36 @@ class Scope:
         return failed
 
 
+@dataclass(slots=True)
+class FlowCall:
+    """One call of the code: where it is, what is recorded of it, and what failed before it and was caught."""
+
+    path: str
+    kind: StepKind
+    name: str
+    scope: Scope
+    known: Step | None
+    caught: list[Step] = field(default_factory=list)
+    was_passed: bool = False  # something behind it is recorded
+    is_concurrent: bool = False  # it is awaited in a task of its own, beside others
+
+    @property
+    def is_recorded(self) -> bool:
+        return self.known is not None and self.known.state != "started"
+
+    @property
+    def where(self) -> str:
+        """Return what its result is called in an error."""
+        return f"{self.kind} {self.name!r}: the result"
+
+
 class Replay:
     """The live records of one workflow, by path: each call is one lookup."""
 
     def __init__(self, steps: Iterable[Step] = ()) -> None:
         self._steps = {step.path: step for step in steps}
-        self._left = set(self._steps)  # what the code has not asked for yet
-        self._undos_left = {step.path for step in self._steps.values() if needs_undo(step)}
+        self._unmatched = set(self._steps)  # what the code has not asked for yet
+        self._undos_unmatched = {step.path for step in self._steps.values() if needs_undo(step)}
         self._position = max((step.position for step in self._steps.values()), default=0)
 
     def next_position(self) -> int:
@@ -118,13 +142,13 @@ class Replay:
         """Return what is recorded at the path, whatever it is."""
         return self._steps.get(path)
 
-    def meet(self, path: str, kind: StepKind, name: str) -> Step | None:
+    def match(self, path: str, kind: StepKind, name: str) -> Step | None:
         """Return the record of this call; None: it was never begun. Raises `Diverged` when it is another's."""
         step = self._steps.get(path)
         if step is None:
             return None
-        self._left.discard(path)
-        self._undos_left.discard(path)
+        self._unmatched.discard(path)
+        self._undos_unmatched.discard(path)
         if (step.kind, step.name) != (kind, name):
             raise Diverged(
                 f"the code does not fit the record: as number {path} the code asks for {_said(kind, name)}, and "
@@ -145,7 +169,7 @@ class Replay:
     def put(self, step: Step) -> None:
         """Note what was written."""
         self._steps[step.path] = step
-        self._left.discard(step.path)
+        self._unmatched.discard(step.path)
 
     def check_failed(self, path: str) -> None:
         """Raise `Diverged` if the `gather` at the path, which has not failed this time, is recorded as failed."""
@@ -156,24 +180,24 @@ class Replay:
                 f"{step.error}), and now no branch of it fails; {OLD_CODE}"
             )
 
-    def check_all_met(self) -> None:
+    def check_all_matched(self) -> None:
         """Raise `Diverged` if the code has ended and something is recorded that it did not ask for."""
-        if self._left:
-            step = min((self._steps[path] for path in self._left), key=lambda step: step.position)
+        if self._unmatched:
+            step = min((self._steps[path] for path in self._unmatched), key=lambda step: step.position)
             raise Diverged(
                 f"the code does not fit the record: the code has ended, and recorded as number {step.path} is "
                 f"{_said(step.kind, step.name)} (attempt {step.attempt}), which it did not ask for; {OLD_CODE}"
             )
 
-    def check_undos_met(self) -> None:
+    def check_undos_matched(self) -> None:
         """Raise `Diverged` if something is to be undone that the code did not ask for: its undo is not known."""
-        self._left &= self._undos_left
-        self.check_all_met()
+        self._unmatched &= self._undos_unmatched
+        self.check_all_matched()
 
     @property
     def has_undos_ahead(self) -> bool:
         """Say whether the code has yet to ask for something that is to be undone."""
-        return bool(self._undos_left)
+        return bool(self._undos_unmatched)
 
     def to_undo(self) -> list[Step]:
         """Return what is to be undone, in the order in which it is."""

@@ -31,7 +31,7 @@ class WorkflowRuntime:
         self._clock = clock
         self._make_context = make_context
         self._recorder = Recorder(store, clock, died)
-        self._aside: async_driver.Aside | None = None
+        self._pools: async_driver.ThreadPools | None = None
         self._mailbox: async_driver.Mailbox | None = None
 
     def play(self, attempt: Attempt) -> Any:
@@ -42,19 +42,19 @@ class WorkflowRuntime:
 
     async def aplay(self, attempt: Attempt) -> Any:
         """Run an async workflow on this event loop."""
-        if self._aside is None:
-            self._aside = async_driver.Aside()
+        if self._pools is None:
+            self._pools = async_driver.ThreadPools()
         if self._mailbox is None:
             self._mailbox = async_driver.Mailbox(asyncio.get_running_loop())
         run = Run(attempt, self._store, self._app, in_order=False)
-        driver = async_driver.AsyncDriver(run, self._recorder, self._aside, self._mailbox)
+        driver = async_driver.AsyncDriver(run, self._recorder, self._pools, self._mailbox)
         flow = AsyncFlow(driver, self._make_context(attempt))
         return await async_driver.play(driver, lambda: _called(attempt, flow))
 
     def close(self) -> None:
         self._recorder.close()
-        if self._aside is not None:
-            self._aside.close()
+        if self._pools is not None:
+            self._pools.close()
 
 
 def _called(attempt: Attempt, flow: Flow) -> Any:

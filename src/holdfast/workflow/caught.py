@@ -47,7 +47,7 @@ def calling_place() -> Place:
     return frame.f_code.co_filename, frame.f_lineno
 
 
-def tell_once(place: Place, job: Job, store: Store) -> bool:
+def report_once(place: Place, job: Job, store: Store) -> bool:
     """Log the place, unless the journal of the job has it already; return whether it is to be journalled."""
     try:
         known = store.journal(job.id, ("warning",))

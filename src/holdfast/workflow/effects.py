@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from holdfast.core.records import Record
-from holdfast.core.replay import answer_to
+from holdfast.core.replay import Scope, answer_to
 from holdfast.errors import Dropped, Parking
 
 T = TypeVar("T")
@@ -55,6 +57,20 @@ class Wait:
 
     until: Parking
     path: str
+
+
+current_scope: ContextVar[Scope | Do | None] = ContextVar("holdfast_scope", default=None)
+
+
+@contextmanager
+def inside(effect: Do) -> Iterator[None]:
+    """Say that the user's function of a step, a transaction or an undo runs during the block."""
+    token = current_scope.set(effect)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # a dead event loop left the block, and it is cleared away somewhere else
+            current_scope.reset(token)
 
 
 Effect = Do | Write | Read | Pause | Wait

@@ -13,12 +13,11 @@ from holdfast.core.payload import encode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Job as Row
 from holdfast.core.records import Signal
-from holdfast.core.replay import Scope
+from holdfast.core.replay import FlowCall, Scope
 from holdfast.core.row_text import ANSWER
 from holdfast.errors import UsageError
 from holdfast.ids import chance, new_id, new_uuid
 from holdfast.workflow.effects import Operation
-from holdfast.workflow.ledger import FlowCall
 from holdfast.workflow.run import Run
 from holdfast.workflow.values import NOTHING, checked_name, name_of, signal_name
 
@@ -110,7 +109,7 @@ class Flow:
         if limit_s == 0:
             raise UsageError("timeout_s=0 must be more than 0 seconds")
         if undo is not None:
-            self._run.learn_undo(call, undo, fn, args, kwargs)
+            self._run.register_undo(call, undo, fn, args, kwargs)
         options: dict[str, Any] = {"undo": undo, "retry": retry, "timeout_s": limit_s, "repeatable": repeatable}
         return self._driver.drive(self._run.step(call, fn, args, kwargs, **options), call)
 

@@ -6,27 +6,29 @@ Nothing here waits, runs threads or knows an event loop: an operation yields wha
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
 from holdfast.core.json_types import JsonType
 from holdfast.core.machine import LIVE
-from holdfast.core.payload import encode_value
+from holdfast.core.payload import decode_value, encode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Filter, Inbox, NewJob, Record, Signal, Step, StepKind
 from holdfast.core.records import Job as Row
-from holdfast.core.replay import OLD_CODE, Scope, is_answered
+from holdfast.core.replay import OLD_CODE, FlowCall, Replay, Scope, is_answered, is_paused
 from holdfast.core.row_text import Awaited
 from holdfast.errors import (
     Diverged,
     Dropped,
+    Interrupted,
     KeyTaken,
+    LeaseLost,
     NotFound,
     Parking,
     PayloadError,
@@ -34,16 +36,16 @@ from holdfast.errors import (
     StoreError,
     UsageError,
     is_outage,
+    is_passing,
 )
 from holdfast.failpoints import point
 from holdfast.ids import chance
 from holdfast.stores.protocol import Answer, Store
 from holdfast.tracebacks import describe
-from holdfast.workflow.caught import LINGER_S, Place, tell_once
-from holdfast.workflow.effects import Do, Operation, Pause, Wait
-from holdfast.workflow.ledger import ERROR_MAX, STUCK, FlowCall, Ledger, is_recorded
-from holdfast.workflow.raised import kind_of
-from holdfast.workflow.values import NOTHING, nothing_to_do, shape_of, signature_of
+from holdfast.workflow.caught import LINGER_S, Place, report_once
+from holdfast.workflow.effects import Do, Operation, Pause, Read, Wait, Write, current_scope
+from holdfast.workflow.raised import as_recorded, kind_of, raised, shortened, written
+from holdfast.workflow.values import NOTHING, nothing_to_do, shape_of, shown, signature_of
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -53,25 +55,22 @@ SHORT_S = 1.0  # a pause that is shorter stays in its slot: to park and to repla
 LOOK_AGAIN_S = 30.0  # how long a fork waits before it looks again at a child that its original started
 TRANSACTION_MAX_S = 5.0
 SIGNALS_READ = 500  # signals of one name that are read at once
+PAGE = 1_000  # steps that are read at once
+ASK_AGAIN_S = 1.0  # the longest pause between two tries to read
+ERROR_MAX = 2_000
+MEND = "mend the annotation of its function and go on (`holdfast held approve ID`)"
+STUCK = (
+    "mend the code and go on (`holdfast held approve ID`), or undo by hand the last step that is not undone, and say "
+    "so (`holdfast held done ID`)"
+)
+T = TypeVar("T")
 _PLAIN = (str, int, float, bool, type(None))
 
 log = logging.getLogger("holdfast.worker")
-here: ContextVar[Scope | Do | None] = ContextVar("holdfast_scope", default=None)
-
-
-@contextmanager
-def inside(wish: Do) -> Iterator[None]:
-    """Say that the user's function of a step, a transaction or an undo runs during the block."""
-    token = here.set(wish)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # a dead event loop left the block, and it is cleared away somewhere else
-            here.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
-class _Undo:
+class DeclaredUndo:
     """What today's code says of one step that has an undo."""
 
     fn: Callable[..., Any]
@@ -81,27 +80,91 @@ class _Undo:
     shape: JsonType | None
 
 
-class Run(Ledger):
+class Run:
     """See the module's docstring."""
 
     def __init__(self, attempt: Attempt, store: Store, app: App, *, in_order: bool = True) -> None:
-        super().__init__(attempt, store, app)
+        self.attempt = attempt
+        self.store = store
+        self.app = app
+        self.replay = Replay()
+        self.rewinds = attempt.job.rolling_back  # the code is only run to learn which undos there are
+        self.stopped: Interrupted | None = None  # why no call is carried out any more, whatever the code catches
+        self._lock = threading.RLock()
+        self._open: dict[str, Step] = {}  # by path: steps that must not be repeated, and are in progress
+        self.dropped: dict[str, str] = {}  # paths of calls that are never ended -> path of the gather that dropped them
+        self._recorded: list[BaseException] = []  # what was raised and is on record: it would come again
         self.main = Scope()
-        self.in_order = in_order  # on each line a call begins when the one before it has ended
+        self.in_order = in_order  # in each scope a call begins when the one before it has ended
         self.caught_at: Place | None = None  # where the code first caught the signal that parks it
-        self._told_caught = False
-        self._undos: dict[str, _Undo] = {}  # by path
+        self._reported_caught = False
+        self._undos: dict[str, DeclaredUndo] = {}  # by path
         self._signals: dict[str, deque[Signal]] = {}  # by name: those that were read and not taken
         self._signals_taken: set[str] = set()
         self._taking = 0  # how many of them are not recorded yet
         self.children: dict[str, str] = {}  # id -> task, of those that were started
 
+    def load(self) -> None:
+        """Read what is recorded, in pages."""
+        steps: list[Step] = []
+        while page := self.query(self._page_after(steps[-1].position if steps else 0)):
+            steps += page
+            if len(page) < PAGE:
+                break
+        self.replay = Replay(steps)
+        gathers = (step for step in steps if step.kind == "gather")
+        self.dropped = {path: step.path for step in gathers for path in self._decode(step.result)}
+
+    def _page_after(self, position: int) -> Callable[[], list[Step]]:
+        return lambda: self.store.steps(self.attempt.job.id, position, PAGE)
+
+    def query(self, question: Callable[[], T]) -> T:
+        """Ask the store, and again while it is in trouble: the workflow has not failed. The watch stops the
+        attempt before its lease ends."""
+        pause_s = 0.05
+        while True:
+            try:
+                return question()
+            except StoreError as error:
+                if not is_passing(error):
+                    raise
+            self.check_goes_on()
+            self.app.clock.wait(threading.Event(), pause_s)
+            pause_s = min(2 * pause_s, ASK_AGAIN_S)
+
+    def read(self, question: Callable[[], T]) -> Read:
+        """Return the effect to ask the store this."""
+        return Read(lambda: self.query(question))
+
+    def is_recorded(self, error: BaseException) -> bool:
+        """Say whether this very exception is on record: then it would leave the workflow in every replay."""
+        return any(error is known for known in self._recorded)
+
+    def stop(self, why: Interrupted) -> Interrupted:
+        """Carry out no call from now on, in no scope; return the first reason for that, to be raised."""
+        self.stopped = self.stopped or why
+        return self.stopped
+
+    def end(self) -> None:
+        """Refuse from now on whatever the code has left behind: threads or tasks of its own."""
+        self.stop(LeaseLost("the attempt of this workflow has ended"))
+
+    def check_goes_on(self) -> None:
+        """Raise if the attempt has ended or must stop: nothing of it may begin any more."""
+        if self.stopped is not None:
+            raise self.stopped
+        if self.attempt.interrupt is not None:
+            raise self.attempt.interrupt
+
     # ----------------------------------------------------------------------------------------- calls
 
-    def line(self) -> Scope | None:
-        """Return the line of this workflow that the calling code is on; None: it is on none. Raises `UsageError` in the
-        function of a step, and in another workflow: what they called would be recorded out of its order."""
-        scope = here.get()
+    def scope(self) -> Scope | None:
+        """Return the scope of this workflow that the calling code is in; None: it is in none.
+
+        Raises `UsageError` in the function of a step, and in another workflow: what they called would be recorded out
+        of its order.
+        """
+        scope = current_scope.get()
         if isinstance(scope, Do):
             self.check_goes_on()  # an interrupt may hit just before the function, or just behind it
             raise UsageError(
@@ -118,16 +181,16 @@ class Run(Ledger):
     def call(self, kind: StepKind, name: str, scope: Scope) -> FlowCall:
         """Take the number of a call, now: whatever is faster later, this is what it is known by."""
         with self._lock:
-            self._stop_if_all_is_seen()
+            self._stop_when_undos_are_known()
             path = scope.next()
-            known = self._meet(path, kind, name)
-            passed = self.replay.at(scope.coming()) is not None
+            known = self._match(path, kind, name)
+            passed = self.replay.at(scope.peek()) is not None
             return FlowCall(path, kind, name, scope, known, scope.take_failed(), passed)
 
     def patched(self, marker: str, scope: Scope) -> Operation[bool]:
         """See `Flow.patched`."""
         with self._lock:
-            there = self.replay.at(scope.coming())
+            there = self.replay.at(scope.peek())
             if there is not None and (there.kind, there.name) != ("patch", marker):
                 return nothing_to_do(False)
             call = self.call("patch", marker, scope)
@@ -135,14 +198,14 @@ class Run(Ledger):
 
     def value(self, call: FlowCall, make: Callable[[], Any]) -> Operation[Any]:
         """Make a value once, and return the same one ever after."""
-        if is_recorded(call.known):
+        if call.is_recorded:
             return self._replayed(call, None)
-        self._forward(call)
+        self._check_may_run(call)
         made = make()
         yield from self._record(call, result=self._encode(call, made))
         return made
 
-    def learn_undo(
+    def register_undo(
         self,
         call: FlowCall,
         undo: Callable[..., Any],
@@ -151,7 +214,7 @@ class Run(Ledger):
         kwargs: dict[str, Any],
     ) -> None:
         """Note what undoes a step, when it is called: a rollback ends the code once it has made all calls to undo."""
-        self._undos[call.path] = _Undo(undo, fn, args, kwargs, shape_of(fn))
+        self._undos[call.path] = DeclaredUndo(undo, fn, args, kwargs, shape_of(fn))
 
     def step(
         self,
@@ -168,10 +231,10 @@ class Run(Ledger):
         """Run the function, unless that is recorded; return once its result is."""
         shape = shape_of(fn)
         if undo is not None:
-            self._stop_if_all_is_seen()
-        if is_recorded(call.known):
+            self._stop_when_undos_are_known()
+        if call.is_recorded:
             return self._replayed(call, shape)
-        self._forward(call)
+        self._check_may_run(call)
         if call.known is not None and is_answered(call.known):
             said = replace(call.known, has_undo=undo is not None)
             return (yield from self._answered(call, said, shape))
@@ -188,9 +251,9 @@ class Run(Ledger):
     ) -> Operation[Any]:
         """Run the function with a connection of the store; its writes and the record are one commit."""
         shape = shape_of(fn)
-        if is_recorded(call.known):
+        if call.is_recorded:
             return self._replayed(call, shape)
-        self._forward(call)
+        self._check_may_run(call)
         base, caught = self._base(call), call.caught
         max_s = min(self.attempt.job.beat_s / 2, TRANSACTION_MAX_S)
 
@@ -204,7 +267,7 @@ class Run(Ledger):
                     raise
                 text = self._encode(call, value)
                 step = replace(base, state="recorded", result=text, ended_at=self._wall())
-                record = self._written([*caught, step])
+                record = self._new_record([*caught, step])
                 return value, text, open_one.record(record), record
 
         try:
@@ -217,7 +280,7 @@ class Run(Ledger):
             raise (yield from self._failed(call, base, error, at_once=False))  # noqa: B904  it keeps its own cause
         if answer is not Answer.ACCEPTED:  # it was rolled back; let that be journalled
             yield from self._write(record)
-        self._note(record.steps)
+        self._remember(record.steps)
         return self._returned(value, replace(base, result=text), shape)
 
     # ----------------------------------------------------------------------------------------- waits
@@ -226,7 +289,7 @@ class Run(Ledger):
         """Wait until an instant that is recorded before anything else."""
         self._check_not_dropped(call)
         if call.known is None:
-            self._forward(call)
+            self._check_may_run(call)
             wake_at = due(self._wall())
             text = self._encode(call, wake_at)
             if self.in_order:
@@ -252,7 +315,7 @@ class Run(Ledger):
         if step is None or step.state != "started":
             return
         ended = replace(step, state="recorded", ended_at=max(self._wall(), wake_at))
-        if call.is_beside:
+        if call.is_concurrent:
             yield from self.write_caught([ended])
         else:
             call.scope.failed.append(ended)
@@ -270,11 +333,11 @@ class Run(Ledger):
         self, call: FlowCall, signal: str, timeout: float | None, default: Any, question: str | None = None
     ) -> Operation[Any]:
         """Take a signal of that name, the oldest first; wait for one if there is none."""
-        if is_recorded(call.known):
+        if call.is_recorded:
             if call.known is not None and call.known.error_kind == "TimeoutError":
                 return self._too_late(call, default)
             return self._replayed(call, None)
-        self._forward(call)
+        self._check_may_run(call)
         found, count = self._take(signal, ()), 0
         if found is None:  # many are read at once: one by one, each look would cost as much as all that wait
             limit = SIGNALS_READ + self._taking
@@ -302,9 +365,9 @@ class Run(Ledger):
 
     def result(self, call: FlowCall, job_id: str) -> Operation[Any]:
         """Return what a child returned; wait for its end."""
-        if is_recorded(call.known):
+        if call.is_recorded:
             return self._child_value(call)
-        self._forward(call)
+        self._check_may_run(call)
         count: int = (yield self.read(lambda: self.store.inbox(self.attempt.job.id, limit=0))).count  # before the look
         row = yield self.read(lambda: self.store.get(job_id))
         from holdfast.jobs import Job, ended_error
@@ -327,19 +390,19 @@ class Run(Ledger):
 
     def start(self, call: FlowCall, new: NewJob) -> Operation[str]:
         """Store a child with the record that it was started."""
-        if is_recorded(call.known):
+        if call.is_recorded:
             return str(self._replayed(call, None))
-        self._forward(call)
+        self._check_may_run(call)
         child = replace(new, parent=self.attempt.job.id)
         step = replace(self._base(call), state="recorded", result=self._encode(call, new.id), ended_at=self._wall())
-        answer = yield from self._write(self._written([*call.caught, step], jobs=(child,)))
+        answer = yield from self._write(self._new_record([*call.caught, step], jobs=(child,)))
         if answer is not Answer.TAKEN:
             return new.id
         own = yield from self._own_child(new)
         if own is None:
             error = yield from self._taken(new)
             raise (yield from self._failed(call, self._base(call), error, at_once=False))
-        yield from self._write(self._written([*call.caught, replace(step, result=self._encode(call, own))]))
+        yield from self._write(self._new_record([*call.caught, replace(step, result=self._encode(call, own))]))
         return own
 
     def _own_child(self, new: NewJob) -> Operation[str | None]:
@@ -358,12 +421,12 @@ class Run(Ledger):
 
     def signal(self, call: FlowCall, signal: Signal) -> Operation[None]:
         """Send a signal with the record that it was sent."""
-        if is_recorded(call.known):
+        if call.is_recorded:
             self._replayed(call, None)
             return
-        self._forward(call)
+        self._check_may_run(call)
         step = replace(self._base(call), state="recorded", result="null", ended_at=self._wall())
-        answer = yield from self._write(self._written([*call.caught, step], sent=(signal,)))
+        answer = yield from self._write(self._new_record([*call.caught, step], sent=(signal,)))
         if answer is Answer.GONE:
             error = NotFound(f"there is no workflow {signal.job_id!r} that goes on")
             raise (yield from self._failed(call, self._base(call), error, at_once=False))
@@ -372,29 +435,41 @@ class Run(Ledger):
         """Take the number of a gather, and return it."""
         with self._lock:
             path = scope.next()
-            self._meet(path, "gather", "gather")
+            self._match(path, "gather", "gather")
             return path
 
-    def fail_gather(self, path: str, scope: Scope, waits_at: list[str], error: BaseException) -> BaseException:
-        """Return what a gather raises. If branches of it waited, that is recorded as soon as the code goes on by it:
-        they do nothing more, in no replay."""
-        if waits_at and isinstance(error, Exception) and self.replay.at(path) is None:
-            base = self._base(FlowCall(path, "gather", "gather", scope, None))
-            result = encode_value(waits_at, "the branches", codec=self.app.codec)
-            why = {"error": describe(error)[:ERROR_MAX], "error_kind": kind_of(error)}
-            scope.failed.append(replace(base, state="recorded", result=result, ended_at=self._wall(), **why))
-        return error
+    def end_gather(
+        self,
+        path: str,
+        scope: Scope,
+        errors: list[BaseException],
+        waits: type[BaseException],
+        drop: Callable[[], list[str]],
+    ) -> None:
+        """Raise what the gather raises whose branches ended with `errors`; those that wait ended with `waits`.
 
-    def end_gather(self, path: str) -> None:
-        """Raise if a gather that has not failed is recorded as failed."""
+        If one has failed, `drop` ends those that wait, and returns the paths of their calls. That is recorded as soon
+        as the code goes on by the error: they do nothing more, in no replay.
+        """
+        others = [error for error in errors if not isinstance(error, (Rewinding, waits))]
+        if others:
+            waits_at, error = drop(), others[0]
+            if waits_at and isinstance(error, Exception) and self.replay.at(path) is None:
+                base = self._base(FlowCall(path, "gather", "gather", scope, None))
+                result = encode_value(waits_at, "the branches", codec=self.app.codec)
+                why = {"error": describe(error)[:ERROR_MAX], "error_kind": kind_of(error)}
+                scope.failed.append(replace(base, state="recorded", result=result, ended_at=self._wall(), **why))
+            raise error
+        if rewinding := next((error for error in errors if isinstance(error, Rewinding)), None):
+            raise rewinding
         try:
             self.replay.check_failed(path)
-        except Diverged as error:
-            raise self.stop(error) from None
+        except Diverged as diverged:
+            raise self.stop(diverged) from None
 
     def undo_all(self) -> Operation[None]:
         """Undo what happened, or may have, in the reverse order; each undo is recorded."""
-        self.replay.check_undos_met()
+        self.replay.check_undos_matched()
         for step in self.replay.to_undo():
             if step.path not in self._undos:
                 raise Diverged(f"step {step.name!r} ({step.path}) is to be undone, and the code has no undo for it")
@@ -407,10 +482,10 @@ class Run(Ledger):
             point("undo.after")
             lease, job = self.attempt.lease, self.attempt.job
             undone = replace(step, state="undone", attempt=job.attempt, fence=lease.fence, undone_at=self._wall())
-            yield from self._write(self._written([undone]))
-            self._note((undone,))
+            yield from self._write(self._new_record([undone]))
+            self._remember((undone,))
 
-    def _arguments_of(self, step: Step, undo: _Undo) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _arguments_of(self, step: Step, undo: DeclaredUndo) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what the undo of a step is called with, beside the result: what the step was called with."""
         if step.arguments is None:
             log.warning(
@@ -427,24 +502,24 @@ class Run(Ledger):
 
     # ---------------------------------------------------------------------------------------- inside
 
-    def _forward(self, call: FlowCall) -> None:
-        """What is not recorded is not done while the code is only run to learn which undos there are, nor on a line
+    def _check_may_run(self, call: FlowCall) -> None:
+        """What is not recorded is not done while the code is only run to learn which undos there are, nor in a branch
         that was dropped."""
         self._check_not_dropped(call)
         if self.rewinds:
             raise Rewinding("the first call without a record")
         self.check_goes_on()
 
-    def no_gather(self, dropped: Dropped) -> Diverged:
+    def made_outside_gather(self, dropped: Dropped) -> Diverged:
         """Return what is wrong with a call that was dropped, and is not made in the branch that it was made in."""
         return Diverged(
             f"the code does not fit the record: a call that belonged to the gather at number {dropped.gather}, which "
             f"has failed, is made outside of it; {OLD_CODE}"
         )
 
-    def _meet(self, path: str, kind: StepKind, name: str) -> Step | None:
+    def _match(self, path: str, kind: StepKind, name: str) -> Step | None:
         try:
-            return self.replay.meet(path, kind, name)
+            return self.replay.match(path, kind, name)
         except Diverged as error:
             raise self.stop(error) from None
 
@@ -453,9 +528,9 @@ class Run(Ledger):
             raise Dropped(self.dropped[call.path])
 
     def _park(self, call: FlowCall, until: Parking) -> Operation[None]:
-        """Wait. In a line that makes one call after the other nothing behind it can be on record."""
+        """Wait. In a scope that makes one call after the other nothing behind it can be on record."""
         if call.was_passed and self.in_order:
-            raise self.stop(Diverged(self.replay.too_early(call.path, call.kind, call.name, call.scope.coming())))
+            raise self.stop(Diverged(self.replay.too_early(call.path, call.kind, call.name, call.scope.peek())))
         caught, call.caught = call.caught, []
         yield from self.write_caught(caught)
         yield Wait(until, call.path)
@@ -467,32 +542,32 @@ class Run(Ledger):
             return self.stopped
         parked = self.main.parked
         if isinstance(parked, Dropped):
-            return self.stop(self.no_gather(parked))
+            return self.stop(self.made_outside_gather(parked))
         if parked is None or self.attempt.interrupt is not None:
             return error if parked is None else self.attempt.interrupt
-        self.tell_caught()
+        self.report_caught()
         return parked.with_traceback(None)
 
     def park(self, until: Parking) -> None:
-        """Park the main line: nothing of the workflow goes on."""
+        """Park the main scope: nothing of the workflow goes on."""
         self.main.parked = until
         self.attempt.park(until, self.app.clock.lease())
 
     def lingers(self) -> bool:
         """Say whether the code has caught the signal to park, has gone on for a while, and was not told yet."""
-        if self.caught_at is None or self._told_caught:
+        if self.caught_at is None or self._reported_caught:
             return False
         return self.app.clock.lease() - self.attempt.parked_at >= LINGER_S
 
-    def tell_caught(self) -> None:
+    def report_caught(self) -> None:
         """Tell where the code caught the signal to park, if it did: in the log now, in the journal when it parks."""
-        if self.caught_at is None or self.main.parked is None or self._told_caught:
+        if self.caught_at is None or self.main.parked is None or self._reported_caught:
             return
-        self._told_caught = True
-        if tell_once(self.caught_at, self.attempt.job, self.store):
+        self._reported_caught = True
+        if report_once(self.caught_at, self.attempt.job, self.store):
             self.main.parked.caught_at = self.caught_at
 
-    def _stop_if_all_is_seen(self) -> None:
+    def _stop_when_undos_are_known(self) -> None:
         """What comes behind the last step that is to be undone is of no interest to a rollback."""
         if self.rewinds and not self.replay.has_undos_ahead:
             raise Rewinding("nothing is left to be undone")
@@ -537,7 +612,7 @@ class Run(Ledger):
             yield from self._park(call, Parking(instant, (what,)))
         if left > 0:
             yield Pause(left)
-        self._forward(call)
+        self._check_may_run(call)
 
     def _too_late(self, call: FlowCall, default: Any) -> Any:
         if default is not NOTHING:
@@ -562,3 +637,158 @@ class Run(Ledger):
             self._signals_taken.add(found.id)
             self._taking += 1
             return found
+
+    # --------------------------------------------------------------------------------------- writing
+
+    def _base(self, call: FlowCall, *, has_undo: bool = False, repeatable: bool = True) -> Step:
+        job = self.attempt.job
+        if call.known is not None:
+            begun: dict[str, Any] = {"attempt": job.attempt, "fence": self.attempt.lease.fence}
+            if call.kind == "step":  # what it takes is what this run of it takes; a wait began when it was first met
+                begun["started_at"] = self._wall()
+            return replace(call.known, has_undo=has_undo, repeatable=repeatable, **begun)
+        with self._lock:
+            position = self.replay.next_position()
+        return Step(
+            position=position, path=call.path, kind=call.kind, name=call.name, state="started", attempt=job.attempt,
+            fence=self.attempt.lease.fence, has_undo=has_undo, repeatable=repeatable, started_at=self._wall(),
+        )  # fmt: skip
+
+    def _answered(self, call: FlowCall, said: Step, shape: JsonType | None) -> Operation[Any]:
+        """Record what a person says that the step returned. If it cannot be read it was no answer: the step is open."""
+        try:
+            value = self._decode(said.result, shape, call.where)
+        except PayloadError as error:
+            yield from self._begin(call, replace(said, result=None, ended_at=None))  # held, because it is open
+            why = f"{shown(said.result)} was given for the step {call.name!r}: {error}"
+            raise self.stop(Diverged(why)) from error
+        record = self._new_record([*call.caught, replace(said, state="recorded")], undoable=said.has_undo)
+        call.caught = []
+        yield from self._write(record)
+        self._remember(record.steps)
+        return value
+
+    def _begin(self, call: FlowCall, base: Step) -> Operation[None]:
+        """Write down that a step, or another try of it, begins, or that a try has failed."""
+        self.attempt.learn(undoable=base.has_undo or None)  # before: it may have arrived
+        started = self._new_record([*call.caught, base], undoable=base.has_undo)
+        call.caught = []
+        yield from self._write(started)
+        self._remember(started.steps)
+
+    def _record(
+        self, call: FlowCall, *, base: Step | None = None, result: str | None = None, taken: tuple[str, ...] = ()
+    ) -> Operation[None]:
+        """Write down how a step ended."""
+        step = base if base is not None else self._base(call)
+        step = replace(step, state="recorded", result=result, ended_at=self._wall())
+        steps = [step, *call.caught] if taken else [*call.caught, step]
+        record = self._new_record(steps, taken=taken)
+        call.caught = []
+        yield from self._write(record)
+        self._remember(record.steps)
+
+    def _failed(self, call: FlowCall, base: Step, error: Exception, *, at_once: bool) -> Operation[Exception]:
+        """Keep what went wrong until the code has gone on by it; write it at once if it must not come again. Return
+        what the code gets: what every replay raises."""
+        said, whole = written(error)
+        try:
+            text = self._encode(call, said)
+        except PayloadError:
+            said, whole = shortened(said), False
+            text = self._encode(call, said)
+        again = as_recorded(error, call.name, said, whole)
+        failed = replace(
+            base,
+            state="recorded",
+            result=text,
+            error=describe(error)[:ERROR_MAX],
+            error_kind=kind_of(error),
+            ended_at=self._wall(),
+        )
+        self.attempt.failed[call.path] = failed
+        if not at_once:
+            call.scope.failed += [*call.caught, failed]
+            return again
+        self._recorded.append(again)
+        yield from self._record(call, base=failed, result=text)
+        return again
+
+    def write_caught(self, caught: list[Step]) -> Operation[None]:
+        """Write down what failed and was caught, now that the code has gone on by it."""
+        if caught:
+            yield from self._write(self._new_record(caught))
+            self._remember(tuple(caught))
+
+    def hand_over(self, record: Record, put: Callable[[Record], None]) -> None:
+        """Let the record say which step is open now, and put it where it is written from: both at once, since branches
+        begin and end steps side by side, and the row must hear last what was so last."""
+        with self._lock:
+            changed = [step for step in record.steps if self._opens_or_closes(step)]
+            if changed:
+                first = min(self._open.values(), key=lambda step: step.position, default=None)
+                record = replace(record, open_step=first.name if first is not None else "")
+                self.attempt.learn(open_step=record.open_step)  # before: it may have arrived
+            put(record)
+
+    def _opens_or_closes(self, step: Step) -> bool:
+        if step.repeatable:
+            return False
+        if step.state == "started" and not is_paused(step):
+            self._open[step.path] = step
+            return True
+        return self._open.pop(step.path, None) is not None
+
+    def _new_record(self, steps: list[Step], **more: Any) -> Record:
+        return Record(lease=self.attempt.lease, worker=self.attempt.job.worker, steps=tuple(steps), **more)
+
+    def _write(self, record: Record) -> Operation[Answer]:
+        answer: Answer = yield Write(record)
+        if answer is Answer.REFUSED:
+            raise self.stop(LeaseLost("the store refused a record: another attempt has taken over"))
+        return answer
+
+    def _remember(self, steps: tuple[Step, ...]) -> None:
+        self.attempt.moved_at = self.app.clock.lease()  # what is recorded is progress
+        with self._lock:
+            for step in steps:
+                self.replay.put(step)
+
+    # --------------------------------------------------------------------------------------- reading
+
+    def _replayed(self, call: FlowCall, shape: JsonType | None) -> Any:
+        """Return, or raise, what is recorded."""
+        step = call.known
+        if step is None:  # pragma: no cover
+            raise AssertionError("nothing is recorded")
+        if step.error_kind is not None:
+            error = self._raised(step)
+            self._recorded.append(error)
+            raise error
+        return self._read(step, shape)
+
+    def _raised(self, step: Step) -> Exception:
+        """Return the exception that is on record. Older versions recorded only its class and its message."""
+        text = step.error or ""
+        said = {"kinds": [step.error_kind], "text": text.partition(": ")[2] or text}
+        with suppress(PayloadError):
+            said = self._decode(step.result) or said
+        return raised(step.name, said)
+
+    def _encode(self, call: FlowCall, value: Any) -> str:
+        return encode_value(value, call.where, codec=self.app.codec)
+
+    def _read(self, step: Step, shape: JsonType | None) -> Any:
+        """Return the result that is on record. One that the code cannot read is a divergence, and no failure."""
+        try:
+            return self._decode(step.result, shape, f"{step.kind} {step.name!r}: the result")
+        except PayloadError as error:
+            ways = STUCK if self.rewinds else f"{MEND}, or {OLD_CODE}"
+            why = f"{shown(step.result)} is recorded as number {step.path}: {error}; {ways}"
+            raise self.stop(Diverged(why)) from error
+
+    def _decode(self, text: str | None, shape: JsonType | None = None, where: str = "a recorded value") -> Any:
+        return None if text is None else decode_value(text, shape, where, codec=self.app.codec)
+
+    def _wall(self) -> float:
+        return self.store.now().wall

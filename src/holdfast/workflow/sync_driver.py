@@ -12,16 +12,15 @@ from typing import Any, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.core.records import Record
-from holdfast.core.replay import Scope
+from holdfast.core.replay import FlowCall, Scope
 from holdfast.errors import Interrupted, Parking, Rewinding, UsageError
 from holdfast.interrupts import clear_interrupt, interrupt, shielded
 from holdfast.stores.protocol import Answer
 from holdfast.tracebacks import calls_user_code
 from holdfast.workflow.caught import calling_place, is_on_its_way, place_of
-from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, merged
-from holdfast.workflow.ledger import FlowCall
+from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, current_scope, inside, merged
 from holdfast.workflow.recorder import Recorder
-from holdfast.workflow.run import Run, here, inside
+from holdfast.workflow.run import Run
 
 T = TypeVar("T")
 LOOK_S = 0.1  # how soon a thread that waits notices that it was interrupted
@@ -40,8 +39,8 @@ class SyncDriver:
         self._clock = clock
 
     def scope(self) -> Scope:
-        """Return the line that the calling code is on."""
-        scope = self._line()
+        """Return the scope that the calling code is in."""
+        scope = self._scope()
         if self.run.stopped is not None:
             raise self.run.stopped
         if scope.parked is not None:
@@ -49,22 +48,22 @@ class SyncDriver:
                 self._note_caught(scope.parked)
             if self.run.lingers():
                 with shielded():
-                    self.run.tell_caught()
+                    self.run.report_caught()
             raise scope.parked.with_traceback(None)
         return scope
 
-    def _line(self) -> Scope:
-        scope = self.run.line()
+    def _scope(self) -> Scope:
+        scope = self.run.scope()
         if scope is None:
             raise UsageError("the flow is used in a thread that it does not know; run branches with flow.gather(…)")
         return scope
 
-    def _park(self, line: Scope, until: Parking) -> None:
-        """Let the line make no further call."""
-        if line is self.run.main:
+    def _park(self, scope: Scope, until: Parking) -> None:
+        """Let the scope make no further call."""
+        if scope is self.run.main:
             self.run.park(until)
         else:
-            line.parked = until
+            scope.parked = until
 
     def _note_caught(self, parked: Parking) -> None:
         """Note where the code caught the signal to park, and went on."""
@@ -74,19 +73,19 @@ class SyncDriver:
     def drive(self, operation: Operation[T], call: FlowCall | None = None) -> T:
         """Carry the operation out, and return its value."""
         try:
-            wish = next(operation)
+            effect = next(operation)
             while True:
                 try:
-                    answer = self._carry_out(wish)
+                    answer = self._carry_out(effect)
                 except BaseException as error:
-                    wish = operation.throw(error)
+                    effect = operation.throw(error)
                 else:
-                    wish = operation.send(answer)
+                    effect = operation.send(answer)
         except StopIteration as end:
             value: T = end.value
             return value
         except Parking as parked:
-            self._park(self._line(), parked)
+            self._park(self._scope(), parked)
             raise
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
@@ -97,29 +96,29 @@ class SyncDriver:
         with shielded():
             return self.run.ended_by(error)
 
-    def _carry_out(self, wish: Effect) -> Any:
-        match wish:
+    def _carry_out(self, effect: Effect) -> Any:
+        match effect:
             case Do():
-                return self._do(wish)
+                return self._do(effect)
             case Write():
-                return self._write(wish.record)
+                return self._write(effect.record)
             case Read():
                 with shielded():
-                    return wish.fn()
+                    return effect.fn()
             case Pause():
-                return self._pause(wish.seconds)
+                return self._pause(effect.seconds)
             case Wait():
-                self._line().waits_at.append(wish.path)
-                raise wish.until
+                self._scope().waits_at.append(effect.path)
+                raise effect.until
 
     @calls_user_code
-    def _do(self, wish: Do) -> Any:
-        fn = getattr(wish.fn, "fn", wish.fn)
+    def _do(self, effect: Do) -> Any:
+        fn = getattr(effect.fn, "fn", effect.fn)
         if inspect.iscoroutinefunction(fn):
-            raise UsageError(f"the {wish.what} {wish.at[1]!r} is an async function; use it in an async workflow")
+            raise UsageError(f"the {effect.what} {effect.at[1]!r} is an async function; use it in an async workflow")
         self.run.check_goes_on()
-        with self.run.attempt.inside(*wish.at), inside(wish), _time_limit(wish.timeout_s, self.run):
-            return wish.fn(*wish.args, **wish.kwargs)
+        with self.run.attempt.inside(*effect.at), inside(effect), _time_limit(effect.timeout_s, self.run):
+            return effect.fn(*effect.args, **effect.kwargs)
 
     def _write(self, record: Record) -> Answer:
         answers: list[Answer | Exception] = []
@@ -146,56 +145,52 @@ class SyncDriver:
     # --------------------------------------------------------------------------------------- branches
 
     def gather(self, branches: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Run the branches side by side, each on its own line, and return what they return once all have ended."""
+        """Run the branches side by side, each in its own scope, and return what they return once all have ended."""
         scope = self.scope()
         path = self.run.gather(scope)
         self.drive(self.run.write_caught(scope.take_failed()))
-        lines = [_Branch(fn, scope.branch(path, number), self) for number, fn in enumerate(branches, 1)]
+        threads = [_BranchThread(fn, scope.branch(path, number), self) for number, fn in enumerate(branches, 1)]
         try:
-            for line in lines:
+            for thread in threads:
                 with shielded():  # or it may run, and not be known to
-                    line.start()
-            for line in lines:
-                while not line.has_ended():
-                    self._park_if_all_wait(scope, lines)
+                    thread.start()
+            for thread in threads:
+                while not thread.has_ended():
+                    self._park_if_all_wait(scope, threads)
         except BaseException as error:  # we were interrupted, or have no thread for one: nobody goes on without us
-            begun = [line for line in lines if line.ident is not None]
-            for line in begun:
-                line.stop(type(error) if isinstance(error, Interrupted) else Interrupted)
-            for line in begun:
-                while not line.has_ended():  # without a limit: as long as this waits, the attempt counts as at work
+            begun = [thread for thread in threads if thread.ident is not None]
+            for thread in begun:
+                thread.stop(type(error) if isinstance(error, Interrupted) else Interrupted)
+            for thread in begun:
+                while not thread.has_ended():  # without a limit: as long as this waits, the attempt counts as at work
                     pass
             raise
-        errors = [each for line in lines if (each := self._error_of(line)) is not None]
+        errors = [each for thread in threads if (each := self._error_of(thread)) is not None]
         waits = [error for error in errors if isinstance(error, Parking)]
-        others = [error for error in errors if not isinstance(error, Parking | Rewinding)]
-        if others:
-            waits_at = [each for line in lines for each in line.scope.drop()]
-            raise self.run.fail_gather(path, scope, waits_at, others[0])
-        if len(waits) < len(errors):
-            raise next(error for error in errors if isinstance(error, Rewinding))
-        self.run.end_gather(path)
+        self.run.end_gather(
+            path, scope, errors, Parking, lambda: [at for thread in threads for at in thread.scope.drop()]
+        )
         if waits:
             self._park(scope, parked := merged(waits))
             raise parked
-        return [line.value for line in lines]
+        return [thread.value for thread in threads]
 
-    def _park_if_all_wait(self, scope: Scope, lines: list[_Branch]) -> None:
-        """Park the line above branches that all wait or have ended, also if the code of one caught that and goes on."""
-        waits = [line.scope.parked for line in lines if line.scope.parked is not None]
-        returned = [line for line in lines if line.scope.parked is None and line.has_returned]
-        if scope.parked is None and waits and len(waits) + len(returned) == len(lines):
+    def _park_if_all_wait(self, scope: Scope, threads: list[_BranchThread]) -> None:
+        """Park the scope above branches that all wait or have ended, even if code caught that and goes on."""
+        waits = [thread.scope.parked for thread in threads if thread.scope.parked is not None]
+        returned = [thread for thread in threads if thread.scope.parked is None and thread.has_returned]
+        if scope.parked is None and waits and len(waits) + len(returned) == len(threads):
             self._park(scope, merged(waits))
 
-    def _error_of(self, line: _Branch) -> BaseException | None:
+    def _error_of(self, thread: _BranchThread) -> BaseException | None:
         """Return how a branch ended short of a value. One that waits cannot make anything else of that."""
-        parked = line.scope.parked
-        if parked is not None and line.error is not parked:
+        parked = thread.scope.parked
+        if parked is not None and thread.error is not parked:
             self._note_caught(parked)
-        return parked or line.error
+        return parked or thread.error
 
 
-class _Branch(threading.Thread):
+class _BranchThread(threading.Thread):
     """One branch of a `flow.gather`."""
 
     def __init__(self, fn: Callable[[], Any], scope: Scope, driver: SyncDriver) -> None:
@@ -204,7 +199,7 @@ class _Branch(threading.Thread):
         self._fn = fn
         self._driver = driver
         self._context = contextvars.copy_context()
-        self._context.run(here.set, scope)
+        self._context.run(current_scope.set, scope)
         self._call = Stoppable(self._branch, (), {}, driver.run.check_goes_on)
         self.stop = self._call.stop
         self._ended = False
@@ -316,10 +311,10 @@ def play(driver: SyncDriver, code: Callable[[], Any]) -> Any:
     run = driver.run
     with shielded():
         run.load()
-    before = here.set(run.main)
+    before = current_scope.set(run.main)
     try:
         if not run.rewinds:
-            return _forward(driver, code)
+            return _run_code(driver, code)
         if run.replay.has_undos_ahead:
             with suppress(Rewinding, Parking, Exception):  # replay what is recorded, to learn the undos
                 code()
@@ -332,10 +327,10 @@ def play(driver: SyncDriver, code: Callable[[], Any]) -> Any:
         raise
     finally:
         run.end()
-        here.reset(before)
+        current_scope.reset(before)
 
 
-def _forward(driver: SyncDriver, code: Callable[[], Any]) -> Any:
+def _run_code(driver: SyncDriver, code: Callable[[], Any]) -> Any:
     """Run the code, and return what it returns, or raise what the attempt ends with."""
     try:
         value = code()
@@ -346,5 +341,5 @@ def _forward(driver: SyncDriver, code: Callable[[], Any]) -> Any:
         raise end from None
     if (end := driver.ended_by(None)) is not None:
         raise end
-    driver.run.replay.check_all_met()
+    driver.run.replay.check_all_matched()
     return value
