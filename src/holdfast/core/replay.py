@@ -244,10 +244,9 @@ def asked_since(name: str | None, events: Iterable[Event]) -> float | None:
     `ASKED_KINDS`, oldest first: a workflow journals its question each time it parks, and may park often."""
     since = None
     for event in events:
-        if event.kind == "asked" and event.detail.get("name") == name:
-            since = event.at if since is None else since
-        elif event.kind == "moved" or (event.kind == "signalled" and event.detail.get("name") == name):
-            since = None  # it was answered, or set back: the question after that is a new one
+        if event.kind == "moved" or event.detail.get("name") == name:
+            first = event.at if since is None else since
+            since = first if event.kind == "asked" else None  # answered, or set back: the next question is a new one
     return since
 
 
