@@ -10,7 +10,7 @@ import click
 
 from holdfast import insight
 from holdfast.cli.output import bold, clean, clean_lines, columns, dim, is_terminal, one_line, padded, styled, width
-from holdfast.cli.steps import Told, show_steps
+from holdfast.cli.steps import ShownWorkflow, show_steps
 from holdfast.core.records import Event, Job, Moment, Step
 from holdfast.core.replay import asked_about
 from holdfast.stores.protocol import Store
@@ -70,7 +70,7 @@ def tell(store: Store, job: Job, *, step_arguments: bool = False) -> None:
     lost = insight.deaths(steps, events) if job.workflow else []
     if job.workflow:
         far, ahead = insight.progress_of(store, job, steps), insight.ahead(job, steps)
-        show_steps(Told(job, steps, far, events, lost, now, names, ahead, step_arguments))
+        show_steps(ShownWorkflow(job, steps, far, events, lost, now, names, ahead, step_arguments))
     if events:
         click.echo()
         click.echo(bold("Journal") + dim("  (oldest first, UTC)"))

@@ -36,7 +36,7 @@ _COLOURS = {"recorded": "done", "answered": "done", "started": "running", "undon
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _StepRow:
     cells: tuple[str, str, str, str, str]  # number, name, state, took, attempt
     result: str
     below: tuple[str, ...] = ()
@@ -44,12 +44,12 @@ class _Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ShownWorkflow:
     """A workflow, and all that is known of it."""
 
     job: Job
     steps: Sequence[Step]  # also those that were set aside
-    far: insight.Progress
+    far: insight.WorkflowProgress
     events: Sequence[Event]
     lost: Sequence[insight.StepDeath]
     now: Moment
@@ -58,25 +58,25 @@ class Told:
     step_arguments: bool = False  # what undos are called with is asked for
 
 
-def show_steps(told: Told) -> None:
+def show_steps(flow: ShownWorkflow) -> None:
     """Print what a workflow has on record, and what it is in or waits for, on stdout."""
-    live = [step for step in insight.with_failures(told.job, told.steps, told.events) if not step.aside]
+    live = [step for step in insight.with_failures(flow.job, flow.steps, flow.events) if not step.aside]
     failed = sum(insight.state_of(step) == "failed" for step in live)
     click.echo()
-    click.echo(bold("Steps") + dim(f"  ({_how_far(told.job, told.far)}{f', {failed} failed' if failed else ''})"))
-    tree = insight.as_tree([*live, *insight.unrecorded(told.job, live)])
-    _print([_of_branch(branch, told) for branch in tree], _behind(told, 0))
-    for fence in sorted({step.aside for step in told.steps if step.aside}):
+    click.echo(bold("Steps") + dim(f"  ({_how_far(flow.job, flow.far)}{f', {failed} failed' if failed else ''})"))
+    tree = insight.as_tree([*live, *insight.unrecorded(flow.job, live)])
+    _print([_of_branch(branch, flow) for branch in tree], _behind(flow, 0))
+    for fence in sorted({step.aside for step in flow.steps if step.aside}):
         click.echo()
         click.echo(bold("Set aside") + dim(f"  (at fence {fence}; run again from there)"))
-        _print([_of_step(step, 0, told) for step in told.steps if step.aside == fence], _behind(told, fence))
+        _print([_of_step(step, 0, flow) for step in flow.steps if step.aside == fence], _behind(flow, fence))
 
 
-def _behind(told: Told, aside: int) -> list[str]:
-    return [_died(death, told) for death in told.lost if death.step is None and death.aside == aside]
+def _behind(flow: ShownWorkflow, aside: int) -> list[str]:
+    return [_died(death, flow) for death in flow.lost if death.step is None and death.aside == aside]
 
 
-def _how_far(job: Job, far: insight.Progress) -> str:
+def _how_far(job: Job, far: insight.WorkflowProgress) -> str:
     undos = f"{far.undone} of {far.to_undo} undone"
     if job.state in ENDED:
         return f"{insight.counted(far.at, 'step')} on record" + (f", {undos}" if far.undone else "")
@@ -85,32 +85,32 @@ def _how_far(job: Job, far: insight.Progress) -> str:
     return f"step {far.at} of {far.known} known"
 
 
-def _of_branch(branch: insight.Branch, told: Told) -> _Line:
+def _of_branch(branch: insight.Branch, flow: ShownWorkflow) -> _StepRow:
     if branch.step is None:
-        return _Line((branch.path, "  " * branch.depth + branch.label, "", "", ""), "", depth=branch.depth)
-    return _of_step(branch.step, branch.depth, told)
+        return _StepRow((branch.path, "  " * branch.depth + branch.label, "", "", ""), "", depth=branch.depth)
+    return _of_step(branch.step, branch.depth, flow)
 
 
-def _of_step(step: Step, depth: int, told: Told) -> _Line:
+def _of_step(step: Step, depth: int, flow: ShownWorkflow) -> _StepRow:
     attempt = str(step.attempt) if step.attempt else "copied"
-    below = [_died(death, told) for death in told.lost if _is_in(death, step)]
-    if _waits(step, told):
-        below.append(_awaits(step, told))
-    if told.step_arguments and step.arguments is not None:
+    below = [_died(death, flow) for death in flow.lost if _is_in(death, step)]
+    if _waits(step, flow):
+        below.append(_awaits(step, flow))
+    if flow.step_arguments and step.arguments is not None:
         below.append(f"called with {one_line(insight.parsed(step.arguments))}")
     if step.error is not None:
         below.append(f"raised {step.error}")
     if step.tries > 1 or is_paused(step):
-        below.append(_tried(step, told))
-    if not step.aside and step.path in told.ahead:
-        below.append(told.ahead[step.path])
-    cells = (clean(step.path), "  " * depth + clean(_called(step)), _state(step, told), _took(step, told), attempt)
-    return _Line(cells, _returned(step, told), tuple(below), depth)
+        below.append(_tried(step, flow))
+    if not step.aside and step.path in flow.ahead:
+        below.append(flow.ahead[step.path])
+    cells = (clean(step.path), "  " * depth + clean(_called(step)), _state(step, flow), _took(step, flow), attempt)
+    return _StepRow(cells, _returned(step, flow), tuple(below), depth)
 
 
-def _tried(step: Step, told: Told) -> str:
+def _tried(step: Step, flow: ShownWorkflow) -> str:
     known = [
-        each.tries_max for each in insight.failed_tries(told.job) if (each.name, each.tries) == (step.name, step.tries)
+        each.tries_max for each in insight.failed_tries(flow.job) if (each.name, each.tries) == (step.name, step.tries)
     ]
     if is_paused(step) and known:
         return f"tried {step.tries} of {known[0]} times"
@@ -128,15 +128,15 @@ def _called(step: Step) -> str:
 # ------------------------------------------------------------------------------------------------ cells
 
 
-def _state(step: Step, told: Told) -> str:
-    return "waiting" if _waits(step, told) else insight.state_of(step)
+def _state(step: Step, flow: ShownWorkflow) -> str:
+    return "waiting" if _waits(step, flow) else insight.state_of(step)
 
 
-def _waits(step: Step, told: Told) -> bool:
-    if told.job.state is not State.WAITING or step.aside:
+def _waits(step: Step, flow: ShownWorkflow) -> bool:
+    if flow.job.state is not State.WAITING or step.aside:
         return False
     if step.kind == "sleep" or is_paused(step):
-        return (_until(step) or 0.0) > told.now.wall
+        return (_until(step) or 0.0) > flow.now.wall
     return step.kind in insight.WAITS and step.state == "started"
 
 
@@ -146,33 +146,33 @@ def _until(step: Step) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _took(step: Step, told: Told) -> str:
+def _took(step: Step, flow: ShownWorkflow) -> str:
     """Say how long the run took that was recorded; with … how long it has run, or had run when it was cut off."""
     began = step.started_at
-    if step.kind == "approve" and (asked_at := _asked_at(step, told)) is not None:
+    if step.kind == "approve" and (asked_at := _asked_at(step, flow)) is not None:
         began = asked_at  # without a time limit it is on record only since it was answered
     if began is None or step.kind in _AT_ONCE:
         return "-"
-    lost = [death.event.at for death in told.lost if _is_in(death, step) and death.inside]
+    lost = [death.event.at for death in flow.lost if _is_in(death, step) and death.inside]
     cut_off = [at for at in lost if began <= at <= (step.ended_at or at)]
     if step.kind in insight.WAITS:
-        came = [event.at for event in told.events if event.kind == "signalled" and _is_for(step, event)]
+        came = [event.at for event in flow.events if event.kind == "signalled" and _is_for(step, event)]
         ends = [at for at in came if began <= at <= (step.ended_at or 0.0)]
-        if _waits(step, told):
-            return f"{insight.duration(told.now.wall - began)}…"
+        if _waits(step, flow):
+            return f"{insight.duration(flow.now.wall - began)}…"
         return insight.duration(ends[0] - began) if ends else "-"
     if step.ended_at is None:
-        runs = told.job.state is State.RUNNING and step.fence == told.job.fence and step.state == "started"
-        until = told.now.wall if runs else min(cut_off, default=None)
+        runs = flow.job.state is State.RUNNING and step.fence == flow.job.fence and step.state == "started"
+        until = flow.now.wall if runs else min(cut_off, default=None)
         return "-" if until is None else f"{insight.duration(until - began)}…"
     if cut_off:  # a person said later that it happened
         return f"{insight.duration(min(cut_off) - began)}…"
     return insight.duration(step.ended_at - began)
 
 
-def _asked_at(step: Step, told: Told) -> float | None:
+def _asked_at(step: Step, flow: ShownWorkflow) -> float | None:
     """Return since when a question is open, or was when its answer came."""
-    events = told.events
+    events = flow.events
     if step.ended_at is not None:
         known = [event for event in events if event.at <= step.ended_at]
         answers = [place for place, event in enumerate(known) if event.kind == "signalled" and _is_for(step, event)]
@@ -184,9 +184,9 @@ def _is_for(step: Step, event: Event) -> bool:
     return event.detail.get("name") == (f"{ANSWER}{step.path}" if step.kind == "approve" else step.name)
 
 
-def _returned(step: Step, told: Told) -> str:
+def _returned(step: Step, flow: ShownWorkflow) -> str:
     unknown = step.ended_at is None and (step.state == "started" or step.result is None)
-    if unknown or step.error is not None or _waits(step, told):
+    if unknown or step.error is not None or _waits(step, flow):
         return ""
     value = insight.result_of(step)
     if step.kind == "sleep":
@@ -197,27 +197,27 @@ def _returned(step: Step, told: Told) -> str:
     return text if len(text) <= _RESULT_MAX else f"{text[:_RESULT_MAX]}…"
 
 
-def _awaits(step: Step, told: Told) -> str:
+def _awaits(step: Step, flow: ShownWorkflow) -> str:
     until = _until(step)
     at_most = "for as long as it takes"
     if until is not None:
-        at_most = f"until {insight.moment(until)}, {insight.duration(until - told.now.wall)} more"
+        at_most = f"until {insight.moment(until)}, {insight.duration(until - flow.now.wall)} more"
     if is_paused(step) and until is not None:
-        return f"tried again at {insight.moment(until)}, in {insight.duration(until - told.now.wall)}"
+        return f"tried again at {insight.moment(until)}, in {insight.duration(until - flow.now.wall)}"
     if step.kind == "sleep":
         return f"waits {at_most}"
-    things = {"approve": "a person's answer", "wait": "this signal", "result": f"the end of {_child(told)}"}
+    things = {"approve": "a person's answer", "wait": "this signal", "result": f"the end of {_child(flow)}"}
     return f"waits for {things[step.kind]}, {at_most}"
 
 
-def _child(told: Told) -> str:
-    jobs = insight.awaited_jobs(told.job)
+def _child(flow: ShownWorkflow) -> str:
+    jobs = insight.awaited_jobs(flow.job)
     return f"job {jobs[0]}" if len(jobs) == 1 else "its job"
 
 
-def _died(death: insight.StepDeath, told: Told) -> str:
+def _died(death: insight.StepDeath, flow: ShownWorkflow) -> str:
     event, detail = death.event, death.event.detail
-    worker = told.names.get(event.worker or "", event.worker or "unknown")
+    worker = flow.names.get(event.worker or "", event.worker or "unknown")
     where = "in it" if death.inside else "in it or before it"
     if death.undoing:
         where = "undoing it"
@@ -226,28 +226,28 @@ def _died(death: insight.StepDeath, told: Told) -> str:
     attempt = f", attempt {detail['attempt']}" if "attempt" in detail else ""
     cause = str(detail.get("cause", "unknown")).removeprefix(f"worker {worker} was lost: ")
     who = f"its process on {worker}" if detail.get("isolated") else f"worker {worker}"
-    lived = any(each.kind == "stale_report" and each.fence == event.fence for each in told.events)
+    lived = any(each.kind == "stale_report" and each.fence == event.fence for each in flow.events)
     fate = "was taken for dead" if lived else "died"
-    return f"{who} {fate} {where}{attempt}, {insight.ago(event.at, told.now)}: {cause}"
+    return f"{who} {fate} {where}{attempt}, {insight.ago(event.at, flow.now)}: {cause}"
 
 
 # ------------------------------------------------------------------------------------------------ lines
 
 
-def _print(lines: Sequence[_Line], behind: Sequence[str] = ()) -> None:
+def _print(lines: Sequence[_StepRow], behind: Sequence[str] = ()) -> None:
     if not lines and not behind:
         click.echo(dim("  none"))
     if not lines:
         for words in behind:
             paragraph(words, "  ", "  ")
         return
-    head = _Line(("", "STEP", "STATE", "TOOK", "ATTEMPT"), "RESULT")
+    head = _StepRow(("", "STEP", "STATE", "TOOK", "ATTEMPT"), "RESULT")
     sizes = [max(columns(line.cells[place]) for line in (head, *lines)) for place in range(5)]
     sizes[1] = min(sizes[1], _room_for_names(sizes))
     click.echo(bold(_text(head, sizes)))
     for line in _ends(lines):
-        click.echo(_text(line, sizes) if isinstance(line, _Line) else dim(line))
-        if isinstance(line, _Line):
+        click.echo(_text(line, sizes) if isinstance(line, _StepRow) else dim(line))
+        if isinstance(line, _StepRow):
             indent = " " * (4 + sizes[0] + 2 * line.depth + 2)
             for words in line.below:
                 paragraph(words, indent, indent)
@@ -263,7 +263,7 @@ def _room_for_names(sizes: Sequence[int]) -> int:
     return max(_NAME_LEAST, min(_NAME_MAX, width() - others))
 
 
-def _ends(lines: Sequence[_Line]) -> Iterator[_Line | str]:
+def _ends(lines: Sequence[_StepRow]) -> Iterator[_StepRow | str]:
     more = len(lines) - 2 * _ENDS
     if more <= 0:
         yield from lines
@@ -273,7 +273,7 @@ def _ends(lines: Sequence[_Line]) -> Iterator[_Line | str]:
     yield from lines[-_ENDS:]
 
 
-def _text(line: _Line, sizes: Sequence[int]) -> str:
+def _text(line: _StepRow, sizes: Sequence[int]) -> str:
     number, name, state, took, attempt = line.cells
     start = f"  {padded(number, sizes[0])}  {padded(fitted(name, sizes[1]), sizes[1])}  "
     middle = f"{padded(took, sizes[3], right=True)}  {padded(attempt, sizes[4], right=True)}  "

@@ -108,7 +108,7 @@ class FlowCall:
     known: Step | None
     caught: list[Step] = field(default_factory=list)
     was_passed: bool = False  # something behind it is recorded
-    is_concurrent: bool = False  # it is awaited in a task of its own, beside others
+    is_concurrent: bool = False  # it is awaited in a task of its own
 
     @property
     def is_recorded(self) -> bool:
@@ -251,13 +251,15 @@ def asked_since(name: str | None, events: Iterable[Event]) -> float | None:
 
 
 def asked_about(job: Job, steps: Iterable[Step]) -> list[Step]:
-    """Return the open steps in the order in which a person is asked about them, first the one whose name is on the row:
-    one that was approved, and not begun anew before the workflow was held again, may stand before it."""
+    """Return the open steps in the order in which a person is asked about them: first the one that the row names.
+
+    An earlier step may be open too: a person approved it, and the workflow was held again before it was started.
+    """
     return sorted(open_steps(steps), key=lambda step: step.name != job.open_step)
 
 
 def would_repeat(steps: Iterable[Step], first: Step) -> list[Step]:
-    """Return what must not be repeated, and would be by who goes on from `first`; that one itself was named."""
+    """Return the steps that must not be repeated, and that a run from `first` would repeat, without `first` itself."""
     later = [step for step in steps if step.position > first.position and not step.aside]
     again = (step for step in later if not step.repeatable and step.state != "undone")
     return sorted(again, key=lambda step: step.position)

@@ -24,7 +24,7 @@ from holdfast.insight.health import (
 from holdfast.insight.schedules import schedule_views
 from holdfast.insight.steps import (
     Branch,
-    Progress,
+    WorkflowProgress,
     ahead,
     as_tree,
     asked,

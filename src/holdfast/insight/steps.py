@@ -169,7 +169,7 @@ def _calls(scope: _Node, depth: int) -> Iterator[Branch]:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class WorkflowProgress:
     """How far a workflow is: at step `at` of `known`. While it rolls back: `undone` of `to_undo`."""
 
     at: int
@@ -178,7 +178,7 @@ class Progress:
     to_undo: int = 0
 
 
-def progress_of(store: Store, job: Job, steps: Sequence[Step]) -> Progress:
+def progress_of(store: Store, job: Job, steps: Sequence[Step]) -> WorkflowProgress:
     """Say how far the workflow is. Known is what it has begun, what it had before it was set back, and as many steps as
     the last one of its kind that was done: code may branch, so it is a guess."""
     live = [step for step in steps if not step.aside]
@@ -190,7 +190,7 @@ def progress_of(store: Store, job: Job, steps: Sequence[Step]) -> Progress:
         known = max([known, *(len(store.steps(one.id, limit=_ALIKE)) for one in alike)])
     undone = sum(step.state == "undone" for step in live)
     to_undo = undone + sum(needs_undo(step) for step in live)
-    return Progress(recorded if ended else min(recorded + 1, known), known, undone, to_undo)
+    return WorkflowProgress(recorded if ended else min(recorded + 1, known), known, undone, to_undo)
 
 
 def ahead(job: Job, steps: Sequence[Step]) -> dict[str, str]:
@@ -272,7 +272,7 @@ def unrecorded(job: Job, steps: Sequence[Step]) -> list[Step]:
     begun = {(step.kind, step.name) for step in steps if not step.aside and step.state == "started"}
     found: list[tuple[StepKind, str, str]] = []
     if job.state is State.RUNNING:
-        found += [("step", *step) for step in job.in_steps or ()]
+        found += [("step", step.path, step.name) for step in job.in_steps or ()]
     for each in job.awaits or () if job.state is State.WAITING else ():
         if each.kind == "job":
             child = next((step for step in steps if step.kind == "start" and parsed(step.result) == each.name), None)

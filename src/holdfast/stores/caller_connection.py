@@ -19,7 +19,7 @@ T = TypeVar("T")
 Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
-class Awaited:
+class LoopConnection:
     """A driver's connection that belongs to an event loop, and how code that does not await waits for it."""
 
     def __init__(self, connection: Any, wait: Wait) -> None:
@@ -39,7 +39,7 @@ def driver_connection(given: object) -> object:
         with _refusing(given):
             found = _below_sqlalchemy(given)
         # Inside SQLAlchemy's run_sync: below the plain session is a driver that is awaited.
-        return Awaited(found, sys.modules["sqlalchemy"].util.await_only) if _is_awaited(found) else found
+        return LoopConnection(found, sys.modules["sqlalchemy"].util.await_only) if _is_awaited(found) else found
     if _comes_from(given, "django"):
         with _refusing(given):
             return _below_django(given)
@@ -55,7 +55,7 @@ async def lend(given: object, work: Callable[[object], T]) -> T:
     with _refusing(given):
         found = await _below_async(given)
     loan = _Loan(asyncio.get_running_loop())
-    lent = Awaited(found, loan.wait) if _is_awaited(found) else found
+    lent = LoopConnection(found, loan.wait) if _is_awaited(found) else found
     working = asyncio.ensure_future(asyncio.to_thread(work, lent))
     try:
         return await asyncio.shield(working)

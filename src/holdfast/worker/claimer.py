@@ -111,7 +111,7 @@ class Claimer:
                         self._clock.wait(self._slots.has_room, 0.25)
                     self._give_back(BUFFERED_MAX_S, "claimed ahead, but no slot became free")
                     continue
-                self._timers.ring()
+                self._timers.wake_due()
                 was_idle = self._is_idle()  # before looking what is due: the last ending may have made a job due again
                 if asked_at is not None or likely or self._is_due():
                     asked_at = self._clock.lease() if asked_at is None else asked_at

@@ -53,7 +53,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait without a slot, in the call at this path. There is no answer: the workflow begins anew."""
+    """Wait without a slot, in the call at this path. There is no answer: the workflow is replayed later."""
 
     until: Parking
     path: str

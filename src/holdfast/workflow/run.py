@@ -298,7 +298,7 @@ class Run:
                 yield from self._begin(call, replace(self._base(call), result=text))
         else:
             wake_at = float(self._decode(call.known.result))
-        is_over = self.in_order and call.was_passed  # a clock that was set back does not begin it anew
+        is_over = self.in_order and call.was_passed  # a clock that was set back does not start it again
         if is_over or self.rewinds or self.ended_at(call) is not None:
             return
         left = wake_at - self._wall()
@@ -309,8 +309,8 @@ class Run:
         yield from self._end_sleep(call, wake_at)
 
     def _end_sleep(self, call: FlowCall, wake_at: float) -> Operation[None]:
-        """Record the end of a sleep, if what is called beside it may end before or after it: at once, or with the next
-        call if there is nothing beside it."""
+        """Record the end of a sleep if concurrent calls may end before or after it: at once, or with the next call if
+        no call is concurrent."""
         step = self.replay.at(call.path)
         if step is None or step.state != "started":
             return
@@ -486,7 +486,7 @@ class Run:
             self._remember((undone,))
 
     def _arguments_of(self, step: Step, undo: DeclaredUndo) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return what the undo of a step is called with, beside the result: what the step was called with."""
+        """Return the arguments of the step: its undo is called with them, after the result."""
         if step.arguments is None:
             log.warning(
                 "workflow %s: step %r (%s) was recorded by an older version without its arguments; its undo is called "
@@ -581,7 +581,7 @@ class Run:
 
     def _tries(self, call: FlowCall, base: Step, run_it: Do, retry: Retry | None) -> Operation[tuple[Step, Any, str]]:
         """Run a step until it succeeds or has used up its tries; return the step, its value, and that as text. A try
-        that failed is on record before the pause, so whoever runs the next one goes on counting."""
+        that failed is on record before the pause, so the worker that runs the next one continues the count."""
         while True:
             if base.retry_at is not None:
                 tries_max = base.tries + 1 if retry is None else retry.attempts_max
@@ -644,7 +644,7 @@ class Run:
         job = self.attempt.job
         if call.known is not None:
             begun: dict[str, Any] = {"attempt": job.attempt, "fence": self.attempt.lease.fence}
-            if call.kind == "step":  # what it takes is what this run of it takes; a wait began when it was first met
+            if call.kind == "step":  # what it takes is what this run of it takes; a wait began with its first call
                 begun["started_at"] = self._wall()
             return replace(call.known, has_undo=has_undo, repeatable=repeatable, **begun)
         with self._lock:

@@ -13,7 +13,7 @@ LOOK_S = 0.25  # others may park a workflow at any time
 
 
 class Timers:
-    """For the claiming thread alone. A worker without workflows never looks: whoever has them does."""
+    """Used by the claiming thread alone. A worker without workflows leaves the timers to those that have some."""
 
     def __init__(self, store: Store, clock: Clock, tasks: Mapping[str, Task[..., Any]]) -> None:
         self._store = store
@@ -21,7 +21,7 @@ class Timers:
         self._used = any(task.is_workflow for task in tasks.values())
         self._next_at = float("-inf") if self._used else float("inf")
 
-    def ring(self) -> None:
+    def wake_due(self) -> None:
         """Make the workflows ready whose time has come, if it is time to look."""
         if self._clock.lease() < self._next_at:
             return

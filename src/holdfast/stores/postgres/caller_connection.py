@@ -21,7 +21,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from holdfast.errors import HoldfastError, StoreUnavailable, UsageError
-from holdfast.stores.caller_connection import Awaited, driver_connection
+from holdfast.stores.caller_connection import LoopConnection, driver_connection
 from holdfast.stores.postgres.connection import Connections, Cursor
 
 
@@ -45,7 +45,7 @@ class Callers:
         """
         found = driver_connection(given)
         with (
-            self._turn(found.connection if isinstance(found, Awaited) else found),
+            self._turn(found.connection if isinstance(found, LoopConnection) else found),
             self._joined(given, found, many) as cursor,
         ):
             yield cursor
@@ -87,7 +87,7 @@ class Callers:
     def _opened(self, given: object, found: object) -> tuple[Any, Any]:
         """Return the connection and a cursor of it, if the two can be used."""
         connection: Any
-        if isinstance(found, Awaited) and isinstance(found.connection, psycopg.AsyncConnection):
+        if isinstance(found, LoopConnection) and isinstance(found.connection, psycopg.AsyncConnection):
             connection = AwaitedConnection(found)
         elif isinstance(found, psycopg.Connection):
             connection = found
@@ -158,7 +158,7 @@ class CallerCursor(psycopg.Cursor[Any]):
 class AwaitedConnection:
     """A psycopg.AsyncConnection that is used from elsewhere, with as much of a psycopg.Connection as is needed here."""
 
-    def __init__(self, awaited: Awaited) -> None:
+    def __init__(self, awaited: LoopConnection) -> None:
         self.real: psycopg.AsyncConnection[Any] = awaited.connection
         self.wait = awaited.wait
         self.closed = self.real.closed
