@@ -213,10 +213,8 @@ class Reaper:
             return False
         try:
             os.kill(worker.pid, 0)
-        except ProcessLookupError:
-            return True
-        except OSError:  # it is somebody else's
-            return False
+        except OSError as error:  # any other error: it is somebody else's
+            return isinstance(error, ProcessLookupError)
         return False
 
     def _recover_vanished(self, vanished: Vanished, spread_s: float, fix: bool) -> list[Zombie]:

@@ -27,9 +27,7 @@ class Retention:
         by_age: dict[float, list[State]] = {}
         for name, age in (given or {}).items():
             if name not in ENDED:
-                raise UsageError(
-                    f"keep: {name!r} is not a state in which jobs end; those are {', '.join(sorted(ENDED))}"
-                )
+                raise UsageError(f"keep: {name!r} is not a state in which jobs end: {', '.join(sorted(ENDED))}")
             if age is not None:
                 by_age.setdefault(_checked(name, age), []).append(State(name))
         return cls(tuple((tuple(states), age_s) for age_s, states in sorted(by_age.items())))
