@@ -272,7 +272,7 @@ def unrecorded(job: Job, steps: Sequence[Step]) -> list[Step]:
     begun = {(step.kind, step.name) for step in steps if not step.aside and step.state == "started"}
     found: list[tuple[StepKind, str, str]] = []
     if job.state is State.RUNNING:
-        found += [("step", step.path, step.name) for step in job.in_steps or ()]
+        found.extend(("step", step.path, step.name) for step in job.in_steps or ())
     for each in job.awaits or () if job.state is State.WAITING else ():
         if each.kind == "job":
             child = next((step for step in steps if step.kind == "start" and parsed(step.result) == each.name), None)
