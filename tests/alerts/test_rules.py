@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from holdfast.alerts import declare
+from holdfast.alerts import declare, rules
 from holdfast.alerts.messages import BODY_MAX, JOBS_MAX, Message, one_line
 from holdfast.alerts.rules import FALSE_WINDOWS, KINDS, Incidents, Limits, Line, find
 from holdfast.core.text import hide_secrets
@@ -58,6 +58,34 @@ class Watched(Rows):
     def look(self, at: float, *lines: Line) -> list[Message]:
         self.lines = sorted([*self.lines, *lines], key=lambda each: each.at)
         return self.incidents.update(self.lines, NOW + at, self)
+
+
+# ------------------------------------------------------------------------------------ more than is counted
+
+
+@pytest.mark.parametrize("kind", ["dead", "crashes", "zombie_rate"])
+def test_a_number_that_is_cut_is_told_as_the_least_that_it_may_be(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "LINES_MAX", 30)
+    storm = [line("dead" if kind == "dead" else "zombie", NOW - 1, crashes=2) for _ in range(30)]
+    [all_of_them] = Watched(kind).look(0, *storm[1:])
+    assert all_of_them.text.startswith("29 ")
+    assert "at_least" not in all_of_them.numbers
+    [whole_window] = Watched(kind).look(0, line("zombie", NOW - 600), *storm[1:])
+    assert whole_window.text.startswith("29 "), "what is not counted is older than the window"
+    [cut] = Watched(kind).look(0, *storm)
+    assert (cut.text[:12], cut.numbers["at_least"]) == ("at least 30 ", True)
+
+
+def test_a_single_job_among_more_lines_than_are_counted_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "LINES_MAX", 2)
+    [message] = Watched("dead").look(0, line("zombie"), line("dead", job_id="order-1"))
+    assert message.text == "job order-1 (t) is dead: it broke"
+
+
+def test_what_is_counted_by_rows_is_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "LINES_MAX", 2)
+    [message] = Watched("held").look(0, *(line("held") for _ in range(3)))
+    assert message.text.startswith("3 jobs of t are held")
 
 
 # ----------------------------------------------------------------------------------------- late schedules

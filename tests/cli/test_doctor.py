@@ -483,10 +483,10 @@ def test_questions_to_people(calm: Store, clock: FakeClock) -> None:
     clock.advance(3600.5)
     finding = diagnose(calm, clock)["Workflows wait for an answer"]
     assert (finding.severity, finding.evidence) == ("ok", f"1 asks a person, {asks.id} ({asks.task}) for 1 h")
-    job_in(calm, State.HELD)
-    clock.advance(86_400)
+    held = job_in(calm, State.HELD)
+    clock.advance(86_400.5)
     finding = diagnose(calm, clock)["Held jobs wait for an answer"]
-    evidence = f"1 held and 1 asks a person, {asks.id} ({asks.task}) for 1 d 1 h"
+    evidence = f"1 held, {held.id} ({held.task}) for 1 d; 1 asks a person, {asks.id} ({asks.task}) for 1 d 1 h"
     assert (finding.severity, finding.evidence) == ("warning", evidence)
 
 
@@ -534,6 +534,25 @@ def test_dead_jobs_that_grow_in_number(calm: Store, clock: FakeClock) -> None:
     job_in(calm, State.DEAD)
     found = diagnose(calm, clock)["Dead jobs do not grow in number"]
     assert found.evidence == "3 dead; 1 gave up in 24 h, 2 in the day before"
+
+
+@pytest.mark.parametrize("most", [3, 4, 5])
+def test_deaths_that_are_not_all_counted_are_told_as_the_least(
+    calm: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(diagnosis, "DEATHS_MAX", most)
+    monkeypatch.setattr(diagnosis, "_PAGE", 1)
+    for _ in range(2):
+        job_in(calm, State.DEAD)
+    clock.advance(86_401)
+    for _ in range(3):
+        job_in(calm, State.DEAD)
+    told = {3: "at least 3 gave up in 24 h", 4: "3 gave up in 24 h, at least 1 in the day before"}
+    evidence = diagnose(calm, clock)["Dead jobs grow in number"].evidence
+    assert evidence.startswith(f"5 dead; {told.get(most, '3 gave up in 24 h, at least 2 in the day before')}; ")
+    monkeypatch.setattr(diagnosis, "DEATHS_MAX", 6)
+    evidence = diagnose(calm, clock)["Dead jobs grow in number"].evidence
+    assert evidence.startswith("5 dead; 3 gave up in 24 h, 2 in the day before; ")
 
 
 def test_a_schedule_that_nobody_fires(run: Run, calm: Store, clock: FakeClock) -> None:

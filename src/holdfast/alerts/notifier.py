@@ -27,7 +27,7 @@ import msgspec
 from holdfast.alerts import Alert, fingerprint
 from holdfast.alerts.channels import Channel
 from holdfast.alerts.messages import Message
-from holdfast.alerts.rules import Incidents, Line, Told
+from holdfast.alerts.rules import LINES_MAX, Incidents, Line, Told
 from holdfast.clock import Clock, pause
 from holdfast.core.crash_fingerprint import death_of
 from holdfast.core.durations import iso
@@ -56,7 +56,6 @@ TURNS = 20  # and how often it asks meanwhile
 PAUSE_S = 1.0  # before the second try; then four times as long each
 LEAVE_S = 5.0  # how long the end waits for the store, and for the channels
 EVENTS = 2_000
-LINES_MAX = 20_000  # of a worse storm only the newest lines are counted
 JOBS = 200
 REASON_MAX = 1_000  # characters that are kept of what somebody's exception said
 KINDS = ("zombie", "stale_report", "held", "asked", "dead")

@@ -25,6 +25,7 @@ KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
 Key = tuple[AlertKind, str]  # of an incident: its kind, and the task; "" for a rate, which is the fleet's
 
 FALSE_MAX = 0.05  # a larger share of false positives wants longer leases
+LINES_MAX = 20_000  # of a worse storm only the newest lines are counted
 FALSE_WINDOWS = 6  # a late report may come long after its zombie was found, so that share is taken over more windows
 
 
@@ -320,6 +321,8 @@ class Incidents:
             incident = self._open.setdefault(key, Incident(since=fresh[0].at, told_at=now, told=0))
             incident.told_at, incident.told = now, incident.told + len(fresh)
             text, numbers = found[key].text(fresh, jobs), found[key].numbers
+            if key[0] in ("dead", "crashes", "zombie_rate") and jobs > 1 and self._is_cut(lines, now):
+                text, numbers = f"at least {text}", {**numbers, "at_least": True}
             messages.append(_message(key, status, text, incident, now, fresh, jobs, numbers))
         for key, incident in list(self._open.items()):
             kind, task = key
@@ -331,6 +334,10 @@ class Incidents:
         for seqs in self._told.values():
             seqs &= here
         return messages
+
+    def _is_cut(self, lines: Sequence[Line], now: float) -> bool:
+        """Say whether the window has more lines than are counted."""
+        return len(lines) >= LINES_MAX and lines[0].at > now - self._limits.window_s
 
     def _fresh(self, found: dict[Key, Finding], now: float) -> dict[Key, list[Line]]:
         """Return the lines that were not told, of those whose turn it is."""

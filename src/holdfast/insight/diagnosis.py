@@ -41,6 +41,7 @@ PAUSED_LONG_S = 3600.0
 WAIT_LONG_S = 600.0
 ENDED_MAX = 1_000_000
 WAITING_MAX = 100_000  # workflows that are looked at, from the newest
+DEATHS_MAX = 10_000  # lines of the journal about jobs that died, from the newest
 DEAD_MAX = 10_000  # dead jobs whose tasks are counted, from the newest
 SCHEDULED_MAX = 2_000  # ready jobs whose time has not come, from the newest
 _PAGE = 500
@@ -295,16 +296,18 @@ def _held(store: Store) -> Finding:
     asking = store.find(Filter(states=(State.WAITING,), asking=True, limit=_PAGE))
     if not held and not asking:
         return ok("Nobody waits for an answer", "no job is held, and no workflow asks a person")
-    numbers = [f"{_at_least(held)} held"] if held else []
-    numbers += [f"{_at_least(asking)} {'asks' if len(asking) == 1 else 'ask'} a person"] if asking else []
-    oldest = [job for some in (held, asking) for job in some[: -_LOOKED_AT - 1 : -1]]
-    since, longest = min(((since_of(store, job), job) for job in oldest), key=itemgetter(0))
-    waited = store.now().wall - since
-    evidence = f"{' and '.join(numbers)}, {longest.id} ({longest.task}) for {duration(waited)}"
+    now, waited, evidence = store.now().wall, 0.0, []
+    for jobs, state in ((held, "held"), (asking, "asks a person" if len(asking) == 1 else "ask a person")):
+        if jobs:
+            since, longest = min(
+                ((since_of(store, job), job) for job in jobs[: -_LOOKED_AT - 1 : -1]), key=itemgetter(0)
+            )
+            waited = max(waited, now - since)
+            evidence.append(f"{_at_least(jobs)} {state}, {longest.id} ({longest.task}) for {duration(now - since)}")
     said = "Held jobs wait for an answer" if held else "Workflows wait for an answer"
     # A held job was interrupted, and its work stands still. A question is part of a workflow's ordinary way.
     severity: Severity = "warning" if held or waited > ASKED_LONG_S else "ok"
-    return Finding(severity, said, evidence, "decide: holdfast held list")
+    return Finding(severity, said, "; ".join(evidence), "decide: holdfast held list")
 
 
 def _at_least(page: Sequence[Job]) -> str:
@@ -320,9 +323,13 @@ def _dead(store: Store) -> Finding:
         for event in page:
             days[event.at < now - DAY_S] += 1
         before = page[0].seq
-        if sum(days) >= 20 * _PAGE:
+        if sum(days) >= DEATHS_MAX:
             break
-    evidence = f"{number} dead; {days[0]} gave up in 24 h, {days[1]} in the day before"
+    at_least = "at least " if sum(days) >= DEATHS_MAX else ""  # of the older day, if the newest lines reach it at all
+    if at_least and not days[1]:
+        evidence = f"{number} dead; {at_least}{days[0]} gave up in 24 h"
+    else:
+        evidence = f"{number} dead; {days[0]} gave up in 24 h, {at_least}{days[1]} in the day before"
     growing = _growing_dead(store, evidence) if days[0] > days[1] else None
     return growing or ok("Dead jobs do not grow in number", evidence)
 
