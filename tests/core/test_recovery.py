@@ -374,3 +374,8 @@ def test_all_jobs_of_one_process_are_suspects() -> None:
 @pytest.mark.parametrize(("begun", "seconds"), [(0, 0.0), (STORM, 0.0), (STORM + 1, STORM_SPREAD_S)])
 def test_a_storm_comes_back_over_a_few_seconds(begun: int, seconds: float) -> None:
     assert spread_s(begun) == seconds
+
+
+def test_a_worker_that_was_marked_gone_without_a_cause_has_vanished() -> None:
+    death = death_of(Vanished(a_worker(name="w"), "gone"), None, 0.0)
+    assert (death.cause, death.exit) == ("marked gone", WorkerExit("vanished"))
