@@ -2,11 +2,12 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from holdfast import Context
 from holdfast.core.machine import State
@@ -43,6 +44,28 @@ def far(proxy: Proxy, schema: str) -> Any:
     store = opened(proxy.url, schema)
     yield store
     store.close()
+
+
+@pytest.fixture
+def near(server: PostgresServer, schema: str) -> Iterator[PostgresStore]:
+    store = opened(server.url, schema)
+    yield store
+    store.close()
+
+
+def test_housekeeping_that_fails_loses_no_answer(
+    near: PostgresStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreUnavailable("no connection was free")
+
+    job = start(near)
+    monkeypatch.setattr("holdfast.stores.postgres.statements.FOLD_EVERY", 1)
+    monkeypatch.setattr(near._db, "run", fail)
+    assert settle(near, job, Succeeded()) is Answer.ACCEPTED
+    stale = Pulse(replace(job.lease, fence=job.lease.fence - 1))
+    assert near.beat(job.worker or "", [stale]).lost == [job.id]
+    assert caplog.text.count("no connection was free") == 2
 
 
 def test_an_enqueue_whose_answer_was_swallowed_stores_one_job(far: Store, proxy: Proxy) -> None:

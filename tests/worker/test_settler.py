@@ -14,6 +14,7 @@ from holdfast import App, Context, JobDead, Retry
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError, StoreFull, StoreUnavailable
+from holdfast.stores.protocol import Answer
 from holdfast.tracebacks import FRAMES_MAX
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.settler import Settler
@@ -327,3 +328,27 @@ def test_an_error_in_the_log_forges_no_line_and_says_where_it_was_raised(
     assert len(frames) == FRAMES_MAX
     assert all(frame.startswith("    ") and __file__ in frame and frame.isprintable() for frame in frames)
     assert frames[-1].endswith("in deeper: raise ValueError(forged)")
+
+
+def test_hooks_hear_of_an_ending_whose_answer_was_lost() -> None:
+    app, told = App("memory://"), []
+    store = Meddler(app.store)
+    app.on("dead", lambda event: told.append(event["id"]))
+    settler = Settler(store, app.clock, lambda _: None, app.hooks)  # type: ignore[arg-type]
+    job = start(store.real, attempts_max=1)
+    settler.put(Attempt(job, SimpleNamespace(), 0.0), Failed("no luck"))  # type: ignore[arg-type]
+    with store.after("settle", once(StoreUnavailable("the answer is lost"))):
+        settler.start(lambda *_: None)
+        assert settler.flush(30)
+    settler.close()
+    assert app.hooks.flush(30)
+    assert told == [job.id]
+
+
+@pytest.mark.parametrize("answer", [Answer.LOCKED, Answer.AGAIN])
+def test_a_success_whose_writes_were_rolled_back_is_not_reported_without_them(answer: Answer) -> None:
+    app = App("memory://")
+    settler = Settler(app.store, app.clock, lambda _: None, app.hooks)
+    mine = Attempt(start(app.store), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
+    mine.transaction = SimpleNamespace(settle=lambda _: answer, rollback=lambda: None, outage=None)  # type: ignore[assignment]
+    assert not isinstance(settler.commit(mine, Succeeded()), Succeeded | None)

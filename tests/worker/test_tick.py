@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,27 @@ def test_everything_due_is_run_and_it_returns_before_its_budget_ends(app: App) -
     assert (report.settled, report.finished) == (50, True)
     assert [job.result(timeout=0) for job in jobs] == [2 * number for number in range(50)]
     assert app.store.workers() == []
+
+
+def test_the_time_for_firing_schedules_is_part_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead, limits = [0.0], []
+    real, timer = SystemClock(), threading.Timer
+
+    def fire(_: App) -> int:
+        ahead[0] = 5.0
+        return 0
+
+    def limit(seconds: float, stop: Callable[[], None]) -> threading.Timer:
+        limits.append(seconds)
+        return timer(seconds, stop)
+
+    with App("memory://") as app:
+        monkeypatch.setattr(app.clock, "lease", lambda: real.lease() + ahead[0])
+        monkeypatch.setattr("holdfast.worker.tick._fire", fire)
+        monkeypatch.setattr("holdfast.worker.tick.threading.Timer", limit)
+        app.task(double)
+        app.tick(budget_s=60)
+    assert limits[0] <= 54
 
 
 def test_with_nothing_to_do_it_returns_soon(app: App) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncFlow, Flow, JobDead, Retry, Snooze, UsageError
+from holdfast.stores.protocol import Answer
+from holdfast.stores.sqlite.transaction import SqliteTransaction
 from holdfast.workflow import sync_driver, values
 from tests.worker.house import House, until
 
@@ -580,6 +582,26 @@ def test_a_transaction_writes_and_records_in_one_commit(sql_house: House) -> Non
 
             with psycopg.connect(sql_house.app.url, autocommit=True) as db:
                 db.execute("DROP TABLE IF EXISTS paid")
+
+
+@pytest.mark.parametrize("sql_house", ["sqlite"], indirect=True)
+def test_a_transaction_that_meets_a_locked_row_is_not_recorded_without_its_writes(
+    sql_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, answers = SqliteTransaction.record, iter([Answer.LOCKED, Answer.AGAIN])
+    monkeypatch.setattr(SqliteTransaction, "record", lambda self, record: next(answers, None) or real(self, record))
+
+    def pay(db: Any) -> int:
+        db.execute("CREATE TABLE paid (n integer)")
+        return 1
+
+    @sql_house.app.workflow(name="w", retry=QUICK)
+    def work(flow: Flow) -> list[int]:
+        paid = flow.transaction(pay)
+        return [paid, flow.transaction(lambda db: db.execute("SELECT count(*) FROM paid").fetchone()[0])]
+
+    sql_house.start()
+    assert work.enqueue().result(60) == [1, 0]
 
 
 def test_a_failure_that_is_on_record_is_final(house: House, ledger: Ledger) -> None:

@@ -22,7 +22,7 @@ from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
 from holdfast.core.text import clean, escaped
 from holdfast.core.verdict import Failed, Outcome, Stalled, Succeeded, TimedOut, Verdict, judge
-from holdfast.errors import HoldfastError, StoreTimeout, StoreUnavailable, is_outage, is_passing
+from holdfast.errors import HoldfastError, StoreLocked, StoreTimeout, StoreUnavailable, is_outage, is_passing
 from holdfast.hooks import Hooks
 from holdfast.ids import chance
 from holdfast.locked_rows import LockedRows
@@ -66,6 +66,7 @@ class Settler:
         self.settled = 0
         self.last: Lease | None = None  # whose ending was accepted
         self._in_hand: list[Ending] = []  # what is being written
+        self._outdated: set[Attempt] = set()  # whose rows have changed since they were judged
         self._unsaved = 0  # how many were given up, because the store failed at the end
         self._thread = VitalThread("holdfast-settler", self._serve, lambda: self._closing)
 
@@ -117,6 +118,8 @@ class Settler:
             if not isinstance(outcome, Succeeded):
                 return outcome
             answer = transaction.settle(self._judge(attempt, outcome, self._store.now().wall))
+            if answer in (Answer.LOCKED, Answer.AGAIN):  # reported without its writes, the success would lose them
+                raise StoreLocked(f"the row of job {attempt.job.id} has changed or is locked; the writes were undone")
         except Exception as error:
             # Nothing was committed, or the answer to the commit was lost: then the report is answered with ALREADY.
             why = clean(str(error), ERROR_MAX) if isinstance(error, HoldfastError) else describe(error)
@@ -176,11 +179,10 @@ class Settler:
         return batch
 
     def _settle_for_good(self, batch: list[Ending]) -> None:
-        while True:
+        while batch:
             try:
-                self._settle(batch)
+                batch = self._settle(batch)
                 self._trouble.over()
-                return
             except Exception as error:
                 if is_passing(error) and not _is_too_much(error, batch):
                     if self._closing:
@@ -211,38 +213,38 @@ class Settler:
         log.warning("job %s: its result is not saved yet, and is tried again apart from the others: %s", job_id, error)
         self._locked.put(job_id, ending, slow=True)
 
-    def _settle(self, batch: list[Ending]) -> None:
+    def _settle(self, batch: list[Ending]) -> list[Ending]:
+        """Write them once; return those that must be judged again."""
         wall = self._store.now().wall
         for attempt, _ in batch:
-            if attempt.job.workflow and attempt.is_elsewhere:
+            if attempt.job.workflow and (attempt.is_elsewhere or attempt in self._outdated):
                 self._catch_up(attempt)
+        self._outdated.clear()
         settlements = [self._judge(attempt, outcome, wall) for attempt, outcome in batch]
         answers = self._store.settle(settlements)
-        again, locked = [], []
+        again, settled = [], []
         for (attempt, outcome), settlement, answer in zip(batch, settlements, answers, strict=True):
             if answer is Answer.LOCKED:
-                locked.append((attempt, outcome))
                 self._locked.put(attempt.job.id, (attempt, outcome))
                 continue
             self._locked.free(attempt.job.id)
-            if answer is Answer.ACCEPTED:
-                self.last = attempt.lease
-                if settlement.verdict.notes:
-                    self._tell(attempt.job, outcome, settlement.verdict)
-            elif answer is Answer.REFUSED:
-                log.warning("job %s: attempt %d reported too late and was refused", attempt.job.id, attempt.job.attempt)
-            elif answer is Answer.AGAIN:
+            if answer is Answer.AGAIN:
                 again.append((attempt, outcome))
-        unsettled = again + locked
-        self._forget([ending[0] for ending in batch if ending not in unsettled])
-        self.settled += len(batch) - len(unsettled)
-        for attempt, _ in again:  # when all others were told of: to look at a row may fail
-            if attempt.job.workflow:
-                self._catch_up(attempt)
-            else:
-                attempt.ask_to_stop()
-        if again:
-            self._settle(again)
+                if attempt.job.workflow:
+                    self._outdated.add(attempt)
+                else:
+                    attempt.ask_to_stop()
+                continue
+            settled.append(attempt)
+            if answer is Answer.REFUSED:
+                log.warning("job %s: attempt %d reported too late and was refused", attempt.job.id, attempt.job.attempt)
+                continue
+            self.last = attempt.lease
+            if settlement.verdict.notes:  # also of one that was ALREADY accepted: the answer to it was lost
+                self._tell(attempt.job, outcome, settlement.verdict)
+        self._forget(settled)
+        self.settled += len(settled)
+        return again
 
     def _catch_up(self, attempt: Attempt) -> None:
         """Learn what is on the row of a workflow by now: whether it is to stop, and what was recorded for it elsewhere,

@@ -51,7 +51,8 @@ def tick(app: App, budget_s: float, options: WorkerOptions) -> TickReport:
 
 
 def _tick(app: App, budget_s: float, options: WorkerOptions, spent: threading.Event) -> TickReport:
-    began, since = app.clock.lease(), app.store.now().wall
+    began = app.clock.lease()  # to open the store and to fire schedules is part of the budget
+    since = app.store.now().wall
     fired = _fire(app)
     leave_s = min(LEAVE_S, budget_s / 4)
     tell_s = min(TELL_S, budget_s / 4) if app.alerts else 0.0
@@ -61,7 +62,7 @@ def _tick(app: App, budget_s: float, options: WorkerOptions, spent: threading.Ev
         spent.set()
         runner.stop_now()
 
-    timer = threading.Timer(budget_s - leave_s - tell_s, stop)
+    timer = threading.Timer(max(0.0, began + budget_s - app.clock.lease() - leave_s - tell_s), stop)
     timer.daemon = True
     timer.start()
     try:

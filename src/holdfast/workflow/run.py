@@ -34,6 +34,7 @@ from holdfast.errors import (
     PayloadError,
     Rewinding,
     StoreError,
+    StoreLocked,
     UsageError,
     is_outage,
     is_passing,
@@ -268,7 +269,10 @@ class Run:
                 text = self._encode(call, value)
                 step = replace(base, state="recorded", result=text, ended_at=self._wall())
                 record = self._new_record([*caught, step])
-                return value, text, open_one.record(record), record
+                answer = open_one.record(record)
+                if answer in (Answer.LOCKED, Answer.AGAIN):  # recorded without its writes, the step would lose them
+                    raise StoreLocked(f"the row of {self.attempt.job.id} has changed or is locked; step undone")
+                return value, text, answer, record
 
         try:
             value, text, answer, record = yield Do((call.path, call.name), commit, what="transaction")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,6 +61,8 @@ from holdfast.stores.postgres.workflows import Workflows
 from holdfast.stores.protocol import Added, Answer, Schema, duty_lost, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
 from holdfast.stores.wakeups import Wakeups
+
+log = logging.getLogger("holdfast.stores")
 
 _MIGRATIONS = load_migrations("holdfast.stores.postgres")
 _TABLES = tables_of(_MIGRATIONS)
@@ -192,14 +195,14 @@ class PostgresStore(Schedules, Workflows):
         if not enrolled:
             return BeatAnswer(gone=True)
         lost = row_json.rows_from(stale)
-        self._write_notes(
-            [
-                line
-                for job_id, fence, state, fence_now in lost
-                if state is not None
-                for line in row_json.journal_lines(job_id, fence, worker_id, (stale_report(state, fence_now),))
-            ]
-        )
+        notes = [
+            line
+            for job_id, fence, state, fence_now in lost
+            if state is not None
+            for line in row_json.journal_lines(job_id, fence, worker_id, (stale_report(state, fence_now),))
+        ]
+        with _later("write down which attempts have lost their leases"):
+            self._write_notes(notes)
         return BeatAnswer(
             lost=[job_id for job_id, *_ in lost],
             skipped=row_json.names_from(skipped),
@@ -214,7 +217,8 @@ class PostgresStore(Schedules, Workflows):
         answers = self._hot.run(lambda db: statements.settle(self._hot, db, settlements, self._wall(), under))
         self._batches += 1
         if self._batches % statements.FOLD_EVERY == 0:
-            self._db.run(lambda db: db.execute(self._db["settle_fold"]))
+            with _later("add up the endings"):
+                self._db.run(lambda db: db.execute(self._db["settle_fold"]), self._hot.limits)
         self.wake()
         point("settle.after")
         return answers
@@ -546,6 +550,15 @@ class PostgresStore(Schedules, Workflows):
         self._liveness.forget()
         self._sessions.forget()
         self._hints = Wakeups()
+
+
+@contextlib.contextmanager
+def _later(what: str) -> Iterator[None]:
+    """Go on if housekeeping fails: what the caller asked for is committed, and its answer must not be lost."""
+    try:
+        yield
+    except StoreError as error:
+        log.warning("could not %s: %s", what, error)
 
 
 class _Editor:
