@@ -12,7 +12,7 @@ from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Job, Note
 from holdfast.core.verdict import Failed, Succeeded
-from holdfast.stores.postgres import statements, workflows
+from holdfast.stores.postgres import records, statements
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Answer
 from holdfast.testing import FakeClock
@@ -123,7 +123,7 @@ def test_records_of_a_job_whose_row_is_locked_stay_in_their_order(
     flow, other = start_flow(store), start_flow(store)
     opens = a_record(flow, a_step(1, "started", repeatable=False), open_step="charge")
     closes = a_record(flow, a_step(1, repeatable=False), open_step="")
-    look = workflows._refusals
+    look = records._refusals
     with psycopg.connect(postgres) as db:
         db.execute(LOCK, (flow.id,))
 
@@ -132,7 +132,7 @@ def test_records_of_a_job_whose_row_is_locked_stay_in_their_order(
             db.rollback()
             return answers
 
-        monkeypatch.setattr(workflows, "_refusals", late)
+        monkeypatch.setattr(records, "_refusals", late)
         answers = store.record([opens, a_record(other, a_step(1)), closes])
     assert answers == [Answer.LOCKED, Answer.ACCEPTED, Answer.LOCKED]
     assert store.record([opens, closes]) == [Answer.ACCEPTED, Answer.ACCEPTED]

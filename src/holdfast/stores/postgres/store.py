@@ -22,15 +22,25 @@ from holdfast.core.records import (
     Duty,
     Event,
     Filter,
+    Firing,
+    Inbox,
     Job,
     Lease,
     Moment,
     NewJob,
+    Note,
     Pulse,
+    Record,
+    Schedule,
+    Signal,
+    Step,
+    Unroused,
     Vanished,
     Worker,
 )
+from holdfast.core.row_text import ANSWER
 from holdfast.core.settlement import Settlement, stale_report
+from holdfast.core.transitions import ABANDONED_S, RENEW_S
 from holdfast.core.verdict import Verdict
 from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import (
@@ -55,10 +65,9 @@ from holdfast.stores.postgres.connection import BEAT_S, BULK, Connections, Curso
 from holdfast.stores.postgres.facts import PostgresFacts
 from holdfast.stores.postgres.liveness import LivenessSession
 from holdfast.stores.postgres.purge import Purge, referred_to
-from holdfast.stores.postgres.schedules import Schedules
+from holdfast.stores.postgres.records import send, write_records
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
-from holdfast.stores.postgres.workflows import Workflows
-from holdfast.stores.protocol import Added, Answer, Schema, duty_lost, schema_too_new
+from holdfast.stores.protocol import Added, Answer, Fired, Schema, duty_lost, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
 from holdfast.stores.wakeups import Wakeups
 
@@ -69,7 +78,7 @@ _TABLES = tables_of(_MIGRATIONS)
 _CLOCK_S = 5.0  # how long the difference to the server's clock is believed
 
 
-class PostgresStore(Schedules, Workflows):
+class PostgresStore:
     """One schema of a database, many machines. See `stores/protocol.py: Store` for every promise."""
 
     row_locks = True
@@ -551,6 +560,119 @@ class PostgresStore(Schedules, Workflows):
         self._sessions.forget()
         self._hints = Wakeups()
 
+    # ---------------------------------------------------------------------------- schedules
+
+    def declare(self, schedules: Sequence[Schedule], again: bool = False) -> None:
+        rows = row_json.encode([row_json.declared(schedule) for schedule in schedules]).decode()
+        values = {"schedules": rows, "wall": self._wall(), "renew_s": RENEW_S, "abandoned_s": ABANDONED_S}
+        query = self._db["declare_again" if again else "declare"]
+        self._db.run(lambda db: db.execute(query, values, prepare=False))
+
+    def schedules(self) -> list[Schedule]:
+        return list(row_json.schedules_from(self._db.one("schedules")[0]))
+
+    def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
+        point("fire.before")
+        answers: list[Fired] = [answer for part in _firing_parts(firings) for answer in self._fire(part, under)]
+        point("fire.after")
+        self.wake()
+        return answers
+
+    def _fire(self, firings: list[Firing], under: Duty) -> list[Fired]:
+        rows = [[each.schedule, each.instant, row_json.new_job(each.job)] for each in firings]
+        values = {
+            "firings": row_json.encode(rows).decode(),
+            "wall": self._wall(),
+            "lock_ms": statements.KEY_LOCK_MS,
+            "channel": self._hot.channel,
+            **statements.duty_token(under),
+        }
+        try:
+            allowed, found, _ = self._hot.one("fire", values)
+        except (StoreLocked, StoreTimeout):
+            return [Answer.LOCKED for _ in firings]
+        if not allowed:
+            raise duty_lost(under)
+        return [
+            Answer.LOCKED if locked else Added(job_id, not stored) if job_id is not None else None
+            for job_id, stored, locked in row_json.rows_from(found)
+        ]
+
+    def pause_schedule(self, key: str, paused: bool) -> bool:
+        values = {"key": key, "paused": paused, "wall": self._wall()}
+        return self._db.run(lambda db: db.execute(self._db["pause_schedule"], values, prepare=False).rowcount == 1)
+
+    # ---------------------------------------------------------------------------- workflows
+
+    def record(self, records: Sequence[Record]) -> list[Answer]:
+        if not records:
+            return []
+        point("record.before")
+        answers = self._hot.run(lambda db: write_records(self._hot, db, records, self._wall()))
+        if any(record.jobs or record.sent for record in records):
+            self.wake()
+        point("record.after")
+        return answers
+
+    def steps(self, job_id: str, after: int = 0, limit: int = 1000, *, aside: bool = False) -> list[Step]:
+        values = {"id": job_id, "after": after, "limit": limit, "aside": aside}
+        return row_json.steps_from(self._db.one("steps", values)[0])
+
+    def signal(self, signal: Signal) -> Answer:
+        answer = self._db.run(lambda db: send(self._db, db, signal, self._wall()))
+        self.wake()
+        return answer
+
+    def inbox(self, job_id: str, name: str | None = None, limit: int = 1000) -> Inbox:
+        row = self._db.one("inbox", {"id": job_id, "name": name, "limit": limit})
+        return Inbox(row[0], row_json.signals_from(row[1])) if row is not None else Inbox(0)
+
+    def rouse(self, limit: int = 500) -> float | None:
+        values = {"wall": self._wall(), "limit": limit, "channel": self._hot.channel}
+        earliest: float | None = self._hot.one("rouse", values)[0]
+        return earliest
+
+    def unroused(self) -> list[Unroused]:
+        return row_json.unroused_from(self._db.one("unroused", {"wall": self._wall()})[0])
+
+    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
+        values = {"id": new.id, "source": source, "seen_fence": seen_fence, "before": before}
+
+        def fork(db: Cursor) -> Added | None:
+            with db.connection.transaction():
+                if db.execute(self._db["fork_source"], values, prepare=False).fetchone() is None:
+                    return None
+                [added] = statements.add(self._db, db, [new], self._wall())
+                if not added.existed:
+                    db.execute(self._db["fork"], values, prepare=False)
+                    lines = row_json.journal_lines(new.id, 0, None, (note,))
+                    statements.write_notes(self._db, db, lines, self._wall())
+            return added
+
+        added = self._db.run(fork)
+        self.wake()
+        return added
+
+    def _move(self, db: Cursor, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
+        """Apply an act of a person, with all that belongs to it."""
+        seen = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence, "wall": self._wall()}
+        notes = row_json.encode(row_json.journal_lines(job_id, seen_fence, None, verdict.notes)).decode()
+        values = {**row_json.changes(verdict), **seen, "notes": notes, "channel": self._db.channel}
+        with db.connection.transaction():
+            if verdict.state in ENDED:  # then its parent is told, and may have to be locked before it
+                db.execute(self._db["move_lock"], {"id": job_id}, prepare=False)
+            moved, parent, _ = self._db.row(db.execute(self._db["move"], values, prepare=False))
+            if moved and verdict.steps:
+                rows = row_json.encode([row_json.step(job_id, step) for step in verdict.steps]).decode()
+                db.execute(self._db["move_steps"], {"steps": rows}, prepare=False)
+            if moved and verdict.aside_from is not None:
+                first = {**seen, "aside_from": verdict.aside_from, "answer": ANSWER}
+                for query in ("move_aside", "move_give_back"):
+                    db.execute(self._db[query], first, prepare=False)
+            if moved and parent is not None and verdict.state in ENDED:
+                statements.tell_parents(self._db, db, [(parent, job_id)], self._wall())
+        return bool(moved)
+
 
 @contextlib.contextmanager
 def _later(what: str) -> Iterator[None]:
@@ -586,3 +708,18 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _firing_parts(firings: Sequence[Firing]) -> Iterator[list[Firing]]:
+    """Split where a schedule or a job's key comes again: one statement would not see what it has just stored."""
+    part: list[Firing] = []
+    names: set[tuple[str, str]] = set()
+    for each in firings:
+        own = {("schedule", each.schedule)} | ({("key", each.job.key)} if each.job.key is not None else set())
+        if not names.isdisjoint(own):
+            yield part
+            part, names = [], set()
+        part.append(each)
+        names |= own
+    if part:
+        yield part

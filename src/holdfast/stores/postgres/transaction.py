@@ -34,7 +34,7 @@ from holdfast.interrupts import shielded
 from holdfast.stores.postgres import statements
 from holdfast.stores.postgres.caller_connection import CallerCursor
 from holdfast.stores.postgres.connection import Connections, NoAnswer, Session, is_outage
-from holdfast.stores.postgres.workflows import write_records
+from holdfast.stores.postgres.records import write_records
 from holdfast.stores.protocol import Answer
 
 _STOP_S = 2.0  # how long a statement that was told to stop is waited for

@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Any
 
 import msgspec
@@ -21,15 +22,24 @@ from holdfast.core.records import (
     Duty,
     Event,
     Filter,
+    Firing,
+    Inbox,
     Job,
     Lease,
     Moment,
     NewJob,
+    Note,
     Pulse,
+    Record,
+    Schedule,
+    Signal,
+    Step,
+    Unroused,
     Vanished,
     Worker,
 )
 from holdfast.core.settlement import Settlement, stale_report
+from holdfast.core.transitions import ABANDONED_S, RENEW_S
 from holdfast.core.verdict import Verdict
 from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import (
@@ -42,23 +52,22 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import point
 from holdfast.stores import row_json
-from holdfast.stores.protocol import Added, Answer, Schema, schema_too_new
+from holdfast.stores.protocol import Added, Answer, Fired, Schema, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
 from holdfast.stores.sqlite import facts, liveness, names, statements, wal
 from holdfast.stores.sqlite.backup import backup
 from holdfast.stores.sqlite.commit_watch import CommitWatch
 from holdfast.stores.sqlite.connection import Connections, Options, has_little_room, out_of_files
 from holdfast.stores.sqlite.facts import SqliteFacts
-from holdfast.stores.sqlite.schedules import Schedules
+from holdfast.stores.sqlite.records import send, write_records
 from holdfast.stores.sqlite.statements import Q
 from holdfast.stores.sqlite.transaction import SqliteTransaction
-from holdfast.stores.sqlite.workflows import Workflows
 
 _MIGRATIONS = load_migrations("holdfast.stores.sqlite")
 _TABLES = tables_of(_MIGRATIONS)
 
 
-class SqliteStore(Schedules, Workflows):
+class SqliteStore:
     """One file, many processes of one host. See `stores/protocol.py: Store` for every promise."""
 
     believe_s = 0.1
@@ -507,6 +516,95 @@ class SqliteStore(Schedules, Workflows):
                 return None
             instants = {"wall": self._clock.wall(), "lease": self._clock.lease(), "boot_id": self._clock.boot_id}
             return advance(_MIGRATIONS, found, _Editor(db), instants, pages)
+
+    # ---------------------------------------------------------------------------- schedules
+
+    def declare(self, schedules: Sequence[Schedule], again: bool = False) -> None:
+        rows = row_json.encode([row_json.declared(schedule) for schedule in schedules]).decode()
+        limits = {"again": again, "renew_s": RENEW_S, "abandoned_s": ABANDONED_S}
+        with self._db.writing() as db:
+            db.execute(Q["declare"], {"schedules": rows, "wall": self._clock.wall(), **limits})
+
+    def schedules(self) -> list[Schedule]:
+        with self._db.reading() as db:
+            return list(row_json.schedules_from(db.execute(Q["schedules"]).fetchone()[0]))
+
+    def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
+        point("fire.before")
+        with self._db.writing() as db:
+            statements.check_duty(db, under)
+            answers: list[Fired] = [self._fire(db, each) for each in firings]
+        point("fire.after")
+        return answers
+
+    def _fire(self, db: Connection, firing: Firing) -> Added | None:
+        if db.execute(Q["fire"], {"key": firing.schedule, "instant": firing.instant}).rowcount == 0:
+            return None
+        [added] = statements.add(db, [firing.job], self._clock.wall())
+        db.execute(Q["fire_job"], {"key": firing.schedule, "job_id": added.id})
+        return added
+
+    def pause_schedule(self, key: str, paused: bool) -> bool:
+        values = {"key": key, "paused": paused, "wall": self._clock.wall()}
+        with self._db.writing() as db:
+            return db.execute(Q["pause_schedule"], values).rowcount == 1
+
+    # ---------------------------------------------------------------------------- workflows
+
+    def record(self, records: Sequence[Record]) -> list[Answer]:
+        if not records:
+            return []
+        point("record.before")
+        with self._db.writing() as db:
+            answers = write_records(db, records, self._clock.wall())
+        point("record.after")
+        return answers
+
+    def steps(self, job_id: str, after: int = 0, limit: int = 1000, *, aside: bool = False) -> list[Step]:
+        values = {"id": job_id, "after": after, "limit": limit}
+        with self._db.reading() as db:
+            return row_json.steps_from(db.execute(Q["steps_aside" if aside else "steps"], values).fetchone()[0])
+
+    def signal(self, signal: Signal) -> Answer:
+        with self._db.writing() as db:
+            return send(db, signal, self._clock.wall())
+
+    def inbox(self, job_id: str, name: str | None = None, limit: int = 1000) -> Inbox:
+        values = {"id": job_id, "name": name, "limit": limit}
+        with self._db.reading() as db:
+            # The count first: what comes in between is then among the signals, and only looks newer than it is.
+            row = db.execute(Q["inbox"], {"id": job_id}).fetchone()
+            signals = row_json.signals_from(db.execute(Q["inbox_signals"], values).fetchone()[0])
+        return Inbox(row[0] if row is not None else 0, signals)
+
+    def rouse(self, limit: int = 500) -> float | None:
+        wall, earliest = self._clock.wall(), self._next_wake()
+        if earliest is not None and earliest <= wall:
+            with self._db.writing() as db:
+                db.execute(Q["rouse"], {"wall": wall, "limit": limit})
+            earliest = self._next_wake()
+        return earliest
+
+    def unroused(self) -> list[Unroused]:
+        with self._db.reading() as db:
+            return row_json.unroused_from(db.execute(Q["unroused"], {"wall": self._clock.wall()}).fetchone()[0])
+
+    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
+        wall = self._clock.wall()
+        values = {"id": new.id, "source": source, "seen_fence": seen_fence, "before": before}
+        with self._db.writing() as db:
+            if db.execute(Q["fork_source"], values).fetchone() is None:
+                return None
+            [added] = statements.add(db, [new], wall)
+            if not added.existed:
+                db.execute(Q["fork"], values)
+                statements.write_notes(db, row_json.journal_lines(new.id, 0, None, (note,)), wall)
+        return added
+
+    def _next_wake(self) -> float | None:
+        with self._db.reading() as db:
+            earliest: float | None = db.execute(Q["rouse_next"]).fetchone()[0]
+        return earliest
 
 
 class _Editor:

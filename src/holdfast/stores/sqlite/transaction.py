@@ -26,7 +26,7 @@ from holdfast.interrupts import shielded
 from holdfast.stores.protocol import Answer
 from holdfast.stores.sqlite import statements
 from holdfast.stores.sqlite.connection import Connections, WriteConnection, is_outage
-from holdfast.stores.sqlite.workflows import write_records
+from holdfast.stores.sqlite.records import write_records
 
 
 class SqliteTransaction:

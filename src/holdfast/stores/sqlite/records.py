@@ -1,81 +1,16 @@
-"""The verbs of workflows over SQLite."""
+"""What the records of steps, the children and the signals of workflows do on a connection."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
 
-from holdfast.clock import Clock
-from holdfast.core.records import Inbox, NewJob, Note, Record, Signal, Step, Unroused
+from holdfast.core.records import NewJob, Record, Signal
 from holdfast.core.settlement import stale_report
-from holdfast.failpoints import point
 from holdfast.stores import row_json
-from holdfast.stores.protocol import Added, Answer
+from holdfast.stores.protocol import Answer
 from holdfast.stores.sqlite import statements
-from holdfast.stores.sqlite.connection import Connections
 from holdfast.stores.sqlite.statements import Q
-
-
-class Workflows:
-    """The part of `SqliteStore` that knows steps and signals. See `stores/protocol.py: Store` for every promise."""
-
-    _db: Connections
-    _clock: Clock
-
-    def record(self, records: Sequence[Record]) -> list[Answer]:
-        if not records:
-            return []
-        point("record.before")
-        with self._db.writing() as db:
-            answers = write_records(db, records, self._clock.wall())
-        point("record.after")
-        return answers
-
-    def steps(self, job_id: str, after: int = 0, limit: int = 1000, *, aside: bool = False) -> list[Step]:
-        values = {"id": job_id, "after": after, "limit": limit}
-        with self._db.reading() as db:
-            return row_json.steps_from(db.execute(Q["steps_aside" if aside else "steps"], values).fetchone()[0])
-
-    def signal(self, signal: Signal) -> Answer:
-        with self._db.writing() as db:
-            return _send(db, signal, self._clock.wall())
-
-    def inbox(self, job_id: str, name: str | None = None, limit: int = 1000) -> Inbox:
-        values = {"id": job_id, "name": name, "limit": limit}
-        with self._db.reading() as db:
-            # The count first: what comes in between is then among the signals, and only looks newer than it is.
-            row = db.execute(Q["inbox"], {"id": job_id}).fetchone()
-            signals = row_json.signals_from(db.execute(Q["inbox_signals"], values).fetchone()[0])
-        return Inbox(row[0] if row is not None else 0, signals)
-
-    def rouse(self, limit: int = 500) -> float | None:
-        wall, earliest = self._clock.wall(), self._next_wake()
-        if earliest is not None and earliest <= wall:
-            with self._db.writing() as db:
-                db.execute(Q["rouse"], {"wall": wall, "limit": limit})
-            earliest = self._next_wake()
-        return earliest
-
-    def unroused(self) -> list[Unroused]:
-        with self._db.reading() as db:
-            return row_json.unroused_from(db.execute(Q["unroused"], {"wall": self._clock.wall()}).fetchone()[0])
-
-    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
-        wall = self._clock.wall()
-        values = {"id": new.id, "source": source, "seen_fence": seen_fence, "before": before}
-        with self._db.writing() as db:
-            if db.execute(Q["fork_source"], values).fetchone() is None:
-                return None
-            [added] = statements.add(db, [new], wall)
-            if not added.existed:
-                db.execute(Q["fork"], values)
-                statements.write_notes(db, row_json.journal_lines(new.id, 0, None, (note,)), wall)
-        return added
-
-    def _next_wake(self) -> float | None:
-        with self._db.reading() as db:
-            earliest: float | None = db.execute(Q["rouse_next"]).fetchone()[0]
-        return earliest
 
 
 def write_records(db: sqlite3.Connection, records: Sequence[Record], wall: float) -> list[Answer]:
@@ -120,7 +55,7 @@ def _write_with_others(db: sqlite3.Connection, record: Record, wall: float) -> A
         if added.id != new.id or (added.existed and not _is_own(db, new)):
             answer = Answer.TAKEN
     for signal in record.sent:
-        if answer is Answer.ACCEPTED and _send(db, signal, wall) is Answer.GONE:
+        if answer is Answer.ACCEPTED and send(db, signal, wall) is Answer.GONE:
             answer = Answer.GONE
     if answer is Answer.ACCEPTED:
         _write(db, [record])
@@ -136,7 +71,7 @@ def _is_own(db: sqlite3.Connection, new: NewJob) -> bool:
     return db.execute(Q["record_child"], values).fetchone() is not None
 
 
-def _send(db: sqlite3.Connection, signal: Signal, wall: float) -> Answer:
+def send(db: sqlite3.Connection, signal: Signal, wall: float) -> Answer:
     values = {**row_json.signal(signal), "wall": wall}
     if db.execute(Q["signal_known"], values).fetchone() is not None:
         return Answer.ALREADY

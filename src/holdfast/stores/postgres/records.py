@@ -1,107 +1,19 @@
-"""The verbs of workflows over PostgreSQL."""
+"""What the records of steps, the children and the signals of workflows do on a connection."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from psycopg import errors
 
-from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Inbox, Lease, NewJob, Note, Record, Signal, Step, Unroused
-from holdfast.core.row_text import ANSWER
+from holdfast.core.machine import State
+from holdfast.core.records import Lease, NewJob, Record, Signal
 from holdfast.core.settlement import stale_report
-from holdfast.core.verdict import Verdict
-from holdfast.failpoints import point
 from holdfast.stores import row_json
 from holdfast.stores.postgres import statements
 from holdfast.stores.postgres.connection import Connections, Cursor
-from holdfast.stores.protocol import Added, Answer
-
-
-class Workflows(ABC):
-    """The part of `PostgresStore` that knows steps and signals. See `stores/protocol.py: Store` for every promise."""
-
-    _db: Connections
-    _hot: Connections
-
-    def record(self, records: Sequence[Record]) -> list[Answer]:
-        if not records:
-            return []
-        point("record.before")
-        answers = self._hot.run(lambda db: write_records(self._hot, db, records, self._wall()))
-        if any(record.jobs or record.sent for record in records):
-            self.wake()
-        point("record.after")
-        return answers
-
-    def steps(self, job_id: str, after: int = 0, limit: int = 1000, *, aside: bool = False) -> list[Step]:
-        values = {"id": job_id, "after": after, "limit": limit, "aside": aside}
-        return row_json.steps_from(self._db.one("steps", values)[0])
-
-    def signal(self, signal: Signal) -> Answer:
-        answer = self._db.run(lambda db: _send(self._db, db, signal, self._wall()))
-        self.wake()
-        return answer
-
-    def inbox(self, job_id: str, name: str | None = None, limit: int = 1000) -> Inbox:
-        row = self._db.one("inbox", {"id": job_id, "name": name, "limit": limit})
-        return Inbox(row[0], row_json.signals_from(row[1])) if row is not None else Inbox(0)
-
-    def rouse(self, limit: int = 500) -> float | None:
-        values = {"wall": self._wall(), "limit": limit, "channel": self._hot.channel}
-        earliest: float | None = self._hot.one("rouse", values)[0]
-        return earliest
-
-    def unroused(self) -> list[Unroused]:
-        return row_json.unroused_from(self._db.one("unroused", {"wall": self._wall()})[0])
-
-    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
-        values = {"id": new.id, "source": source, "seen_fence": seen_fence, "before": before}
-
-        def fork(db: Cursor) -> Added | None:
-            with db.connection.transaction():
-                if db.execute(self._db["fork_source"], values, prepare=False).fetchone() is None:
-                    return None
-                [added] = statements.add(self._db, db, [new], self._wall())
-                if not added.existed:
-                    db.execute(self._db["fork"], values, prepare=False)
-                    lines = row_json.journal_lines(new.id, 0, None, (note,))
-                    statements.write_notes(self._db, db, lines, self._wall())
-            return added
-
-        added = self._db.run(fork)
-        self.wake()
-        return added
-
-    def _move(self, db: Cursor, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
-        """Apply an act of a person, with all that belongs to it."""
-        seen = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence, "wall": self._wall()}
-        notes = row_json.encode(row_json.journal_lines(job_id, seen_fence, None, verdict.notes)).decode()
-        values = {**row_json.changes(verdict), **seen, "notes": notes, "channel": self._db.channel}
-        with db.connection.transaction():
-            if verdict.state in ENDED:  # then its parent is told, and may have to be locked before it
-                db.execute(self._db["move_lock"], {"id": job_id}, prepare=False)
-            moved, parent, _ = self._db.row(db.execute(self._db["move"], values, prepare=False))
-            if moved and verdict.steps:
-                rows = row_json.encode([row_json.step(job_id, step) for step in verdict.steps]).decode()
-                db.execute(self._db["move_steps"], {"steps": rows}, prepare=False)
-            if moved and verdict.aside_from is not None:
-                first = {**seen, "aside_from": verdict.aside_from, "answer": ANSWER}
-                for query in ("move_aside", "move_give_back"):
-                    db.execute(self._db[query], first, prepare=False)
-            if moved and parent is not None and verdict.state in ENDED:
-                statements.tell_parents(self._db, db, [(parent, job_id)], self._wall())
-        return bool(moved)
-
-    # Of the store itself:
-
-    @abstractmethod
-    def _wall(self) -> float | None: ...
-
-    @abstractmethod
-    def wake(self) -> None: ...
+from holdfast.stores.protocol import Answer
 
 
 def write_records(q: Connections, db: Cursor, records: Sequence[Record], wall: float | None) -> list[Answer]:
@@ -193,7 +105,7 @@ def _write_with_others(q: Connections, db: Cursor, record: Record, wall: float |
                 if added.id != new.id or (added.existed and not _is_own(q, db, new)):
                     raise _Undo(Answer.TAKEN)
             for signal in record.sent:
-                if _send(q, db, signal, wall) is Answer.GONE:
+                if send(q, db, signal, wall) is Answer.GONE:
                     raise _Undo(Answer.GONE)
     except errors.LockNotAvailable:
         return Answer.LOCKED
@@ -208,7 +120,7 @@ def _is_own(q: Connections, db: Cursor, new: NewJob) -> bool:
     return db.execute(q["record_child"], values, prepare=False).fetchone() is not None
 
 
-def _send(q: Connections, db: Cursor, signal: Signal, wall: float | None) -> Answer:
+def send(q: Connections, db: Cursor, signal: Signal, wall: float | None) -> Answer:
     values: dict[str, Any] = {**row_json.signal(signal), "wall": wall, "channel": q.channel}
     values["detail"] = row_json.encode(signal.line.detail).decode()
     try:
