@@ -14,6 +14,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.closing import CLOSED, Closing
 from holdfast.continuity import PRODUCER, Continuity
 from holdfast.core import acts
+from holdfast.core.durations import iso
 from holdfast.core.machine import State, States, states_named
 from holdfast.core.payload import JSON, LIMITS, Codec, decode_plain, decode_value, encode_value
 from holdfast.core.policy import Policy
@@ -23,7 +24,7 @@ from holdfast.core.replay import answer_to, first_named
 from holdfast.core.retention import Age, Retention
 from holdfast.core.text import check_storable
 from holdfast.core.verdict import Verdict
-from holdfast.errors import NotFound, PayloadError, Refused, StoreError, UnknownTask, UsageError
+from holdfast.errors import IllegalMove, NotFound, PayloadError, Refused, StoreError, UnknownTask, UsageError
 from holdfast.forks import importing
 from holdfast.hooks import Hook, HookKind, Hooks
 from holdfast.ids import new_id, new_job_id
@@ -457,6 +458,8 @@ class App:
         row = self._seen(id, fence)
         if answer in ("retry", "fail") and row.question is not None:
             return self._answer(row, answer == "retry", by, note)
+        if row.question is None and row.state is not State.HELD and (answered := self._last_answer(id)):
+            raise IllegalMove(f"job {id} is {row.state.value} and asks nobody{answered}")
         asks_of_steps = row.open_step is not None or row.rolling_back
         steps = self.store.steps(id, limit=STEPS_MAX) if asks_of_steps else []
         said = result is not ... and (result is not None or row.open_step is not None)
@@ -546,7 +549,7 @@ class App:
         id = row.id
         name = answer_to(row.awaits or ())
         if name is None or row.question is None:
-            raise Refused(f"job {id} is {row.state.value} and asks nobody")
+            raise Refused(f"job {id} is {row.state.value} and asks nobody{self._last_answer(id)}")
         # Two answers to one question are one signal; the fence is in its name because it may be asked again.
         once = f"{id}:signal:{name}:{row.fence}"
         text = self._encoded(row, yes, "the answer")
@@ -558,6 +561,14 @@ class App:
         job = self.get(id)
         job.answered = row.question
         return job
+
+    def _last_answer(self, id: str) -> str:
+        """Say who gave the last answer to a question of this workflow, and when; nothing if nobody did."""
+        events = self.store.journal(id, kinds=("signalled",), limit=STEPS_MAX)
+        for event in reversed(events):
+            if (yes := event.detail.get("answer")) is not None:
+                return f"; {event.actor} answered its last question with {'yes' if yes else 'no'} at {iso(event.at)}"
+        return ""
 
     def rollback(self, id: str, *, by: str = "app", note: str | None = None, fence: int | None = None) -> Job[Any]:
         """Undo what a workflow did, in the reverse order, and return it. A running one is stopped first.

@@ -118,7 +118,9 @@ def test_where_there_is_no_store_it_makes_none(run: Run, folder: Path) -> None:
     shown = run("doctor", "--db", "sqlite:///nothing.db", code=3)
     assert "✗ problem  The store cannot be read: there is no store at" in shown.stdout
     assert list(folder.iterdir()) == []
-    assert run.json("doctor", "--db", "sqlite:///nothing.db", code=3)["ok"] is False
+    view = run.json("doctor", "--db", "sqlite:///nothing.db", code=3)
+    fix = "if there was one, restore it from a backup; otherwise make one: holdfast db init"
+    assert (view["ok"], [finding["fix"] for finding in view["findings"]]) == (False, [fix])
 
 
 def test_a_schema_that_does_not_fit(run: Run, folder: Path, store: Store) -> None:

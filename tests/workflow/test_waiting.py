@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncFlow, Flow, JobDead, KeyTaken, NotFound, Refused, Retry
+from holdfast import AsyncFlow, Flow, IllegalMove, JobDead, KeyTaken, NotFound, Refused, Retry
 from holdfast.core.records import Filter, Inbox, Signal
 from holdfast.core.replay import answer_to
 from holdfast.errors import Parking, StoreUnavailable, UsageError
@@ -312,10 +312,16 @@ def test_a_person_is_asked_and_answers(house: House) -> None:
     assert [row.id for row in house.store.find(Filter(asking=True))] == [job.id]
     house.app.approve(job.id, by="ann")
     until(lambda: house.row(job.id).question == "Really?", "the second question")
+    with pytest.raises(IllegalMove, match="Really"):
+        house.app.resolve(job.id, "done")
     house.app.approve(job.id, False, by="bob")
     assert job.result(60) == [True, False]
-    with pytest.raises(Refused, match="asks nobody"):
+    answered = "is done and asks nobody; bob answered its last question with no at 20"
+    with pytest.raises(Refused, match=answered):
         house.app.approve(job.id)
+    for answer in ("retry", "fail"):
+        with pytest.raises(IllegalMove, match=answered):
+            house.app.resolve(job.id, answer)  # type: ignore[arg-type]
 
 
 def test_children_are_started_once_and_waited_for(house: House) -> None:

@@ -26,7 +26,7 @@ from holdfast.insight.format import moment
 from holdfast.insight.health import SET_BACK_S, enqueued_ahead_s, vanished_ids, worker_state
 from holdfast.insight.schedules import late_now
 from holdfast.insight.steps import awaited_jobs, since_of
-from holdfast.insight.store_findings import of_the_medium, to_take_writes
+from holdfast.insight.store_findings import TO_MAKE_ONE, of_the_medium, to_take_writes
 from holdfast.insight.tuning import of_settings
 from holdfast.insight.views import all_jobs, locked_rows, queue_views, totals
 from holdfast.insight.zombies import look_back
@@ -86,8 +86,7 @@ def diagnose(store: Store, clock: Clock, app: App | None = None, name: str = "AP
 def _misfit(store: Store, schema: Schema) -> Finding:
     where = shown_url(store.url)
     if not schema.found:
-        fix = "if there was one, restore it from a backup; otherwise make one: holdfast db init"
-        return problem("There is no store here", f"{where} has no tables of Holdfast", fix)
+        return problem("There is no store here", f"{where} has no tables of Holdfast", TO_MAKE_ONE)
     evidence = f"{where} has version {schema.found}; this program needs {schema.wanted}"
     if schema.is_too_new:
         return problem("The schema is too new for this program", str(schema_too_new(where, schema)), "upgrade Holdfast")

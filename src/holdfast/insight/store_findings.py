@@ -9,6 +9,7 @@ from holdfast.errors import (
     StoreError,
     StoreFull,
     StoreLocked,
+    StoreMissing,
     StoreReadOnly,
     StoreTimeout,
     StoreUnavailable,
@@ -21,6 +22,7 @@ from holdfast.stores.postgres.facts import PostgresFacts as DatabaseCondition
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.facts import SqliteFacts as FileCondition
 
+TO_MAKE_ONE = "if there was one, restore it from a backup; otherwise make one: holdfast db init"
 _TO_GET_A_LOCK = "if a session holds a lock, pg_blocking_pids() names it: let it go on, or end it"
 
 
@@ -42,6 +44,8 @@ def to_be_read(url: str, error: StoreError) -> str:
         return TO_MAKE_ROOM
     if isinstance(error, StoreUnsupported):
         return "change that, then ask again"
+    if isinstance(error, StoreMissing):
+        return TO_MAKE_ONE
     if url.startswith("postgres") and isinstance(error, StoreLocked | StoreTimeout):
         return _TO_GET_A_LOCK
     if url.startswith("postgres") and type(error) is StoreUnavailable:
