@@ -36,6 +36,7 @@ from holdfast.errors import (
 from holdfast.reaper import Reaper
 from holdfast.stores.protocol import in_words
 from holdfast.stores.sql import load_migrations
+from holdfast.stores.sqlite import connection as connections
 from holdfast.stores.sqlite import liveness
 from holdfast.stores.sqlite.statements import Q
 from holdfast.stores.sqlite.store import SqliteStore
@@ -1031,3 +1032,19 @@ def test_a_lock_folder_of_another_user_is_refused(tmp_path: Path) -> None:
         check(stranger)
     with pytest.raises(StoreUnsupported, match="chmod go-w"):
         check(me, mode=0o40770)
+
+
+def test_a_store_that_is_opened_during_a_fork_does_not_disturb_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = [SqliteStore(f"sqlite:///{tmp_path / 'jobs.db'}")]
+
+    def open_another(_: connections.Connections) -> None:
+        if len(opened) == 1:
+            opened.append(SqliteStore(f"sqlite:///{tmp_path / 'others.db'}"))
+
+    monkeypatch.setattr(connections.Connections, "_before_fork", open_another)
+    connections._before_fork()
+    for store in opened:
+        store.close()
+    assert len(opened) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 from holdfast.clock import Clock
 
@@ -13,15 +14,17 @@ class Wakeups:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_thread: dict[int, threading.Event] = {}
+        self._mine = threading.local()  # the hint of each thread goes with the thread
+        self._hints: weakref.WeakSet[threading.Event] = weakref.WeakSet()
 
     def wait(self, clock: Clock, timeout_s: float) -> bool:
         """Return early, with True, when there is a hint that this thread has not had."""
-        with self._lock:
-            hint = self._by_thread.get(threading.get_ident())
-            if hint is None:
-                self._by_thread[threading.get_ident()] = threading.Event()
-                return True
+        hint: threading.Event | None = getattr(self._mine, "hint", None)
+        if hint is None:
+            self._mine.hint = hint = threading.Event()
+            with self._lock:
+                self._hints.add(hint)
+            return True
         woken = clock.wait(hint, timeout_s)
         if woken:  # else one may have come this very moment
             hint.clear()
@@ -30,5 +33,5 @@ class Wakeups:
     def wake(self) -> None:
         """Give every thread a hint."""
         with self._lock:
-            for hint in self._by_thread.values():
+            for hint in self._hints:
                 hint.set()

@@ -52,7 +52,7 @@ class Purge:
                 allowed, deleted = self._db.one("purge", values, BULK)
                 return bool(allowed), int(deleted)
             except StoreLocked:
-                busy = row_json.names_from(self._db.one("purge_busy", values, BULK)[0])
+                busy = set(row_json.names_from(self._db.one("purge_busy", values, BULK)[0])) - {*values["besides"]}
                 if not busy:  # somebody has the duty's row, or the lock is gone by now
                     raise
                 values["besides"] += busy

@@ -620,20 +620,26 @@ _lost: dict[tuple[int, int], str] = {}  # the databases that this process may no
 _forks: weakref.WeakSet[Connections] = weakref.WeakSet()
 
 
+def _all() -> list[Connections]:
+    while True:
+        with suppress(RuntimeError):  # another thread has opened a store meanwhile
+            return list(_forks)
+
+
 def _before_fork() -> None:
-    for connections in _forks:
+    for connections in _all():
         connections._before_fork()
 
 
 def _after_fork_in_parent() -> None:
-    for connections in _forks:
+    for connections in _all():
         connections._after_fork_in_parent()
 
 
 def _after_fork_in_child() -> None:
     global _creating, _losing
     _creating, _losing = threading.Lock(), threading.Lock()
-    for connections in _forks:
+    for connections in _all():
         connections._after_fork()
 
 
@@ -642,7 +648,7 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, 
 
 def _look_before_exit() -> None:
     """Python closes every connection when it ends."""
-    for connections in list(_forks):
+    for connections in _all():
         connections.look_before_closing()
 
 
