@@ -477,7 +477,7 @@ def test_an_open_question_is_ok_and_still_something_to_do(run: Run, calm: Store)
     shown = run("doctor")
     assert "Workflows wait for an answer" in shown.stdout
     assert "\n           fix: decide: holdfast held list\n" in shown.stdout
-    assert shown.stderr == "Nothing is wrong; somebody waits for an answer.\n"
+    assert shown.stderr == "Nothing is wrong; a job waits for a person's answer.\n"
 
 
 def test_questions_to_people(calm: Store, clock: FakeClock) -> None:

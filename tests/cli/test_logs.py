@@ -49,7 +49,7 @@ def test_a_log_that_nobody_reads_stops_nobody_and_says_later_what_is_missing(rea
         say(handler, f"{number} {'x' * 4000}")
     assert [line.split()[0] for line in reader.read().splitlines()] == ["0", "1", "2", "3"]
     say(handler, "somebody reads again")
-    assert reader.read() == "16 lines of the log are missing here: nobody read them\nsomebody reads again\n"
+    assert reader.read() == "16 log lines are missing here: the reader of the log was too slow\nsomebody reads again\n"
 
 
 def test_a_line_of_any_length_and_any_text_is_written_whole(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,4 +68,4 @@ def test_a_line_that_was_cut_short_does_not_run_into_the_next_one(reader: Reader
     say(handler, "y" * 20_000)
     assert set(reader.read()) == {"y"}
     say(handler, "somebody reads again")
-    assert reader.read() == "\n1 lines of the log are missing here: nobody read them\nsomebody reads again\n"
+    assert reader.read() == "\n1 log lines are missing here: the reader of the log was too slow\nsomebody reads again\n"

@@ -640,7 +640,7 @@ def test_a_scan_says_that_a_row_is_locked_and_left_for_the_next_pass(
     store.retire(worker, "its process died")
     with locked(server, schema, jobs[1]):
         done = CliRunner().invoke(cli, ["--db", store.url, "scan", "--fix"])
-        said = "2 of 3 jobs recovered; 1 row is locked by somebody else and left for the next pass."
+        said = "2 of 3 jobs recovered; 1 row is locked by another transaction and left for the next pass."
         assert said in " ".join(done.output.split())
         assert App(store.url).reap().locked == 1
         view = json.loads(CliRunner().invoke(cli, ["--db", store.url, "scan", "--fix", "--json"]).stdout)

@@ -117,7 +117,7 @@ def alerts_of(given: dict[str, Any]) -> tuple[Alert, ...]:
     if command and not words:
         raise UsageError("--alert-command names no program")
     secret = os.environ.get(SECRET) if webhook else None
-    told = declare(
+    declared = declare(
         log=log,
         command=words,
         webhook=webhook,
@@ -126,7 +126,7 @@ def alerts_of(given: dict[str, Any]) -> tuple[Alert, ...]:
         on=given["alert_on"],
         limits=cast("Given", dict(given["alert_limit"])),
     )
-    return (told,)
+    return (declared,)
 
 
 @contextmanager
@@ -154,7 +154,7 @@ def telling_shown() -> Iterator[None]:
     """,
 )
 def alerts() -> None:
-    """Try the channels by which people are told of trouble."""
+    """Test the channels that notify people of trouble."""
 
 
 @alerts.command(
@@ -176,12 +176,12 @@ def test(ctx: click.Context, /, app: str | None, as_json: bool, **given: Any) ->
     The channels are those of APP (module:name) and those of the options. No store is opened. Ends with 1 if a channel
     did not take the message.
     """
-    told = alerts_of(given)
+    alerts = alerts_of(given)
     url = settings().db
     if app is not None:
         found = named_app(app)
-        told, url = (*found.alerts, *told), found.url
-    channels = {channel.identity: channel for alert in told for channel in alert.channels}
+        alerts, url = (*found.alerts, *alerts), found.url
+    channels = {channel.identity: channel for alert in alerts for channel in alert.channels}
     if not channels:
         raise UsageError("there is no channel to try: name an APP that calls app.alert(…), or use --alert-webhook")
     log_to_stderr(logging.INFO)

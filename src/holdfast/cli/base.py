@@ -33,7 +33,7 @@ class Settings:
 
     db_given: str | None = None  # on the command line, so it overrides the address that an App has
     verbosity: int = 0
-    serves: bool = False  # until it is told to stop: then its process must leave, whatever the user's code does
+    serves: bool = False  # runs until it is stopped: then its process must leave, whatever the user's code does
     imports: tuple[str, ...] = ()  # modules that declare tasks of the App
     discover: tuple[str, ...] = ()  # packages whose modules named `tasks` do
 

@@ -107,7 +107,7 @@ def _load(ref: str, url: str, imports: Sequence[str]) -> App:
 
 
 def _opens(app: App, sources: list[int]) -> bool:
-    """Wait until the store can be opened. False: told to stop first.
+    """Wait until the store can be opened. False: stopped first.
 
     To end instead would look like a child that dies young: the supervisor would start it later and later, and not soon
     after the store is back.
@@ -130,7 +130,7 @@ def _opens(app: App, sources: list[int]) -> bool:
 
 
 def _hear(supervisor: int) -> bytes:
-    """Return its orders; nothing: it is gone, perhaps before it has read all that we told it."""
+    """Return its orders; nothing: it is gone, perhaps before it has read all that we sent it."""
     with contextlib.suppress(ConnectionError):
         return os.read(supervisor, 64)
     return b""

@@ -138,7 +138,7 @@ def accept(by: str | None, note: str, as_json: bool) -> None:
     """Accept a store that was replaced, rewound or emptied as it is. Its workers claim again.
 
     Look first what has become of the jobs: those that ended after the backup was made are live again, and will run
-    again. Exits with 6 when nobody has noticed anything.
+    again. Exits with 6 when there is nothing to accept.
     """
     with opened_store() as store:
         seen = store.standing("", (), None).incarnation
@@ -212,7 +212,7 @@ def prune(older_than: float, states: tuple[str, ...], as_json: bool) -> None:
 def _standing(schema: Schema) -> str:
     if schema.found == schema.wanted:
         return f"{schema.found}, up to date"
-    return f"{schema.found}; this program knows {schema.wanted}, and may go on"
+    return f"{schema.found}; this program knows {schema.wanted}, and may continue"
 
 
 def purge(store: Store, states: list[State], older_than_s: float) -> int:

@@ -38,7 +38,7 @@ def doctor(ctx: click.Context, app: str | None, as_json: bool) -> None:
     """Look for trouble, and say what to do about it.
 
     Checks the store (schema, damage, durability, permissions, room, the SQLite that Python brings), the workers, queues
-    that nobody serves, jobs that are lost or wait for a person, and the settings against what was observed. With APP
+    that no worker serves, jobs that are lost or wait for a person, and the settings against what was observed. With APP
     (module:name) also whether it knows the tasks that are due. Nothing is changed. With -q only what is not
     ok is shown.
 
@@ -94,7 +94,7 @@ def _show(view: dict[str, Any]) -> None:
     words = [finding["severity"] for finding in view["findings"]]
     if view["ok"]:
         to_do = any(finding["fix"] for finding in view["findings"])
-        say("Nothing is wrong; somebody waits for an answer." if to_do else "Nothing to do.")
+        say("Nothing is wrong; a job waits for a person's answer." if to_do else "Nothing to do.")
     else:
         numbers = [(words.count("problem"), "problem"), (words.count("warning"), "warning")]
         say(f"{' and '.join(insight.counted(number, word) for number, word in numbers if number)}.")

@@ -37,7 +37,7 @@ _CALL = (
 @click.argument("arguments", metavar="[JSON]", type=Json(_CALL), required=False)
 @click.option("--queue", type=Text(), help="Another queue than the task's.")
 @click.option("--key", type=Text(), help="While a live job has this key, no second one is added.")
-@click.option("--run-after", type=Duration(), metavar="TIME", help="Not before so long from now: seconds, 15m, 2h.")
+@click.option("--run-after", type=Duration(), metavar="TIME", help="Start the job after this delay: seconds, 15m, 2h.")
 @click.option("--priority", type=int, help="Larger is sooner.")
 @click.option("--id", "job_id", type=Text(), help="Your own id; repeated, there is still one job.")
 @click.option("--on-crash", type=click.Choice(get_args(OnCrash)), help="When its worker dies; rollback: of a workflow.")

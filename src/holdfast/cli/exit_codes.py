@@ -2,7 +2,7 @@
 
 0 ok · 1 failed · 2 usage or import error · 3 store unreachable, missing, lost, read-only or full
 4 schema stale or newer · 5 not found · 6 refused (fence, state) · 7 unhealthy
-129 hung up · 130 interrupted · 141 nobody reads on · 143 terminated
+129 hung up · 130 interrupted · 141 output closed · 143 terminated
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell th
 )
 @state_option
 @origin_options
-@click.option("--since", type=Duration(), metavar="TIME", help="Only those added so long ago or later, such as 7d.")
+@click.option("--since", type=Duration(), metavar="TIME", help="Only jobs added within this time, such as 7d.")
 @click.option(
     "--format", "form", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True, help="How to write it."
 )
@@ -93,12 +93,12 @@ def _guess(store: Store, states: tuple[str, ...], queue: str | None) -> int:
 
 @contextmanager
 def _opened(store: Store, output: Path | None, force: bool) -> Iterator[TextIO]:
-    """Open stdout, or a file that takes its name only when it is complete; nobody but its owner may read it."""
+    """Open stdout, or a file that takes its name only when it is complete; only its owner may read it."""
     if output is None:
         yield sys.stdout
         return
     _check(store, output, force)
-    try:  # a name that nobody could prepare, and a file that is made by this call alone
+    try:  # a name that no other process could prepare, and a file that only this call makes
         descriptor, name = tempfile.mkstemp(prefix=f"{output.name}.", suffix=".part", dir=output.parent)
     except OSError as error:
         raise UsageError(f"cannot write to {output.parent}: {error.strerror}") from error
@@ -106,7 +106,7 @@ def _opened(store: Store, output: Path | None, force: bool) -> Iterator[TextIO]:
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
             yield stream
-        _check(store, output, force)  # somebody may have made it meanwhile
+        _check(store, output, force)  # another process may have made it meanwhile
         if force:
             os.replace(part, output)
         else:

@@ -25,8 +25,8 @@ _RESULT = """Write a JSON value, in single quotes for the shell: '"receipt 7"', 
 def held() -> None:
     """Answer for jobs that wait for a person.
 
-    A job with on_crash="hold" whose attempt was cut short is never run again by itself: nobody but you can know whether
-    its work happened. A workflow that asks a person something is answered here too.
+    A job with on_crash="hold" whose attempt was cut short is not run again automatically, because only you can find out
+    whether its work happened. Workflows that ask a person a question are answered here too.
     """
 
 
@@ -60,11 +60,12 @@ def list_(where: Filter, as_json: bool) -> None:
 def approve(
     job_id: str, app_ref: str | None, by: str | None, note: str | None, fence: int | None, as_json: bool
 ) -> None:
-    """Let it go on.
+    """Let the job continue.
 
-    A workflow that asks something (flow.approve) gets yes for an answer. A workflow that is held with an open step runs
-    that step again, and goes on; if several are open, it asks about the next. One whose rollback is stuck goes on
-    undoing. Any other held job is run again, from its beginning or behind its last recorded step, with fresh budgets.
+    A workflow that asks a question (flow.approve) gets the answer yes. A workflow that is held with an open step runs
+    that step again and continues; if several steps are open, it asks about the next one. A workflow whose rollback is
+    stuck continues to undo. Any other held job runs again with fresh budgets: from its beginning or, for a workflow,
+    after its last recorded step.
 
     If the app has a codec of its own, the answer to a question needs --app (module:name, on the app's own store unless
     --db says otherwise).
@@ -98,9 +99,9 @@ def done(
 ) -> None:
     """Say that the job's work did happen.
 
-    Of a workflow with an open step it says that of the step, needs --result, and the workflow goes on behind it; if the
-    result does not fit what the step returns, a worker holds it again and says so. Of a workflow whose rollback is
-    stuck it says that the next undo was done by hand.
+    For a workflow with an open step, the answer applies to that step and needs --result; the workflow continues after
+    it. If the result does not fit the step's return type, a worker holds the workflow again and says so. For a workflow
+    whose rollback is stuck, it says that the next undo was done by hand.
 
     With --app (module:name, on the app's own store unless --db says otherwise) the result must fit what the task
     returns, or nothing is changed. Without it the result of a task is not checked: any JSON is stored as it is. If the
@@ -119,9 +120,8 @@ def done(
 def fail(job_id: str, app_ref: str | None, by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
     """Give the job up, or answer no to a question.
 
-    A held job goes to the dead ones, and nothing is undone. A workflow that asks something gets no for an answer, and
-    goes on; if its app has a codec of its own, that needs --app (module:name, on the app's own store unless --db says
-    otherwise).
+    A held job becomes dead, and nothing is undone. A workflow that asks a question gets the answer no and continues; if
+    its app has a codec of its own, that needs --app (module:name, on the app's own store unless --db says otherwise).
     """
     _answer(job_id, "fail", by, note, fence, as_json, app_ref=app_ref)
 

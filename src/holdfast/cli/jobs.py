@@ -34,7 +34,7 @@ from holdfast.core.records import Filter, Job, Moment
 from holdfast.errors import NotFound, Refused, UsageError
 from holdfast.stores.protocol import Store
 
-_MANY = 20  # jobs that are named at once: so many take a while
+_MANY = 20  # jobs that are named at once: more take a while
 
 
 @click.group(cls=Group, epilog="holdfast jobs list --state held")
@@ -115,7 +115,7 @@ def _columns(
         Column("TASK", lambda job: job.task, least=24 if asks else 10 if answers else 12, keeps_end=True),
         Column("QUEUE", lambda job: job.queue, rank=queue),
         Column("ATTEMPT", lambda job: job.attempt, right=True, keep=True, rank=attempt),
-        *([fence] if answers else []),  # whoever answers says which one was seen
+        *([fence] if answers else []),  # an answer says which question it saw
         Column("AGE", lambda job: insight.brief(now.wall - since[job.id]), right=True, keep=True, rank=age),
         Column("DETAIL", lambda job: insight.in_short(job, now, names), rank=detail, least=14, grows=tells, below=asks),
     ]
@@ -221,7 +221,7 @@ def delete(job_ids: tuple[str, ...], fence: int | None, yes: bool, as_json: bool
         if parent is not None and job_id in insight.awaited_jobs(parent):
             raise Refused(
                 f"workflow {parent.id} waits for job {job_id} and would wait for ever; cancel the job first, then the "
-                f"workflow is told: holdfast jobs cancel {job_id}"
+                f"workflow is notified: holdfast jobs cancel {job_id}"
             )
         if not app.store.delete(job_id, job.state, job.fence if fence is None else fence):
             present = known(app.store, job_id)
@@ -280,5 +280,5 @@ def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError("there is no terminal to ask at; add -y to go on")
+        raise UsageError("there is no terminal to ask at; add -y to continue")
     click.confirm(question, abort=True, err=True)

@@ -150,8 +150,8 @@ def require_task(app: App, ref: str, task: str) -> None:
 
 def wanted_modules() -> tuple[str, ...]:
     """Return the names of the modules that the command line wants imported: those named, and those discovered."""
-    told = settings()
-    return tuple(dict.fromkeys([*told.imports, *(name for package in told.discover for name in _discover(package))]))
+    given = settings()
+    return tuple(dict.fromkeys([*given.imports, *(name for package in given.discover for name in _discover(package))]))
 
 
 def _discover(package: str) -> list[str]:
@@ -226,8 +226,8 @@ def _story(name: str, error: BaseException) -> str:
         if not frame.filename.startswith("<frozen ") and frame.filename not in (__file__, importlib.__file__)
     ]
     lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
-    told = "".join(f"\n  {escaped(line)}" for line in "".join(lines).rstrip().split("\n"))
-    return f"module {name!r} could not be imported:{told}"
+    trace = "".join(f"\n  {escaped(line)}" for line in "".join(lines).rstrip().split("\n"))
+    return f"module {name!r} could not be imported:{trace}"
 
 
 def _apps_in(module: ModuleType, wanted: str, kind: type) -> str:

@@ -1,7 +1,7 @@
-"""The log of programs that must go on: nobody has to read it.
+"""The log of programs that must continue, even if no process reads their log.
 
 A pipe whose reader has stopped, or a terminal that was stopped by Ctrl-S, lets every writer wait. A worker that waits
-settles nothing, so its log waits a second at most; then it drops lines until somebody reads again, and says how many.
+settles nothing, so its log waits a second at most; then it drops lines until its reader continues, and says how many.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PatientHandler(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._dropped = 0  # lines, since somebody has read the last one
+        self._dropped = 0  # lines, since the last one was read
         self._is_torn = False  # the first of them was written in part
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -43,7 +43,7 @@ class PatientHandler(logging.Handler):
             if not _is_ready(descriptor, 0.0):
                 self._dropped += 1
                 return
-            missing = f"{self._dropped} lines of the log are missing here: nobody read them\n"
+            missing = f"{self._dropped} log lines are missing here: the reader of the log was too slow\n"
             line = ("\n" * self._is_torn + missing).encode() + line
             self._dropped = 0
         for start in range(0, len(line), PIECE):

@@ -16,7 +16,7 @@ COMMANDS = {
     "worker": "Run jobs.",
     "enqueue": "Add a job.",
     "scan": "Find jobs whose worker died; recover them with --fix.",
-    "reaper": "Recover jobs whose worker died, until told to stop.",
+    "reaper": "Recover jobs whose worker died, until it is stopped.",
     "zombies": "Look back at the jobs that lost their worker.",
     "jobs": "See, export, retry, cancel and delete jobs.",
     "workflows": "See workflows step by step; retry, undo, signal, cancel and fork them.",
@@ -24,8 +24,8 @@ COMMANDS = {
     "dead": "See, revive and purge jobs that gave up.",
     "queues": "See, pause and resume queues.",
     "schedules": "See, pause, resume and fire schedules.",
-    "workers": "See who runs jobs, and forget who is dead.",
-    "alerts": "Try the channels by which people are told of trouble.",
+    "workers": "See the workers that run jobs, and forget dead ones.",
+    "alerts": "Test the channels that notify people of trouble.",
     "doctor": "Look for trouble, and say what to do about it.",
     "db": "Make, migrate, check, copy and prune the store.",
     "completion": "Print the completion script of a shell.",
@@ -67,10 +67,10 @@ def main() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:  # what the terminal's encoding lacks is escaped; it never raises
             reconfigure(errors="backslashreplace")
-    told = Settings()
+    given = Settings()
     try:
-        cli(prog_name="holdfast", obj=told)
+        cli(prog_name="holdfast", obj=given)
     except SystemExit as end:
-        if told.serves:
+        if given.serves:
             leave_within(LEAVE_S, end.code if isinstance(end.code, int) else 0)
         raise

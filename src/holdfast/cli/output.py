@@ -114,7 +114,7 @@ def columns(text: str) -> int:
 
 
 def fitted(text: str, room: int, *, keeps_end: bool = False) -> str:
-    """Cut a clean text to so many columns, and say so by its last one; with `keeps_end` by its first one."""
+    """Cut a clean text to a number of columns, and mark the cut at its end; with `keeps_end` at its start."""
     if columns(text) <= room:
         return text
     if keeps_end:
@@ -126,7 +126,7 @@ def fitted(text: str, room: int, *, keeps_end: bool = False) -> str:
 
 
 def padded(text: str, room: int, *, right: bool = False) -> str:
-    """Fill a clean text up to so many columns."""
+    """Pad a clean text to a number of columns."""
     gap = " " * (room - columns(text))
     return gap + text if right else text + gap
 

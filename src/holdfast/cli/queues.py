@@ -70,7 +70,7 @@ def list_(as_json: bool) -> None:
 @click.argument("names", metavar="QUEUE...", nargs=-1, required=True, type=Text())
 @json_option
 def pause(names: tuple[str, ...], as_json: bool) -> None:
-    """Stop claims from queues. Jobs that run go on; new ones are kept."""
+    """Stop claims from queues. Running jobs continue; new jobs are kept."""
     _set(names, True, as_json)
 
 

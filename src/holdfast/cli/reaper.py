@@ -31,18 +31,18 @@ PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
     """,
 )
 @click.argument("app", metavar="[APP]", required=False, type=Text())
-@click.option("--grace", type=Duration(), default=0.0, metavar="TIME", help="Be patient so long after a lease's end.")
+@click.option("--grace", type=Duration(), default=0.0, metavar="TIME", help="Wait this long after a lease expires.")
 @click.option(
-    "--interval", type=Duration(), default="500ms", metavar="TIME", show_default=True, help="Look at least so often."
+    "--interval", type=Duration(), default="500ms", metavar="TIME", show_default=True, help="Look at least this often."
 )
 @click.option("--name", default=None, metavar="NAME", help="What the log calls this replica. [default: host and pid]")
 @click.option(
     "--keep",
     type=Duration(),
     metavar="TIME",
-    help="Delete done, cancelled and rolled back jobs so long after their end.",
+    help="Delete done, cancelled and rolled back jobs this long after they end.",
 )
-@click.option("--keep-dead", type=Duration(), metavar="TIME", help="Delete dead jobs so long after their end.")
+@click.option("--keep-dead", type=Duration(), metavar="TIME", help="Delete dead jobs this long after they end.")
 @import_options
 @alert_options
 def reaper(
@@ -54,14 +54,14 @@ def reaper(
     keep_dead: float | None,
     **given: Any,
 ) -> None:
-    """Recover jobs whose worker died, until told to stop.
+    """Recover jobs whose worker died, until it is stopped.
 
-    Workers do this by themselves; run it where they are told not to (--no-reaper) or where there are none. Several
-    replicas may run: one is active under a duty, the others take over when it dies. SIGTERM gives the duty back.
-    Alerts are told by one of them, too, wherever in the fleet it happened. With --keep one of them deletes jobs that
-    ended long ago; otherwise they are kept for ever.
+    Workers do this themselves. Run a reaper when they use --no-reaper, or when no worker runs. Several replicas may
+    run: one is active under a duty, and another takes over when it dies. SIGTERM gives the duty back. One replica also
+    sends the alerts of the whole fleet. With --keep one replica deletes jobs that ended long ago; without it they are
+    kept for ever.
 
-    With APP (module:name, on its own store unless --db says otherwise) the app's hooks and alerts are told, too.
+    With APP (module:name, on its own store unless --db says otherwise) the app's hooks and alerts are notified, too.
     """
     from holdfast.alerts.notifier import Notifier
     from holdfast.continuity import REAPER, Watcher

@@ -48,7 +48,7 @@ _COLUMNS = [
 @click.argument("app", metavar="[APP]", required=False, type=Text())
 @click.option("--fix", is_flag=True, help="Recover what is found. Without it nothing is changed.")
 @click.option("--check", is_flag=True, help="Exit with 7 when something was found.")
-@click.option("--grace", type=Duration(), default=0.0, metavar="TIME", help="Be patient so long after a lease's end.")
+@click.option("--grace", type=Duration(), default=0.0, metavar="TIME", help="Wait this long after a lease expires.")
 @import_options
 @alert_options
 @json_option
@@ -58,11 +58,11 @@ def scan(
 ) -> None:
     """Find jobs whose worker died; recover them with --fix.
 
-    One pass of the reaper, and none of your code is needed: what becomes of each job was decided when it was enqueued.
-    Any number of these may run at once, and beside workers.
+    This is one pass of the reaper. It needs none of your code: a job's on_crash policy is stored when it is enqueued.
+    Any number of scans may run at once, also while workers run.
 
-    With APP (module:name, on its own store unless --db says otherwise) the app's hooks and alerts are told what became
-    of held and dead jobs; the --alert options need no APP.
+    With APP (module:name, on its own store unless --db says otherwise) the app's hooks and alerts are notified of held
+    and dead jobs; the --alert options need no APP.
     """
     from holdfast.alerts.notifier import tell_once
     from holdfast.reaper import reap, suspected
@@ -115,7 +115,7 @@ def _not_recovered(view: dict[str, Any]) -> Iterator[str]:
     failed = sum(zombie["answer"] is None for zombie in view["zombies"])
     if locked:
         rows = "1 row is" if locked == 1 else f"{locked} rows are"
-        yield f"{rows} locked by somebody else and left for the next pass"
+        yield f"{rows} locked by another transaction and left for the next pass"
     if failed:
         yield f"{failed} could not be settled: the log says why"
     if others := view["zombies_found"] - view["zombies_recovered"] - locked - failed:

@@ -70,7 +70,7 @@ def list_(as_json: bool) -> None:
     elif views:
         show_table(_COLUMNS, views)
         if any(view["late_s"] is not None for view in views):
-            say("A late schedule has instants that nobody fired: holdfast doctor")
+            say("A late schedule has missed a time at which it should have fired: holdfast doctor")
     else:
         say("There are no schedules; app.cron(…) declares one, and the first worker of that app makes it known.")
 
@@ -100,7 +100,7 @@ def resume(keys: tuple[str, ...], as_json: bool) -> None:
 @click.argument("key", metavar="KEY", type=Text())
 @json_option
 def fire(key: str, as_json: bool) -> None:
-    """Add the job of a schedule now, beside its instants, also when it is paused; print the job's id."""
+    """Enqueue the schedule's job now, in addition to its regular times, and print its id. Works when paused, too."""
     with opened_store() as store:
         found = next((each for each in store.schedules() if each.key == key), None)
         if found is None:

@@ -148,7 +148,11 @@ def yes_option(command: F) -> F:
 
 def older_than_option(command: F) -> F:
     return click.option(
-        "--older-than", type=Duration(), required=True, metavar="TIME", help="Ended so long ago, such as 7d or 12h."
+        "--older-than",
+        type=Duration(),
+        required=True,
+        metavar="TIME",
+        help="Only jobs that ended this long ago, such as 7d or 12h.",
     )(command)
 
 

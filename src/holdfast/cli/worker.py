@@ -49,10 +49,10 @@ from holdfast.store_backoff import StoreBackoff
     default="30s",
     metavar="TIME",
     show_default=True,
-    help="After SIGTERM running jobs get so long; the rest is given back.",
+    help="How long running jobs may finish after SIGTERM; the rest is given back.",
 )
 @click.option(
-    "--grace", type=Duration(), default=0.0, metavar="TIME", help="The reaper's patience after a lease's end."
+    "--grace", type=Duration(), default=0.0, metavar="TIME", help="How long the reaper waits after a lease expires."
 )
 @click.option("--isolate", is_flag=True, help="Run every job in a process of its own, not only where its task asks.")
 @click.option(
@@ -61,7 +61,7 @@ from holdfast.store_backoff import StoreBackoff
     metavar="N",
     default=1000,
     show_default=True,
-    help="Replace such a process after so many jobs.",
+    help="Replace such a process after this many jobs.",
 )
 @click.option(
     "--recycle-mb",
@@ -69,7 +69,7 @@ from holdfast.store_backoff import StoreBackoff
     metavar="MB",
     default=1024,
     show_default=True,
-    help="Replace it when it holds so much memory after a job.",
+    help="Replace such a process when it uses this much memory after a job.",
 )
 @click.option("--no-reaper", is_flag=True, help="Leave the recovery of lost jobs to others.")
 @click.option(
@@ -116,8 +116,8 @@ def worker(
     from holdfast.worker.supervisor import supervise
 
     launch = Launch.now()
-    told = settings()
-    told.serves = True
+    common = settings()
+    common.serves = True
     found = named_app(app)
     found.alerts = (*found.alerts, *alerts_of(given))
     options = WorkerOptions(
@@ -132,7 +132,7 @@ def worker(
         recycle_jobs=recycle_jobs,
         recycle_mb=recycle_mb,
         imports=wanted_modules(),
-        log_level="debug" if told.verbosity > 0 else "error" if told.verbosity < 0 else log_level.lower(),
+        log_level="debug" if common.verbosity > 0 else "error" if common.verbosity < 0 else log_level.lower(),
     )
     log_to_stderr(options.log_level.upper())
     _warn_of_strange_queues(found, app, options.queues)

@@ -23,7 +23,7 @@ from holdfast.reaper import Reaper
 
 @click.group(cls=Group, epilog="holdfast workers list")
 def workers() -> None:
-    """See who runs jobs, and forget who is dead."""
+    """See the workers that run jobs, and forget dead ones."""
 
 
 @workers.command(
@@ -64,11 +64,11 @@ def list_(gone: bool, as_json: bool) -> None:
 def forget(name: str, app: str | None, by: str | None, as_json: bool, **given: Any) -> None:
     """Declare a silent worker dead, and recover its jobs.
 
-    For a worker that nobody can prove dead, behind a pooler or in a restored store. Exits with 5 when there is no such
-    worker, with 6 when it still beats.
+    For a worker whose death cannot be proved: behind a pooler, or in a restored store. Exits with 5 when there is no
+    such worker, with 6 when it still beats.
 
-    With APP (module:name, on its own store unless --db says otherwise) the app's hooks and alerts are told what became
-    of held and dead jobs; the --alert options need no APP.
+    With APP (module:name, on its own store unless --db says otherwise) the app's hooks and alerts are notified of held
+    and dead jobs; the --alert options need no APP.
     """
     from holdfast.alerts.notifier import tell_once
 

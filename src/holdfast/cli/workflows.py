@@ -122,10 +122,10 @@ def retry(
 ) -> None:
     """Bring a held, dead or cancelled workflow back, with fresh budgets.
 
-    It goes on behind its last recorded step. With --from-step what is recorded before that step stays; that step and
-    what came later are set aside, stay readable, and are run again; what they did is not undone, now or later. If a
-    step happened, or may have, that must not be repeated, it is refused unless that step is named, or --repeat-step
-    says so.
+    It continues after its last recorded step. With --from-step the records before that step stay; that step and
+    later ones are set aside, stay readable, and are run again; their effects are not undone, now or later. If a step
+    that must not be repeated has happened, or may have, retry is refused unless that step is named, or --repeat-step is
+    given.
     """
 
     def act(app: App, it: str) -> Job:
@@ -268,11 +268,12 @@ def fork(
 ) -> None:
     """Start a new workflow with what an ended one has recorded before a step.
 
-    The copied records are not run again, and never undone by the new one: what they did belongs to the old one. The new
-    one has the arguments of the old one (`holdfast workflows show ID` has them), but for those that JSON gives anew: an
+    The copied steps are not run again, and the new workflow never undoes them: their effects belong to the old one. The
+    new workflow has the arguments of the old one (see `holdfast workflows show ID`). JSON replaces some of them: an
     object of named ones, or with --app (module:name) also an array of positional ones. With --app all of them are
     checked against the workflow before it is stored; without it, one that does not fit gives up at its first attempt.
-    What must not be repeated is so here, too: refused, unless that step is named, or --repeat-step says so.
+    If a step that must not be repeated would run again, fork is refused, unless that step is named, or --repeat-step is
+    given.
     """
     args, kwargs = call_of(arguments, _CALL)
 

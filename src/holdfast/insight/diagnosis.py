@@ -96,7 +96,7 @@ def _misfit(store: Store, schema: Schema) -> Finding:
 def _schema(store: Store, schema: Schema) -> Finding:
     where = shown_url(store.url)
     if schema.found > schema.wanted:
-        evidence = f"{where} has version {schema.found}; this program knows {schema.wanted}, and may go on"
+        evidence = f"{where} has version {schema.found}; this program knows {schema.wanted}, and may continue"
         return ok("The schema is newer than this program", evidence)
     return ok("The schema is current", f"version {schema.found}, in {where}")
 
@@ -286,7 +286,7 @@ def _orphaned(store: Store) -> Iterator[Finding]:
     if found:
         evidence = listed([f"{job.id} ({job.task}) waits for {job_id}" for job, job_id in found], 3)
         first = quote(found[0][0].id)
-        fix = f"let it run again, and it is told: holdfast jobs cancel {first}; holdfast jobs retry {first}"
+        fix = f"let it run again; it is then notified: holdfast jobs cancel {first}; holdfast jobs retry {first}"
         yield problem("A workflow waits for a job that does not exist", evidence, fix)
 
 
