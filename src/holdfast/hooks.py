@@ -50,7 +50,7 @@ class Hooks:
         try:
             self._events.put_nowait({"kind": kind, **detail})
         except queue.Full:
-            log.error("%d events wait for slow hooks; this %r event is not told: %s", WAITING_MAX, kind, detail)
+            log.error("dropped a %r event, because %d events wait for slow hooks: %s", kind, WAITING_MAX, detail)
         with self._lock:
             if self._thread is None or not self._thread.is_alive():  # it does not survive a fork
                 self._thread = threading.Thread(target=self._serve, name="holdfast-hooks", daemon=True)

@@ -131,7 +131,7 @@ class Reaper:
             try:
                 self._retire_the_silent(under)
             except StoreError as error:  # what was recovered is reported all the same
-                log.warning("workers that are silent for long are looked for later: %s", error)
+                log.warning("could not mark silent workers as gone (%s); trying again in an hour", error)
         return Report([zombie for zombie in found if zombie.detector is not None])
 
     def complete(self, *, fix: bool = True, within_s: float = float("inf")) -> Report:
@@ -205,7 +205,9 @@ class Reaper:
                 if death is not None:
                     self._store.retire(worker.id, death.cause, under, death.exit)
             except (StoreLocked, StoreTimeout) as error:
-                log.warning("worker %s, which is silent, is marked gone later: %s", worker.name, error)
+                log.warning(
+                    "could not mark the silent worker %s as gone (%s); trying again in an hour", worker.name, error
+                )
 
     def _has_ended(self, worker: Worker) -> bool:
         """Say whether it was a process of our own worker's name on this machine, where no process has its pid now."""

@@ -198,7 +198,7 @@ def test_a_channel_that_is_too_slow_for_a_short_program_goes_on_without_it(
     hold(store)
     try:
         tell_once(store, clock, [alert(ear)], name="tick", since=clock.wall(), timeout_s=0.05)
-        assert "ear: going on with 1 alert not told: 1 held" in caplog.text
+        assert "ear: continuing with 1 alert not yet delivered (1 held)" in caplog.text
     finally:
         answer.set()
     until(lambda: len(ear.heard) == 1)
@@ -578,7 +578,7 @@ def test_a_failure_is_logged_once_per_incident(caplog: pytest.LogCaptureFixture)
         outbox.put(each)
     assert outbox.flush(PATIENCE_S)
     assert [record.getMessage() for record in caplog.records] == [
-        "ear: the alert on dead (new) is not told: answered 404"
+        "ear: the alert on dead (new) was not sent: answered 404"
     ] * 2
     assert len(ear.heard) == 5
 
@@ -607,7 +607,7 @@ def test_a_teller_that_stops_says_which_alerts_a_failing_channel_has_not_taken(
         outbox.put(each)
     assert trying.wait(PATIENCE_S)
     outbox.close(0.05 if hangs else PATIENCE_S)
-    assert caplog.messages[-1] == "ear: stopping with 3 alerts not told: 2 dead, 1 held"
+    assert caplog.messages[-1] == "ear: stopping with 3 alerts not yet delivered (2 dead, 1 held)"
 
 
 def test_a_channel_that_raises_stops_nothing_and_shows_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,7 +21,7 @@ def test_a_process_that_has_lost_a_thread_is_replaced_and_its_jobs_run_again(wor
     assert world.starts(job)[1].pid != before
     [zombie] = world.events(job, "zombie")
     assert zombie.detail["detector"] == "exit"
-    assert zombie.detail["cause"].endswith("a thread had died that it cannot do without: it exited with code 78")
+    assert zombie.detail["cause"].endswith("exited with code 78: a required thread had died")
     assert worker.said(f"the thread {thread} of worker w/1 has died (SystemExit)") == 1
 
 

@@ -109,7 +109,7 @@ def test_an_isolated_job_finishes_within_the_grace_period_and_no_cell_is_left(wo
     job = world.tasks.wait.enqueue().id
     cell = world.until_started(job).pid
     worker.signal_leader(signal.SIGTERM)
-    until(lambda: worker.said("may go on for 50 s"), "it is stopping")
+    until(lambda: worker.said("may continue for 50 s"), "it is stopping")
     world.go()
     assert worker.wait() == 0
     assert world.row(job).state is State.DONE

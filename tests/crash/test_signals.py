@@ -16,7 +16,7 @@ def test_running_jobs_finish_within_the_grace_period(world: World, number: signa
     job = world.tasks.wait.enqueue().id
     world.until_started(job)
     worker.signal_leader(number)
-    until(lambda: worker.said("may go on for 50 s"), "it is stopping")
+    until(lambda: worker.said("may continue for 50 s"), "it is stopping")
     late = world.tasks.quick.enqueue().id
     world.go()
     assert worker.wait() == 0
@@ -50,7 +50,7 @@ def test_a_second_one_releases_at_once(world: World) -> None:
     job = world.tasks.wait.enqueue().id
     world.until_started(job)
     worker.signal_leader(signal.SIGTERM)
-    until(lambda: worker.said("may go on for 600 s"), "it is stopping")
+    until(lambda: worker.said("may continue for 600 s"), "it is stopping")
     worker.signal_leader(signal.SIGTERM)
     assert worker.wait() == 0
     assert world.kinds(job) == ["released"]
@@ -76,7 +76,7 @@ def test_one_that_reaches_the_whole_group_counts_once(world: World) -> None:
     job = world.tasks.wait.enqueue().id
     world.until_started(job)
     worker.signal_group(signal.SIGTERM)
-    until(lambda: worker.said("may go on for 600 s"), "it is stopping")
+    until(lambda: worker.said("may continue for 600 s"), "it is stopping")
     until(lambda: len(worker.children()) == 1, "the idle child leaves; the other one is not hurried")
     assert world.row(job).state is State.RUNNING
     world.go()

@@ -38,7 +38,7 @@ def test_a_worker_that_is_too_old_finishes_what_it_runs_and_leaves_with_exit_cod
     with world.connect() as db:
         db.execute(f"UPDATE {TABLE[world.kind]} SET value = '99' WHERE name IN ('schema', 'works_with')")
     db.close()
-    until(lambda: worker.log.read_text().count("this worker finishes what it runs, and leaves") == 2, "both notice")
+    until(lambda: worker.log.read_text().count("this worker finishes its running jobs and exits") == 2, "both notice")
     late = world.tasks.quick.enqueue().id
     world.go()
     assert worker.wait() == 4

@@ -127,7 +127,7 @@ def test_a_thread_that_will_not_stop_before_its_lease_ends_ends_its_process(worl
     first = world.until_started(job)
     with world.locked():
         until(lambda: first.pid not in worker.children(), "the process ends itself")
-    until(lambda: worker.said("ended itself because no beat had reached the store in time"), "its supervisor says why")
+    until(lambda: worker.said("no beat had reached the store in time"), "its supervisor says why")
     world.until_started(job, 2)
     row = world.row(job)
     assert (row.crashes, row.attempt) == (0, 2)

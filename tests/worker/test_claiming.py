@@ -368,5 +368,5 @@ def test_a_claim_loop_that_stumbles_goes_on(house: House, caplog: pytest.LogCapt
     with house.store.before("due", once(ZeroDivisionError("a bug of ours"))):
         house.start()
         assert fine.enqueue().result(60) == "fine"
-    assert "the claim loop stumbled; it goes on" in caplog.text
+    assert "the claim loop failed unexpectedly; the thread continues" in caplog.text
     assert caplog.records[0].levelno >= logging.WARNING

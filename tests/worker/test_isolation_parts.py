@@ -123,7 +123,7 @@ def test_a_group_limits_counts_and_kills(tmp_path: Path) -> None:
         (-11, True, None, "its process was killed by SIGSEGV", {"signal": "SIGSEGV"}),
         (-99, False, None, "its process was killed by signal 99", {"signal": "signal 99"}),
         (3, False, None, "its process exited with code 3", {"exit_code": 3}),
-        (None, False, None, "its process ended, and nobody saw how", {}),
+        (None, False, None, "its process ended, and its exit code is not known", {}),
         (-9, False, "sent nonsense", "its process sent nonsense", {}),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_running_job_may_finish_within_the_grace_period(
     job = task.enqueue()
     handler.begun.wait(60)
     runner.stop()
-    until(lambda: "stopping: running jobs (1) may go on for 20 s" in caplog.text, "a claim on its way has ended")
+    until(lambda: "stopping: running jobs (1) may continue for 20 s" in caplog.text, "a claim on its way has ended")
     late = task.enqueue()
     until(lambda: [worker.stopping for worker in house.store.workers()] == [True], "everybody is told at once")
     handler.go_on.set()

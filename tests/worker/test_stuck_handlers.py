@@ -93,7 +93,7 @@ def test_what_a_handler_says_after_it_was_given_up_is_not_heard(
     before = house.row(job.id)
     pipes.let_go()
     assert pipes.returned.wait(60)
-    until(lambda: "has come to its end" in caplog.text, "it is noticed")
+    until(lambda: "has now returned" in caplog.text, "it is noticed")
     assert house.row(job.id) == before
     assert house.kinds(job.id) == ["timed_out", "held"]
 

@@ -118,10 +118,10 @@ def test_codes_of_our_own_have_words(parent: Parent, caplog: pytest.LogCaptureFi
     job = parent.runs()
     parent.supervisor._bury(1, PID, EXIT_FENCED)
     [event] = parent.store.journal(job.id)
-    words = "ended itself because no beat had reached the store in time: it exited with code 76"
+    words = "exited with code 76: no beat had reached the store in time"
     assert event.detail["cause"].endswith(f"its process {words}")
     assert f"{words}; 1 of its jobs was settled" in caplog.text
-    assert module._how_it_ended(EXIT_STUCK).startswith("ended with handlers that would not stop, or a store")
+    assert module._how_it_ended(EXIT_STUCK).endswith(": handlers did not stop, or results could not be saved")
 
 
 @pytest.mark.parametrize(("code", "kind"), [(EXIT_FENCED, "zombie"), (EXIT_STUCK, "released")])
@@ -200,7 +200,7 @@ def test_a_child_that_ends_before_it_has_its_orders_is_started_again(
     parent.supervisor._stopping.set()
     watch.join(60)
     assert not watch.is_alive()
-    assert "ended before it was told what to do (Broken pipe)" in caplog.text
+    assert "ended before it got its settings (Broken pipe)" in caplog.text
     assert "exited with code 3; starting it again" in caplog.text
 
 
@@ -328,7 +328,7 @@ def test_a_child_that_hangs_before_its_first_beat_is_replaced(
         watch.join(60)
     assert not watch.is_alive()
     assert "child w/1 is alive but is not ready after " in caplog.text
-    assert "lived and did not beat, so its supervisor ended it: it was killed by SIGKILL" in caplog.text
+    assert "was killed by SIGKILL: it was alive but did not beat, so its supervisor ended it" in caplog.text
 
 
 def test_words_that_no_child_of_ours_says_do_not_end_the_watch_over_it() -> None:
@@ -412,7 +412,7 @@ def test_an_end_that_nobody_saw_is_not_called_a_success(parent: Parent) -> None:
     job = parent.runs()
     parent.supervisor._bury(1, PID, None)
     [event] = parent.store.journal(job.id)
-    assert event.detail["cause"].endswith("its process ended, and nobody saw how")
+    assert event.detail["cause"].endswith("its process ended, and its exit code is not known")
     assert row(parent.store.real, job.id).crashes == 1
 
 
@@ -420,8 +420,8 @@ def test_an_end_that_nobody_saw_is_not_called_a_success(parent: Parent) -> None:
     ("number", "said"),
     [
         (0, []),
-        (1, ["w/1 stopped; 1 job was cut short and settled as on_crash says"]),
-        (2, ["w/1 stopped; 2 jobs were cut short and settled as on_crash says"]),
+        (1, ["worker w/1 stopped with 1 job running; each was settled by its on_crash policy"]),
+        (2, ["worker w/1 stopped with 2 jobs running; each was settled by its on_crash policy"]),
     ],
 )
 def test_a_child_that_stopped_is_mentioned_only_if_it_cut_jobs_short(

@@ -409,7 +409,7 @@ def test_a_loop_that_catches_its_wait_for_ever_is_told_and_parked_all_the_same(
     finally:
         over.set()
         until(lambda: len(left) == 2, "the code of both attempts leaves")
-        until(lambda: [each for each in caplog.messages if "has come to its end" in each], "the attempt ends")
+        until(lambda: [each for each in caplog.messages if "has now returned" in each], "the attempt ends")
     [told] = swallowed(one_house, job.id)
     assert told.detail["line"] == line_of(f"caught for ever ({form})")
     assert len([each for each in caplog.messages if "caught the signal" in each]) == 1

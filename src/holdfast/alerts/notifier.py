@@ -190,7 +190,7 @@ def tell_once(
     try:
         Notifier(store, clock, alerts, name=name).once(since, timeout_s)
     except HoldfastError as error:
-        log.error("alerts are not told: %s", error)
+        log.error("alerts are not sent: %s", error)
 
 
 def told_in(note: str) -> list[Told]:
@@ -336,39 +336,39 @@ class Outbox:
             self._channel.close()
             self.flush(1.0)
         if self._untold:
-            log.error("%s: stopping with %s", self._channel.name, self._not_told())
+            log.error("%s: stopping with %s", self._channel.name, self._undelivered())
 
     def leave(self, timeout_s: float) -> None:
         """Wait a little for what is left. Then the thread sends the rest, once, and ends; the channel stays usable."""
         if not self.flush(timeout_s):
-            log.error("%s: going on with %s", self._channel.name, self._not_told())
+            log.error("%s: continuing with %s", self._channel.name, self._undelivered())
         self.hurry()
         with contextlib.suppress(queue.Full):
             self._messages.put_nowait(None)
 
-    def _not_told(self) -> str:
+    def _undelivered(self) -> str:
         untold = self._untold.copy()
         kinds = ", ".join(f"{number} {kind}" for kind, number in Counter(each.kind for each in untold).items())
-        return f"{counted(len(untold), 'alert')} not told: {kinds}"
+        return f"{counted(len(untold), 'alert')} not yet delivered ({kinds})"
 
     def _serve(self) -> None:
         while (message := self._messages.get()) is not None:
-            told = False
+            delivered = False
             try:
-                told = self._send(message)
+                delivered = self._send(message)
             except Exception as error:
                 self._complain(message, type(error).__name__)  # its text may have what must not be shown
-            if told or not self._stopping.is_set():
+            if delivered or not self._stopping.is_set():
                 self._untold.remove(message)
             self._messages.task_done()
 
     def _send(self, message: Message) -> bool:
-        """Return whether it was told; if not, that was logged."""
+        """Return whether it was delivered; if not, that was logged."""
         pause_s = PAUSE_S
         for left in reversed(range(TRIES)):
             sent = self._channel.send(message, self._url)
             if sent.told:
-                log.debug("%s: told of %s (%s): %s", self._channel.name, message.kind, message.status, sent.words)
+                log.debug("%s: delivered %s (%s): %s", self._channel.name, message.kind, message.status, sent.words)
                 self._complained.discard(message.about)
                 return True
             if not left or not sent.again or self._stopping.is_set():
@@ -382,7 +382,7 @@ class Outbox:
         if message.about in self._complained:
             return
         self._complained.add(message.about)
-        log.error("%s: the alert on %s (%s) is not told: %s", self._channel.name, message.kind, message.status, why)
+        log.error("%s: the alert on %s (%s) was not sent: %s", self._channel.name, message.kind, message.status, why)
         if message.status == "over":
             self._complained.discard(message.about)
 

@@ -11,13 +11,12 @@ _FAULTS = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGSYS", "SIGTRA
 
 
 def isolates(job: Job, *, declared: bool, shared: bool) -> bool:
-    """Say whether this attempt runs apart from the other jobs of the worker's process.
+    """Say whether this attempt runs in a process of its own.
 
-    `declared`: its task, or its worker for all tasks, says so. Otherwise a job does whose process has died: it may be
-    the one that killed it, and must not do that to others. Only a process that is not `shared`, where no other job is
-    or can come, runs it there, and starts it sooner; but not if there were several suspects (if it was not the one,
-    that shows now, and its crash is taken back), nor if it has died alone by its own doing (one suspect), or twice. One
-    suspect stays alone even after a revive.
+    - `declared`: yes, because its task, or its worker for all tasks, asks for it.
+    - One suspect: yes, also after a revive. The job crashed alone, by its own doing.
+    - After a crash: yes if there were several suspects, after a second crash, or if the worker's process is `shared`
+      with other jobs. If the job is innocent, that shows now, and its crash is removed from its count.
     """
     if declared or job.suspects == 1:
         return True

@@ -71,7 +71,7 @@ class Admission:
         try:
             self._held_back = self._read()
         except HoldfastError as error:
-            log.warning("which calls are held back cannot be read: %s", error)
+            log.warning("could not read which calls are held back (%s); using the last known list", error)
 
     def _why_not(self, job: Job) -> str | None:
         return self._held_back.get(call_of(job)) if self._asks(job) else None

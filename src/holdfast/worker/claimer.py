@@ -142,7 +142,7 @@ class Claimer:
             except HoldfastError as error:
                 self._clock.wait(self._stopping, self._trouble.met(error))
             except Exception as error:
-                log.exception("the claim loop stumbled; it goes on")
+                log.exception("the claim loop failed unexpectedly; the thread continues")
                 self._clock.wait(self._stopping, self._trouble.met(error))
 
     def _room(self) -> tuple[int, int]:

@@ -129,7 +129,7 @@ class Heartbeat:
                 if isinstance(error, FileReplaced):
                     self._replaced(error)
             except Exception:
-                log.exception("the heartbeat stumbled; it goes on")
+                log.exception("the heartbeat failed unexpectedly; the thread continues")
             self._clock.wait(self._wake, min(pause_s, self._beat_s / 2))
             self._wake.clear()
 

@@ -66,8 +66,8 @@ EXIT_STUCK = 75  # a handler would not stop at the end; it was given back
 EXIT_FENCED = 76  # a handler would not stop before its lease ended
 EXIT_TOO_OLD = 77  # for the schema of the store; nothing was left behind
 EXIT_UNSUPPORTED = 79  # no worker can use the store as it is set up; nothing was left behind
-EXIT_LOCKED = 80  # a handler left a transaction of its own open, and nobody could write
-EXIT_REPLACED = 81  # another file is in the place of the store, or of one beside it: only a new process can use it
+EXIT_LOCKED = 80  # a handler left a transaction of its own open, and no process could write
+EXIT_REPLACED = 81  # the store's file, or its -wal or -shm file, was replaced: only a new process can use it
 LEAVE_S = 10.0  # to tell hooks and to sign off
 LINGER_S = 1.0  # how long `app.close()` waits for a handler that outlived its tick
 
@@ -75,7 +75,7 @@ LINGER_S = 1.0  # how long `app.close()` waits for a handler that outlived its t
 class Runner:
     """One incarnation after the other of one named worker, in this process."""
 
-    _lingers = False  # a tick has returned, and a handler of it goes on
+    _lingers = False  # a tick has returned, and a handler of it still runs
     _is_broken = False  # a thread has died that it cannot do without
     _broken: WorkerBroken | None = None  # what it has died of
 
@@ -104,7 +104,7 @@ class Runner:
         self._clock = clock = app.clock
         self.name = name or options.name or socket.gethostname()
         self._supervisor = supervisor
-        self._may_exit = may_exit  # this process is ours alone, and somebody will start it again
+        self._may_exit = may_exit  # this process is ours alone, and a supervisor starts it again
         self._until_idle = until_idle  # leave when nothing is due and nothing runs
         self._stop_s, self._flush_s = stop_s, flush_s  # the time to stop a handler, and to save its ending
         self._tasks = dict(app.tasks)
@@ -156,7 +156,7 @@ class Runner:
     # --------------------------------------------------------------------------------------- life
 
     def run(self) -> int:
-        """Work until told to stop; return the exit code.
+        """Work until stopped; return the exit code.
 
         Raises `WorkerBroken` when a thread of it has died, and `StoreUnsupported` when no worker can use the store as
         it is set up, `UsageError` when the app is closed.
@@ -282,16 +282,16 @@ class Runner:
     # -------------------------------------------------------------------------------------- leaving
 
     def _was_declared_dead(self, worker_id: str) -> None:
-        """Stop what the dead incarnation ran; its leases are or will be settled by others. Then enrol anew."""
+        """Stop the jobs of the dead incarnation; others settle its leases. Then enrol again."""
         with self._enrolling:
             if worker_id != self.worker_id:
-                return  # the other thread was told as well, and was first
+                return  # the other thread got the same answer, and was first
             self._until_it_works(lambda: self._continuity.look(worker_id))  # or has the store lost its row?
             self._heartbeat.forget(self._slots.empty_buffer())
             if self._continuity.in_doubt:
-                log.warning("this worker enrols again; what it runs goes on as long as the store knows of it")
+                log.warning("this worker enrols again; its jobs continue as long as the store has their leases")
             else:
-                log.warning("this worker was declared dead while it lived; its jobs are stopped and it enrols anew")
+                log.warning("this worker was declared dead while it was alive; it stops its jobs and enrols again")
                 for attempt in self._heartbeat.all():
                     attempt.stop(LeaseLost("this worker was declared dead"))
             self._until_it_works(self._enroll)
@@ -379,7 +379,7 @@ class Runner:
         else:
             self._heartbeat.publish_stopping()
         if running and not self._stop_now.is_set():
-            log.info("stopping: running jobs (%d) may go on for %g s", running, self._options.grace_period_s)
+            log.info("stopping: running jobs (%d) may continue for %g s", running, self._options.grace_period_s)
         give_up_at = self._clock.lease() + self._options.grace_period_s
         while not idle.is_set() and not self._stop_now.is_set() and self._clock.lease() < give_up_at:
             self._clock.wait(idle, 0.05)
@@ -396,8 +396,13 @@ class Runner:
             self._clock.wait(idle, self._stop_s)
         flushed = self._settler.flush(self._flush_s)
         if not idle.is_set() or not flushed:
-            heir = "its lease is kept as long as this process lives" if self._until_idle else "the process ends"
-            log.warning("a handler would not stop, or the store takes no endings; %s", heir)
+            next_ = (
+                "their leases are renewed as long as this process lives" if self._until_idle else "this process ends"
+            )
+            if not idle.is_set():
+                log.warning("%d handlers did not stop within %g s; %s", self._slots.running, self._stop_s, next_)
+            if not flushed:
+                log.warning("the results of ended jobs could not be saved within %g s; %s", self._flush_s, next_)
             return EXIT_STUCK
         if self._slots.must_end:
             return EXIT_STUCK
@@ -411,8 +416,8 @@ class Runner:
             self._slots.ended(attempt, stranded(attempt, cause, self.name, len(attempts), now))
 
     def _linger(self) -> None:
-        """Stay behind a caller who goes on: whatever would not stop has its lease renewed until it ends, and its ending
-        is written. Given back before that it would run twice at once."""
+        """Stay after the caller has returned: renew the leases of handlers that did not stop until they end, and save
+        their results. A job given back before that would run twice at once."""
         self._slots.idle.wait()
         self._settler.flush(self._beat_s)
         self._leave()

@@ -1,4 +1,4 @@
-"""Notices that a newer program has changed the schema of the store, and whether this worker may go on."""
+"""Notices that a newer program has changed the schema of the store, and whether this worker may continue."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class SchemaChange:
             self._wanted = self._spoken_of = self._store.schema().wanted
         schema = Schema(now.schema, self._wanted, now.works_with)
         if schema.is_too_new:
-            log.error("%s; this worker finishes what it runs, and leaves", schema_too_new(self._store.url, schema))
+            log.error("%s; this worker finishes its running jobs and exits", schema_too_new(self._store.url, schema))
             self._too_old()
         elif now.schema > self._spoken_of:
             log.warning(
-                "the store has schema %d now; this worker knows %d, and goes on: restart it with the new version",
+                "the store has schema %d now; this worker knows %d, and continues: restart it with the new version",
                 *(now.schema, self._wanted),
             )
         self._spoken_of = max(self._spoken_of, now.schema)

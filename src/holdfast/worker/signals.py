@@ -31,7 +31,7 @@ def handle_signals(handler: Callable[..., object] | signal.Handlers) -> None:
 
 
 def leave_signals_alone() -> None:
-    """Let them end this process at once, as if nobody had caught them. For the main thread only."""
+    """Let them end this process at once, as if they had never been caught. For the main thread only."""
     handle_signals(signal.SIG_DFL)
 
 
@@ -39,5 +39,8 @@ def see_children_end() -> None:
     """Let the system keep how our processes end until we ask. Code of the user's that ignores SIGCHLD, and some parents
     that start us, would have it forget. For the main thread only."""
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-        log.warning("SIGCHLD was ignored; it is back at its default, or nobody could tell how processes end")
+        log.warning(
+            'SIGCHLD was set to "ignore"; Holdfast restored the default, because it needs the exit codes of its '
+            "processes"
+        )
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

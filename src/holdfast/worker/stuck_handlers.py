@@ -1,4 +1,4 @@
-"""Handlers that were asked to stop and go on: nothing stops them but the end of their process."""
+"""Handlers that were asked to stop and continue: only the end of their process stops them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from holdfast.worker.attempt import Attempt
 log = logging.getLogger("holdfast.worker")
 
 ABANDONED = "its handler did not stop and was given up"
-ABANDONED_MAX = 10  # so many of them are too many for one process
+ABANDONED_MAX = 10  # the process ends when this many handlers do not stop
 
 
 class StuckHandlers:
-    """Those of one process. Somebody else gets their slots, until they are too many: then the process has to end its
-    other jobs and make room for another. `may_end`: somebody will start it again; otherwise it goes on with less."""
+    """The stuck handlers of one process. Other jobs get their slots, until there are too many: then the process ends
+    its other jobs and exits. `may_end`: a supervisor starts it again; without one it continues with fewer slots."""
 
     def __init__(self, slots: int, *, may_end: bool) -> None:
         self._limit = min(slots, ABANDONED_MAX)
@@ -36,12 +36,15 @@ class StuckHandlers:
                 return False
             if too_many and not self.must_end:
                 self.must_end = True
-                log.critical("handlers would not stop (%d); this process ends its other jobs and leaves", self._number)
+                log.critical("%d handlers did not stop; this process ends its other jobs and exits", self._number)
             return True
 
     def back(self, attempt: Attempt) -> bool:
-        """Note that one has come to its end after all; return whether its slot is free only now."""
-        log.warning("job %s: its handler, given up before, has come to its end", attempt.job.id)
+        """Note that a stuck handler has returned; say whether its slot is free only now."""
+        log.warning(
+            "job %s: the handler that ignored its stop request has now returned; its result is discarded",
+            attempt.job.id,
+        )
         with self._lock:
             self._number -= 1
             if attempt.key not in self._in_their_slots:

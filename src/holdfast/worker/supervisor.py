@@ -60,8 +60,8 @@ RESTART_MAX_S = 30.0
 LOOP_LEAST = 3  # young deaths in a row that are called a crash loop
 LOOK_S = 1.0  # how often to look whether a child beats
 POLL_S = 0.05  # and whether it has ended, where the system does not tell
-SILENT_LEAST_S = 15.0  # a child that has not beaten for a few intervals, and at least so long, is replaced
-START_S = 300.0  # and so is one that has not beaten so long after its start; a large app takes a minute to import
+SILENT_LEAST_S = 15.0  # a child that has not beaten for a few intervals, and for at least this long, is replaced
+START_S = 300.0  # and so is one that has not beaten this long after its start; a large app takes a minute to import
 STOP_MARGIN_S = 15.0  # beyond the grace period; then a child is killed, and a store that fails is given up
 EXIT_STORE = 3  # of the supervisor itself: no worker can use the store as it is set up
 EXIT_SCHEMA = 4  # this program is too old for the schema of the store
@@ -108,27 +108,27 @@ class Supervisor:
         ]
         for monitor in monitors:
             monitor.start()
-        told = 0
+        requests = 0
         kill_at = float("inf")
         while any(monitor.is_alive() for monitor in monitors):
             if select.select([signals], [], [], 0.2)[0]:
                 caught = os.read(signals, 64)
-                told += len([number for number in caught if number in (signal.SIGTERM, signal.SIGINT)])
-                told = told or 1  # SIGHUP: a shell that ends may send it twice, and means the same by it
+                requests += len([number for number in caught if number in (signal.SIGTERM, signal.SIGINT)])
+                requests = requests or 1  # SIGHUP: a shell that ends may send it twice, and means the same by it
                 self._stopping.set()
-                self._order("now" if told > 1 else "stop")
-                log.info("stopping now" if told > 1 else "stopping")
-                kill_at = self._clock.lease() + STOP_MARGIN_S + (0 if told > 1 else self._options.grace_period_s)
+                self._order("now" if requests > 1 else "stop")
+                log.info("stopping now" if requests > 1 else "stopping")
+                kill_at = self._clock.lease() + STOP_MARGIN_S + (0 if requests > 1 else self._options.grace_period_s)
             if self._clock.lease() > kill_at:
                 self._kill()
         self._hooks.flush()
         if self._exit_code == EXIT_REPLACED:
             leave_signals_alone()  # nothing is left that has to end gracefully
-            was_told = told > 0 or bool(select.select([signals], [], [], 0)[0])
-            return 0 if was_told else EXIT_REPLACED
+            was_asked = requests > 0 or bool(select.select([signals], [], [], 0)[0])
+            return 0 if was_asked else EXIT_REPLACED
         if self._stopping.is_set():
             return self._exit_code
-        log.critical("nobody watches over the children any more; ending")
+        log.critical("all monitor threads have ended unexpectedly; killing the worker processes and exiting")
         self._kill()
         return 1
 
@@ -143,7 +143,9 @@ class Supervisor:
             except OSError as error:  # no memory, no process, no descriptor to be had
                 what = f"could not be started ({error})"
             except Exception as error:
-                log.exception("the watch over child %s/%d stumbled; it goes on", self._name, number)
+                log.exception(
+                    "the monitor of child %s/%d failed unexpectedly; the thread continues", self._name, number
+                )
                 what = f"was lost sight of ({error})"
             if self._stopping.is_set():
                 return
@@ -198,14 +200,14 @@ class Supervisor:
                     os.kill(child.pid, signal.SIGKILL)
 
     def _is_too_long(self, silence: Silence, pid: int) -> bool:
-        """Say whether a child has stopped beating. While the store fails for another reason, nobody can say."""
+        """Say whether a child has stopped beating. While the store fails for another reason, that is unknown."""
         if silence.seconds < silence.limit_s / 2:
             return False
         asked_at = self._clock.lease()
         try:
             self._store.ping()
         except FileLocked as error:
-            if error.holder == pid:  # it was stopped inside a transaction: nobody can write until it goes
+            if error.holder == pid:  # it was stopped inside a transaction: no process can write until it ends
                 silence.seconds += self._clock.lease() - asked_at
             else:
                 silence.seconds = silence.limit_s / 2
@@ -260,15 +262,15 @@ class Supervisor:
         try:
             os.write(ours, msgspec.json.encode(settings) + b"\n")  # less than the line holds: it does not block
         except OSError as error:
-            log.warning("child %s/%d ended before it was told what to do (%s)", self._name, number, error.strerror)
+            log.warning("child %s/%d ended before it got its settings (%s)", self._name, number, error.strerror)
             child.kill()  # if it has not: without orders it is of no use
         return child
 
     def _bury(self, number: int, pid: int, code: int | None, silent: bool = False) -> bool:
-        """Settle what a child left behind; keep trying while the store fails. Return whether it had enrolled.
+        """Settle the jobs of a dead child; keep trying while the store fails. Return whether it had enrolled.
 
-        Once the row is marked gone it says in what manner its jobs are to be settled, so whoever comes next, be it our
-        own next try, goes on in the same manner. While somebody has that row locked, a thread of its own keeps trying,
+        Once the row is marked gone, it records how its jobs are to be settled, so a later try, ours or a reaper's,
+        settles the rest in the same way. While another transaction has locked that row, a separate thread keeps trying,
         and the next child does not wait for it.
         """
         released = code in (EXIT_STUCK, EXIT_TOO_OLD) or (self._stopping.is_set() and code == 0)
@@ -324,8 +326,10 @@ class Supervisor:
         if released:
             given_back = reaper.release_worker(worker, "the worker stopped")
             if given_back:
-                were = "job was" if given_back == 1 else "jobs were"
-                log.info("%s stopped; %d %s cut short and settled as on_crash says", worker.name, given_back, were)
+                jobs = "1 job" if given_back == 1 else f"{given_back} jobs"
+                log.info(
+                    "worker %s stopped with %s running; each was settled by its on_crash policy", worker.name, jobs
+                )
             return
         how = _how_it_ended(code, silent)
         ended = WorkerExit("exit", code, excused=code == EXIT_FENCED)
@@ -371,17 +375,17 @@ class Silence:
         return False
 
     def add(self, seconds: float) -> None:
-        """Note that so much time has gone by since the last look; if much more than meant, we were asleep as well."""
+        """Note the time since the last look; if it is much more than intended, this process was asleep as well."""
         self.seconds += min(seconds, 2 * LOOK_S)
 
 
 def restart_pause(young: int) -> float:
-    """Return how long to wait before a child is started again, when so many in a row have died young."""
+    """Return how long to wait before a child is started again, when `young` in a row died soon after their start."""
     return min(RESTART_S * 2.0 ** min(young, 64), RESTART_MAX_S)
 
 
 def _code_of(child: subprocess.Popen[bytes]) -> int | None:
-    """Return the exit code of a child that has ended, negative for a signal; None: nobody saw it.
+    """Return the exit code of a child that has ended, negative for a signal; None: unknown.
 
     `Popen.wait` would call it 0 when the system does not know any more, because SIGCHLD is ignored or code of the
     user's waits for any process.
@@ -397,16 +401,16 @@ def _code_of(child: subprocess.Popen[bytes]) -> int | None:
 def _how_it_ended(code: int | None, silent: bool = False) -> str:
     """Say how a child ended. Its own codes get words: people meet them in the journal, in alerts and in the log."""
     if code is None:
-        return "ended, and nobody saw how"
+        return "ended, and its exit code is not known"
     if silent:
-        return f"lived and did not beat, so its supervisor ended it: it {how_it_ended(code)}"
+        return f"{how_it_ended(code)}: it was alive but did not beat, so its supervisor ended it"
     words = {
-        EXIT_STUCK: "ended with handlers that would not stop, or a store that took no endings: it ",
-        EXIT_TOO_OLD: "ended because it is too old for the schema of the store: it ",
-        EXIT_FENCED: "ended itself because no beat had reached the store in time: it ",
-        EXIT_BROKEN: "ended itself because a thread had died that it cannot do without: it ",
-        EXIT_LOCKED: "ended itself because a handler had left a transaction of its own open: it ",
-        EXIT_REPLACED: "ended itself because the file of the store, or one beside it, was replaced: it ",
-        EXIT_UNSUPPORTED: "ended because no worker can use the store as it is set up: it ",
+        EXIT_STUCK: ": handlers did not stop, or results could not be saved",
+        EXIT_TOO_OLD: ": it is too old for the schema of the store",
+        EXIT_FENCED: ": no beat had reached the store in time",
+        EXIT_BROKEN: ": a required thread had died",
+        EXIT_LOCKED: ": a handler had left a transaction of its own open",
+        EXIT_REPLACED: ": the file of the store, or its -wal or -shm file, was replaced",
+        EXIT_UNSUPPORTED: ": no worker can use the store as it is set up",
     }
-    return words.get(code, "") + how_it_ended(code)
+    return how_it_ended(code) + words.get(code, "")

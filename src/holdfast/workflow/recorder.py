@@ -134,4 +134,4 @@ def _tell(done: Done, answer: Answer | Exception) -> None:
     try:
         done(answer)
     except Exception:  # its event loop is closed
-        log.debug("nobody waits for a record any more", exc_info=True)
+        log.debug("the caller no longer waits for its record", exc_info=True)

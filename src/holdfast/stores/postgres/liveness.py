@@ -142,7 +142,7 @@ class LivenessSession:
         return wish.answer
 
     def _nudge(self) -> None:
-        """Wake the thread. Only under the lock and before `close`: later the number may be somebody else's file."""
+        """Wake the thread. Only under the lock and before `close`: later the number may mean another file."""
         os.write(self._wake_w, b".")
 
     def _serve(self) -> None:
@@ -153,7 +153,7 @@ class LivenessSession:
                     session.answer_s = _LOOK_ANSWER_S
                     self._set_up(session)
                     if said:
-                        log.warning("the session that proves life is back after %.1f s", _CLOCK.lease() - lost_at)
+                        log.warning("the liveness session is back after %.1f s", _CLOCK.lease() - lost_at)
                     pause_s, said = 0.05, False
                     self._listen(session)
             except Exception as error:
@@ -171,11 +171,11 @@ class LivenessSession:
         """Speak up if this lasts: other threads say that the store fails, but this session alone may be refused."""
         words = " ".join(str(error).split())
         if not isinstance(error, psycopg.Error | StoreUnavailable):
-            log.error("the thread that proves life stumbled (%s); it goes on", words)
+            log.error("the liveness thread failed unexpectedly (%s); the thread continues", words)
         elif lost_s >= SAY_AFTER_S and self._workers:
             log.warning(
-                "no session to prove life with (%s); trying again; if this process dies now, that is seen when its "
-                "leases end",
+                "lost the liveness session (%s); reconnecting. Until then, other workers notice a crash of this "
+                "process only when its leases expire",
                 words,
             )
             return True

@@ -1,4 +1,4 @@
-"""Deletes ended jobs, and passes by those that somebody stands in the way of.
+"""Deletes ended jobs, and skips jobs that are locked or referenced.
 
 A job whose history is locked is left for the next time. A job that a table of the user's refers to by a foreign key
 cannot be deleted at all: the server refuses the page that it is in. The page is halved until that job is alone; it is
@@ -90,9 +90,9 @@ class Purge:
         for job_id in set(ids) - self._named.keys():
             if len(self._named) < NAMED_MAX:
                 self._named[job_id] = now
-                log.warning("job %s has ended long ago and is kept: %s", job_id, referred_to(error))
+                log.warning("job %s ended long ago, but is kept: %s", job_id, referred_to(error))
                 if len(self._named) == NAMED_MAX:
-                    log.warning("%d jobs were named in a day; further ones are kept without being named", NAMED_MAX)
+                    log.warning("%d kept jobs were logged within a day; further ones are not logged", NAMED_MAX)
 
 
 def referred_to(error: errors.ForeignKeyViolation) -> str:

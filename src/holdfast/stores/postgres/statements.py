@@ -35,8 +35,10 @@ def add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) 
             with db.connection.transaction():
                 return _add(q, db, jobs, wall)
         except _KeyFreed:
-            continue  # with nothing stored: who holds one key and waits for another that comes first may wait for ever
-    raise StoreUnavailable(f"{q.options.shown}: a key changes hands faster than it can be looked at; try again")
+            continue  # with nothing stored: holding one key while waiting for an earlier one could deadlock
+    raise StoreUnavailable(
+        f"{q.options.shown}: could not determine which job holds the key, because it changed 10 times; repeat the call"
+    )
 
 
 class _KeyFreed(Exception):

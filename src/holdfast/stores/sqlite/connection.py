@@ -401,11 +401,11 @@ class Connections:
         self._sound_at = self._clock.wall()
 
     def _note_links(self, links: int) -> None:
-        """Say, once, that the file has got another name. This process goes on: its own name is the one in use."""
+        """Log, once, that the file has another name. This process continues: its own name is the one in use."""
         self._links = links
         if links > 1:
             log.error(
-                "%s; this process goes on, and a program that starts later may be refused",
+                "%s; this process continues, but a program that starts later may be refused",
                 names.told(self._name, links),
             )
 

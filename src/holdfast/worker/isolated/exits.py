@@ -71,7 +71,7 @@ def _victim(attempt: Attempt, worker: str, pid: int, rss_mb: float | None, now: 
 
 
 def _how(code: int | None) -> str:
-    return "ended, and nobody saw how" if code is None else how_it_ended(code)
+    return "ended, and its exit code is not known" if code is None else how_it_ended(code)
 
 
 def _amount(mb: float) -> str:

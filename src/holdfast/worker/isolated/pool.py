@@ -173,7 +173,7 @@ class Pool:
                 try:
                     self._turn()
                 except Exception:
-                    log.exception("the pool stumbled; it goes on")
+                    log.exception("the pool of isolated processes failed unexpectedly; the thread continues")
                     self._clock.wait(threading.Event(), LOOK_S)
         finally:
             self._leave()
