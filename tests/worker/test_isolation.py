@@ -179,7 +179,7 @@ def test_a_worker_out_of_touch_ends_the_process_before_its_lease_ends(file_house
     runner = file_house.start()
     job = task.enqueue()
     [attempt] = until(lambda: [each for each in runner._heartbeat.all() if each.started_at], "it runs")
-    cell = until(lambda: runner._slots.pool._cell_of(attempt))
+    cell = until(lambda: runner._slots.pool._process_of(attempt))
     with file_house.store.down():
         until(lambda: not alive(cell.pid), "its process ends")
         assert file_house.app.clock.lease() < attempt.window.end_at
@@ -237,7 +237,7 @@ def test_idle_cells_end_but_for_a_spare(file_house: House, monkeypatch: pytest.M
     (tmp_path / "over").touch()
     pids = {job.result(60) for job in jobs}
     assert len(pids) == 3
-    until(lambda: len(runner._slots.pool._cells) == 1, "all but one end")
+    until(lambda: len(runner._slots.pool._processes) == 1, "all but one end")
 
 
 def test_an_idle_cell_that_is_killed_is_no_loss(file_house: House) -> None:
@@ -245,7 +245,7 @@ def test_an_idle_cell_that_is_killed_is_no_loss(file_house: House) -> None:
     runner = file_house.start(slots=1)
     first = task.enqueue().result(60)
     os.kill(first, signal.SIGKILL)
-    until(lambda: all(cell.pid != first for cell in runner._slots.pool._cells), "it is buried")
+    until(lambda: all(cell.pid != first for cell in runner._slots.pool._processes), "it is buried")
     assert task.enqueue().result(60) != first
 
 
@@ -253,7 +253,7 @@ def test_when_the_worker_stops_its_cells_have_ended(file_house: House) -> None:
     task = file_house.app.task(name="pid", isolate=True)(bad.pid)
     runner = file_house.start()
     pid = task.enqueue().result(60)
-    cells = [cell.pid for cell in runner._slots.pool._cells]
+    cells = [cell.pid for cell in runner._slots.pool._processes]
     assert pid in cells
     assert file_house.stop(runner) == 0
     assert not any(map(alive, cells))
@@ -437,7 +437,7 @@ def test_a_context_that_nobody_asked_for_opens_no_store(file_house: House, tmp_p
     task.enqueue().result(60)
     [files] = [
         [os.readlink(f"/proc/{cell.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{cell.pid}/fd")]
-        for cell in runner._slots.pool._cells
+        for cell in runner._slots.pool._processes
         if cell.jobs
     ]
     assert not [file for file in files if file.startswith(str(tmp_path))]

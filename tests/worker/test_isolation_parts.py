@@ -63,7 +63,7 @@ def test_a_cell_that_sends_nonsense_is_ended(file_house: House) -> None:
     task = file_house.app.task(name="talks", isolate=True, crashes_max=1)(bad.talk_nonsense)
     file_house.start()
     row = file_house.until_state(task.enqueue().id, "dead")
-    assert (row.error or "").startswith("its process sent what nobody understands")
+    assert (row.error or "").startswith("its process sent a message that cannot be decoded")
 
 
 def test_a_cell_that_lost_its_event_loop_ends_whatever_the_error_says(file_house: House) -> None:

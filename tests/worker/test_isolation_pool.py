@@ -181,7 +181,7 @@ def test_the_stack_of_an_earlier_attempt_is_in_nobody_elses_autopsy(file_house: 
     second = file_house.app.task(name="second", isolate=True, crashes_max=1)(bad.leave_at_once)
     runner = file_house.start(slots=1)
     pid = first.enqueue().result(60)
-    [cell] = [cell for cell in runner._slots.pool._cells if cell.pid == pid]
+    [cell] = [cell for cell in runner._slots.pool._processes if cell.pid == pid]
     os.write(cell._dump, b"Thread 0x1 in the_first_one")  # it was asked, and stopped by itself after all
     job = second.enqueue()
     file_house.until_state(job.id, "dead")
@@ -247,8 +247,8 @@ def test_a_handler_that_has_no_time_to_be_asked_is_ended_at_once(
         attempt=attempt, send=lambda _: seen.append("ask"), kill=lambda: seen.append("kill"), plan=deque(), forced=False
     )
     monkeypatch.setattr(pool, "_mind_output", lambda _: None)
-    pool._cells = [cell]
+    pool._processes = [cell]
     pool._stop(attempt)
-    pool._cells = []
+    pool._processes = []
     assert seen == done
     assert cell.forced == ("kill" in done)

@@ -1,4 +1,4 @@
-"""The program of one cell, the process of an isolated attempt; started by a worker's pool, never by hand.
+"""The program of an isolated process; started by a worker's pool, never by hand.
 
 It imports what the worker's own program consists of: the app that the worker was started with or, for a worker that was
 built in code, the module in which the task's function stands. A job never says what to import.
@@ -58,7 +58,7 @@ class Tasks:
         self._found: dict[str, Task[..., Any]] = {}
         self._app: App | None = None
         sys.path[:] = setup.sys_path
-        task_locator.become_a_cell()
+        task_locator.become_isolated()
         if setup.app is not None:
             from holdfast.cli.loading import load_app
 

@@ -97,7 +97,7 @@ def _written(record: logging.LogRecord) -> str:
     text = record.getMessage()
     if record.exc_info and record.exc_info[1] is not None:
         text += f"\n{type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
-    elif record.exc_text:  # it comes from a cell
+    elif record.exc_text:  # it comes from an isolated process
         text += "\n" + record.exc_text.rstrip().rpartition("\n")[2]
     return f"{iso(record.created)} {record.levelname} {record.name}: {text}"
 
@@ -190,7 +190,7 @@ def _top(logger: logging.Logger) -> logging.Logger:
 
 
 def pass_on(word: protocol.Logged, attempt: Hears | None) -> None:
-    """Do with a record from a cell, which runs `attempt` now, what would be done with one of our own."""
+    """Do with a record from an isolated process, which runs `attempt` now, what would be done with one of our own."""
     try:
         record = logging.makeLogRecord(word.record)
         logger = logging.getLogger(record.name)

@@ -9,20 +9,20 @@ from holdfast.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What `holdfast worker` was told."""
+    """The options of `holdfast worker`."""
 
     queues: tuple[str, ...] = ()  # empty: every queue that the app's tasks name
     slots: int = 20  # per process
     processes: int = 1
     name: str | None = None  # default: the host's name
-    grace_period_s: float = 30.0  # how long running jobs may go on after SIGTERM
+    grace_period_s: float = 30.0  # how long running jobs may continue after SIGTERM
     reaper: bool = True
     grace_s: float = 0.0  # the reaper's patience beyond the end of a lease
     log_level: str = "info"
     isolate: bool = False  # every task, not only those that ask for it
-    imports: tuple[str, ...] = ()  # modules beside the app's own that declare tasks of it
-    recycle_jobs: int = 1000  # a cell is replaced after so many,
-    recycle_mb: int = 1024  # or when it holds so much memory after one
+    imports: tuple[str, ...] = ()  # modules besides the app's own that declare tasks of it
+    recycle_jobs: int = 1000  # an isolated process is replaced after this many jobs,
+    recycle_mb: int = 1024  # or when it uses this much memory after a job
 
     def __post_init__(self) -> None:
         for name in ("slots", "processes"):

@@ -1,7 +1,7 @@
-"""Inside a cell: the process of one isolated attempt at a time. The same executors run it as in a worker.
+"""Inside an isolated process, which runs one attempt at a time. The same executors run it as in a worker.
 
 The main thread listens to the worker and passes progress on; the handler runs in a thread or on the event loop. When
-the worker dies the socket closes, and the cell ends with everything that it has started.
+the worker dies the socket closes, and the process ends with everything that it has started.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Channel:
         return list(self._frames.feed(data))
 
     def _hang_up(self) -> None:
-        """In a forked child: what it says is not the cell's word, and it must not keep the line open."""
+        """In a forked child: what it says is not the process's word, and it must not keep the line open."""
         self._lock = threading.Lock()
         self.socket.close()
 
@@ -206,7 +206,7 @@ class IsolatedChild:
         self._line.send(protocol.ProgressMade(beat=True))
 
     def _commit(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
-        """As in a worker, on the cell's own handle of the store; the worker is told that it is settled."""
+        """As in a worker, on the process's own handle of the store; the worker is notified that it is settled."""
         if attempt.transaction is None:
             return outcome
         app = attempt.task.app
@@ -280,7 +280,7 @@ class _Attempt(Attempt):
 
 
 class _Flows:
-    """Runs workflows on the cell's own handle of the store, opened for the first of them."""
+    """Runs workflows on the process's own handle of the store, opened for the first of them."""
 
     def __init__(self, clock: Clock, make_context: Callable[[Attempt], Context], died: Died) -> None:
         self._died = died

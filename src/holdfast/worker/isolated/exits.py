@@ -17,31 +17,31 @@ from holdfast.worker.executors import interrupted
 from holdfast.worker.isolated.process import IsolatedProcess
 
 
-def stopped_by_force(attempt: Attempt, why: Interrupted, cell: IsolatedProcess, code: int | None) -> Outcome:
+def stopped_by_force(attempt: Attempt, why: Interrupted, process: IsolatedProcess, code: int | None) -> Outcome:
     """Return the outcome of an attempt that would not stop, and whose process we ended."""
-    why.stack = cell.stack
+    why.stack = process.stack
     outcome = interrupted(why)
     if isinstance(outcome, TimedOut | Stalled):
-        detail = {**outcome.detail, "process": _how(code), "pid": cell.pid}
+        detail = {**outcome.detail, "process": _how(code), "pid": process.pid}
         return msgspec.structs.replace(outcome, detail=detail)
     return outcome
 
 
 def lost(
     attempt: Attempt,
-    cell: IsolatedProcess,
+    process: IsolatedProcess,
     code: int | None,
     worker: str,
     stack: str | None,
     killed_for_memory: bool,
     now: Moment,
 ) -> Outcome:
-    """Return the outcome of an attempt whose process ended by itself. It was alone there: nobody else is suspect."""
-    cause = f"its process {cell.error or _how(code)}"
-    facts = {} if cell.error else exit_facts(code)
+    """Return the outcome of an attempt whose process ended by itself. It was alone there: no other job is suspect."""
+    cause = f"its process {process.error or _how(code)}"
+    facts = {} if process.error else exit_facts(code)
     if killed_for_memory and facts.get("signal") == "SIGKILL":
-        cause += f"; out of memory at {_amount(cell.peak_mb or 0.0)}"
-    victim = _victim(attempt, worker, cell.pid, cell.peak_mb, now)
+        cause += f"; out of memory at {_amount(process.peak_mb or 0.0)}"
+    victim = _victim(attempt, worker, process.pid, process.peak_mb, now)
     known = autopsy(attempt.as_seen(), victim, now, {"isolated": True, "stack": stack, **facts})
     return Lost("exit", cause, known, suspects=1)
 

@@ -1,8 +1,9 @@
-"""What a cell may use and has used: limits by cgroup or by rlimit, resident memory, kills for want of memory.
+"""The memory of isolated processes: limits by cgroup or by rlimit, resident memory, kills for want of memory.
 
-A cgroup bounds a cell together with all that it starts, and the kernel says when it killed for it. It needs version 2
-and a worker that may make groups beside its own: `Delegate=yes` with `DelegateSubgroup=` under systemd. Everywhere else
-an rlimit bounds the cell's own data; an allocation beyond it fails, which Python code sees as `MemoryError`.
+A cgroup limits a process together with all that it starts, and the kernel says when it killed for it. It needs
+version 2 and a worker that may make groups next to its own: `Delegate=yes` with `DelegateSubgroup=` under systemd.
+Everywhere else an rlimit limits the process's own data; an allocation beyond it fails, which Python code sees as
+`MemoryError`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ OWN = Path("/proc/self/cgroup")
 
 
 class MemoryGroup:
-    """A cgroup of version 2 that holds one cell and what it starts."""
+    """A cgroup of version 2 that holds one isolated process and what it starts."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +34,7 @@ class MemoryGroup:
         (self.path / "memory.max").write_text("max" if most_mb is None else str(most_mb * MIB))
 
     def kill(self) -> None:
-        """Kill whatever is in it, also what has left the cell's process group."""
+        """Kill every process in it, also those that have left the process group."""
         with contextlib.suppress(OSError):
             (self.path / "cgroup.kill").write_text("1")
 
@@ -59,7 +60,7 @@ def make_group(pid: int, *, groups: Path = GROUPS, own: Path = OWN) -> MemoryGro
         if "memory" not in (around / "cgroup.subtree_control").read_text().split():
             (around / "cgroup.subtree_control").write_text("+memory")
         with contextlib.suppress(OSError):
-            path.rmdir()  # of a cell with this number whose worker was killed
+            path.rmdir()  # of an isolated process with this number whose worker was killed
         path.mkdir()
         (path / "memory.max").read_text()
         with contextlib.suppress(OSError):
@@ -115,7 +116,7 @@ def _count(file: Path) -> int | None:
     return None
 
 
-# ------------------------------------------------------------------------------------ in the cell
+# ------------------------------------------------------------------------------------ in the isolated process
 
 
 def rss_mb() -> float:

@@ -1,8 +1,8 @@
-"""Ends what a worker's cells have started, should the worker itself be killed.
+"""Ends what a worker's isolated processes have started, should the worker itself be killed.
 
-The kernel ends a cell with its worker, but not what the cell has started: a dead worker can kill no process group. So a
-small process beside the worker knows the groups, and kills them when the pipe from the worker closes. It imports
-nothing of Holdfast and nothing of the user's; it starts in milliseconds and then sleeps.
+The kernel ends an isolated process with its worker, but not the processes that it has started: a dead worker can kill
+no process group. So a small process next to the worker knows the groups, and kills them when the pipe from the worker
+closes. It imports nothing of Holdfast and nothing of the user's; it starts in milliseconds and then sleeps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 
 
 class OrphanGuard:
-    """The worker's side. If it cannot be had, cells still die with their worker."""
+    """The worker's side. If it cannot be had, isolated processes still die with their worker."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -37,7 +37,7 @@ class OrphanGuard:
         self._tell(f"+{group}\n")
 
     def remove(self, group: int) -> None:
-        """It has ended. Say so before its number can be given to somebody else."""
+        """Forget a group that has ended. Call it before the system can give its number to another process."""
         self._tell(f"-{group}\n")
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""Runs isolated attempts, sync and async, each in a cell: a process taken from a warm pool.
+"""Runs isolated attempts, sync and async, each in a process of its own, taken from a warm pool.
 
-    attempts ──▶ waiting ──▶ an idle cell ──▶ its outcome, or its death ──▶ report
+    attempts ──▶ waiting ──▶ an idle process ──▶ its outcome, or its death ──▶ report
 
-One thread does it all: it starts cells, hears what they say, sees them end, and keeps the time of those that must stop.
-A handler is asked first, then its process group is terminated, then killed. Whatever a handler does to its process,
-only its own attempt is lost; nothing that it has started outlives the cell.
+One thread does it all: it starts the processes, receives their messages, sees them end, and enforces the time of those
+that must stop. A handler is asked first, then its process group is terminated, then killed. If a handler breaks its
+process, only its own attempt is lost; nothing that it has started outlives the process.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from holdfast.worker.options import WorkerOptions
 
 log = logging.getLogger("holdfast.worker")
 
-IDLE_S = 60.0  # a cell that has had nothing to do for so long is ended
-LEAVE_S = 1.0  # how long a cell that was told to leave may take
-DUMP_S = 0.1  # pause between two looks at the stack that a cell writes down; it is complete when it stops growing
+IDLE_S = 60.0  # an isolated process that has been idle for this long is ended
+LEAVE_S = 1.0  # how long an isolated process that was asked to leave may take
+DUMP_S = 0.1  # pause between two looks at the stack that a process writes; it is complete when it stops growing
 DUMP_TRIES = 50
-BIRTH_MAX_S = 60.0  # how long a cell may take to load its tasks
-FIRST_RESTART_S = 0.5  # the first pause after a cell that ended before it was ready; it doubles
+BIRTH_MAX_S = 60.0  # how long an isolated process may take to load its tasks
+FIRST_RESTART_S = 0.5  # the first pause after an isolated process that ended before it was ready; it doubles
 UNBORN_MAX_S = 30.0
 CLAIM_PAUSE_S = 1.0  # how long the whole worker claims nothing when the system gave no process
 LOOK_S = 0.05  # how often to look for ends where the system does not tell
@@ -72,7 +72,7 @@ class WorkerCallbacks(NamedTuple):
     report: Report
     settled: Callable[[Attempt], None]  # an attempt settled itself, with its own transaction
     beat_soon: Callable[[], None]
-    pause: Callable[[float], None]  # the system gives no process: claim nothing for so long
+    pause: Callable[[float], None]  # the system gives no process: claim nothing for this long
     died: Died  # its thread has
 
 
@@ -87,7 +87,7 @@ class Pool:
         self._options = options
         self._callbacks = callbacks
         self._name = name
-        self._cells: list[IsolatedProcess] = []
+        self._processes: list[IsolatedProcess] = []
         self._idle: list[IsolatedProcess] = []  # the last one used is the warmest
         self._waiting: deque[Attempt] = deque()
         self._held: set[Attempt] = set()  # what was taken and is not reported
@@ -100,7 +100,7 @@ class Pool:
         self._closing = False
         self._restart_s = FIRST_RESTART_S
         self._next_birth_at = float("-inf")
-        self._kills = 0  # for want of memory, when the last cell was buried
+        self._kills = 0  # for want of memory, when the last process was buried
 
     # ------------------------------------------------------------------------- for any other thread
 
@@ -122,19 +122,19 @@ class Pool:
         self._do(lambda: self._force(attempt))
 
     def kill_process(self, pid: int) -> None:
-        """End the cell of this number, if there is one, whatever it does."""
+        """End the process of this number, if there is one, whatever it does."""
         if self._thread is not None:
             self._do(lambda: self._kill_process(pid))
 
     def stranded(self) -> list[Attempt]:
-        """Return what will never come to its end, because the thread has died and its cells with it; once."""
+        """Return the attempts that will never end, because the thread has died and its processes with it; once."""
         if not self._is_dead:
             return []
         stranded, self._held = list(self._held), set()
         return stranded
 
     def close(self) -> None:
-        """End every cell, and return when they have ended."""
+        """End every isolated process, and return when they have ended."""
         with self._lock:
             thread, self._closing = self._thread, True
         if thread is not None:
@@ -167,9 +167,9 @@ class Pool:
     # ------------------------------------------------------------------------------------ the thread
 
     def _serve(self) -> None:
-        self._warden = OrphanGuard()
+        self._orphan_guard = OrphanGuard()
         try:
-            while not (self._closing and not self._cells and not self._inbox):
+            while not (self._closing and not self._processes and not self._inbox):
                 try:
                     self._turn()
                 except Exception:
@@ -179,13 +179,13 @@ class Pool:
             self._leave()
 
     def _leave(self) -> None:
-        """End the cells that are left, if this thread dies; they would end with it anyway."""
+        """End the isolated processes that are left, if this thread dies; they would end with it anyway."""
         self._is_dead = True
-        for cell in self._cells:
-            cell.kill()
-            cell.bury()
-        self._warden.close()
-        with self._lock:  # so that nobody writes to a descriptor that means something else by then
+        for process in self._processes:
+            process.kill()
+            process.bury()
+        self._orphan_guard.close()
+        with self._lock:  # so that no thread writes to a descriptor that means something else by then
             self._selector.close()
             os.close(self._bell)
             os.close(self._wake)
@@ -193,24 +193,24 @@ class Pool:
 
     def _turn(self) -> None:
         for key, events in self._selector.select(self._pause_s()):
-            cell: IsolatedProcess | None = key.data
-            if cell is None:
+            process: IsolatedProcess | None = key.data
+            if process is None:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._bell, 4096)
                 self._woken = False  # after the read: set while the pipe is empty, it would keep us asleep
-            elif key.fileobj is not cell.socket:
-                self._bury(cell)
-            elif cell in self._cells:  # it may have been buried in this very turn
+            elif key.fileobj is not process.socket:
+                self._bury(process)
+            elif process in self._processes:  # it may have been buried in this very turn
                 if events & selectors.EVENT_READ:
-                    self._hear(cell)
-                self._mind_output(cell)
+                    self._hear(process)
+                self._mind_output(process)
         now = self._clock.lease()
-        for cell in tuple(self._cells):
-            if cell.end is None and cell.has_ended():
-                self._bury(cell)
+        for process in tuple(self._processes):
+            if process.end is None and process.has_ended():
+                self._bury(process)
                 continue
-            while cell.plan and cell.plan[0][0] <= now:
-                cell.plan.popleft()[1]()
+            while process.plan and process.plan[0][0] <= now:
+                process.plan.popleft()[1]()
         while self._inbox:
             self._inbox.popleft()()
         self._hand_out()
@@ -220,12 +220,12 @@ class Pool:
         if self._inbox:
             return 0.0
         now = self._clock.lease()
-        times = [cell.plan[0][0] for cell in self._cells if cell.plan]
+        times = [process.plan[0][0] for process in self._processes if process.plan]
         if (self._waiting or self._task_locator.closed) and now < self._next_birth_at:
             times.append(self._next_birth_at)
         if len(self._idle) > self._spares:
             times.append(self._idle[0].idle_since + IDLE_S)
-        if any(cell.end is None for cell in self._cells):
+        if any(process.end is None for process in self._processes):
             times.append(now + LOOK_S)
         return max(0.0, min(times) - now) if times else None
 
@@ -242,57 +242,57 @@ class Pool:
             if attempt.window.must_stop(now):
                 self._give_back(attempt, "its lease was about to end before it began")
                 continue
-            cell = self._idle.pop()
+            process = self._idle.pop()
             attempt.start(now)
-            cell.kills_before = memory.kills_here()
-            cell.run(attempt, self._task_locator.of(attempt.task))
-            self._mind_output(cell)
+            process.kills_before = memory.kills_here()
+            process.run(attempt, self._task_locator.of(attempt.task))
+            self._mind_output(process)
 
-    def _hear(self, cell: IsolatedProcess) -> None:
+    def _hear(self, process: IsolatedProcess) -> None:
         try:
-            words, more = cell.receive()
+            words, more = process.receive()
             for word in words:
-                self._understand(cell, word)
+                self._understand(process, word)
         except NONSENSE as error:
-            cell.error, more = f"sent what nobody understands ({clean(str(error), ERROR_MAX)})", False
-        if not more:  # a cell without a line is of no use
-            self._selector.unregister(cell.socket)
-            cell.kill()
+            process.error, more = f"sent a message that cannot be decoded ({clean(str(error), ERROR_MAX)})", False
+        if not more:  # an isolated process without a connection is of no use
+            self._selector.unregister(process.socket)
+            process.kill()
 
-    def _understand(self, cell: IsolatedProcess, word: protocol.Word) -> None:
+    def _understand(self, process: IsolatedProcess, word: protocol.Word) -> None:
         match word:
             case protocol.Ready():
-                cell.is_ready = True
-                cell.plan.clear()
+                process.is_ready = True
+                process.plan.clear()
                 self._restart_s = FIRST_RESTART_S
-                self._rest(cell)
+                self._rest(process)
             case protocol.Unusable():
-                cell.error = clean(word.error, ERROR_MAX)
-            case protocol.ProgressMade() if cell.attempt is not None:
-                cell.attempt.move(self._clock.lease(), word.progress, word.note)
+                process.error = clean(word.error, ERROR_MAX)
+            case protocol.ProgressMade() if process.attempt is not None:
+                process.attempt.move(self._clock.lease(), word.progress, word.note)
                 if word.beat:
                     self._callbacks.beat_soon()
-            case protocol.Inside() if cell.attempt is not None:
-                cell.attempt.steps = word.steps
+            case protocol.Inside() if process.attempt is not None:
+                process.attempt.steps = word.steps
             case protocol.Stacked():
-                cell.stack = word.stack or None
+                process.stack = word.stack or None
             case protocol.Logged():
-                pass_on(word, cell.attempt)
-            case protocol.Ended() if cell.attempt is not None:
-                self._ended(cell, cell.attempt, word)
+                pass_on(word, process.attempt)
+            case protocol.Ended() if process.attempt is not None:
+                self._ended(process, process.attempt, word)
 
-    def _ended(self, cell: IsolatedProcess, attempt: Attempt, word: protocol.Ended) -> None:
+    def _ended(self, process: IsolatedProcess, attempt: Attempt, word: protocol.Ended) -> None:
         outcome = protocol.outcome_of(word)
-        cell.attempt = None
-        cell.plan.clear()
-        cell.jobs += 1
+        process.attempt = None
+        process.plan.clear()
+        process.jobs += 1
         attempt.progress, attempt.note = word.progress, word.note
-        if word.spent or cell.forced:
-            self._retire(cell, kill=True)
-        elif cell.jobs >= self._options.recycle_jobs or word.rss_mb >= self._options.recycle_mb:
-            self._retire(cell)
+        if word.spent or process.forced:
+            self._retire(process, kill=True)
+        elif process.jobs >= self._options.recycle_jobs or word.rss_mb >= self._options.recycle_mb:
+            self._retire(process)
         else:
-            self._rest(cell)
+            self._rest(process)
         if outcome is None:
             self._callbacks.settled(attempt)
         self._report(attempt, outcome)
@@ -306,15 +306,15 @@ class Pool:
 
     # ------------------------------------------------------------------------------ stopping a handler
 
-    def _cell_of(self, attempt: Attempt) -> IsolatedProcess | None:
-        return next((cell for cell in self._cells if cell.attempt is attempt), None)
+    def _process_of(self, attempt: Attempt) -> IsolatedProcess | None:
+        return next((process for process in self._processes if process.attempt is attempt), None)
 
     def _stop(self, attempt: Attempt) -> None:
         """Ask; then terminate; then kill. If the lease would end meanwhile, kill at once."""
-        why, cell = attempt.interrupt, self._cell_of(attempt)
+        why, process = attempt.interrupt, self._process_of(attempt)
         if why is None:
             return
-        if cell is None:
+        if process is None:
             if attempt in self._waiting:
                 self._waiting.remove(attempt)
                 asked = isinstance(why, errors.Cancelled)
@@ -325,50 +325,50 @@ class Pool:
         if isinstance(why, errors.LeaseLost) and attempt.window.is_over(now + sum(allowed)):
             self._force(attempt)
             return
-        cell.send(protocol.Stop(type(why).__name__, str(why)))
-        self._mind_output(cell)
+        process.send(protocol.Stop(type(why).__name__, str(why)))
+        self._mind_output(process)
         terminate_at = now + allowed.ask_s
         if isinstance(why, errors.TimeLimit | errors.NoProgress):
-            cell.plan.append((terminate_at, cell.ask_for_stack))
+            process.plan.append((terminate_at, process.ask_for_stack))
             terminate_at += DUMP_S
-            cell.plan.append((terminate_at, lambda: self._wait_for_stack(cell, DUMP_TRIES - 1, None)))
-        cell.plan.append((terminate_at, lambda: self._terminate(cell)))
-        cell.plan.append((terminate_at + allowed.end_s, cell.kill))
+            process.plan.append((terminate_at, lambda: self._wait_for_stack(process, DUMP_TRIES - 1, None)))
+        process.plan.append((terminate_at, lambda: self._terminate(process)))
+        process.plan.append((terminate_at + allowed.end_s, process.kill))
 
-    def _wait_for_stack(self, cell: IsolatedProcess, tries: int, seen: str | None) -> None:
+    def _wait_for_stack(self, process: IsolatedProcess, tries: int, seen: str | None) -> None:
         """Put the rest of the plan off until the stack is complete: on a busy machine a signal may take its time."""
-        found = cell.read_stack()
+        found = process.read_stack()
         if tries and (found is None or found != seen):
-            later = [(at + DUMP_S, act) for at, act in cell.plan]
-            again = self._clock.lease() + DUMP_S, lambda: self._wait_for_stack(cell, tries - 1, found)
-            cell.plan = deque([again, *later])
+            later = [(at + DUMP_S, act) for at, act in process.plan]
+            again = self._clock.lease() + DUMP_S, lambda: self._wait_for_stack(process, tries - 1, found)
+            process.plan = deque([again, *later])
 
-    def _terminate(self, cell: IsolatedProcess) -> None:
-        cell.forced, cell.stack = True, cell.stack or cell.read_stack()
-        cell.terminate()
+    def _terminate(self, process: IsolatedProcess) -> None:
+        process.forced, process.stack = True, process.stack or process.read_stack()
+        process.terminate()
 
     def _force(self, attempt: Attempt) -> None:
-        cell = self._cell_of(attempt)
-        if cell is not None:
-            cell.forced = True
-            cell.kill()
+        process = self._process_of(attempt)
+        if process is not None:
+            process.forced = True
+            process.kill()
 
-    # ----------------------------------------------------------------------------------------- cells
+    # ----------------------------------------------------------------------------- isolated processes
 
     def _kill_process(self, pid: int) -> None:
-        for cell in self._cells:
-            if cell.pid == pid:
+        for process in self._processes:
+            if process.pid == pid:
                 log.error("the process of an isolated task (pid %d) kept the store's write lock; it is killed", pid)
-                cell.kill()
+                process.kill()
 
     @property
     def _spares(self) -> int:
         return 1 if self._task_locator.expected and not self._closing else 0
 
     def _tend(self, now: float) -> None:
-        """Start the cells that are wanted, a few at a time; end those that have been idle for long."""
-        unready = [cell for cell in self._cells if not cell.is_ready and not cell.is_leaving]
-        staying = [cell for cell in self._cells if not cell.is_leaving]
+        """Start the isolated processes that are wanted, a few at a time; end those that have been idle for long."""
+        unready = [process for process in self._processes if not process.is_ready and not process.is_leaving]
+        staying = [process for process in self._processes if not process.is_leaving]
         wanted = len(self._waiting) + self._spares - len(self._idle) - len(unready)
         room = min(self._options.slots + self._spares - len(staying), (os.cpu_count() or 1) - len(unready))
         if not self._closing and now >= self._next_birth_at:
@@ -381,31 +381,31 @@ class Pool:
     def _start_process(self) -> bool:
         born_at = self._clock.lease()
         try:
-            cell = IsolatedProcess(
+            process = IsolatedProcess(
                 self._task_locator.setup(), self._task_locator.launch, grouped=self._task_locator.limited
             )
         except OSError as error:  # no memory, no process, no descriptor to be had
             self._callbacks.pause(CLAIM_PAUSE_S)
             self._start_failed(f"no process could be started: {error}")
             return False
-        cell.plan.append((born_at + BIRTH_MAX_S, lambda: self._give_up_on(cell)))
-        self._cells.append(cell)
-        self._warden.add(cell.pid)
-        self._selector.register(cell.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, cell)
-        if cell.end is not None:
-            self._selector.register(cell.end, selectors.EVENT_READ, cell)
+        process.plan.append((born_at + BIRTH_MAX_S, lambda: self._give_up_on(process)))
+        self._processes.append(process)
+        self._orphan_guard.add(process.pid)
+        self._selector.register(process.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, process)
+        if process.end is not None:
+            self._selector.register(process.end, selectors.EVENT_READ, process)
         return True
 
-    def _give_up_on(self, cell: IsolatedProcess) -> None:
-        cell.error = f"a process was not ready after {BIRTH_MAX_S:g} s"
-        cell.kill()
+    def _give_up_on(self, process: IsolatedProcess) -> None:
+        process.error = f"a process was not ready after {BIRTH_MAX_S:g} s"
+        process.kill()
 
     def _start_failed(self, why: str) -> None:
-        """Do not try again at once: what kept one cell from starting will keep the next.
+        """Do not try again at once: what kept one process from starting will keep the next.
 
-        What waits is given back at no cost, and until a cell is free the worker claims only what needs none: so jobs in
-        its own process keep their pace, and the journal of the others does not grow. A job that is isolated only
-        because it has crashed is claimed all the same; the second time, its attempt ends as a failure.
+        Waiting attempts are given back at no cost. Until a process is free, the worker claims only jobs that need none:
+        jobs in its own process keep their pace, and the journal of the others does not grow. A job that is isolated
+        only because it has crashed is still claimed; the second time, its attempt ends as a failure.
         """
         again, self._task_locator.closed = self._task_locator.closed, True
         pause_s, self._restart_s = self._restart_s, min(2 * self._restart_s, UNBORN_MAX_S)
@@ -418,72 +418,73 @@ class Pool:
             else:
                 self._give_back(attempt, why)
 
-    def _rest(self, cell: IsolatedProcess) -> None:
+    def _rest(self, process: IsolatedProcess) -> None:
         if self._closing:
-            self._retire(cell)
+            self._retire(process)
             return
         self._task_locator.closed = False
-        cell.idle_since = self._clock.lease()
-        self._idle.insert(len(self._idle) if cell.jobs else 0, cell)  # one that is new is the coldest
+        process.idle_since = self._clock.lease()
+        self._idle.insert(len(self._idle) if process.jobs else 0, process)  # one that is new is the coldest
 
-    def _retire(self, cell: IsolatedProcess, *, kill: bool = False) -> None:
-        cell.is_leaving = True
+    def _retire(self, process: IsolatedProcess, *, kill: bool = False) -> None:
+        process.is_leaving = True
         if kill:
-            cell.kill()
+            process.kill()
             return
-        cell.send(protocol.Leave())
-        self._mind_output(cell)
-        cell.plan.append((self._clock.lease() + LEAVE_S, cell.kill))
+        process.send(protocol.Leave())
+        self._mind_output(process)
+        process.plan.append((self._clock.lease() + LEAVE_S, process.kill))
 
     def _send_all_away(self) -> None:
         for attempt in self._waiting:
             self._give_back(attempt, "the worker stopped")
         self._waiting.clear()
         self._idle.clear()
-        for cell in self._cells:
-            cell.forced = cell.attempt is not None
-            self._retire(cell, kill=cell.forced or not cell.is_ready)
+        for process in self._processes:
+            process.forced = process.attempt is not None
+            self._retire(process, kill=process.forced or not process.is_ready)
 
-    def _mind_output(self, cell: IsolatedProcess) -> None:
-        """Wake up when the cell reads again, if something waits for that."""
-        if cell.socket in self._selector.get_map():
-            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if cell.flush() else 0)
-            if self._selector.get_key(cell.socket).events != wanted:
-                self._selector.modify(cell.socket, wanted, cell)
+    def _mind_output(self, process: IsolatedProcess) -> None:
+        """Wake up when the process reads again, if something waits for that."""
+        if process.socket in self._selector.get_map():
+            wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if process.flush() else 0)
+            if self._selector.get_key(process.socket).events != wanted:
+                self._selector.modify(process.socket, wanted, process)
 
-    def _bury(self, cell: IsolatedProcess) -> None:
-        """A cell has ended: hear its last words, end what it left, and settle its attempt."""
-        if cell not in self._cells:
+    def _bury(self, process: IsolatedProcess) -> None:
+        """An isolated process has ended: hear its last words, end what it left, and settle its attempt."""
+        if process not in self._processes:
             return
-        if cell.socket in self._selector.get_map():
-            self._hear(cell)
+        if process.socket in self._selector.get_map():
+            self._hear(process)
             with contextlib.suppress(KeyError):
-                self._selector.unregister(cell.socket)
-        if cell.end is not None:
-            self._selector.unregister(cell.end)
-        cell.kill()
-        crashed = cell.read_stack()
-        killed_for_memory = self._was_killed_for_memory(cell)
-        self._warden.remove(cell.pid)
-        code = cell.bury()
-        self._cells.remove(cell)
-        if cell in self._idle:
-            self._idle.remove(cell)
-        attempt, cell.attempt = cell.attempt, None
-        if attempt is not None and cell.forced:
+                self._selector.unregister(process.socket)
+        if process.end is not None:
+            self._selector.unregister(process.end)
+        process.kill()
+        crashed = process.read_stack()
+        killed_for_memory = self._was_killed_for_memory(process)
+        self._orphan_guard.remove(process.pid)
+        code = process.bury()
+        self._processes.remove(process)
+        if process in self._idle:
+            self._idle.remove(process)
+        attempt, process.attempt = process.attempt, None
+        if attempt is not None and process.forced:
             why = attempt.interrupt or errors.Stopping("the worker stopped")
-            self._report(attempt, stopped_by_force(attempt, why, cell, code))
+            self._report(attempt, stopped_by_force(attempt, why, process, code))
         elif attempt is not None:
             now = Moment(self._clock.wall(), self._clock.lease())
-            self._report(attempt, lost(attempt, cell, code, self._name, crashed, killed_for_memory, now))
-        elif not cell.is_ready and not cell.is_leaving:
-            self._start_failed(cell.error or "a process ended before it was ready")
+            self._report(attempt, lost(attempt, process, code, self._name, crashed, killed_for_memory, now))
+        elif not process.is_ready and not process.is_leaving:
+            self._start_failed(process.error or "a process ended before it was ready")
 
-    def _was_killed_for_memory(self, cell: IsolatedProcess) -> bool:
-        if cell.group is not None and cell.group.kills():
+    def _was_killed_for_memory(self, process: IsolatedProcess) -> bool:
+        if process.group is not None and process.group.kills():
             return True
         kills = memory.kills_here()
-        if kills is None or cell.kills_before is None:
+        if kills is None or process.kills_before is None:
             return False
-        before, self._kills = max(cell.kills_before, self._kills), kills  # one kill is not told of two cells
+        before = max(process.kills_before, self._kills)
+        self._kills = kills  # one kill is not counted for two processes
         return kills > before

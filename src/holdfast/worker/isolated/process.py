@@ -1,7 +1,7 @@
-"""A cell: the process of one isolated attempt at a time, as its worker sees it.
+"""An isolated process: the process of one isolated attempt at a time, as its worker sees it.
 
 It has a session and a process group of its own, so whatever it starts can be ended with it. Only the pool's thread
-touches it; that thread also starts it, because the kernel ends a cell when the thread that started it ends.
+touches it; that thread also starts it, because the kernel ends the process when the thread that started it ends.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class IsolatedProcess:
         self.peak_mb: float | None = None
         self.kills_before: int | None = None  # for want of memory, in the worker's cgroup, when its attempt began
         self._code: int | None = None
-        self._strays: list[int] = []  # what it had started when it was told to end
+        self._strays: list[int] = []  # the processes that it had started when it was asked to end
         self.socket, theirs = socket.socketpair()
         self._dump = _scratch()
         self._frames = protocol.Frames[protocol.Word](protocol.Word)
@@ -75,13 +75,13 @@ class IsolatedProcess:
     # ------------------------------------------------------------------------------------- talking
 
     def send(self, order: protocol.Order) -> None:
-        """Send it now, or as soon as the cell reads again."""
+        """Send it now, or as soon as the process reads again."""
         self._out += protocol.frame(order)
         self.flush()
 
     def flush(self) -> bool:
         """Send what waits; return whether some of it still does."""
-        with contextlib.suppress(BlockingIOError, OSError):  # a cell that is gone is found by its end
+        with contextlib.suppress(BlockingIOError, OSError):  # an isolated process that is gone is found by its end
             while self._out:
                 del self._out[: self.socket.send(self._out)]
         return bool(self._out)
@@ -121,7 +121,7 @@ class IsolatedProcess:
 
     def kill(self) -> None:
         """End it now, with everything that it has started."""
-        strays = self._strays + _descendants(self.pid)  # who has left its group is known only while it lives
+        strays = self._strays + _descendants(self.pid)  # those that have left its group are known only while it lives
         with contextlib.suppress(OSError):
             os.killpg(self.pid, signal.SIGKILL)
         for pid in strays:
@@ -132,7 +132,7 @@ class IsolatedProcess:
             self.group.kill()
 
     def has_ended(self, *, wait: bool = False) -> bool:
-        """Say whether it is dead, and keep what is known of its end. From then on somebody else may get its number."""
+        """Say whether it is dead, and keep what is known of its end. From then on another process may get its pid."""
         if self._process.returncode is None:
             try:
                 pid, status, used = os.wait4(self.pid, 0 if wait else os.WNOHANG)
@@ -145,7 +145,7 @@ class IsolatedProcess:
         return self._process.returncode is not None
 
     def bury(self) -> int | None:
-        """Take leave of a cell that has ended; return its exit code, negative for a signal. None: nobody saw it."""
+        """Release a process that has ended; return its exit code, negative for a signal. None: it is not known."""
         self.has_ended(wait=True)
         if self.group is not None:
             self.group.close()
@@ -166,7 +166,7 @@ class IsolatedProcess:
     def _empty_dump(self) -> None:
         with contextlib.suppress(OSError):
             os.ftruncate(self._dump, 0)
-            os.lseek(self._dump, 0, os.SEEK_SET)  # the cell writes at the same place in the file
+            os.lseek(self._dump, 0, os.SEEK_SET)  # the process writes at the same place in the file
 
     def read_stack(self) -> str | None:
         """Return what it has written, when asked or by itself when it crashed: the handler's thread, if it is there."""

@@ -1,4 +1,4 @@
-"""What a worker and its cells say to each other: frames of msgpack on a pair of sockets, each after its length.
+"""The messages between a worker and its isolated processes: frames of msgpack on a pair of sockets, after their length.
 
 Nothing that is read here is turned into code. What to import comes from the worker's own tasks, never from a job.
 """
@@ -43,7 +43,7 @@ class TaskLocation(msgspec.Struct, frozen=True):
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True):
-    """The first frame: where the tasks are, and how a cell is to behave."""
+    """The first frame: where the tasks are, and how an isolated process is to behave."""
 
     app: str | None  # `module:name`, as the worker was started with; None: it was built in code
     main: dict[str, str]  # how to find what the worker's program calls `__main__`; empty: no task is there
@@ -60,7 +60,7 @@ class StartAttempt(msgspec.Struct, frozen=True, tag=True):
 
     job: Job
     home: TaskLocation | None
-    memory_max_mb: int | None = None  # to be kept by the cell itself; None: no limit, or the system keeps it
+    memory_max_mb: int | None = None  # to be kept by the process itself; None: no limit, or the system keeps it
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
@@ -74,7 +74,7 @@ class Leave(msgspec.Struct, frozen=True, tag=True):
     """There is nothing more to do."""
 
 
-# ---------------------------------------------------------------------------------- from the cell
+# ---------------------------------------------------------------------------------- from the process
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -102,7 +102,7 @@ class Inside(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stacked(msgspec.Struct, frozen=True, tag=True):
-    """Where the handler was when it was asked to stop, for a journal that the cell may not live to fill."""
+    """Where the handler was when it was asked to stop, for a journal that the process may not live to fill."""
 
     stack: str
 
@@ -122,7 +122,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     progress: float | None
     note: str | None
     rss_mb: float
-    spent: bool  # it left processes behind: this cell is not to be used again
+    spent: bool  # it left processes behind: the process is not used again
 
 
 Order = Setup | StartAttempt | Stop | Leave
@@ -155,7 +155,7 @@ def ended(outcome: Outcome | None, *, progress: float | None, note: str | None, 
 
 
 def outcome_of(word: Ended) -> Outcome | None:
-    """Unwrap it. Raises `msgspec.DecodeError` or `KeyError` for what no cell of ours sends."""
+    """Unwrap it. Raises `msgspec.DecodeError` or `KeyError` for what no isolated process of ours sends."""
     return None if word.kind is None else msgspec.msgpack.decode(word.outcome, type=_OUTCOMES[word.kind])
 
 

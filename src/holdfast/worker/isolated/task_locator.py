@@ -1,4 +1,4 @@
-"""Where a cell finds the tasks of its worker. Only the worker's own program says so, never a job."""
+"""Where an isolated process finds the tasks of its worker. Only the worker's own program says so, never a job."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _is_a_cell = False
 
 
-def become_a_cell() -> None:
-    """Say that this process is a cell: it must not start a worker, which would start cells, and so on."""
+def become_isolated() -> None:
+    """Mark this process as isolated: it must not start a worker, which would start isolated processes, and so on."""
     global _is_a_cell
     _is_a_cell = True
 
@@ -31,10 +31,10 @@ class TaskLocator:
     """The tasks of one worker.
 
     `ref` is the `module:name` that the worker was started with, `imports` are further modules with tasks of that app: a
-    cell imports the same. A worker that was built in
-    code has none; then a cell imports the module in which the task's function stands.
+    process imports the same. A worker that was built in
+    code has none; then an isolated process imports the module in which the task's function stands.
 
-    A worker that is `patient` claims no jobs of isolated tasks while no cell can be started: others may have them.
+    A `patient` worker claims no jobs of isolated tasks while no isolated process can be started: others may claim them.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class TaskLocator:
         declared = [task for task in app.tasks.values() if task.isolate or worker_wide]
         self._names = list(app.tasks)
         self._declared = {task.name for task in declared}
-        self.closed = False  # no cell can be started, and none is free; written by the pool
+        self.closed = False  # no isolated process can be started, and none is free; written by the pool
         self.expected = bool(declared)  # isolated attempts will come
         self.limited = any(task.memory_max_mb is not None for task in declared)
         for task in declared:
@@ -79,7 +79,7 @@ class TaskLocator:
         return self._names
 
     def expects(self, task: Task[..., Any]) -> bool:
-        """Say whether all attempts of the task are isolated, so that it is not claimable while no cell can be."""
+        """Say whether all attempts of the task are isolated, so that it is not claimed while no process can start."""
         return task.name in self._declared
 
     def knows(self, task: Task[..., Any]) -> bool:
@@ -93,7 +93,7 @@ class TaskLocator:
         return self._known[task.name]
 
     def setup(self) -> bytes:
-        """Return the first frame for a cell."""
+        """Return the first frame for an isolated process."""
         homes = [] if self._ref is not None else [self.of(task) for task in self._app.tasks.values()]
         return protocol.frame(
             protocol.Setup(
