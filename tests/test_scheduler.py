@@ -482,7 +482,7 @@ def test_the_thread_outlives_a_store_that_fails_and_a_duty_that_is_lost(
         def fire(self, firings: Any, under: Duty) -> Any:
             self.turns += 1
             if self.turns == 1:
-                raise DutyLost("the duty 'scheduler' of term 1 has passed to somebody else")
+                raise DutyLost("the duty 'scheduler' of term 1 has passed to another process")
             if self.turns == 2:
                 raise ZeroDivisionError
             return store.fire(firings, under)

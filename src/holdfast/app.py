@@ -215,7 +215,7 @@ class App:
         with self._lock:
             if task.name in self.tasks:
                 raise UsageError(f"this app has a task {task.name!r} already; give one of them another name=")
-            self.tasks = {**self.tasks, task.name: task}  # a new dict: whoever walks the old one is not disturbed
+            self.tasks = {**self.tasks, task.name: task}  # a new dict, so that a loop over the old one is not disturbed
         return task
 
     @overload
@@ -615,7 +615,7 @@ class App:
     ) -> Job[Any]:
         """Start a new workflow with what an ended one has recorded before a step, by its name or path, and return it.
 
-        It is called with the arguments of the old one, but for those that `args` and `kwargs` give anew. What the
+        It is called with the arguments of the old one, but for those that `args` and `kwargs` replace. What the
         copied steps did belongs to the old one: the new one never undoes it. repeat_step: as in `retry_from`. Raises
         `NotFound`; `PayloadError` if this app has the workflow, and the arguments do not fit it; `Refused` if the old
         one has not ended, or what it began with is not finished, or what must not be repeated would be.

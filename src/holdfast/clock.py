@@ -1,7 +1,7 @@
 """The only file that asks what time it is.
 
 Two times, never mixed. *Wall* time is for people and for `run_at`. *Lease* time measures leases: it
-counts while the machine is suspended, never jumps when somebody sets the clock, and means
+counts while the machine is suspended, never jumps when the clock is set, and means
 something only together with the boot it belongs to.
 
 A handler may patch `time.time`, and tools such as freezegun replace the functions of `time` wherever a module has them

@@ -2,7 +2,7 @@
 
 A process compares what the store says about itself with what it has seen of it before: a worker with every beat, a
 supervisor and `holdfast reaper` on a thread of their own, a producer every few seconds while it enqueues. A worker that
-has connected anew, perhaps to another server, compares before it starts what it claims. A process writes
+has connected again, perhaps to another server, compares before it starts what it claims. A process writes
 a finding into the store, so that all others learn of it, and logs it every minute, until a person accepts the store as
 it is (`holdfast db accept`). A worker in doubt claims nothing.
 """

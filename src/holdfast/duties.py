@@ -35,7 +35,7 @@ class DutyHolder:
     def duty(self, note: str | None = None) -> Duty | None:
         """Return the duty if it is ours, taking or renewing it when that is due. Call it before every act.
 
-        `note` is left at once for whoever takes it next, if the duty is still ours.
+        `note` is left at once for the next holder, if the duty is still ours.
         Raises `StoreError` when the store does; a duty whose time is up by our own clock is given up before that.
         """
         now = self._clock.lease()
@@ -45,18 +45,18 @@ class DutyHolder:
             sent_at = self._clock.lease()
             duty = self._store.acquire(self._name, self._holder, self._ttl_s, note)
             if duty is None:
-                self._lost("somebody else has it")
+                self._lost("another process has it")
             else:
                 self._window = trust(sent_at, self._ttl_s)
                 self._has(duty)
         return self._duty
 
     def refused(self) -> None:
-        """Note that the store refused an act: somebody else has the duty."""
+        """Note that the store refused an act: another process has the duty."""
         self._lost("the store refused its term")
 
     def resign(self, note: str | None = None) -> None:
-        """Give the duty back, if it is ours, with a note for whoever takes it next; never raises."""
+        """Give the duty back, if it is ours, with a note for the next holder; never raises."""
         duty, self._duty, self._window = self._duty, None, None
         if duty is None:
             return
@@ -69,7 +69,7 @@ class DutyHolder:
     def _has(self, duty: Duty) -> None:
         if self._duty is None or self._duty.term != duty.term:
             if self._duty is not None:
-                self._tell("duty_lost", self._duty, "somebody else had it in between")
+                self._tell("duty_lost", self._duty, "another process had it in between")
             self._tell("duty_acquired", duty, "")
         self._duty = duty
 

@@ -26,7 +26,7 @@
     ├── Refused                    the state or the fence has moved on; nothing was changed
     │   ├── IllegalMove            the machine has no such transition
     │   ├── KeyTaken               another live job holds the key, or another job has the id of a child
-    │   └── DutyLost               the duty has a newer term: somebody else does the chore now
+    │   └── DutyLost               the duty has a newer term: another process has the duty now
     ├── WorkerGone                 this worker was declared dead; enrol again
     ├── WorkerBroken               a thread of this worker has died; it has stopped, start another
     ├── TransactionExpired         a transaction of the job was open for too long and was rolled back
@@ -36,14 +36,14 @@
         ├── JobCancelled
         └── JobRolledBack
 
-`Snooze` and `Rollback` are requests that a task or a workflow may raise, and no errors.
+`Snooze` and `Rollback` are requests that a task or a workflow may raise. They are not errors.
 
 Signals, not errors: they derive from BaseException so that `except Exception` in a task
 does not swallow them.
 
     Interrupted
     ├── LeaseLost                  the right to run this attempt is gone
-    ├── Cancelled                  somebody asked for the job to stop
+    ├── Cancelled                  a person or a program asked the job to stop
     ├── TimeLimit                  the attempt ran longer than its `timeout_s`
     ├── NoProgress                 the attempt did not move for its `stall_s`
     ├── Stopping                   the worker is going away; the attempt is given back
@@ -94,7 +94,7 @@ class ProtectedFile(UsageError, PermissionError):
 class StoreError(HoldfastError):
     """The store could not do what was asked.
 
-    `stored_ids`: of an `enqueue_many` that failed on the way, the ids of the jobs that are stored all the same.
+    `stored_ids`: after an `enqueue_many` that failed on the way, the ids of the jobs that were stored.
     """
 
     stored_ids: tuple[str, ...] = ()
@@ -156,8 +156,8 @@ class StoreDamaged(StoreLost):
 
 
 class FileReplaced(StoreLost):
-    """A SQLite file, or the `-wal` or `-shm` file beside it, is not the one that this process has open. This process
-    can never use the store again; start it again."""
+    """A SQLite file, or its `-wal` or `-shm` file, is not the one that this process has open. This process can never
+    use the store again; restart it."""
 
 
 class StoreUnsupported(StoreError):
@@ -197,7 +197,7 @@ class WorkerGone(HoldfastError):
 
 
 class WorkerBroken(HoldfastError):
-    """A thread has died that the worker cannot do without. It has given back what it could, and stopped."""
+    """A required thread of the worker has died. The worker has given back its jobs where it could, and stopped."""
 
 
 class TransactionExpired(HoldfastError):
@@ -255,11 +255,11 @@ class Interrupted(BaseException):
 
 
 class LeaseLost(Interrupted):
-    """The right to run this attempt is gone; whatever it reports will be refused."""
+    """The right to run this attempt is gone; its reports will be refused."""
 
 
 class Cancelled(Interrupted):
-    """Somebody asked for the job to stop."""
+    """A person or a program asked the job to stop."""
 
 
 class TimeLimit(Interrupted):
@@ -328,7 +328,7 @@ def is_final(error: StoreError) -> bool:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Say whether the store could not be reached or written to, so that nobody's code is to blame. A SQLite
+    """Say whether the store could not be reached or written to, so that no code of the user's is to blame. A SQLite
     file that stays locked is not an outage: the holder may be the task itself, and it would wait again each time."""
     return isinstance(error, StoreUnavailable | StoreFull | StoreReadOnly) and not isinstance(error, FileLocked)
 

@@ -18,8 +18,8 @@ def new_job_id(clock: Clock) -> str:
 
 
 def fired_job_id(key: str, instant: float) -> str:
-    """Make the id of the job of one instant of a schedule: whoever fires it gives it the same. A UUID of version 8,
-    ordered among the others by the instant."""
+    """Make the id of the job of one instant of a schedule: every process that fires it makes the same id. A UUID of
+    version 8, ordered among the others by the instant."""
     tail = hashlib.sha256(f"{instant:.3f} {key}".encode()).digest()
     return _uuid(int(instant * 1000), int.from_bytes(tail[:10], "big"), version=8)
 

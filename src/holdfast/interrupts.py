@@ -20,7 +20,7 @@ class _Thread:
     """What is known of one thread."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # whoever interrupts, and the thread that enters a shield, agree under it
+        self.lock = threading.Lock()  # the interrupting thread and the thread that enters a shield agree under it
         self.depth = 0
         self.waiting: type[BaseException] | None = None
         self.was_raised = False  # an interrupt was raised in the thread; it may not have hit yet

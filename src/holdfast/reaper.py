@@ -39,7 +39,7 @@ SILENT_LOOK_S = 3600.0  # how often to look for workers that are silent for long
 LOOK_S = 1.0  # how often to look while a worker that beats is given its time
 COMPLAIN_S = 60.0  # how often to say that a row is damaged
 TIMEOUTS_MAX = 10  # in a row; then the whole store is slow, and the pass ends
-GOES_ON = frozenset({Answer.ACCEPTED, Answer.AGAIN})  # after these the next page is another one; some is judged anew
+GOES_ON = frozenset({Answer.ACCEPTED, Answer.AGAIN})  # after these the next page is another one; some is judged again
 
 
 class Zombie(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class Zombie(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recovered(self) -> bool:
-        """Say whether it was settled here. Else it was a dry run, or somebody else was first."""
+        """Say whether it was settled here. Otherwise it was a dry run, or another process was first."""
         return self.answer is Answer.ACCEPTED
 
 
@@ -69,7 +69,8 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def locked(self) -> int:
-        """Count the jobs whose rows somebody else had locked. They are unchanged; the next pass looks at them again."""
+        """Count the jobs whose rows another transaction had locked. They are unchanged; the next pass looks at them
+        again."""
         return sum(zombie.answer is Answer.LOCKED for zombie in self.latest)
 
     @property
@@ -215,7 +216,7 @@ class Reaper:
             return False
         try:
             os.kill(worker.pid, 0)
-        except OSError as error:  # any other error: it is somebody else's
+        except OSError as error:  # any other error: it is another user's
             return isinstance(error, ProcessLookupError)
         return False
 

@@ -1,11 +1,11 @@
 """The scheduler: enqueues the jobs of `app.cron(…)` when their instants come, each exactly once.
 
 Every worker whose app declares schedules has one; one of the fleet holds the duty and fires, for all programs on the
-store, since a schedule's row has all that its jobs need. The others sleep until the same instants, so that whoever
-finds the duty free takes it in time. An instant is fired in one transaction: the duty's term is the current one, the
-schedule's mark rises to the instant, the job is stored under an id made of key and instant.
+store, since a schedule's row has all that its jobs need. The others sleep until the same instants, so that one of
+them takes the duty in time when it is free. An instant is fired in one transaction: the duty's term is the current one,
+the schedule's mark rises to the instant, the job is stored under an id made of key and instant.
 
-Instants that come together are fired in batches. A batch that meets a lock of somebody else is fired one by one, and
+Instants that come together are fired in batches. A batch that meets another transaction's lock is fired one by one, and
 only the schedule that needs the lock waits for the next look.
 """
 
@@ -37,7 +37,7 @@ LOOK_S = TTL_S / 3  # about how long to sleep at most
 DECLARE_S = RENEW_S  # how often a program says what it declares
 DECLARED_S = ABANDONED_S + 2 * DECLARE_S  # what nobody has declared for so long is not fired
 BATCH = 100  # instants that are fired by one call
-LOCKED_S = 0.5  # how soon to look again when a schedule could not be fired because of somebody else's lock
+LOCKED_S = 0.5  # how soon to look again when a schedule could not be fired because of another transaction's lock
 LEAVE_S = 5.0  # how long the end waits for the store
 SOON_S = 0.001  # clocks differ by a hair; better so much late than a look too many
 
@@ -68,7 +68,7 @@ class Scheduler:
         self._post: DutyHolder | None = None
         self._declared_at: float | None = None  # on the lease clock
         self._said: set[tuple[str, str]] = set()
-        self._locked: set[str] = set()  # the schedules that could not be fired because of somebody else's lock
+        self._locked: set[str] = set()  # the schedules that could not be fired because of another transaction's lock
         self._service = Service(
             "holdfast-scheduler",
             self._turn,
@@ -91,7 +91,7 @@ class Scheduler:
     def look(self) -> tuple[int, float]:
         """Fire what is due, if the duty is ours; return how many that were, and the seconds to the next instant.
 
-        Raises `StoreError` when the store does, and `DutyLost` when somebody else took the duty meanwhile.
+        Raises `StoreError` when the store does, and `DutyLost` when another process took the duty meanwhile.
         """
         store = self._app.store
         self._declare(store)

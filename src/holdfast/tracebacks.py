@@ -59,7 +59,7 @@ def describe(error: BaseException) -> str:
 
 
 def logged(text: str, frames: Sequence[str]) -> str:
-    """Write what somebody's code raised for the log. It cannot forge a line: it is escaped, and frames are indented."""
+    """Write what a user's code raised for the log. It cannot forge a line: it is escaped, and frames are indented."""
     return escaped(text[:LOGGED_MAX]) + "".join(f"\n    {escaped(frame)}" for frame in frames)
 
 

@@ -267,8 +267,8 @@ def test_old_gaps_are_forgotten() -> None:
         ("lock", "box", "vanished", "its process died (pid 7 on host)"),
         ("lock", "w", "restart", "an earlier process of this worker died (pid 7 on host)"),
         ("session", None, "vanished", "its process died or was cut off from the server (pid 7 on host)"),
-        ("boot", "w", "restart", "the machine was started anew under it"),
-        ("boot", None, "vanished", "the machine was started anew under it"),
+        ("boot", "w", "restart", "its machine was restarted"),
+        ("boot", None, "vanished", "its machine was restarted"),
     ],
 )
 def test_the_evidence_says_how_a_worker_ended(evidence: Any, name: str | None, detector: Any, cause: str) -> None:

@@ -1,9 +1,9 @@
 """The notifier: looks into the journal every few seconds, under a duty, and hands messages to the channels.
 
 Of all programs on a store that have the same alerts, one holds the duty and tells. With the duty it leaves a note of
-what it has told: one look later, and when it stops. Whoever comes next, a restart included, goes on from there. After a
-death, what the last look told may be told twice. Messages that a failing channel has not taken end with their notifier,
-which counts them in the log.
+what it has sent: one look later, and when it stops. The next notifier, also after a restart, continues from there.
+After a death, what the last look told may be told twice. Messages that a failing channel has not taken end with their
+notifier, which counts them in the log.
 
 Looking has a thread of its own, and so has each channel: recovery waits for none of them.
 
@@ -57,7 +57,7 @@ PAUSE_S = 1.0  # before the second try; then four times as long each
 LEAVE_S = 5.0  # how long the end waits for the store, and for the channels
 EVENTS = 2_000
 JOBS = 200
-REASON_MAX = 1_000  # characters that are kept of what somebody's exception said
+REASON_MAX = 1_000  # characters that are kept of an exception's text
 KINDS = ("zombie", "stale_report", "held", "asked", "dead")
 
 
@@ -128,7 +128,7 @@ class Notifier:
     def once(self, since: float, timeout_s: float) -> None:
         """Tell what happened since that wall time, as news, and end within about `timeout_s`.
 
-        Raises `StoreError` when the store does. If somebody else keeps the duty, that one tells it.
+        Raises `StoreError` when the store does. If another process keeps the duty, that process sends them.
         """
         if not self._store.journal(kinds=KINDS, since=since, limit=1):
             return

@@ -292,12 +292,12 @@ class Incidents:
         self._told: dict[AlertKind, set[int]] = {kind: set() for kind in KINDS}  # lines, by their seq
 
     def told(self) -> Told:
-        """Return what was told, for somebody else to go on from."""
+        """Return what was sent, for the next notifier to continue from."""
         lines: dict[AlertKind, list[int]] = {kind: sorted(seqs) for kind, seqs in self._told.items() if seqs}
         return Told([(*key, incident) for key, incident in self._open.items()], lines)
 
     def resume(self, told: Told) -> None:
-        """Go on from what somebody else has told."""
+        """Continue from what an earlier notifier has sent."""
         self._open = {(kind, task): incident for kind, task, incident in told.open}
         self._told |= {kind: set(seqs) for kind, seqs in told.lines.items()}
 

@@ -50,7 +50,7 @@ def revive(
     """Bring a held, dead or cancelled job back with fresh budgets.
 
     One with an open step only if the person says that it may be run again: `repeat_step`. That is said of all that are
-    open among `steps`, so whoever is refused hears of all of them, and the journal keeps them.
+    open among `steps`, so a refusal names all of them, and the journal keeps them.
     """
     state = after(job.state, Transition.REVIVE, job.id)
     names = [] if job.open_step is None else [step.name for step in asked_about(job, steps)] or [job.open_step]
@@ -64,7 +64,7 @@ def revive(
         cancel_requested=False,
         undo_requested=False,
         error=_answered(job),
-        open_step="",  # whoever says that it may run says so of the step that was begun, too
+        open_step="",  # the answer that it may run covers the step that was begun, too
         fresh_budgets=True,
         raises_fence=True,
         notes=(Note("revived", {"from": job.state.value, **repeated, "note": reason}, actor),),
@@ -331,7 +331,7 @@ def _it_is_undone(
 
 
 def hold(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
-    """Set a ready or waiting job aside until somebody decides."""
+    """Hold a ready or waiting job until a person decides."""
     if job.state is State.RUNNING:
         raise IllegalMove(f"job {job.id} is running; cancel it, or wait until it ends")
     return Verdict(

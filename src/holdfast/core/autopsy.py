@@ -1,4 +1,4 @@
-"""What is known of an attempt that was lost, for the journal. Whoever finds the death writes it in the same words.
+"""What is known of an attempt that was lost, for the journal. Every program that finds the death writes the same words.
 
 The detector and the cause stand before it, the decision behind it: the verdict adds them.
 """

@@ -52,7 +52,7 @@ class Transition(StrEnum):
     RESCHEDULE = "reschedule"  # a person changes when it is run
     HOLD = "hold"  # a person must decide
     BURY = "bury"  # give up
-    CANCEL = "cancel"  # somebody asked for the job to stop
+    CANCEL = "cancel"  # a person or a program asked the job to stop
     UNDO = "undo"  # start to roll back
     ROLL_BACK = "roll_back"  # the last undo was recorded
     REVIVE = "revive"  # a person brings it back

@@ -66,7 +66,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Proof of the right to run one attempt. Whoever shows an older one is a zombie."""
+    """Proof of the right to run one attempt. A worker that shows an older one is a zombie."""
 
     job_id: str
     fence: int
@@ -227,7 +227,9 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     actor: str | None = None
     sent_at: float = 0.0
     note: str | None = None  # why it was sent: for the journal, and not kept with it
-    seen_fence: int | None = None  # of whom it answers; whoever went on since is not reached. Not kept either
+    seen_fence: int | None = (
+        None  # of the workflow that it answers; one that has continued since is not reached. Not kept either
+    )
     answer: bool | None = None  # of a person, to a question: for the journal, and not kept either
 
     @property
@@ -352,8 +354,8 @@ class BeatAnswer(msgspec.Struct, frozen=True):
     """What the store said to a beat."""
 
     lost: list[str] = []  # job ids whose lease is no longer ours
-    skipped: list[str] = []  # job ids whose row was locked by somebody else: not renewed this time
-    cancelled: list[str] = []  # job ids that somebody asked to stop
+    skipped: list[str] = []  # job ids whose row was locked by another transaction: not renewed this time
+    cancelled: list[str] = []  # job ids that were asked to stop
     gone: bool = False  # this worker was declared dead; nothing was renewed
     lock_lost: bool = False  # its liveness lock was gone, and was taken again
     counted: bool = True  # False: the worker's own row was locked, and does not know of this beat
@@ -363,7 +365,7 @@ class Vanished(msgspec.Struct, frozen=True):
     """A worker that is dead by the evidence, or that was marked gone and still holds leases.
 
     lock: the host has freed its lock, so its process has ended. session: the server has freed it, because the process
-    has ended or its connection was cut. boot: the machine was started anew.
+    has ended or its connection was cut. boot: the machine was restarted.
     """
 
     worker: Worker

@@ -6,8 +6,8 @@ A reaper is patient, for these reasons:
 - After a gap, in which nobody could renew a lease for longer than a beat, every worker gets one more beat to renew.
   A job that is lost in the gap is excused. A store's clock that is set ahead makes a gap as well: leases end that
   nobody had the time to renew.
-- An overdue job whose worker still beats has its row locked by somebody. It gets one beat after the lock is gone.
-  A store without locks on rows has no such case.
+- An overdue job whose worker still beats has its row locked by another transaction. It gets one beat after the lock is
+  gone. A store without locks on rows has no such case.
 
 Instants are arguments: nothing here asks a clock or a store. Those of leases and gaps are on the store's lease clock.
 """
@@ -167,7 +167,7 @@ def death_of(vanished: Vanished, name: str | None, spread_s: float) -> WorkerDea
     if vanished.evidence == "gone":
         return WorkerDeath(worker.gone_cause or "marked gone", exit_of(worker), worker, None, spread_s)
     if vanished.evidence == "boot":
-        cause = "the machine was started anew under it"
+        cause = "its machine was restarted"
     else:
         cause = "an earlier process of this worker died" if ours else "its process died"
         cause += " or was cut off from the server" if vanished.evidence == "session" else ""

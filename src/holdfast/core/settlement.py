@@ -1,6 +1,6 @@
 """A verdict on its way to the row: which attempt it ends, and what its judge saw of the row.
 
-The judge reads and then somebody writes; in between the row may change. So a settlement carries what the verdict was
+The judge reads, and a store writes later; in between the row may change. So a settlement carries what the verdict was
 made of, and the store applies it only to a row that is still like that.
 """
 

@@ -126,7 +126,7 @@ def recorded(known: Step | None, new: Step) -> Step:
     """Return what is on record after `new` was written: a recorded step changes no more, unless it is undone."""
     if known is None:
         return new
-    if known.state == "started":  # whoever begins it anew may have other code: with an undo, or without
+    if known.state == "started":  # the next attempt may have other code: with an undo, or without
         said = {name: getattr(new, name) for name in _SAID_ANEW}
     elif known.state == "recorded" and new.state == "undone":
         said = {}
@@ -154,7 +154,7 @@ def matches(job: Job, where: Filter) -> bool:
 def declared(there: Schedule | None, new: Schedule, wall: float, again: bool) -> Schedule:
     """Return the schedule as the declaration of a program makes it; `again`: of one that has said it before.
 
-    What the program says that was started last holds while somebody renews it. If nobody does, its program is gone, as
+    The declaration of the program that was started last holds while a program renews it. If none does, it is gone, as
     a canary may be, and one that lives on takes the schedule over. Another expression counts from when the old one was
     last declared: from now on would lose the instants since then, and all of them where two versions declare in turn.
     """

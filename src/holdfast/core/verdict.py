@@ -156,7 +156,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     releases: int = 0  # not added: how often in a row it has come back at no cost after its handler had begun
     fresh_budgets: bool = False
-    raises_fence: bool = False  # somebody else than the attempt ended it: its late report must be refused
+    raises_fence: bool = False  # another program than the attempt's ended it: its late report must be refused
     open_step: str | None = None  # "": none is open any more
     undo_requested: bool | None = None
     wake_at: float | None = None  # this and the next two: of a job that waits

@@ -1,9 +1,9 @@
 """Who died where: the step of a workflow at which each of its attempts lost its worker.
 
 Three things say it. The autopsy names the steps that the attempt was in when it last told, and one that must not be
-repeated. The record of a step that was begun has the fence of the attempt that began it, until another begins it anew.
+repeated. The record of a step that was begun has the fence of the attempt that began it, until another begins it.
 What these do not say is narrowed down by what was recorded by then: it was in the next one, or before it; and, of what
-runs side by side, the same in each line whose step was written down as begun, and was begun anew since.
+runs side by side, the same in each line whose step was written down as begun, and was begun again since.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The doctor: is the store well, are its workers, do jobs get done, do the settings fit? Nothing is changed.
 
-A finding that is not ok says what to do. Warnings are for what will become a problem, or is one for somebody; what is
+A finding that is not ok says what to do. Warnings are for what will become a problem, or is one for a person; what is
 merely unusual, such as two workers of one name, is ok and says why.
 """
 

@@ -78,7 +78,7 @@ def is_at(place: Step | None, step: Step) -> bool:
 
 def with_failures(job: Job, steps: Sequence[Step], events: Sequence[Event]) -> list[Step]:
     """Return the steps with what they raised when the workflow last failed. That is in the journal and not on record:
-    whoever runs the workflow again runs them anew. Behind them come those that have no record at all."""
+    the next attempt of the workflow runs them again. Behind them come those that have no record at all."""
     failed = next((event for event in reversed(events) if event.detail.keys() & {"steps", "from_step"}), None)
     runs_again = failed is not None and job.state is State.RUNNING and job.fence > failed.fence
     if failed is None or job.state is State.DONE or (runs_again and not job.rolling_back):
@@ -87,8 +87,8 @@ def with_failures(job: Job, steps: Sequence[Step], events: Sequence[Event]) -> l
     shown = []
     for step in steps:
         said = None if step.aside else told.pop(step.path, None)
-        anew = step.state == "started" and step.fence > failed.fence
-        if said is not None and step.error is None and step.state != "recorded" and not anew:
+        again = step.state == "started" and step.fence > failed.fence
+        if said is not None and step.error is None and step.state != "recorded" and not again:
             step = replace(step, error=said["error"], tries=said["tries"])
         shown.append(step)
     last = max((step.position for step in steps), default=0)

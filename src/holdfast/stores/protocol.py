@@ -55,7 +55,7 @@ class Answer(StrEnum):
     ALREADY = "already"  # this very settlement was accepted before; its answer was lost
     REFUSED = "refused"  # the lease is not the current one
     AGAIN = "again"  # what the judge looked at has changed since: look, and judge again
-    LOCKED = "locked"  # somebody else has locked the row: nothing was looked at or changed; try again later
+    LOCKED = "locked"  # another transaction has locked the row: nothing was looked at or changed; try again later
     TAKEN = "taken"  # a child's key belongs to another live job, or its id to a job that is not this child
     GONE = "gone"  # there is no live workflow that a signal could reach
 
@@ -121,7 +121,7 @@ def in_words(doubt: Doubt) -> str:
 def duty_lost(duty: Duty | None) -> DutyLost:
     """Say, in every store with the same words, that an act came under an old term."""
     name, term = (duty.name, duty.term) if duty is not None else ("", 0)
-    return DutyLost(f"the duty {name!r} of term {term} has passed to somebody else")
+    return DutyLost(f"the duty {name!r} of term {term} has passed to another process")
 
 
 def rows_of(store: Store, ids: Sequence[str], at_once: int) -> Iterator[Job]:
@@ -148,8 +148,8 @@ class Transaction(Protocol):
         ...
 
     def settle(self, settlement: Settlement) -> Answer:
-        """Settle and commit; if the lease is not the current one, roll everything back. While somebody else has locked
-        a row that it needs, it waits, and at the end of its time raises `StoreUnavailable`."""
+        """Settle and commit; if the lease is not the current one, roll everything back. While another transaction has
+        locked a row that it needs, it waits, and at the end of its time raises `StoreUnavailable`."""
         ...
 
     def record(self, record: Record) -> Answer:
@@ -166,7 +166,7 @@ class Store(Protocol):
 
     url: str
     believe_s: float  # how long a liveness lock must be seen free before that is a death
-    row_locks: bool  # somebody's transaction may lock the row of one job
+    row_locks: bool  # another transaction may lock the row of one job
     hints_of_work: bool  # a hint says that a job became ready, and not only that something changed: claim at once
 
     @property
@@ -217,9 +217,9 @@ class Store(Protocol):
         """Prove the worker's life and extend the given leases by their `lease_s` from now. Fenced.
 
         A lease never gets shorter. An attempt that has already settled itself is neither lost nor an error; one whose
-        row somebody else has locked is `skipped`: not renewed this time, and not lost. A worker marked gone extends
-        nothing and is told so. `cancelled` lists all of the worker's running jobs that were asked to stop. `stopping`:
-        the worker claims nothing more.
+        row another transaction has locked is `skipped`: not renewed this time, and not lost. A worker marked gone
+        extends nothing and is told so. `cancelled` lists all of the worker's running jobs that were asked to stop.
+        `stopping`: the worker claims nothing more.
         """
         ...
 
@@ -234,10 +234,9 @@ class Store(Protocol):
         are not what is on the row by now.
         The end of a job with a parent raises the parent's inbox, and wakes it if it awaits that; all verdicts of the
         call are applied before parents are told.
-        A job whose row, or whose parent's row, somebody else has locked is LOCKED: nothing was changed for it, and the
-        others do not wait.
-        With `under`, raises `DutyLost` and applies nothing when that duty has a newer term or another holder.
-        Either all accepted settlements are durable on return, or the call raised.
+        A job whose row, or whose parent's row, another transaction has locked is LOCKED: nothing was changed for it,
+        and the others do not wait. With `under`, raises `DutyLost` and applies nothing when that duty has a newer term
+        or another holder. Either all accepted settlements are durable on return, or the call raised.
         """
         ...
 
@@ -257,9 +256,9 @@ class Store(Protocol):
         A recorded step does not change any more, unless it is undone; so a repeated record changes nothing, and is
         accepted. Children and signals that are stored already are not stored twice. TAKEN: the key of a child belongs
         to another live job, or its id to a job of another parent or task. GONE: a signal's workflow is not there, or
-        has ended. LOCKED: somebody else has locked a row or a key that the record needs; later records of the same job
-        are LOCKED too, so that their order stays. Either all accepted records are durable on return, or the call
-        raised.
+        has ended. LOCKED: another transaction has locked a row or a key that the record needs; later records of the
+        same job are LOCKED too, so that their order stays. Either all accepted records are durable on return, or the
+        call raised.
         """
         ...
 
@@ -308,7 +307,7 @@ class Store(Protocol):
         ...
 
     def locked(self, job_ids: Sequence[str]) -> list[str]:
-        """Return those of the jobs whose rows somebody else has locked at this moment. Changes nothing."""
+        """Return those of the jobs whose rows another transaction has locked at this moment. Changes nothing."""
         ...
 
     def deadline(self) -> float | None:
@@ -333,23 +332,23 @@ class Store(Protocol):
     def retire(self, worker_id: str, cause: str, under: Duty | None = None, how: WorkerExit | None = None) -> bool:
         """Mark a worker gone: from now on its claims and beats do nothing. False when it was gone already.
 
-        Its leases stay until somebody settles them. If it is our own, its liveness lock is dropped. `under` is checked
-        as in `settle`. `cause` is for people, `how` for whoever settles its jobs.
+        Its leases stay until a reaper settles them. If it is our own, its liveness lock is dropped. `under` is checked
+        as in `settle`. `cause` is for people, `how` for the reaper that settles its jobs.
         """
         ...
 
     def acquire(self, name: str, holder: str, ttl_s: float, note: str | None = None) -> Duty | None:
-        """Take the duty, or renew it if it is ours; None while somebody else's has not run out.
+        """Take the duty, or renew it if it is ours; None while another process's has not run out.
 
         Taking it raises the term; renewing keeps it, also late, as long as nobody took it in between. Either returns
-        the note that is there. `note` is for whoever takes it next, and is left only by a holder that renews.
+        the note that is there. `note` is for the next holder, and is left only by a holder that renews.
         """
         ...
 
     def resign(self, duty: Duty, note: str | None = None) -> bool:
         """Give the duty up at once; False when it was not ours any more.
 
-        `note` is for whoever takes it next. Without one, the note that is there stays.
+        `note` is for the next holder. Without one, the note that is there stays.
         """
         ...
 
@@ -391,7 +390,7 @@ class Store(Protocol):
         named stay as they are.
         With `again`, of those that are there, only note that the ones that are still the same, field for field, are
         declared; at most twice a minute, so that a large fleet may say it often. One that is another by now is
-        declared anew if nobody has declared it for `ABANDONED_S`, and stays as it is until then.
+        declared again if nobody has declared it for `ABANDONED_S`, and stays as it is until then.
         """
         ...
 
@@ -404,9 +403,9 @@ class Store(Protocol):
 
         None, and nothing is changed, when the mark is there already or beyond, when the schedule is paused, or when
         there is none. Where the job's key belongs to a live job the instant counts as fired, and the answer names that
-        job. LOCKED, and nothing is changed, when somebody else has locked the schedule, or holds the job's key in a
-        transaction that is still open; then all that were to be fired with it may be LOCKED too: fire them one by one.
-        Raises `DutyLost`, and changes nothing, when the duty has a newer term or another holder.
+        job. LOCKED, and nothing is changed, when another transaction has locked the schedule, or holds the job's key in
+        a transaction that is still open; then all that were to be fired with it may be LOCKED too: fire them one by
+        one. Raises `DutyLost`, and changes nothing, when the duty has a newer term or another holder.
         """
         ...
 

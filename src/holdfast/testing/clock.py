@@ -39,7 +39,7 @@ class FakeClock:
             self._wall = wall
 
     def reboot(self, boot_id: str, lease: float = 0.0) -> None:
-        """Start the machine anew: another boot id, and a lease clock that begins again."""
+        """Start the machine again: another boot id, and a lease clock that begins again."""
         with self._lock:
             self.boot_id = boot_id
             self._lease = lease

@@ -227,7 +227,7 @@ class Attempt:
         return msgspec.structs.replace(self.job, started=True, **said)
 
     def ask_to_stop(self, row: Job | None = None) -> None:
-        """Note that somebody asked for the job to stop: every ending but success is a cancellation from now on.
+        """Note that the job was asked to stop: every ending but success is a cancellation from now on.
 
         If its `row` says so, they want what a workflow did to be undone, and said why.
         """

@@ -31,7 +31,7 @@ log = logging.getLogger("holdfast.worker")
 
 POLL_S = 1.0  # how often to look for work when no notification came
 SLOT_S = 0.02  # how often to ask for a due job that may only be claimed when a slot is free
-DOUBT_S = 0.25  # how often to look whether somebody has accepted the store
+DOUBT_S = 0.25  # how often to look whether an operator has accepted the store
 BUFFERED_MAX_S = 1.0  # a job claimed ahead that has not begun by then is given back
 UNSERVED_S = 60.0  # how often to log the tasks that no worker has
 

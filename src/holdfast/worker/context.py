@@ -50,7 +50,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Say whether somebody asked for this job to stop."""
+        """Say whether this job was asked to stop."""
         return isinstance(self._attempt.interrupt, Cancelled)
 
     @property

@@ -164,7 +164,7 @@ class Loop:
                 self._loop.call_soon_threadsafe(self._spawn, attempts)
 
     def stranded(self) -> list[Attempt]:
-        """Return what will never come to its end, because the loop has died; once."""
+        """Return the attempts that will never end, because the loop has died; once."""
         if not self._is_dead:
             return []
         stranded, self._attempts = list(self._attempts), set()

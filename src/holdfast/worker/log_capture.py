@@ -79,7 +79,7 @@ class LogCapture:
 
 
 class _Line:
-    """One line; made fit to be shown at most once, and only if somebody asks: that costs more than to keep it."""
+    """One line; made fit to be shown at most once, and only on request: that costs more than to keep it."""
 
     __slots__ = ("_is_shown", "_text")
 

@@ -2,7 +2,7 @@
 
 While one batch is being written the next one gathers, so a busy worker pays one commit for many jobs and an idle one
 answers at once. An outcome is kept until the store has acknowledged it, through any outage; its lease renews meanwhile.
-One whose row somebody else has locked is tried again by itself, and holds up nobody else's.
+One whose row another transaction has locked is tried again by itself, and holds up nobody else's.
 """
 
 from __future__ import annotations

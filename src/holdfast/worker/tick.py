@@ -78,7 +78,7 @@ def _tick(app: App, budget_s: float, options: WorkerOptions, spent: threading.Ev
 
 
 def _fire(app: App) -> int:
-    """Enqueue what schedules ask for, unless somebody else has the duty."""
+    """Enqueue what schedules ask for, unless another process has the duty."""
     if not app.schedules:
         return 0
     scheduler = Scheduler(app, name="tick")

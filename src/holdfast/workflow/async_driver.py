@@ -190,7 +190,7 @@ class AsyncDriver:
         return self.run.stop(Misused(why))
 
     def _leave(self) -> None:
-        """Cancel code that waits for what was refused. Steps that are at work come to their end first."""
+        """Cancel code that waits for what was refused. Steps that are running end first."""
         if self._active:
             self._schedule(self._leave)
         else:

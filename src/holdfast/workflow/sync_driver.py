@@ -265,7 +265,7 @@ def too_long(timeout_s: float | None) -> TimeoutError:
 
 
 class Stoppable:
-    """A call that runs in a thread of somebody else, and can be stopped there and nowhere else."""
+    """A call that runs in a thread of another executor, and can be stopped there and nowhere else."""
 
     def __init__(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], check: Callable[[], None]

@@ -5,10 +5,10 @@ transaction of the database is old (a report, a forgotten session, a standby's q
 entries pile up exactly where the next claim begins to read: after an hour, hundreds of thousands.
 
 So this process remembers the last row that it claimed in each lane (queue and priority) and begins behind it. That is
-no more than a hint. A job that comes back in its place, after a crash or a release, lies before it: whoever settles it
-tells all listeners where, and the next claim begins there. What else may lie before it (a job committed late, one with
-an instant in the past, one that was passed over because it may not be claimed ahead, a lane that is new) is found by a
-look at everything; while that is slow, it is made only so often that it takes a twentieth of the time. While it is
+no more than a hint. A job that comes back in its place, after a crash or a release, lies before it: its settlement
+notifies all listeners where, and the next claim begins there. What else may lie before it (a job committed late, one
+with an instant in the past, one that was passed over because it may not be claimed ahead, a lane that is new) is found
+by a look at everything; while that is slow, it is made only so often that it takes a twentieth of the time. While it is
 fast, as it nearly always is, every look is at everything, and the order of jobs is exact.
 """
 

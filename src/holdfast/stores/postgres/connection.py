@@ -7,7 +7,7 @@ Settings of the role, the database, the address or PGOPTIONS can change what a s
 pinned when a connection is made (`session` in queries.sql). Behind a pooler no session belongs to us, so there each
 verb is a transaction that carries them (`begin`).
 
-The server itself ends what takes too long (`Limits`): a statement that waits for somebody else's lock, or that no
+The server itself ends what takes too long (`Limits`): a statement that waits for another transaction's lock, or that no
 client waits for any more, does not stay behind. A session keeps its limits, so they cost a verb no round trip.
 """
 
@@ -55,7 +55,7 @@ BEAT_S = Policy().beat_every_s  # of workers that have not said otherwise
 ANSWER_S = 60.0  # a statement that has no answer by then is given up, and its connection with it
 CONFLICT_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # pauses before a verb that met a deadlock is tried again
 _LONG_S = 30.0  # a statement that may take longer than this is waited for longer than ANSWER_S
-_SLICE_S = 0.5  # how long the pool may be at it before somebody asks why
+_SLICE_S = 0.5  # how long the pool may try before its error is asked for
 _POOL = "holdfast"
 T = TypeVar("T")
 N = TypeVar("N", int, float)
@@ -141,7 +141,7 @@ def _perhaps(name: str, known: set[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long the server waits for somebody else's lock, and how long it works on one statement."""
+    """How long the server waits for another transaction's lock, and how long it works on one statement."""
 
     lock_s: float
     statement_s: float
@@ -153,8 +153,8 @@ class Limits:
 
     @classmethod
     def patient(cls, wait_s: float) -> Limits:
-        """Return those of calls that somebody waits for. The limit on locks comes first, so that the error names the
-        cause."""
+        """Return the limits of calls that a caller waits for. The limit on locks comes first, so that the error names
+        the cause."""
         return cls(0.8 * wait_s, wait_s)
 
     @property
@@ -170,7 +170,7 @@ BULK = Limits(1.0, 60.0)  # for pages of work that is allowed to take long
 
 
 class Session(psycopg.Connection[Any]):
-    """A connection that does not wait for ever: a server, or somebody in between, may take a statement and never
+    """A connection that does not wait for ever: a server, or a proxy in between, may take a statement and never
     answer, on a network that looks healthy. No answer in time counts as a cut."""
 
     answer_s: float | None = None  # None: ANSWER_S
@@ -231,7 +231,7 @@ class Connections:
         self._dropped_at = float("-inf")
         self._failures = 0  # of the pool to connect, that were looked into
         self.made = 0  # connections, over all time
-        self.pooled = False  # somebody stands between us and the server, who lends its sessions to many
+        self.pooled = False  # a pooler between us and the server lends its sessions to many
         _forks.add(self)
 
     def __getitem__(self, query: str) -> bytes:
@@ -322,7 +322,7 @@ class Connections:
         return session
 
     def _pin(self, session: Session) -> bool:
-        """Pin the settings of a session; return whether somebody else owns it: then nothing was pinned."""
+        """Pin the settings of a session; return whether a pooler owns it: then nothing was pinned."""
         pooled: bool = self.row(session.execute(self["session"], {"told": session.info.backend_pid}))[0]
         return pooled
 
@@ -415,7 +415,7 @@ class Connections:
         )
 
     def _drop_the_dead(self, began: float) -> None:
-        """Where one connection was cut the others may be too: let them all be made anew. Once for all whose work began
+        """Where one connection was cut the others may be too: let them all be made again. Once for all whose work began
         before that."""
         for pool in (self, self.twin):
             if pool is not None:
@@ -553,7 +553,7 @@ def is_outage(error: psycopg.Error) -> bool:
 
 
 class _Quiet(logging.Filter):
-    """The pool says every failed try to connect. Whoever wanted the connection says it too, once, and what follows."""
+    """Suppress the pool's own messages: the caller that needed the connection reports the failure."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         about = record.args if isinstance(record.args, tuple) else ()

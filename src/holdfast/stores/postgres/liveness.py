@@ -2,7 +2,7 @@
 
 It holds the liveness locks of the process's workers: advisory locks, which the server drops when the session ends,
 and listens for the hint that there may be work. Its own thread looks after it twice a second, so that a session that
-was cut is noticed and made anew, locks first, before anybody believes in a death (see `SESSION_GRACE_S`).
+was cut is noticed and made again, locks first, before anybody believes in a death (see `SESSION_GRACE_S`).
 
 What cut one session may have cut all of them, and some come back sooner than others. So a process whose session was cut
 does not look for free locks before the others had the time to take theirs again (`SETTLE_S`).
@@ -34,7 +34,7 @@ LOOK_S = 0.5
 SETTLE_S = 2.5  # after a cut: so long others may need to come back
 TURN_S = 10.0  # who looks for free locks may be frozen, and keep the others from it: so they look too, once in so long,
 LOOKS_S = 2 * SESSION_GRACE_S  # for long enough to believe what they see
-SAY_AFTER_S = 5.0  # how long there may be no session before somebody should know
+SAY_AFTER_S = 5.0  # how long there may be no session before that is logged
 _AGAIN_S = 0.3  # the longest pause between two tries to connect
 _LOOK_ANSWER_S = 5.0  # a session that does not answer for so long is given up
 _ANSWER_S = 15.0
@@ -112,12 +112,12 @@ class LivenessSession:
             return
         self._rest.set()
         thread.join(5.0)
-        if not thread.is_alive():  # else the pipe stays: its numbers must not come to mean somebody else's files
+        if not thread.is_alive():  # else the pipe stays: its numbers must not come to mean other files
             os.close(self._wake_r)
             os.close(self._wake_w)
 
     def forget(self) -> None:
-        """Let a forked child begin anew: threads and sessions stay with the parent."""
+        """Let a forked child start afresh: threads and sessions stay with the parent."""
         self._lock = threading.Lock()
         self._rest = threading.Event()
         self._workers, self._held, self._wishes, self._thread = set(), set(), [], None
@@ -205,7 +205,7 @@ class LivenessSession:
 
     def _look(self, session: Connection) -> None:
         """See whether the session is still there, and what it has heard. Follow the name of the server's run, which
-        changes when somebody resets the server's counters: the locks that are held were taken on this run."""
+        changes when an operator resets the server's counters: the locks that are held were taken on this run."""
         if self._run is None:
             session.execute(self._db["wait_look"])
             return

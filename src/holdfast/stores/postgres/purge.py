@@ -53,7 +53,7 @@ class Purge:
                 return bool(allowed), int(deleted)
             except StoreLocked:
                 busy = set(row_json.names_from(self._db.one("purge_busy", values, BULK)[0])) - {*values["besides"]}
-                if not busy:  # somebody has the duty's row, or the lock is gone by now
+                if not busy:  # another transaction has the duty's row, or the lock is gone by now
                     raise
                 values["besides"] += busy
             except StoreTimeout:

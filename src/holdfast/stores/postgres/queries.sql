@@ -76,8 +76,8 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 
 -- name: add
 -- A taken key is waited for. So the rows go in by their keys, lest two producers wait for each other; their numbers, by
--- which jobs run, follow the call. A caller's search_path may put other functions before PostgreSQL's own: then it stores
--- nothing, and says so.
+-- which jobs run, follow the call. A caller's search_path may put other functions before PostgreSQL's own: then it
+-- stores nothing, and says so.
 WITH path AS MATERIALIZED (
     SELECT {path_is_ours} AS is_ours
 ),
@@ -148,7 +148,8 @@ LEFT JOIN {schema}.job AS holder
 -- %(lanes)s they are given, each with where to begin (frontier.py). Rows are locked as they are found and only until
 -- there are enough; those that another claim has locked are left to it.
 -- Jobs are claimed ahead of a free slot only with on_crash = 'retry', the only policy that a claim looks at: if the
--- worker dies, nobody knows whether the handler of such a job had begun, and only a job that may run again needs no answer.
+-- worker dies, nobody knows whether the handler of such a job had begun, and only a job that may run again needs no
+-- answer.
 WITH clock AS MATERIALIZED (
     SELECT {wall} AS wall,
         {lease} AS lease,
@@ -272,8 +273,8 @@ SELECT
     (SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY number), '') || ']' FROM taken);
 
 -- name: claim_aside
--- Comes before a claim of a worker whose row somebody has locked, in one transaction with it. `retire` and `claim_again`
--- take the same lock alone: each of them comes before the claim, which then sees it, or after.
+-- Comes before a claim of a worker whose row another transaction has locked, in one transaction with it. `retire` and
+-- `claim_again` take the same lock alone: each of them comes before the claim, which then sees it, or after.
 SELECT pg_advisory_xact_lock_shared(hashtextextended(%(worker)s, 2));
 
 -- name: claim_again
@@ -291,9 +292,10 @@ FROM {schema}.job AS job
 WHERE job.state = 'running' AND job.worker = %(worker)s AND job.claim_id = %(claim_id)s;
 
 -- name: beat
--- A lease never gets shorter, and nothing but the current attempt may extend it. A row that somebody else has locked is
--- skipped and said to be: it is neither renewed nor lost. An attempt that settled itself still has its fence on the row:
--- not lost. With %(aside)s somebody has locked the worker's own row: it is left as it is, and its beat noted elsewhere.
+-- A lease never gets shorter, and nothing but the current attempt may extend it. A row that another transaction has
+-- locked is skipped and said to be: it is neither renewed nor lost. An attempt that settled itself still has its fence
+-- on the row: not lost. With %(aside)s another transaction has locked the worker's own row: it is left as it is, and
+-- its beat noted elsewhere.
 WITH clock AS MATERIALIZED (
     SELECT {wall} AS wall,
         {lease} AS lease
@@ -369,8 +371,8 @@ SELECT
 
 -- name: settle
 -- The only way out of `running`: every conjunct of the WHERE below is a guard, and tests/mutants drops each of them.
--- Leases never get shorter, so one that ends no later than what the reaper saw was not renewed. A row that somebody else
--- has locked is skipped, and is neither in `free` nor in `applied`.
+-- Leases never get shorter, so one that ends no later than what the reaper saw was not renewed. A row that another
+-- transaction has locked is skipped, and is neither in `free` nor in `applied`.
 WITH clock AS MATERIALIZED (
     SELECT {wall} AS wall
 ),
@@ -398,8 +400,8 @@ free AS MATERIALIZED (
         AND job.state || '' = 'running'
     FOR NO KEY UPDATE OF job SKIP LOCKED
 ),
--- A job for which something came after it had looked (inbox) is judged again. The count is on the row that is locked here,
--- so it is the newest; another table would be read as it was when this began.
+-- A job for which something came after it had looked (inbox) is judged again. The count is on the row that is locked
+-- here, so it is the newest; another table would be read as it was when this began.
 applied AS (
     UPDATE {schema}.job AS job SET
         state = ending.state,
@@ -439,7 +441,7 @@ applied AS (
     RETURNING job.id, job.queue, job.priority, job.run_at, job.seq, job.state, ending.ended,
         job.run_at <= clock.wall AS due, ending.state = 'ready' AND ending.run_at IS NULL AS kept
 ),
--- Where jobs come back that keep their place, for whoever claims from behind it (frontier.py).
+-- Where jobs come back that keep their place, for workers that claim from behind it (claim_cursor.py).
 place AS MATERIALIZED (
     SELECT coalesce(json_agg(json_build_array(queue, priority, run_at, seq))::text, '') AS first
     FROM (
@@ -560,8 +562,8 @@ FROM {schema}.job
 WHERE id = %(id)s AND fence = %(fence)s AND claim_id = %(claim_id)s AND state = 'running';
 
 -- name: transaction_mark
--- Also locks what the settlement will change, which skips rows that others have locked: a beat that is under way must not
--- undo the caller's writes.
+-- Also locks what the settlement will change, which skips rows that others have locked: a beat that is under way must
+-- not undo the caller's writes.
 WITH limits AS MATERIALIZED (
     SELECT set_config('lock_timeout', %(lock_ms)s, true) AS lock_timeout
 ),
@@ -579,8 +581,8 @@ DISCARD ALL;
 
 -- name: record
 -- The rows of the leases that are the current ones are locked, so that nobody ends these attempts meanwhile; every
--- conjunct of `mine` is a guard. A row that somebody else has locked is skipped. A step that is recorded does not change
--- any more, unless it is undone.
+-- conjunct of `mine` is a guard. A row that another transaction has locked is skipped. A step that is recorded does not
+-- change any more, unless it is undone.
 WITH token AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, place - 1 AS place
     FROM json_array_elements(%(tokens)s::json) WITH ORDINALITY AS each (value, place)
@@ -807,8 +809,8 @@ FROM {schema}.step
 WHERE job_id = %(source)s AND aside = 0 AND position < %(before)s AND state = 'recorded';
 
 -- name: overdue
--- The ends of the leases come bit by bit as well, because `settle` compares them: how many digits of a float are written
--- is a setting of the session.
+-- The ends of the leases come bit by bit as well, because `settle` compares them: how many digits of a float are
+-- written is a setting of the session.
 SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY place), '') || ']',
     coalesce(json_agg(json_build_array(id, encode(float8send(lease_until), 'hex'))), '[]')::text
 FROM (
@@ -824,9 +826,9 @@ FROM (
 ) AS late;
 
 -- name: locked
--- Locks these rows for the rest of the transaction, and waits for none: returns the ids of those that somebody else has
--- locked. By itself it is its own transaction, and locks nothing for longer. Before rows of several jobs are changed, all
--- of them are locked so.
+-- Locks these rows for the rest of the transaction, and waits for none: returns the ids of those that another
+-- transaction has locked. By itself it is its own transaction, and locks nothing for longer. Before rows of several
+-- jobs are changed, all of them are locked so.
 WITH mine AS MATERIALIZED (
     SELECT id FROM {schema}.job WHERE id = ANY (%(ids)s::text[]) FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -1037,8 +1039,9 @@ UPDATE {schema}.step SET aside = %(seen_fence)s
 WHERE job_id = %(id)s AND aside = 0 AND position >= %(aside_from)s;
 
 -- name: move_give_back
--- The steps that took these signals are set aside, so the signals wait to be taken again. Answers of people are not given
--- back, also those that came too late to be taken: the question is asked again, because the facts may have changed.
+-- The steps that took these signals are set aside, so the signals wait to be taken again. Answers of people are not
+-- given back, also those that came too late to be taken: the question is asked again, because the facts may have
+-- changed.
 UPDATE {schema}.signal
 SET taken = CASE WHEN starts_with(name, %(answer)s) THEN coalesce(taken, %(aside_from)s) END
 WHERE job_id = %(id)s AND coalesce(taken, %(aside_from)s) >= %(aside_from)s;
@@ -1089,7 +1092,7 @@ removed AS (
 SELECT (SELECT yes FROM allowed), (SELECT count(*) FROM gone);
 
 -- name: purge_busy
--- Which of the jobs that are next somebody else is at: a line, a step or a signal of it is locked. The statement is its
+-- Which of the next jobs another transaction is at: a line, a step or a signal of it is locked. The statement is its
 -- own transaction: what it locks itself is free again at its end.
 WITH old AS MATERIALIZED (
     SELECT found.id
@@ -1143,7 +1146,7 @@ SELECT coalesce(json_agg(id), '[]')::text FROM (
 SELECT FROM {schema}.job WHERE id = %(id)s FOR UPDATE;
 
 -- name: delete
--- Behind `delete_lock`: whoever was about to add a line or a signal has done so, and this sees it.
+-- Behind `delete_lock`: a transaction that was about to add a line or a signal has done so, and this sees it.
 WITH gone AS (
     DELETE FROM {schema}.job
     WHERE id = %(id)s AND state = %(seen_state)s AND fence = %(seen_fence)s AND state <> 'running'
@@ -1186,7 +1189,7 @@ ON CONFLICT (key) DO UPDATE SET
     declared_at = excluded.declared_at;
 
 -- name: declare_again
--- Leaves a row that somebody else has locked to the next time.
+-- Leaves a row that another transaction has locked to the next time.
 WITH clock AS MATERIALIZED (
     SELECT {wall} AS wall
 ),
@@ -1225,9 +1228,9 @@ SELECT coalesce(json_agg(
 
 -- name: fire
 -- One statement, so that a frozen client holds no lock on the duty. The mark only rises: a second worker that fires the
--- same instant finds the mark, even when the job is gone. If another transaction takes the job's key at the same moment,
--- no job is stored, and job_id names a job that does not exist. The statement does not wait long for the row of a schedule,
--- or for a key that an open transaction holds.
+-- same instant finds the mark, even when the job is gone. If another transaction takes the job's key at the same
+-- moment, no job is stored, and job_id names a job that does not exist. The statement does not wait long for the row of
+-- a schedule, or for a key that an open transaction holds.
 WITH clock AS MATERIALIZED (
     SELECT {wall} AS wall,
         set_config('lock_timeout', %(lock_ms)s, true) AS lock_timeout
@@ -1309,7 +1312,7 @@ WHERE key = %(key)s;
 SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' FROM {schema}.job AS job WHERE id = %(id)s;
 
 -- name: find
--- The newest of each state, then the newest of these: no state is looked for among the others. Planned anew for each
+-- The newest of each state, then the newest of these: no state is looked for among the others. Planned again for each
 -- call, so that what is not asked for costs nothing. Those that are ready, and those that have ended, may be millions:
 -- each kind has an index for its queues, which the planner takes only if it is told the kind.
 {found}
@@ -1477,9 +1480,9 @@ SELECT 1;
 UPDATE {schema}.job SET fence = fence WHERE false;
 
 -- name: session
--- The settings of a session that is ours: without them a role, a database, an address or PGOPTIONS would decide. Behind a
--- pooler (the server's process is not the one that the driver was told) nothing is set for longer than this statement.
--- An older server does not know all of them.
+-- The settings of a session that is ours: without them a role, a database, an address or PGOPTIONS would decide. Behind
+-- a pooler (the server's process is not the one that the driver was told) nothing is set for longer than this
+-- statement. An older server does not know all of them.
 SELECT pg_backend_pid() <> %(told)s, set_config(pinned.name, pinned.value, pg_backend_pid() <> %(told)s)
 FROM (VALUES
     ('client_encoding', 'UTF8'),
@@ -1496,7 +1499,7 @@ FROM (VALUES
 WHERE current_setting(pinned.name, true) IS NOT NULL;
 
 -- name: limits
--- How long this session waits for somebody else's lock, and works on one statement.
+-- How long this session waits for another transaction's lock, and works on one statement.
 SELECT set_config('lock_timeout', %(lock_ms)s, false), set_config('statement_timeout', %(statement_ms)s, false);
 
 -- name: begin

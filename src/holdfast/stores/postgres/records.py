@@ -135,7 +135,7 @@ def send(q: Connections, db: Cursor, signal: Signal, wall: float | None) -> Answ
 
 def _refusals(q: Connections, db: Cursor, refused: list[Record], wall: float | None) -> list[Answer]:
     """Say why each of these was not written, and write down who came back after its time. A lease that is the current
-    one was skipped: somebody else has locked the row."""
+    one was skipped: another transaction has locked the row."""
     row = q.row(db.execute(q["record_seen"], {"tokens": _tokens(refused)}, prepare=False))
     answers, notes = [], []
     for record, (own, state, fence) in zip(refused, row_json.rows_from(row[0]), strict=True):

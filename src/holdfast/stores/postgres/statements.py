@@ -21,7 +21,7 @@ from holdfast.stores.protocol import Added, Answer, duty_lost
 
 COPY_FROM = 100  # so many jobs are sent as a stream
 FOLD_EVERY = 500  # so many batches of endings are added up
-KEY_LOCK_MS = "100"  # how long a set of jobs waits for a key that somebody's open transaction holds
+KEY_LOCK_MS = "100"  # how long a set of jobs waits for a key that another open transaction holds
 
 
 def add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) -> list[Added]:
@@ -128,7 +128,7 @@ def claim(
 ) -> list[Job] | None:
     """Claim up to `limit` jobs and up to `ahead` more; None when the worker is not enrolled. `now` is only compared.
 
-    With one queue that is one statement. With several, each gets an even share first, and what is left goes to whoever
+    With one queue that is one statement. With several, each gets an even share first, and the rest goes to a queue that
     has more, in the queues' order: up to two statements for each of the two numbers.
     """
     jobs: list[Job] = []
@@ -149,7 +149,8 @@ def claim(
 
 
 def _claim(q: Connections, db: Cursor, asked: dict[str, Any]) -> Any:
-    """Claim, and ask once more if it was refused: the worker is not enrolled, or somebody has locked its row."""
+    """Claim, and ask once more if it was refused: the worker is not enrolled, or another transaction has locked its
+    row."""
     row = q.row(db.execute(q["claim"], asked | {"aside": False}, prepare=True))
     if row[0]:
         return row
@@ -213,7 +214,7 @@ def _settle_families(
 
 
 def lock_rows(q: Connections, db: Cursor, ids: set[str]) -> set[str]:
-    """Lock the rows of these jobs until the transaction ends; return those that somebody else has locked."""
+    """Lock the rows of these jobs until the transaction ends; return those that another transaction has locked."""
     row = q.row(db.execute(q["locked"], {"ids": sorted(ids)}, prepare=False))
     return set(row_json.names_from(row[0]))
 
@@ -289,7 +290,7 @@ def _refusals(
     q: Connections, db: Cursor, refused: list[Settlement], kept: set[str], wall: float | None
 ) -> list[Answer]:
     """Say why each of these was not applied, and write down who came back after its time. An attempt that has the
-    current lease, and was not `kept`, was skipped: somebody else has locked its row."""
+    current lease, and was not `kept`, was skipped: another transaction has locked its row."""
     tokens = {"tokens": row_json.encode([_token(each) for each in refused]).decode()}
     row = q.row(db.execute(q["settle_seen"], tokens, prepare=False))
     answers, notes = [], []

@@ -186,7 +186,8 @@ class PostgresStore:
         except errors.LockNotAvailable:
             if self._clock.lease() - sent_at <= self._hot.limits.statement_s:
                 raise
-            # The server has ended every try of ours: somebody else has locked the row. Late tries skip a locked row.
+            # The server has ended every try of ours: another transaction has locked the row. Late tries skip a locked
+            # row.
 
     def beat(
         self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
@@ -247,7 +248,7 @@ class PostgresStore:
         while (page := self._hot.one("overdue", values))[0] != "[]":
             if jobs := row_json.jobs_from(page[0]):
                 ends = row_json.floats_from(page[1])
-                if self._ahead is not None:  # whoever judges them asks the server's clock anew: it may have been set
+                if self._ahead is not None:  # the judge asks the server's clock again: it may have been set
                     self._ahead = self._ahead[0], float("-inf")
                 return [msgspec.structs.replace(job, lease_until=ends[job.id]) for job in jobs]
             values["skip"] += limit  # not one of them can be read; those behind them must not suffer
@@ -509,7 +510,7 @@ class PostgresStore:
         return {"wall": self._wall(), "lease": self._fake.lease() if self._fake is not None else None}
 
     def _check_same(self) -> None:
-        """A schema that was dropped and made anew is another store, however healthy it looks."""
+        """A schema that was dropped and made again is another store, however healthy it looks."""
         row = self._db.one("identity")
         if row is None or row[0] != (self._identity or row[0]):
             raise StoreLost(
@@ -535,7 +536,7 @@ class PostgresStore:
             return advance(_MIGRATIONS, found, _Editor(self._db, db), self._instants(), pages)
 
     def _make_schema(self, db: Cursor) -> None:
-        """Make the schema, unless somebody who may has made it for us."""
+        """Make the schema, unless it exists."""
         schema = self._db.options.schema
         if self._db.row(db.execute(self._db["migrate_schema_exists"], {"schema": schema}))[0]:
             return

@@ -46,7 +46,7 @@ class CommitWatch(threading.Event):
         return self._watch is not None and _libc().inotify_add_watch(self._watch, self._wal, _IN_MODIFY) >= 0
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float, clock: Clock) -> bool:
-        """Look until the condition holds, or the time is up; whoever sets or touches makes it look at once."""
+        """Look until the condition holds, or the time is up; a call that sets or touches it makes it look at once."""
         calm_at, give_up_at = 0.0, clock.lease() + timeout_s
         calm_s = _CALM_TICK_S if self.hears() else _TICK_S
         while not condition():

@@ -305,7 +305,7 @@ class Connections:
             connection = sqlite3.connect(
                 uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False, factory=factory
             )
-            # Reads wait too: for whoever recovers the file after a crash, or makes it.
+            # Reads wait too: for the process that recovers the file after a crash, or makes it.
             connection.execute(self._patience)
             connection.execute(f"PRAGMA synchronous={self.options.synchronous}")
             connection.execute("PRAGMA temp_store=memory")
@@ -452,7 +452,7 @@ class Connections:
             self._lose()
 
     def _lose(self) -> NoReturn:
-        """Somebody has removed the `-wal` or `-shm` file under this process. It uses the store no more.
+        """Stop using the store: another program has removed its `-wal` or `-shm` file.
 
         What is committed in a `-wal` that was deleted is only in the file that we have open. As long as the `-shm` is
         there, SQLite's locks are good, and it can be saved into the database.
@@ -573,7 +573,7 @@ def _commits_by_itself(connection: sqlite3.Connection) -> bool:
 
 
 def is_outage(error: sqlite3.Error) -> bool:
-    """Say whether the file cannot be written just now, whoever tries."""
+    """Say whether the file cannot be written just now, by any process."""
     return _code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY)
 
 

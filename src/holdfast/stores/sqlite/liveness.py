@@ -6,7 +6,7 @@ Each worker holds a POSIX record lock on a private file beside the database. Pee
 - they belong to the process, not to the descriptor: a forked child does not keep its parent's lock;
 - a process that asks about its own lock is told "free", and *closing any descriptor* of the file drops the lock; so a
   process never opens a lock file of its own again, and answers for itself from `_mine`;
-- the file could be deleted and made anew: another inode, or none, means *unknown*, never dead.
+- the file could be deleted and made again: another inode, or none, means *unknown*, never dead.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ SQLite builds the names of the `-wal` and `-shm` files from the name of the data
 database has other ones. Nothing coordinates the two groups of programs then: they lose each other's jobs and damage the
 file. So a store under two names is refused before anything is written.
 
-One exception: a program may join others that use the store under the same name. Somebody may hard-link the files of a
-running worker (`cp -al`), and that must not keep the worker from replacing a child. The first program that comes under
-the other name is still refused, because nobody uses its `-shm` file.
+One exception: a program may join others that use the store under the same name. An operator may hard-link the files of
+a running worker (`cp -al`), and that must not keep the worker from replacing a child. The first program that comes
+under the other name is still refused, because nobody uses its `-shm` file.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def remove(db: sqlite3.Connection, found: str) -> int:
 
 
 def check_duty(db: sqlite3.Connection, duty: Duty | None) -> None:
-    """Raise `DutyLost` when the act is under a duty that somebody else has by now."""
+    """Raise `DutyLost` when the act is under a duty that another process has by now."""
     if duty is not None and db.execute(Q["acquire_check"], duty_token(duty)).fetchone() is None:
         raise duty_lost(duty)
 

@@ -1,10 +1,10 @@
-"""The `-wal` and `-shm` files of a store, and what a process does when somebody removes them under it.
+"""The `-wal` and `-shm` files of a store, and what a process does when another program removes them.
 
 All connections of a process share one wal-index, the `-shm` file, for as long as any of them is open, and each keeps
-the `-wal` file that it has opened. If somebody removes one of the two, programs that open the store later make new
-ones. Nothing coordinates them with those that have the old ones: each overwrites what the others have committed. A
-process gets rid of the old files only by closing every connection, and some of them may belong to the user. So it
-never uses the store again; a new process does.
+the `-wal` file that it has opened. If another program removes one of the two, programs that open the store later make
+new ones. Nothing coordinates them with those that have the old ones: each overwrites what the others have committed. A
+process gets rid of the old files only by closing every connection, and some of them may belong to the user. So it never
+uses the store again; a new process does.
 
 To close a connection is no better: the last one copies its `-wal` into the database, and then deletes the files that
 have the names of its own. `keep_open` prevents that.
@@ -52,7 +52,7 @@ def is_beside(database: str, files: Files) -> bool:
 
 
 def is_empty(database: str) -> bool:
-    """Say whether somebody has truncated the database. One in WAL mode has a page at least."""
+    """Say whether the database was truncated. One in WAL mode has a page at least."""
     try:
         return os.stat(database).st_size == 0
     except OSError:
@@ -118,7 +118,7 @@ def read_note(database: Path) -> Doubt | None:
 
 
 def was_deleted(database: Path) -> bool:
-    """Say whether the database is gone, and a process has noted that somebody deleted it while in use."""
+    """Say whether the database is gone, and a process has noted that it was deleted while in use."""
     noted = read_note(database)
     return noted is not None and (noted.evidence, noted.found) == ("file", DELETED) and not database.exists()
 

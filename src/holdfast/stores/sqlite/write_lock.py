@@ -1,7 +1,7 @@
 """One writer of this process at a time, before anybody asks SQLite.
 
-The place belongs to a token, not to a thread: it can be given back from another thread, twice, or by somebody who never
-got it, and nothing happens but what should.
+The place belongs to a token, not to a thread: it can be given back from another thread, twice, or by a caller that
+never got it, and nothing else happens.
 """
 
 from __future__ import annotations

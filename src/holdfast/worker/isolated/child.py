@@ -187,7 +187,7 @@ class IsolatedChild:
         return self._loop
 
     def _broke(self, thread: str, error: BaseException | None) -> None:
-        """End this process, because a thread has died without which its attempt will never come to its end."""
+        """End this process, because a thread has died without which its attempt will never end."""
         what = "its event loop" if thread == "holdfast-loop" else f"the thread {thread}"
 
         def report() -> None:

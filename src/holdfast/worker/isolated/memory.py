@@ -54,7 +54,7 @@ def make_group(pid: int, *, groups: Path = GROUPS, own: Path = OWN) -> MemoryGro
         return None
     around = (groups / place.lstrip("/")).parent
     if os.geteuid() == 0 and not _is_delegated(around):
-        return None  # root could, but that part of the tree belongs to somebody else
+        return None  # root could, but that part of the tree belongs to another program
     path = around / f"holdfast-cell-{pid}"
     try:
         if "memory" not in (around / "cgroup.subtree_control").read_text().split():
