@@ -351,7 +351,7 @@ def test_a_job_whose_claim_was_answered_late_is_renewed_before_it_starts(
 
     job = look.enqueue()
     with (
-        house.store.before("beat", lambda _, pulses: beaten.extend(pulse.lease.job_id for pulse in pulses)),
+        house.store.before("beat", lambda _, pulses, *_more: beaten.extend(pulse.lease.job_id for pulse in pulses)),
         house.store.after("claim", answer_late),
     ):
         house.start()

@@ -616,7 +616,7 @@ class MemoryStore:
                 continue
             if each.name.startswith(ANSWER):  # a person is asked again, and a late answer is not for that question
                 self._taken[key] = at
-            else:  # whoever took it does not count any more: it waits to be taken again
+            else:  # the attempt that took it does not count any more: it waits to be taken again
                 self._taken.pop(key, None)
 
     def _tell_parent(self, job_id: str) -> None:
