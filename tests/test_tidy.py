@@ -6,10 +6,12 @@ be shown to fail: `BROKEN`, at the end, holds a snippet for each thing that each
 
 import ast
 import graphlib
+import io
 import os
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
@@ -87,6 +89,10 @@ def test_one_concept_has_one_word() -> None:
 def test_no_file_names_this_machine_or_a_package_registry() -> None:
     files = [path for path in repository_files() if path.is_file()]
     assert not findings(machine_traces, ROOT, files)
+
+
+def test_the_source_is_in_plain_english() -> None:
+    assert_tidy(plain_source)
 
 
 def test_the_pages_are_in_plain_english() -> None:
@@ -394,6 +400,24 @@ def plain_english(path: str, source: str) -> Iterator[Finding]:
         yield prose.count("\n", 0, match.start(1)) + 1, f"{match[1][:30]!r}: name the subject"
 
 
+PHRASES_OF_SOURCE = re.compile(
+    r"\b(anew|in vain|(?:comes?|came)\s+to\s+(?:its|an|their)\s+end|beside\s+(?:it|them)|so\s+(?:many|much|often)"
+    r"|whoever|somebody|stumble[sd]?|epitaphs?|lifelines?|wardens?)\b",
+    re.IGNORECASE,
+)
+
+
+def plain_source(path: str, source: str) -> Iterator[Finding]:
+    """Messages, docstrings and comments use the words of the pages. Names in the code may be anything."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if tokenize.tok_name[token.type] in ("STRING", "COMMENT", "FSTRING_MIDDLE"):
+            for match in PHRASES_OF_SOURCE.finditer(token.string):
+                yield (
+                    token.start[0] + token.string.count("\n", 0, match.start()),
+                    f"{match[0]!r}: name the actor, plainly",
+                )
+
+
 # A character class in each keeps this file from being its own finding.
 MACHINE = re.compile(
     r"""/roo[t]/ | /home/[a-z] | /Users/[A-Za-z] | /opt/pyp[i] | (?<![\w.])/wor[k]/(main|shared)\b
@@ -611,6 +635,9 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (plain_english, "docs/a.md", "# Title\n\nWhat it holds is renewed."),
     (plain_english, "docs/a.md", "- Who ends there well gets it back."),
     (plain_english, "docs/a.md", "It ends. Of a held one this says\nmore."),
+    (plain_source, "app.py", "x = 1  # somebody waits"),
+    (plain_source, "app.py", "log.error(f'{name} stumbled')"),
+    (plain_source, "app.py", 'def f():\n    """Start\n    anew."""'),
     (machine_traces, "README.md", f"cd {HOME}"),
     (machine_traces, "requirements-dev.lock", "--index-" + "url https://example.org/simple"),
     (machine_traces, "requirements-dev.lock", "x @ https://pypi-" + "mirror.example.org/x.whl"),
@@ -643,6 +670,7 @@ FINE: list[tuple[Rule, str, str]] = [
     (words, "integrations/celery.py", "visibility_timeout = 3"),
     (plain_english, "docs/a.md", "## What is promised\n\nIt is no longer `told: anew`. There is no store."),
     (plain_english, "docs/a.md", "What happens next? The worker runs it.\n\n```text\nWho is told.\n```"),
+    (plain_source, "app.py", "somebody = 1  # another process"),
     (machine_traces, "README.md", "make demo; see https://pypi.org/project/holdfast/ and $HOME"),
 ]
 

@@ -34,7 +34,7 @@ class Work:
 
 
 class Closing:
-    """Who uses the store of one app. Once it is closing, nobody begins."""
+    """The users of the store of one app. Once it is closing, no new one begins."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._log = logger

@@ -25,7 +25,7 @@ DUTY = "pruner"
 LOOK_S = 10.0  # how often to look
 TTL_INTERVALS = 3  # the duty outlives one failed renewal, and passes on soon after its holder died
 BATCH = 1_000
-REST = 4  # it rests so many times as long as a batch took: a fifth of the time of SQLite's one writer, at the most
+REST = 4  # it rests this many times as long as a batch took: a fifth of the time of SQLite's one writer, at the most
 REST_MIN_S = 0.05
 LEAVE_S = 5.0  # how long the end waits for the store
 

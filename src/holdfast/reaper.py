@@ -332,7 +332,7 @@ class Reaper:
         return settled
 
     def _answers(self, batch: list[Settlement]) -> list[Answer | None]:
-        """Settle a page. If that takes too long, or the store stumbles over a row, settle it in halves, so that the row
+        """Settle a page. If that takes too long, or the store fails on a row, settle it in halves, so that the row
         does not stop the rest: its answer is None."""
         if not batch:
             return []

@@ -35,11 +35,11 @@ DUTY = "scheduler"
 TTL_S = 10.0  # of the duty
 LOOK_S = TTL_S / 3  # about how long to sleep at most
 DECLARE_S = RENEW_S  # how often a program says what it declares
-DECLARED_S = ABANDONED_S + 2 * DECLARE_S  # what nobody has declared for so long is not fired
+DECLARED_S = ABANDONED_S + 2 * DECLARE_S  # a schedule that no program has declared for this long is not fired
 BATCH = 100  # instants that are fired by one call
 LOCKED_S = 0.5  # how soon to look again when a schedule could not be fired because of another transaction's lock
 LEAVE_S = 5.0  # how long the end waits for the store
-SOON_S = 0.001  # clocks differ by a hair; better so much late than a look too many
+SOON_S = 0.001  # clocks differ by a hair; better this much late than a look too many
 
 
 def declaration(app: App, spec: str, task: Any, key: str | None, tz: str, missed: str) -> Schedule:

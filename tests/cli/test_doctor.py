@@ -656,7 +656,7 @@ def test_the_living_that_were_given_up(calm: Store, clock: FakeClock) -> None:
     clock.advance(4)
     for zombie in zombies:
         settle(calm, zombie, EXPIRED)
-    assert diagnose(calm, clock)["Who is given up is dead"].severity == "ok"
+    assert diagnose(calm, clock)["Workers that are given up are dead"].severity == "ok"
     settle(calm, zombies[0], Succeeded())
     finding = diagnose(calm, clock)["The living are given up"]
     assert finding.evidence == "1 of 4 zombies in a day reported later; more than 5% is too many"

@@ -161,7 +161,7 @@ def test_an_undo_that_blocks_past_its_timeout_is_not_started_again_beside_itself
         house.start()
         job = (sync if form == "sync" else loop).enqueue()
         held = house.until_state(job.id, "held", 60)
-        assert "its undo may still be at work, so nothing is undone beside it" in str(held.error)
+        assert "its undo may still be at work, so nothing is undone at the same time" in str(held.error)
         assert held.rolling_back
         assert lines == ["begun"]
         blocks = False

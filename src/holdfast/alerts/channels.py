@@ -71,7 +71,7 @@ class LogChannel:
 class CommandChannel:
     """Runs a program, without a shell, with the message as one line of JSON on its stdin.
 
-    It gets our environment without what is secret in it, and so much time; then it is killed with its process group.
+    It gets our environment without its secrets, and a time limit; then it is killed with its process group.
     """
 
     def __init__(

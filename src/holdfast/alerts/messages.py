@@ -68,7 +68,7 @@ def a_test(wall: float) -> Message:
 
 
 def one_line(text: str, most: int) -> str:
-    """Return text that fits a log line: no breaks, no control characters, passwords hidden, at most so long."""
+    """Return text that fits a log line: no breaks, no control characters, passwords hidden, cut at a limit."""
     text = hide_secrets(text[: 4 * most])
     text = "".join(char if char.isprintable() else " " for char in text)
     text = " ".join(text.split())

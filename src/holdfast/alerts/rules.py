@@ -47,7 +47,7 @@ class Limits:
     zombies_max: int = 20  # in one window: what a single worker with the usual slots loses is not yet too many
     false_max: float = FALSE_MAX
     window_s: float = 600.0
-    again_s: float = 300.0  # more of the same is told at most so often
+    again_s: float = 300.0  # pause before more of the same is sent
 
     def __post_init__(self) -> None:
         if self.crashes < 1:

@@ -207,7 +207,7 @@ class _Bounded(io.RawIOBase):
         return io.BufferedReader(self)
 
     def close(self) -> None:
-        """Do nothing: http.client closes the connection while it still reads the answer. Who opened it closes it."""
+        """Do nothing: http.client closes the connection while it still reads the answer. Its opener closes it."""
 
     def readable(self) -> bool:
         return True

@@ -189,7 +189,7 @@ class Signature:
         return changed
 
     def _text(self, plain: dict[str, Any], around: Mapping[str, Any] | None = None) -> str:
-        """Return the arguments as text; `around`: with what stands beside them."""
+        """Return the arguments as text; `around`: with the text around them."""
         whole = plain if around is None else {**around, "arguments": plain}
         try:
             text = self._codec.encode(whole)

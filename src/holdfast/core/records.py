@@ -53,7 +53,7 @@ StepKind = Literal[
 ]
 StepState = Literal["started", "recorded", "undone"]
 GONE_KEPT_S = 86_400.0  # the row of a worker that is gone and holds nothing is deleted after this
-SILENT_BEATS = 3  # a worker that missed so many beats is silent
+SILENT_BEATS = 3  # a worker that missed this many beats is silent
 Detector = Literal["exit", "vanished", "expired", "stuck", "restart"]
 ExitKind = Detector | Literal["released"]
 

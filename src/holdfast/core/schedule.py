@@ -22,7 +22,7 @@ from holdfast.errors import UsageError
 
 Missed = Literal["last", "skip"]
 
-LATE_S = 60.0  # an instant so long ago, and not fired, was missed: until then a new holder of the duty makes up for it
+LATE_S = 60.0  # an instant this long ago, and not fired, was missed; a new holder of the duty fires younger ones
 SPEC_MAX = 200
 INSTANTS_MAX = 1000  # that are counted
 _DAY_S = 86_400.0

@@ -14,7 +14,7 @@ from holdfast.core.row_text import Awaited, Awaits, texts_of
 from holdfast.core.verdict import Verdict
 
 RENEW_S = 30.0  # how often the declaration of a schedule is renewed while a program that made it lives
-ABANDONED_S = 4 * RENEW_S  # one that nobody has renewed for so long gives way to another program's
+ABANDONED_S = 4 * RENEW_S  # one that no program has renewed for this long gives way to another program's
 
 
 def first_row(new: NewJob, wall: float) -> Job:

@@ -74,7 +74,7 @@ class Lost(msgspec.Struct, frozen=True):
     """The attempt's worker is gone. `autopsy` is what is known of it.
 
     `excused`: lost in a gap in which the store could not be reached, so nobody is to blame.
-    `spread_s`: many were lost at once; come back spread over so many seconds.
+    `spread_s`: many were lost at once; they come back spread over this many seconds.
     `started`: False when the job was claimed ahead of a free slot, and its handler had not begun.
     """
 
@@ -91,7 +91,7 @@ class Released(msgspec.Struct, frozen=True):
     """The worker gave the attempt back. `started`: the handler had begun, and has stopped.
 
     `budget_spent`: it took longer than the budget of its tick, so the others of its queue come first now.
-    `delay_s`: the job comes back so much later, because what kept it from ending may last.
+    `delay_s`: the job comes back this much later, because the reason that kept it from ending may last.
     """
 
     started: bool
@@ -186,7 +186,7 @@ def judge(outcome: Outcome, job: Job, now: float, *, chance: float) -> Verdict:
     """Decide what becomes of a running job whose attempt ended with `outcome`.
 
     `now` is wall time; `chance`, from 0 up to 1, is the lot for the jitter. A suspect, which was one of several jobs in
-    a process that died, is innocent when its attempt came to an end and its process did not: its crash is taken back.
+    a process that died, is innocent when its attempt ended and its process did not: its crash is taken back.
     """
     if job.suspects > 1 and isinstance(outcome, _ACQUITS):
         innocent = msgspec.structs.replace(job, crashes=0, suspects=0)
@@ -258,7 +258,7 @@ def _is_forgiven(outcome: Lost, job: Job) -> bool:
 
     A job that is suspected of an earlier crash runs in a process of its own. The end of that process is reported with
     one suspect, so any other report means that the worker around it died. A worker that cannot isolate jobs may run it
-    among others; therefore a job is forgiven only so often.
+    among others; therefore a job is forgiven only a few times.
     """
     in_its_cell = job.crashes > 0 and job.suspects > 0 and outcome.suspects != 1
     return outcome.excused or not outcome.started or (in_its_cell and job.zombies < FORGIVEN_MAX)
@@ -271,11 +271,11 @@ def _is_free(outcome: Failed | TimedOut | Stalled, job: Job) -> bool:
 
 FORGIVEN_MAX = 10
 OUTAGES_MAX = 10
-PROMPT_RELEASES_MAX = 10  # so often in a row a job that was given back may run again at once
+PROMPT_RELEASES_MAX = 10  # how often in a row a job that was given back may run again at once
 RELEASE_DELAY_MAX_S = 60.0
 OUTAGE_S = 1.0  # when a job comes back whose transaction met an outage: the store may be in trouble for longer
 BECAUSE = "; it is rolled back because of: "
-STILL_AT_WORK = "may still be at work, so nothing is undone beside it"
+STILL_AT_WORK = "may still be at work, so nothing is undone at the same time"
 
 
 def _by_on_crash(

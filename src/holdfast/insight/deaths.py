@@ -136,7 +136,7 @@ def _begun_anew(event: Event, opened: Sequence[Step], places: list[str]) -> Iter
 
 
 def _next(event: Event, opened: Sequence[Step], undoing: bool) -> Step | None:
-    """Return the one that it would have come to: undos go backwards. What waits beside it is not where it was."""
+    """Return the one that it would have come to: undos go backwards. A wait next to it is not where it was."""
     if undoing:
         return opened[-1] if opened else None
     waits = [step for step in opened if step.kind in WAITS and (step.started_at or _FOREVER) <= event.at]

@@ -19,7 +19,7 @@ from holdfast.insight.format import DECIDED, ago
 from holdfast.stores.protocol import Store
 
 NOT_BEGUN_S = 10.0  # a worker gives back after a second what it has claimed and cannot start
-STILL_S = 60.0  # without a limit of its own, a handler that has moved before may be still for so long
+STILL_S = 60.0  # without a limit of its own, a handler that has moved before may be still for this long
 NEAR_LIMIT = 0.8  # of its time: from then on it is near its end
 SLOW_TIMES = 3.0  # longer than usual
 SLOW_LEAST_S = 10.0  # what takes less is not worth a word

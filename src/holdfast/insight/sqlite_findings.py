@@ -77,7 +77,7 @@ def _defect(found: SqliteFacts) -> Finding:
 
 
 def _room(found: SqliteFacts) -> Finding:
-    free = f"{size(found.free_bytes)} free beside {found.path}"
+    free = f"{size(found.free_bytes)} free next to {found.path}"
     fix = (
         "make room, or prune: holdfast db prune --older-than 7d (it frees pages for new jobs; the file stays as large)"
     )

@@ -1,6 +1,6 @@
-"""Storms in a look back: windows in which so many attempts lost their worker that no chance explains it.
+"""Storms in a look back: windows in which more attempts lost their worker than chance explains.
 
-A storm is told by the same rule as the alert on the zombie rate, with its usual limits, so both speak of the same
+A storm is recognised by the same rule as the alert on the zombie rate, with its usual limits, so both speak of the same
 thing: a single bad job, a task, a worker, or the whole fleet.
 """
 

@@ -26,7 +26,7 @@ from holdfast.stores.protocol import Store
 SAMPLE = 2000  # the newest jobs that were done
 RUNS_LEAST = 20  # of a task, before anything is said about it
 LEASE_LONG_S = 300.0
-UNEVEN = 10.0  # the longest run is so many times the usual one
+UNEVEN = 10.0  # the longest run is this many times the usual one
 LONG_RUN_S = 60.0
 CRASHES_MAX = 0.01  # a larger share of jobs that lost a worker is not chance,
 CRASHED_LEAST = 4  # unless they are fewer than this
@@ -144,7 +144,7 @@ def _false_ones(look: Lookback) -> Iterator[Finding]:
         return
     number = f"{len(look.false)} of {counted(len(look.found), 'zombie')} in a day reported later"
     if look.false_rate <= FALSE_MAX:
-        yield ok("Who is given up is dead", number)
+        yield ok("Workers that are given up are dead", number)
         return
     worst: dict[str, Found] = {}
     for each in look.false:

@@ -87,7 +87,7 @@ def job_records(
 ) -> Iterator[dict[str, Any]]:
     """Show every job that matches with all that is known of it, newest first; `where.limit` is the size of a page.
 
-    With `since_s` only those that were added so many seconds ago or later; with `arguments` also those of steps.
+    With `since_s` only those that were added within this many seconds; with `arguments` also those of steps.
     """
     now, names = store.now(), worker_names(store)
     since = None if since_s is None else now.wall - since_s
@@ -149,7 +149,7 @@ def all_jobs(store: Store, where: Filter) -> Iterator[Job]:
 
 
 def _page(store: Store, where: Filter) -> tuple[list[Job], int]:
-    """Return a page, and how many jobs it was asked for: fewer if the store could not read so many in time."""
+    """Return a page, and how many jobs it was asked for: fewer if the store could not read them all in time."""
     try:
         return store.find(where), where.limit
     except StoreTimeout:

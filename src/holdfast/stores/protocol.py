@@ -125,7 +125,7 @@ def duty_lost(duty: Duty | None) -> DutyLost:
 
 
 def rows_of(store: Store, ids: Sequence[str], at_once: int) -> Iterator[Job]:
-    """Yield these jobs, as far as there are any, so many for each question: a row may be a few megabytes."""
+    """Yield these jobs, as far as they exist, a few for each query: a row may be a few megabytes."""
     for start in range(0, len(ids), at_once):
         yield from store.find(Filter(ids=tuple(ids[start : start + at_once]), limit=at_once))
 

@@ -36,7 +36,7 @@ from holdfast.stores import row_json
 from holdfast.stores.protocol import Schema
 
 LATER = ("schema", "channel")  # in braces, too, but put in when a store is opened
-PAGE = 5_000  # so many rows of a table are changed in one transaction of a migration
+PAGE = 5_000  # how many rows of a table one transaction of a migration changes
 WAIT_S = 60.0  # how long a piece is tried while others hold locks on its tables, or run jobs
 RETRY_S = 0.25
 REST_S = 0.02  # after each page, so that others can write in between

@@ -36,11 +36,11 @@ MEND = (
     "(`holdfast held approve ID`)"
 )
 KILL_S = 1.0  # how long the end of a process may take
-TOLD_MAX = 10  # so many steps of one workflow are told at once
+TOLD_MAX = 10  # how many steps of one workflow are reported at once
 
 
 class Keeps(Protocol):
-    """Who runs a handler in another process, and can reach it there."""
+    """Runs a handler in another process, and can reach it there."""
 
     def interrupt(self, attempt: Attempt) -> None:
         """Stop it, for the reason that the attempt has noted. Returns at once."""

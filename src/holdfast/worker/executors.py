@@ -54,7 +54,7 @@ Report = Callable[[Attempt, Outcome | None], None]
 
 
 class Flows(Protocol):
-    """Who runs the functions of workflows."""
+    """Runs the functions of workflows."""
 
     def play(self, attempt: Attempt) -> Any: ...
 

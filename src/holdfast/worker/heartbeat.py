@@ -27,8 +27,8 @@ log = logging.getLogger("holdfast.worker")
 
 LOOK_S = 0.5  # how soon a request to stop reaches a handler
 PROGRESS_S = 1.0  # how soon progress, new log lines and other steps reach the store
-LOCKED_BEATS = 1.5  # after so many beats without an answer; the next try would still end within the lease
-TALKERS_MAX = 50  # so many attempts tell their lines in one beat: it must stay a short write
+LOCKED_BEATS = 1.5  # after this many beats without an answer; the next try would still end within the lease
+TALKERS_MAX = 50  # how many attempts send their lines in one beat: it must stay a short write
 
 
 class Heartbeat:

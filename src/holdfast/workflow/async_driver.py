@@ -32,10 +32,10 @@ from holdfast.workflow.sync_driver import StepTimeout, Stoppable, too_long
 
 T = TypeVar("T")
 CLEANUP_S = 1.0  # how long code may clean up that is parked, before it is cancelled again
-REPLAY_ITERATIONS = 8  # so many turns of the loop has the code of a replay for one result before it gets the next
+REPLAY_ITERATIONS = 8  # turns of the loop that the code of a replay has for one result before it gets the next
 READS_MAX = 64  # reads of the store that run at once, for all workflows of the process
 STEPS_MAX = 64  # blocking functions that run at once, for each workflow
-IDLE_ITERATIONS = 32  # so many turns of the loop without a call of the flow: nothing of this workflow runs any more
+IDLE_ITERATIONS = 32  # turns of the loop without a call of the flow after which nothing of this workflow runs
 INSTEAD = (
     "run calls side by side with flow.gather(…), and limit one with flow.step(…, timeout_s=…) or "
     "flow.wait(…, timeout=…)"
@@ -295,7 +295,7 @@ class AsyncDriver:
 
     async def _blocking(self, call: Stoppable, timeout_s: float | None) -> Any:
         """Run a function in a thread. If it is to stop, wait for its end all the same: what comes after it,
-        above all its undo, must not run beside it."""
+        above all its undo, must not run at the same time."""
         context = contextvars.copy_context()
         running = self._loop.run_in_executor(self._pools.steps, context.run, call)
         try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.worker")
 Place = tuple[str, int]
-LINGER_S = 1.0  # code that goes on for so long after it caught the signal is told at once, and not when it ends
+LINGER_S = 1.0  # code that continues for this long after it caught the signal is logged at once, and not when it ends
 
 
 def is_on_its_way(signal: BaseException | type[BaseException]) -> bool:

@@ -34,7 +34,7 @@ Coro: TypeAlias = Coroutine[Any, Any, R]  # type checkers tell when one is not a
 
 
 class Driver(Protocol):
-    """Who carries operations out: in threads, or on the event loop."""
+    """Carries operations out: in threads, or on the event loop."""
 
     run: Run
 
@@ -85,7 +85,7 @@ class Flow:
     ) -> R: ...
     @overload
     def step(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
-    def step(  # type: ignore[misc]  # it does accept them; mypy stumbles over *Ts
+    def step(  # type: ignore[misc]  # it does accept them; mypy rejects *Ts
         self,
         fn: Callable[..., Any],
         /,
@@ -138,7 +138,7 @@ class Flow:
     def sleep(
         self, seconds: float | timedelta = 0.0, *, minutes: float = 0.0, hours: float = 0.0, days: float = 0.0
     ) -> None:
-        """Wait so long, without a slot."""
+        """Wait for this time, without a slot."""
         more = 60.0 * minutes + 3600.0 * hours + 86_400.0 * days
         length = _seconds("flow.sleep", _seconds("flow.sleep: seconds", seconds) + more)
         return self._sleep_until(lambda now: now + length)

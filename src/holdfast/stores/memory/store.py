@@ -637,8 +637,8 @@ class MemoryStore:
         known[place] = transitions.recorded(known.get(place), step)
 
     def _are_taken(self, jobs: Sequence[NewJob]) -> bool:
-        """Say whether one of these cannot be stored because its id or its key belongs to another job, or its key to one
-        beside it."""
+        """Say whether one of these cannot be stored because its id or its key belongs to another job, or its key to
+        another one of these."""
         known = [(new, self._jobs[new.id]) for new in jobs if new.id in self._jobs]
         if any((job.parent, job.task) != (new.parent, new.task) for new, job in known):
             return True

@@ -8,7 +8,7 @@ So this process remembers the last row that it claimed in each lane (queue and p
 no more than a hint. A job that comes back in its place, after a crash or a release, lies before it: its settlement
 notifies all listeners where, and the next claim begins there. What else may lie before it (a job committed late, one
 with an instant in the past, one that was passed over because it may not be claimed ahead, a lane that is new) is found
-by a look at everything; while that is slow, it is made only so often that it takes a twentieth of the time. While it is
+by a look at everything; while that is slow, it is made rarely enough to take a twentieth of the time. While it is
 fast, as it nearly always is, every look is at everything, and the order of jobs is exact.
 """
 
@@ -18,11 +18,11 @@ import msgspec
 
 from holdfast.stores import row_json
 
-SLOW_S = 0.005  # a look at everything that takes longer, beside what its jobs take, read through dead entries
+SLOW_S = 0.005  # a look at everything that takes longer, not counting its jobs, read through dead entries
 PER_JOB_S = 0.00005
 SHARE = 20
 LONGEST_S = 10.0  # the longest that one may be put off
-SURE = 3  # so many slow ones in a row: one alone may be the machine's
+SURE = 3  # how many slow ones in a row count: one alone may be the machine's
 Lane = tuple[str, int]  # queue and priority
 Place = tuple[float, int]  # run_at and seq
 

@@ -244,7 +244,8 @@ class Connections:
 
     @staticmethod
     def _written(text: str, names: dict[str, sql.Identifier]) -> bytes:
-        # It wants text that stands in the program; ours stands in the files beside it, which nobody else writes.
+        # It wants text that stands in the program; ours stands in the package's .sql files, which no other program
+        # writes.
         return sql.SQL(text).format(**names).as_bytes(None)  # pyright: ignore[reportArgumentType]
 
     # ------------------------------------------------------------------------------------------- verbs

@@ -31,12 +31,12 @@ from holdfast.stores.postgres.connection import SESSION_GRACE_S, Connection, Con
 log = logging.getLogger("holdfast.stores")
 
 LOOK_S = 0.5
-SETTLE_S = 2.5  # after a cut: so long others may need to come back
-TURN_S = 10.0  # who looks for free locks may be frozen, and keep the others from it: so they look too, once in so long,
+SETTLE_S = 2.5  # how long others may need to come back after a cut
+TURN_S = 10.0  # the process that looks for free locks may be frozen: so the others look too, this rarely,
 LOOKS_S = 2 * SESSION_GRACE_S  # for long enough to believe what they see
 SAY_AFTER_S = 5.0  # how long there may be no session before that is logged
 _AGAIN_S = 0.3  # the longest pause between two tries to connect
-_LOOK_ANSWER_S = 5.0  # a session that does not answer for so long is given up
+_LOOK_ANSWER_S = 5.0  # a session that does not answer for this long is given up
 _ANSWER_S = 15.0
 _CLOCK = SystemClock()
 

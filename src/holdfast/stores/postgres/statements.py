@@ -19,8 +19,8 @@ from holdfast.stores.postgres.claim_cursor import ClaimCursor
 from holdfast.stores.postgres.connection import Connections, Cursor
 from holdfast.stores.protocol import Added, Answer, duty_lost
 
-COPY_FROM = 100  # so many jobs are sent as a stream
-FOLD_EVERY = 500  # so many batches of endings are added up
+COPY_FROM = 100  # from this many jobs on, they are sent as a stream
+FOLD_EVERY = 500  # the counts are added up after this many batches of endings
 KEY_LOCK_MS = "100"  # how long a set of jobs waits for a key that another open transaction holds
 
 

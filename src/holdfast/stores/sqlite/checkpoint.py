@@ -24,7 +24,7 @@ from pathlib import Path
 
 from holdfast.stores.sqlite.protected import OwnPath
 
-PAGES = 1000  # SQLite's own: from so many pages in the WAL on, a commit is followed by a checkpoint
+PAGES = 1000  # SQLite's own: from this many pages in the WAL on, a commit is followed by a checkpoint
 
 
 def has_the_defect(version: tuple[int, ...] = sqlite3.sqlite_version_info) -> bool:

@@ -23,7 +23,7 @@ from holdfast.clock import Clock
 
 _IN_MODIFY = 0x2
 _MOMENT_MS = 2  # after a write was heard: it is being synced, and others that follow at once are heard as one
-_SYNC_S = 0.05  # a slow disk may take so long to sync it
+_SYNC_S = 0.05  # a slow disk may take this long to sync it
 _TICK_S = 0.005  # how often to look while something is about to come, or when nobody tells
 _CALM_TICK_S = 0.05  # how often to look else
 

@@ -50,7 +50,7 @@ log = logging.getLogger("holdfast.stores")
 
 OLDEST_SQLITE = (3, 38, 0)  # STRICT tables, UPDATE … FROM, the ->> operator
 C = TypeVar("C", bound=sqlite3.Connection)
-_LOOK_S = 0.5  # after so long the only thread of a process looks whether it waits for itself
+_LOOK_S = 0.5  # after this time the only thread of a process looks whether it waits for itself
 _LEAST_ROOM = 65_536  # bytes; a new `-shm` file has half of them
 _LITTLE_ROOM = 10_000_000  # bytes
 _SPARE = 8  # connections kept open for the next caller
@@ -376,8 +376,8 @@ class Connections:
         raise StoreLost(why)
 
     def _check_identity(self, inside: sqlite3.Connection | None = None) -> None:
-        """Raise unless the database and the files beside it are the ones that this process has open. `inside`: whose
-        write transaction is open."""
+        """Raise unless the database and its `-wal` and `-shm` files are the ones that this process has open. `inside`:
+        whose write transaction is open."""
         if self._refusal is not None:
             raise StoreLost(self._refusal)
         if self._identity in _lost:

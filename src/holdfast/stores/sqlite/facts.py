@@ -28,7 +28,7 @@ class SqliteFacts(msgspec.Struct, frozen=True, kw_only=True):
     wal_bytes: int
     free_bytes: int  # on the disk
     max_mb: float | None
-    modes: dict[str, int]  # permission bits by path: the file, what stands beside it, the folder
+    modes: dict[str, int]  # permission bits by path: the file, its -wal, -shm and -workers, the folder
     links: int  # names of the file
     filesystem: str | None  # its type; None where it cannot be told
     other_tables: list[str]  # which are not ours: other programs use the file too

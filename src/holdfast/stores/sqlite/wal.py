@@ -6,7 +6,7 @@ new ones. Nothing coordinates them with those that have the old ones: each overw
 process gets rid of the old files only by closing every connection, and some of them may belong to the user. So it never
 uses the store again; a new process does.
 
-To close a connection is no better: the last one copies its `-wal` into the database, and then deletes the files that
+Closing a connection does not help: the last one copies its `-wal` into the database, and then deletes the files that
 have the names of its own. `keep_open` prevents that.
 """
 
@@ -97,7 +97,7 @@ def keep_open(database: Path, file: locks.File) -> None:
             )
 
 
-# A process that may not use the store leaves a note beside it. The next process that opens the store writes it down.
+# A process that may not use the store leaves a note next to it. The next process that opens the store writes it down.
 
 
 def leave_note(database: Path, doubt: Doubt) -> None:

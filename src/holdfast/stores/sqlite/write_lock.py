@@ -14,7 +14,7 @@ _SLICE_S = 0.05  # how often a waiting thread looks whether it was interrupted
 
 
 class WriteLock:
-    """Who may write."""
+    """The turn to write."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition(threading.Lock())

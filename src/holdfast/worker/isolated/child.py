@@ -38,7 +38,7 @@ from holdfast.worker.log_capture import current_attempt
 from holdfast.worker.settler import Settler
 from holdfast.worker.workflows import WorkflowRuntime
 
-MOVED_S = 0.1  # progress is passed on so often at most
+MOVED_S = 0.1  # the least pause between two reports of progress
 _PLAIN = (str, int, float, bool, type(None))
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 

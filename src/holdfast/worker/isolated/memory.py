@@ -29,7 +29,7 @@ class MemoryGroup:
         self._kills = 0
 
     def limit(self, most_mb: int | None) -> None:
-        """Let the next attempt use so much, all its processes together; None: as much as there is."""
+        """Limit the memory of the next attempt, all its processes together; None: no limit."""
         self._kills += self.kills()
         (self.path / "memory.max").write_text("max" if most_mb is None else str(most_mb * MIB))
 
@@ -48,7 +48,7 @@ class MemoryGroup:
 
 
 def make_group(pid: int, *, groups: Path = GROUPS, own: Path = OWN) -> MemoryGroup | None:
-    """Put a process into a cgroup of its own beside ours; None where that is not allowed."""
+    """Put a process into a cgroup of its own next to ours; None where that is not allowed."""
     place = _place(own, "")
     if place is None or place == "/":
         return None
