@@ -20,7 +20,7 @@ from holdfast.core.payload import JSON, LIMITS, Codec, decode_plain, decode_valu
 from holdfast.core.policy import Policy
 from holdfast.core.records import Filter, NewJob, Schedule, Signal, Step
 from holdfast.core.records import Job as Row
-from holdfast.core.replay import answer_to, first_named
+from holdfast.core.replay import STEPS_MAX, answer_to, first_named
 from holdfast.core.retention import Age, Retention
 from holdfast.core.text import check_storable
 from holdfast.core.verdict import Verdict
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-STEPS_MAX = 1_000_000  # of one workflow
 SIGNAL_ID_MAX = 255
 ADD_AT_ONCE = 1_000  # jobs in one transaction of `enqueue_many`
 

@@ -667,3 +667,31 @@ def test_the_commit_of_an_async_job_needs_no_thread_that_handlers_have_blocked(
     finally:
         release.set()
     assert seen(shared_effects) == [(job.id, 1)]
+
+
+def test_an_async_job_may_enqueue_while_another_awaits_inside_its_transaction(file_house: House, effects: Any) -> None:
+    inside = threading.Event()
+
+    @file_house.app.task(name="other")
+    def other() -> None: ...
+
+    @file_house.app.task(name="awaits", lease_s=6, retry=Retry(base_s=0.1))
+    async def awaits(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            write(ctx, db)
+            inside.set()
+            while ctx.fence == 1:  # until its time is over
+                await asyncio.sleep(0.01)
+                db.execute("SELECT 1")
+
+    @file_house.app.task(name="enqueues", retry=ONCE)
+    async def enqueues() -> None:
+        while not inside.is_set():
+            await asyncio.sleep(0.01)
+        other.enqueue()
+
+    second, first = enqueues.enqueue(), awaits.enqueue()
+    file_house.start(slots=2)
+    file_house.until_state(second.id, "done")
+    file_house.until_state(first.id, "done")
+    assert seen(effects) == [(first.id, 2)]

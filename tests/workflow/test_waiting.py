@@ -653,3 +653,19 @@ def test_a_workflow_that_runs_again_from_its_start_waits_for_the_child_that_it_h
         gate.set()
     assert job.result(60) == 1
     assert shipped == [1]
+
+
+def test_a_workflow_that_starts_two_children_with_one_key_is_told(house: House) -> None:
+    @house.app.task(name="ship")
+    def ship(n: int) -> int:
+        return n
+
+    @house.app.workflow(name="w", retry=Retry(attempts_max=1))
+    def work(flow: Flow) -> None:
+        flow.start(ship.using(key="order 1", run_after=600), 1)
+        flow.start(ship.using(key="order 1", run_after=600), 2)
+
+    house.start()
+    job = work.enqueue()
+    with pytest.raises(JobDead, match="the key 'order 1' belongs to another live job; the child was not started"):
+        job.result(60)

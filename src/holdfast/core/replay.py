@@ -20,6 +20,7 @@ from holdfast.errors import Diverged, Parking
 OLD_CODE = "run the code that recorded it (declare the old function with its old version=)"
 
 ASKED_KINDS = ("asked", "signalled", "moved")  # the lines of the journal that say since when a question is open
+STEPS_MAX = 1_000_000  # of one workflow
 
 
 class Scope:

@@ -8,12 +8,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.app import STEPS_MAX
 from holdfast.core.durations import at_most, duration, iso
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Event, Filter, Job, Moment, Step, StepKind
 from holdfast.core.replay import (
     ASKED_KINDS,
+    STEPS_MAX,
     answer_to,
     asked_about,
     asked_since,

@@ -21,7 +21,7 @@ from holdfast.core.payload import decode_value, encode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Filter, Inbox, NewJob, Record, Signal, Step, StepKind
 from holdfast.core.records import Job as Row
-from holdfast.core.replay import OLD_CODE, FlowCall, Replay, Scope, is_answered, is_paused
+from holdfast.core.replay import OLD_CODE, STEPS_MAX, FlowCall, Replay, Scope, is_answered, is_paused
 from holdfast.core.row_text import Awaited
 from holdfast.errors import (
     Diverged,
@@ -410,10 +410,14 @@ class Run:
         return own
 
     def _own_child(self, new: NewJob) -> Operation[str | None]:
-        """Return the living child that an earlier run of this workflow started with the same key."""
-        where = Filter(key=new.key, task=new.task, states=tuple(LIVE), limit=1)
+        """Return the living child with the same key that this workflow started at a step that was set aside since."""
+        own, where = self.attempt.job.id, Filter(key=new.key, task=new.task, states=tuple(LIVE), limit=1)
         found: list[Row] = [] if new.key is None else (yield self.read(lambda: self.store.find(where)))
-        return next((job.id for job in found if job.parent == self.attempt.job.id), None)
+        if not found or found[0].parent != own:
+            return None
+        steps: list[Step] = yield self.read(lambda: self.store.steps(own, limit=STEPS_MAX))
+        child = encode_value(found[0].id, "a child", codec=self.app.codec)
+        return None if any(step.kind == "start" and step.result == child for step in steps) else found[0].id
 
     def _taken(self, new: NewJob) -> Operation[KeyTaken]:
         """Return why a child was not started. Its end would wake another workflow, or nobody."""

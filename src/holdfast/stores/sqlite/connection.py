@@ -203,8 +203,9 @@ class Connections:
         look_at = began_at + _LOOK_S
         db = connection or self._borrow(WriteConnection)
         try:
-            if not self._write_lock.take(db, began_at + busy_s - self._clock.lease()):
-                raise self._busy_here() if self._write_lock.is_mine else self._busy(busy_s)
+            patient = connection is None  # a task's own transaction can be opened later: the job is run again
+            if not self._write_lock.take(db, began_at + busy_s - self._clock.lease(), patient=patient):
+                raise self._busy_here() if self._write_lock.is_of_this_thread else self._busy(busy_s)
             nap_s = 0.0005
             while not self._begins(db):
                 now = self._clock.lease()

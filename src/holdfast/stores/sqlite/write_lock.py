@@ -6,7 +6,9 @@ never got it, and nothing else happens.
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from typing import Any
 
 from holdfast.interrupts import raise_pending
 
@@ -19,17 +21,22 @@ class WriteLock:
     def __init__(self) -> None:
         self._condition = threading.Condition(threading.Lock())
         self._holder: object = None
-        self._thread: int | None = None  # that has it, and does not wait for itself
+        self._thread: int | None = None  # that has it,
+        self._task: asyncio.Task[Any] | None = None  # and the task of its event loop, if it runs one
 
-    def take(self, token: object, timeout_s: float) -> bool:
-        """Take the place, waiting for it; False when the time was up first, or at once when this thread has it."""
+    def take(self, token: object, timeout_s: float, *, patient: bool = True) -> bool:
+        """Take the place, waiting for it; False when the time was up first.
+
+        A caller that would wait for itself gets False at once. One that would block the event loop of the task that has
+        the place gets it at once only if it is not patient: that task loses the place when its time is up.
+        """
         left_s = timeout_s
         while True:
             with self._condition:
-                if self.is_mine:
+                if self.is_mine or (self.is_of_this_thread and not patient):
                     return False
                 if self._condition.wait_for(lambda: self._holder is None, max(0.0, min(_SLICE_S, left_s))):
-                    self._holder, self._thread = token, threading.get_ident()
+                    self._holder, self._thread, self._task = token, threading.get_ident(), _current_task()
                     return True
             left_s -= _SLICE_S
             if left_s <= 0:
@@ -37,19 +44,31 @@ class WriteLock:
             raise_pending()
 
     @property
-    def is_mine(self) -> bool:
-        """Say whether this very thread has the place, so that waiting for it would never end."""
+    def is_of_this_thread(self) -> bool:
+        """Say whether this thread has the place, perhaps for another task of its event loop."""
         return self._holder is not None and self._thread == threading.get_ident()
+
+    @property
+    def is_mine(self) -> bool:
+        """Say whether the caller itself has the place, so that waiting for it would never end."""
+        return self.is_of_this_thread and self._task is _current_task()
 
     def hand_over(self, token: object) -> None:
         """Let another thread give the place back: from now on the thread that took it may wait for it."""
         with self._condition:
             if self._holder == token:
-                self._thread = None
+                self._thread = self._task = None
 
     def give(self, token: object) -> None:
         """Give the place back, if the token has it."""
         with self._condition:
             if self._holder is not None and self._holder == token:
-                self._holder = None
+                self._holder = self._task = None
                 self._condition.notify()
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        return None
