@@ -68,7 +68,7 @@ def test_a_producer_notices_that_jobs_are_gone_which_it_has_stored(
     clock.advance(LOOK_S)
     late = task.enqueue()
     assert kinds(app.store) == [("emptied", "known job")]
-    assert "This process goes on storing jobs, and no worker claims them." in caplog.text
+    assert "This process still stores jobs, but no worker claims them." in caplog.text
     assert app.get(late.id).state is State.READY
 
 

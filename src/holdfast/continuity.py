@@ -29,8 +29,8 @@ SAY_EVERY_S = 60.0
 
 WORKER = "This worker claims no jobs and will settle the ones it runs."
 SUPERVISOR = "Workers claim no jobs."
-REAPER = "Workers claim no jobs; this reaper goes on."
-PRODUCER = "This process goes on storing jobs, and no worker claims them."
+REAPER = "Workers claim no jobs; this reaper continues."
+PRODUCER = "This process still stores jobs, but no worker claims them."
 
 
 class Continuity:

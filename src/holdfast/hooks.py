@@ -78,6 +78,6 @@ class Hooks:
                 try:
                     hook(event)
                 except BaseException as error:  # sys.exit in a hook ends nothing but the hook
-                    what = "a hook for %r raised; the others go on: %s"
+                    what = "a hook for %r raised; the others continue: %s"
                     log.error(what, event["kind"], logged(describe(error), user_frames(error, FRAMES_MAX)))
             self._events.task_done()

@@ -139,7 +139,7 @@ def test_a_schedule_that_nobody_fires_is_told_until_somebody_does(store: Store, 
     assert late == ("late_schedules", "new", "report")
     [message] = told.ear.heard
     instant = iso(minute + 60)
-    assert message.text == f"schedule nightly (report) is late: nobody fired its instant of {instant}"
+    assert message.text == f"schedule nightly (report) is late: no program fired its instant of {instant}"
     assert (message.jobs, message.numbers) == ([], {"late": 1, "schedules": {"nightly": 1}})
     assert look_all(clock, told, s=700) == [], "longer than a window, and still the same incident"
     duty = store.acquire("scheduler", "a", 30.0)

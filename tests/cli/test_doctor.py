@@ -301,7 +301,7 @@ def test_workers_of_several_versions(calm: Store, clock: FakeClock) -> None:
 def test_queues(calm: Store, clock: FakeClock) -> None:
     enrol(calm, queues=["mail"])
     add(calm, queue="media")
-    finding = diagnose(calm, clock)["A queue is served by nobody"]
+    finding = diagnose(calm, clock)["No worker serves a queue"]
     assert (finding.severity, finding.fix) == ("problem", "holdfast worker APP --queues media")
     calm.pause("media", True)
     assert trouble(calm, clock) == {}
@@ -332,8 +332,8 @@ def test_a_task_that_no_living_worker_has_needs_no_more_slots(calm: Store, clock
     add(calm, queue="mail", task="mail.old")
     clock.advance(601.5)
     enrol(calm, queues=["mail"], tasks={"mail.send": Published("mail")})
-    assert trouble(calm, clock) == {"A task is served by nobody": "problem"}
-    finding = diagnose(calm, clock)["A task is served by nobody"]
+    assert trouble(calm, clock) == {"No worker serves a task": "problem"}
+    finding = diagnose(calm, clock)["No worker serves a task"]
     assert finding.evidence == "mail: no living worker has mail.old (1 due job)"
     add(calm, queue="mail", task="mail.send")
     clock.advance(601.5)
@@ -354,8 +354,8 @@ def test_a_task_that_nobody_has_is_named_also_where_nobody_serves_its_queue(
     enrol(calm, queues=["default"], tasks={"known": Published("default")})
     for mine in (None, app):
         found = diagnose(calm, clock, mine)
-        assert "A queue is served by nobody" not in found, "a worker of that code would not help"
-        finding = found["A task is served by nobody"]
+        assert "No worker serves a queue" not in found, "a worker of that code would not help"
+        finding = found["No worker serves a task"]
         assert finding.evidence == ("mail: no worker serves the queue, and no living worker has mail.old (1 due job)")
         assert finding.fix.startswith("run a worker of the code that has the task")
     assert found["Tasks are due that the app does not have"].evidence == "mail.old (1 job)"
@@ -367,10 +367,10 @@ def test_a_worker_is_started_from_an_app_that_has_the_task(calm: Store, clock: F
     app = App(url)
     app.task(name="mail.send", queue="mail")(lambda: None)
     found = diagnose(calm, clock, app)
-    assert "A task is served by nobody" not in found
-    assert found["A queue is served by nobody"].fix == "holdfast worker APP --queues mail"
+    assert "No worker serves a task" not in found
+    assert found["No worker serves a queue"].fix == "holdfast worker APP --queues mail"
     enrol(calm, queues=["other"], tasks={"mail.send": Published("mail")})
-    assert diagnose(calm, clock, App(url))["A queue is served by nobody"].fix == (
+    assert diagnose(calm, clock, App(url))["No worker serves a queue"].fix == (
         "start a worker of the code that has mail.send: holdfast worker APP --queues mail"
     )
 
@@ -381,12 +381,12 @@ def test_a_workflow_whose_time_has_come_is_reported_like_a_due_job(calm: Store, 
     finding = diagnose(calm, clock)["No worker is alive"]
     assert (finding.severity, finding.evidence) == ("problem", "jobs are due in mail, the oldest for 1 min")
     enrol(calm, queues=["other"])
-    finding = diagnose(calm, clock)["A queue is served by nobody"]
+    finding = diagnose(calm, clock)["No worker serves a queue"]
     assert finding.evidence == (
         "mail: the oldest job has been due for 1 min, 0 are ready, and 1 workflow has waited long enough"
     )
     enrol(calm, queues=["mail"], tasks={"mail.send": Published("mail")})
-    finding = diagnose(calm, clock)["A task is served by nobody"]
+    finding = diagnose(calm, clock)["No worker serves a task"]
     assert finding.evidence == "mail: no living worker has mail.flow (1 due job)"
     clock.advance(601)
     enrol(calm, queues=["mail"], tasks={"mail.flow": Published("mail")})
@@ -565,11 +565,11 @@ def test_a_schedule_that_nobody_fires(run: Run, calm: Store, clock: FakeClock) -
     assert diagnose(calm, clock)["No schedule is late"].evidence == "nightly"
     clock.advance(1)
     finding, first = diagnose(calm, clock)["A schedule is late"], moment(minute + 60)
-    assert (finding.severity, finding.evidence) == ("problem", f"nightly (report): nobody fired {first}")
+    assert (finding.severity, finding.evidence) == ("problem", f"nightly (report): no program fired {first}")
     assert str(finding.fix).endswith("to add its job now: holdfast schedules fire nightly")
     clock.advance(60)
     finding = diagnose(calm, clock)["A schedule is late"]
-    assert f"nobody fired {first} and 1 instant after it; the last program that declared" in finding.evidence
+    assert f"no program fired {first} and 1 instant after it; the last program that declared" in finding.evidence
     assert finding.evidence.endswith("it did so 3 min 1 s ago")
     fix = str(finding.fix)
     run(*fix.rpartition("holdfast ")[2].split())

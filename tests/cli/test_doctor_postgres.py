@@ -59,7 +59,7 @@ def test_a_good_server_has_nothing_but_good_findings(store: PostgresStore, good:
         ({"connections": 95, "connections_max": 100}, "The server is running out of connections", "warning"),
         ({"notify_share": 0.6}, "Notifications pile up", "warning"),
         ({"oldest_transaction_s": 301.0}, "An old transaction keeps dead rows", "warning"),
-        ({"autovacuum": False}, "Nobody cleans up", "problem"),
+        ({"autovacuum": False}, "Dead rows are not cleaned up", "problem"),
         ({"dead_rows": 1_000_001, "live_rows": 10}, "Dead rows pile up", "warning"),
         ({"events": 50_000_001}, "The journal is long", "warning"),
         ({"unlocked": 2}, "Workers without a liveness lock", "warning"),

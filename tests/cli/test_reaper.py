@@ -84,7 +84,7 @@ def test_replicas_hand_over_when_one_stops_and_when_one_is_killed(
 def test_it_says_that_the_store_is_not_what_it_was(store: SqliteStore, start: Start, tmp_path: Path) -> None:
     store.doubt(1, Doubt("emptied", "truncate", "job", "ann"))
     reaper = start("first")
-    until(says(tmp_path, "first", "Workers claim no jobs; this reaper goes on. Check the jobs"), "it says so")
+    until(says(tmp_path, "first", "Workers claim no jobs; this reaper continues. Check the jobs"), "it says so")
     reaper.send_signal(signal.SIGTERM)
     assert reaper.wait(60) == 0
 

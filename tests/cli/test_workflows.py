@@ -793,7 +793,7 @@ def test_what_was_given_up_half_undone_goes_on_undoing(run: Run, store: Store, c
     assert coming == ["to be undone", "its undo is next", None]
     run("held", "fail", job.id)
     told = run("workflows", "show", job.id).stdout
-    assert f"go on undoing  holdfast dead revive {job.id}" in told
+    assert f"continue to undo  holdfast dead revive {job.id}" in told
     assert "bring it back" not in told
     assert "ago, while it was rolling back: " in told
     assert re.search(r"on crash +retry, rolling back\n", told)
@@ -850,7 +850,7 @@ def test_a_workflow_that_is_being_undone_is_never_done(run: Run, store: Store, c
     assert (held.state, held.rolling_back) == (State.HELD, True)
     assert "rolled back" in run("held", "done", job.id, "--result", "1", code=6).stderr
     told = run("jobs", "show", job.id).stdout
-    assert "go on undoing" in told
+    assert "continue to undo" in told
     assert "Nothing is left" not in told
     assert "The undo of reserve (1) is next." in told
     assert f"undo of reserve (1) was done by hand  holdfast held done {job.id} --fence {held.fence}" in told

@@ -404,7 +404,7 @@ def late_line(schedule: Schedule, now: float) -> Line | None:
         fence=0,
         task=schedule.job.task,
         queue=schedule.job.queue,
-        reason=f"nobody fired its instant of {iso(overdue.since)}",
+        reason=f"no program fired its instant of {iso(overdue.since)}",
         schedule=schedule.key,
         instants=overdue.instants,
     )

@@ -313,7 +313,7 @@ def _it_is_undone(
 ) -> Verdict:
     left = to_undo(steps)
     if not left:
-        raise IllegalMove(f"workflow {job.id} is being rolled back, and has nothing left to undo: go on, or give up")
+        raise IllegalMove(f"workflow {job.id} is being rolled back, and has nothing left to undo: continue, or give up")
     if result is not None:
         raise IllegalMove(
             f"workflow {job.id} is being rolled back, so no result is wanted: leave it out to say that the step "

@@ -120,7 +120,7 @@ _DOES = {
 _INSTEAD = {
     State.READY: "it will run by itself",
     State.RUNNING: "wait until it ends, or cancel it",
-    State.WAITING: "wait until it goes on, or cancel it",
+    State.WAITING: "wait until it continues, or cancel it",
     State.HELD: "answer for it: retry, done or fail",
     State.DONE: "enqueue a new one if it should run again",
     State.DEAD: "revive it if it should run again",

@@ -290,7 +290,7 @@ def _by_on_crash(
     """Every ending short of the handler's own passes through what the job declared; but undoing always goes on."""
     if job.rolling_back:
         if getattr(outcome, "goes_on", False):
-            reason = f"{_reason(outcome)}; its undo {STILL_AT_WORK}: a person goes on when that has ended"
+            reason = f"{_reason(outcome)}; its undo {STILL_AT_WORK}: a person continues when that has ended"
             return _hold(outcome, job, reason, failures=failures, crashes=crashes)
         return _run_again(outcome, job, now, chance, failures=failures, crashes=crashes)
     match job.on_crash:

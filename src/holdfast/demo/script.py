@@ -123,7 +123,7 @@ class Script:
         self._linger()
 
     def _act_2(self) -> None:
-        self._words("Nobody is left to report it; the others see that its liveness locks are free.")
+        self._words("No process is left to report it; the others see that its liveness locks are free.")
         self._until_all_alive()
         self._submit("export", tasks.export.enqueue("orders", work_s=2.0))
         job, worker = self._until_busy("export")
@@ -149,13 +149,13 @@ class Script:
         self._killed(death, f"SIGSTOP {worker.name} (pid {worker.pid})", processes=False)
         self._recovered(death)
         self._until_in("invoice", State.DONE)
-        self._tell(f"SIGCONT {worker.name}: it goes on, unaware that invoice is done", "kill")
+        self._tell(f"SIGCONT {worker.name}: it continues, unaware that invoice is done", "kill")
         self.crew.thaw(worker.pid)
         self._until("the zombie's report was refused", lambda: self._event("stale_report", job, job.fence))
         self._linger()
 
     def _act_4(self) -> None:
-        self._words('charge has on_crash="hold": after a crash a person decides, nobody else.')
+        self._words('charge has on_crash="hold": after a crash only a person decides.')
         self._until_all_alive()
         self._submit("charge", tasks.charge.enqueue(42, cents=999, work_s=1.0))
         job, worker = self._until_busy("charge", for_s=0.3)
@@ -170,7 +170,7 @@ class Script:
         self._until_in("charge", State.DONE)
 
     def _act_5(self) -> None:
-        self._words("crashes_max=3: it joins the dead letters with its reason; the rest goes on.")
+        self._words("crashes_max=3: it joins the dead letters with its reason; the other jobs continue.")
         self._until_all_alive()
         self._submit("poison", tasks.poison.enqueue(work_s=0.6), State.DEAD)
         self._until_in("poison", State.DEAD)

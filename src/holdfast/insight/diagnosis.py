@@ -198,13 +198,13 @@ def _unserved_queue(queue: dict[str, Any], evidence: str, app: App | None, ref: 
         start = f"holdfast worker {ref} --queues {quote(name)}"
         if app is not None and not any(task in own for task in others):
             start = f"start a worker of the code that has {listed(others)}: holdfast worker APP --queues {quote(name)}"
-        yield problem("A queue is served by nobody", evidence, start)
+        yield problem("No worker serves a queue", evidence, start)
 
 
 def _missing_tasks(known: str, missing: dict[str, int]) -> Finding:
     tasks = listed([f"{task} ({counted(jobs, 'due job')})" for task, jobs in missing.items()])
     fix = "run a worker of the code that has the task, or declare it again under that name; nothing is lost"
-    return problem("A task is served by nobody", f"{known} {tasks}", fix)
+    return problem("No worker serves a task", f"{known} {tasks}", fix)
 
 
 def _due_jobs(queue: dict[str, Any]) -> str:
@@ -294,7 +294,7 @@ def _held(store: Store) -> Finding:
     held = store.find(Filter(states=(State.HELD,), limit=_PAGE))
     asking = store.find(Filter(states=(State.WAITING,), asking=True, limit=_PAGE))
     if not held and not asking:
-        return ok("Nobody waits for an answer", "no job is held, and no workflow asks a person")
+        return ok("No job waits for an answer", "no job is held, and no workflow asks a person")
     now, waited, evidence = store.now().wall, 0.0, []
     for jobs, state in ((held, "held"), (asking, "asks a person" if len(asking) == 1 else "ask a person")):
         if jobs:
@@ -365,7 +365,7 @@ def _of_schedules(store: Store) -> Iterator[Finding]:
     overdue = [(schedule, late) for schedule in schedules if (late := late_now(schedule, now)) is not None]
     for schedule, late in overdue:
         key = quote(schedule.key)
-        evidence = f"{schedule.key} ({schedule.job.task}): nobody fired {moment(late.since)}"
+        evidence = f"{schedule.key} ({schedule.job.task}): no program fired {moment(late.since)}"
         if late.instants > 1:
             evidence += f" and {counted(late.instants - 1, 'instant')} after it"
         if is_declared(schedule, now):

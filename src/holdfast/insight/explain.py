@@ -163,7 +163,7 @@ def _why_held(job: Job, seen: str, steps: Sequence[Step]) -> Explanation:
         return Explanation(sentence, (*choices, ("give up", give_up)))
     if job.rolling_back:
         undos = [f"undo of {named(step)}" for step in to_undo(steps)[:1]]  # with none left nothing is done by hand
-        choices = [("go on undoing", run), *((f"{undo} was done by hand", happened) for undo in undos)]
+        choices = [("continue to undo", run), *((f"{undo} was done by hand", happened) for undo in undos)]
         then = f" The {undos[0]} is next." if undos else " Nothing is left to undo."
         return Explanation(f"It waits for a person's answer: {reason(job)}.{then}", (*choices, ("give up", give_up)))
     # Of a workflow nobody says that all of it happened: it would be done, without what is still to come.
@@ -179,7 +179,7 @@ def _halfway(job: Job) -> str:
 def _way_back(job: Job, command: str) -> tuple[str, str]:
     if job.open_step is not None:
         return f"run it, and {first_line(job.open_step)} again", f"{command} --repeat-step"
-    return "go on undoing" if job.rolling_back else "bring it back", command
+    return "continue to undo" if job.rolling_back else "bring it back", command
 
 
 def _ways_of_a_workflow(job: Job) -> tuple[tuple[str, str], ...]:

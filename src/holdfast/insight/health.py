@@ -162,7 +162,7 @@ def _not_begun(claimed_s: float) -> Health | None:
     return Health(
         "hung",
         f"Perhaps its worker hangs, or cannot save a result: it beats, but {known}. Look at the log of the worker, and "
-        "restart it if this goes on.",
+        "restart it if this continues.",
     )
 
 

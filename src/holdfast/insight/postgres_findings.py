@@ -30,7 +30,7 @@ def _soundness(store: Store, found: PostgresFacts) -> Finding:
     if damage:
         return problem("The tables contradict each other", listed(damage, 3), "restore the database from a backup")
     if not found.takes_writes:
-        evidence = f"{where} is a standby, or was told to be read-only"
+        evidence = f"{where} is a standby, or was set to read-only"
         fix = "give the address of the primary, for example with several hosts and target_session_attrs=read-write"
         return problem("The server takes no writes", evidence, fix)
     return ok("The tables are sound", f"{where}, {size(found.table_bytes)} of jobs")
@@ -73,7 +73,7 @@ def _cleaning(found: PostgresFacts) -> Iterator[Finding]:
         yield ok("Transactions of others are hidden", f"how old that of {whose} is cannot be seen; {grant}")
     if not found.autovacuum:
         evidence = f"autovacuum is off; about {found.dead_rows:,} rows of jobs are dead"
-        yield problem("Nobody cleans up", evidence, "set autovacuum = on in postgresql.conf")
+        yield problem("Dead rows are not cleaned up", evidence, "set autovacuum = on in postgresql.conf")
     elif found.dead_rows > DEAD_MAX and found.dead_rows > found.live_rows:
         evidence = f"about {found.dead_rows:,} rows of jobs are dead and {found.live_rows:,} alive"
         yield warning("Dead rows pile up", evidence, f"VACUUM {found.schema}.job; more autovacuum_max_workers")

@@ -112,7 +112,7 @@ def warnings_of(events: Sequence[Event]) -> list[dict[str, Any]]:
 def in_words(warning: Mapping[str, Any]) -> str:
     """Say what a warning is about, and what to do."""
     return (
-        f"{warning['file']}:{warning['line']} caught the signal that parks this workflow; it waits all the same, but "
+        f"{warning['file']}:{warning['line']} caught the signal that parks this workflow; it still waits, but "
         "what follows runs again. Let BaseException pass (asyncio.CancelledError in an async workflow)"
     )
 

@@ -23,7 +23,7 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.facts import SqliteFacts as FileCondition
 
 TO_MAKE_ONE = "if there was one, restore it from a backup; otherwise make one: holdfast db init"
-_TO_GET_A_LOCK = "if a session holds a lock, pg_blocking_pids() names it: let it go on, or end it"
+_TO_GET_A_LOCK = "if a session holds a lock, pg_blocking_pids() names it: let it continue, or end it"
 
 
 def of_the_medium(store: Store) -> Iterator[Finding]:
@@ -58,7 +58,9 @@ def to_take_writes(store: Store, error: StoreError) -> str:
     if isinstance(error, StoreFull):
         return TO_MAKE_ROOM
     if not store.url.startswith("postgres"):
-        return "let the process that holds the write lock go on, or end it; fuser names those that have the file open"
+        return (
+            "let the process that holds the write lock continue, or end it; fuser names those that have the file open"
+        )
     if isinstance(error, StoreReadOnly):
         rights = "GRANT USAGE ON SCHEMA …; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA …"
         return f"if this user lacks the rights: {rights}; if it is a standby: give the address of the primary"

@@ -90,7 +90,7 @@ def _long_leases(runs: Mapping[str, Runs]) -> Iterator[Finding]:
             evidence = f"{task}: lease_s={lease_s:g}, and runs take {duration(each.share(0.95))} (95 of 100)"
             fix = (
                 f"after a power cut or a hang of the host its jobs wait {brief(lease_s)}. A lease is renewed while the "
-                "work goes on, however long: lease_s=30 is enough"
+                "work continues, however long: lease_s=30 is enough"
             )
             yield warning("A lease is longer than needed", evidence, fix)
 

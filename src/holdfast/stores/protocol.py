@@ -102,7 +102,7 @@ def in_words(doubt: Doubt) -> str:
         case "settled job":
             what = "a job whose ending was acknowledged runs again under the same claim"
         case "known job":
-            what = f"job {doubt.seen} is missing, and nobody has removed jobs"
+            what = f"job {doubt.seen} is missing, although no program has removed jobs"
         case "truncate":
             what = f"the table {doubt.seen} was truncated by {doubt.found}"
         case "wal" | "shm":
@@ -112,7 +112,7 @@ def in_words(doubt: Doubt) -> str:
         case "file":
             what = "another file was put in its place while it was in use"
         case "incarnation":
-            what = f"its incarnation was {doubt.seen} and is {doubt.found}, and nobody has accepted it since"
+            what = f"its incarnation was {doubt.seen} and is {doubt.found}, and no operator has accepted it since"
         case name:
             what = f"its count of {name} went back from {doubt.seen} to {doubt.found}"
     return f"the store was {doubt.kind}: {what}"

@@ -32,7 +32,7 @@ log = logging.getLogger("holdfast.worker")
 
 SHORT_S = 1.0  # what a handler logs in its first moments goes with its end, or with a beat that is due anyway
 MEND = (
-    "bring the code back that it was stored for (declare the old function with its old version=), and go on "
+    "bring the code back that it was stored for (declare the old function with its old version=), and continue "
     "(`holdfast held approve ID`)"
 )
 KILL_S = 1.0  # how long the end of a process may take

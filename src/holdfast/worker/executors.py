@@ -294,7 +294,7 @@ def _committed(commit: Commit, attempt: Attempt, outcome: Outcome) -> Outcome | 
 
 def _flows(flows: Flows | None) -> Flows:
     if flows is None:
-        raise errors.UsageError("nobody here can run a workflow")
+        raise errors.UsageError("this process cannot run workflows")
     return flows
 
 

@@ -56,7 +56,7 @@ def report_once(place: Place, job: Job, store: Store) -> bool:
     if any((event.detail.get("file"), event.detail.get("line")) == place for event in known):
         return False
     log.warning(
-        "workflow %s (%s): %s:%d caught the signal that parks the workflow and continued; it waits all the same. Let "
+        "workflow %s (%s): %s:%d caught the signal that parks the workflow and continued; it still waits. Let "
         "BaseException pass, and asyncio.CancelledError in an async workflow",
         *(job.id, job.task, *place),
     )

@@ -166,7 +166,7 @@ class Flow:
         return answer
 
     def signal(self, id: str, name: str, value: Any = None) -> None:
-        """Send a signal to another workflow, once. Raises `NotFound` if there is none that goes on."""
+        """Send a signal to another workflow, once. Raises `NotFound` if it does not exist or has ended."""
         call = self._call("signal", signal_name(name))
         text = encode_value(value, f"signal {name!r}: the value", codec=self._run.app.codec)
         signal = Signal(id=new_id(), job_id=id, name=name, value=text, actor=f"workflow {self.id}")

@@ -59,10 +59,10 @@ SIGNALS_READ = 500  # signals of one name that are read at once
 PAGE = 1_000  # steps that are read at once
 ASK_AGAIN_S = 1.0  # the longest pause between two tries to read
 ERROR_MAX = 2_000
-MEND = "mend the annotation of its function and go on (`holdfast held approve ID`)"
+MEND = "mend the annotation of its function and continue (`holdfast held approve ID`)"
 STUCK = (
-    "mend the code and go on (`holdfast held approve ID`), or undo by hand the last step that is not undone, and say "
-    "so (`holdfast held done ID`)"
+    "mend the code and continue (`holdfast held approve ID`), or undo by hand the last step that is not undone, and "
+    "say so (`holdfast held done ID`)"
 )
 T = TypeVar("T")
 _PLAIN = (str, int, float, bool, type(None))
@@ -436,7 +436,7 @@ class Run:
         step = replace(self._base(call), state="recorded", result="null", ended_at=self._wall())
         answer = yield from self._write(self._new_record([*call.caught, step], sent=(signal,)))
         if answer is Answer.GONE:
-            error = NotFound(f"there is no workflow {signal.job_id!r} that goes on")
+            error = NotFound(f"there is no workflow {signal.job_id!r} that is still live")
             raise (yield from self._failed(call, self._base(call), error, at_once=False))
 
     def gather(self, scope: Scope) -> str:
