@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from socket import gethostname
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, get_args, overload
 
@@ -51,7 +51,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SIGNAL_ID_MAX = 255
-ADD_AT_ONCE = 1_000  # jobs in one transaction of `enqueue_many`
+ADD_AT_ONCE = 1_000  # jobs in one transaction of `enqueue_many`,
+ADD_CHARACTERS = 4_000_000  # and characters of their payloads, unless one job has more
 
 Journal = Literal["short", "full"]
 
@@ -354,8 +355,7 @@ class App:
             if connection is not None:  # the caller's commit stores them, and is what wakes the workers
                 added = store.add([draft.new for draft in wanted], connection)
                 return [Job(self, each.id, existed=each.existed) for each in added]
-        for start in range(0, len(wanted), ADD_AT_ONCE):
-            chunk = [draft.new for draft in wanted[start : start + ADD_AT_ONCE]]
+        for chunk in _chunks([draft.new for draft in wanted]):
             try:
                 added = store.add(chunk)
             except StoreError as error:
@@ -732,6 +732,20 @@ class App:
         text = task.encode_result(result)
         task.decode_result(text)  # a person's answer is held to the annotation: nothing is lost by asking again
         return text
+
+
+def _chunks(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+    """Split into sets that a store can take in one short transaction: other writers wait for its end."""
+    chunk: list[NewJob] = []
+    characters = 0
+    for job in jobs:
+        if chunk and (len(chunk) >= ADD_AT_ONCE or characters + len(job.payload) > ADD_CHARACTERS):
+            yield chunk
+            chunk, characters = [], 0
+        chunk.append(job)
+        characters += len(job.payload)
+    if chunk:
+        yield chunk
 
 
 def _fields(kind: type[Policy | Options], given: Mapping[str, object]) -> dict[str, Any]:

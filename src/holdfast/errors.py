@@ -109,7 +109,14 @@ class StoreDenied(StoreUnavailable):
 
 
 class StoreLocked(StoreUnavailable):
-    """Another transaction holds a lock that the call needs. Nothing was changed; the call may be repeated."""
+    """Another transaction holds a lock that the call needs. Nothing was changed; the call may be repeated.
+
+    `neighbour`: another job on the same event loop has that transaction; a failure of that cause costs no budget.
+    """
+
+    def __init__(self, message: str, *, neighbour: bool = False) -> None:
+        self.neighbour = neighbour
+        super().__init__(message)
 
 
 class FileLocked(StoreUnavailable):

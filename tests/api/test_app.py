@@ -140,6 +140,19 @@ def test_many_jobs_in_order_and_in_batches(url: str, clock: FakeClock) -> None:
         assert app.enqueue_many([]) == []
 
 
+def test_large_jobs_are_stored_in_short_transactions(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task(name="large")
+    def large(text: str) -> None: ...
+
+    sizes: list[int] = []
+    real = app.store.add
+    monkeypatch.setattr(app.store, "add", lambda jobs, *rest: (sizes.append(len(jobs)), real(jobs, *rest))[1])
+    monkeypatch.setattr("holdfast.app.ADD_CHARACTERS", 1_000)
+    stored = app.enqueue_many([large.job("x" * length) for length in (400, 400, 400, 5_000, 10, 10)])
+    assert sizes == [2, 1, 1, 2]
+    assert [app.get(job.id).state for job in stored] == ["ready"] * 6
+
+
 def test_drafts_of_other_apps_are_refused(app: App, add: Task[[int, int], int]) -> None:
     other = App("memory://")
     stranger = other.task(name="add")(add.fn)

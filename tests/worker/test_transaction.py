@@ -639,7 +639,7 @@ def test_a_thread_that_has_a_transaction_open_is_not_kept_waiting_for_itself(fil
     file_house.start()
     row = until(lambda: file_house.row(job.id) if file_house.events(job.id) else None, "it is refused")
     assert time.monotonic() - began_at < 8.0  # it was after 10 s
-    assert "would wait for itself" in str(file_house.events(job.id)[-1].detail), row
+    assert "a transaction of yours is open" in str(file_house.events(job.id)[-1].detail), row
 
 
 def test_the_commit_of_an_async_job_needs_no_thread_that_handlers_have_blocked(
@@ -669,29 +669,35 @@ def test_the_commit_of_an_async_job_needs_no_thread_that_handlers_have_blocked(
     assert seen(shared_effects) == [(job.id, 1)]
 
 
-def test_an_async_job_may_enqueue_while_another_awaits_inside_its_transaction(file_house: House, effects: Any) -> None:
-    inside = threading.Event()
+def test_an_async_job_that_enqueues_while_another_awaits_inside_its_transaction_is_charged_nothing(
+    file_house: House, effects: Any
+) -> None:
+    inside, refused = threading.Event(), threading.Event()
 
     @file_house.app.task(name="other")
     def other() -> None: ...
 
-    @file_house.app.task(name="awaits", lease_s=6, retry=Retry(base_s=0.1))
+    @file_house.app.task(name="awaits", retry=ONCE)
     async def awaits(ctx: Context) -> None:
         with ctx.transaction() as db:
             write(ctx, db)
             inside.set()
-            while ctx.fence == 1:  # until its time is over
+            while not refused.is_set():
                 await asyncio.sleep(0.01)
-                db.execute("SELECT 1")
 
     @file_house.app.task(name="enqueues", retry=ONCE)
     async def enqueues() -> None:
         while not inside.is_set():
             await asyncio.sleep(0.01)
-        other.enqueue()
+        try:
+            other.enqueue()
+        finally:
+            refused.set()
 
     second, first = enqueues.enqueue(), awaits.enqueue()
     file_house.start(slots=2)
-    file_house.until_state(second.id, "done")
-    file_house.until_state(first.id, "done")
-    assert seen(effects) == [(first.id, 2)]
+    assert file_house.until_state(first.id, "done").attempt == 1
+    row = file_house.until_state(second.id, "done")
+    assert (row.attempt, row.failures) == (2, 0)
+    assert "another async job of this worker" in str(file_house.events(second.id, "released"))
+    assert seen(effects) == [(first.id, 1)]

@@ -352,6 +352,8 @@ def conclude(attempt: Attempt, raised: Raised) -> Outcome:
     said = raised.said or Failed(describe(error))
     if attempt.outage is not None and any(each is attempt.outage for each in _behind(error)):
         return outage(attempt, said)
+    if any(isinstance(each, errors.StoreLocked) and each.neighbour for each in _behind(error)):
+        return msgspec.structs.replace(said, outage=True)
     undo = isinstance(error, errors.Rollback) and attempt.task.is_workflow
     detail = {**said.detail, "steps": _failed_steps(attempt)} if attempt.failed else said.detail
     return msgspec.structs.replace(said, detail=detail, final=error is attempt.fatal, rollback=undo)

@@ -402,10 +402,8 @@ class Run:
         answer = yield from self._write(self._new_record([*call.caught, step], jobs=(child,)))
         if answer is not Answer.TAKEN:
             return new.id
-        own = yield from self._own_child(new)
-        if own is None:
-            error = yield from self._taken(new)
-            raise (yield from self._failed(call, self._base(call), error, at_once=False))
+        if (own := (yield from self._own_child(new))) is None:
+            raise (yield from self._failed(call, self._base(call), (yield from self._taken(new)), at_once=False))
         yield from self._write(self._new_record([*call.caught, replace(step, result=self._encode(call, own))]))
         return own
 
@@ -416,15 +414,14 @@ class Run:
         if not found or found[0].parent != own:
             return None
         steps: list[Step] = yield self.read(lambda: self.store.steps(own, limit=STEPS_MAX))
-        child = encode_value(found[0].id, "a child", codec=self.app.codec)
-        return None if any(step.kind == "start" and step.result == child for step in steps) else found[0].id
+        started = {step.result for step in steps if step.kind == "start"}
+        return None if encode_value(found[0].id, "a child", codec=self.app.codec) in started else found[0].id
 
     def _taken(self, new: NewJob) -> Operation[KeyTaken]:
         """Return why a child was not started. Its end would wake another workflow, or nobody."""
+        why = f"the key {new.key!r} belongs to another live job"
         if (yield self.read(lambda: self.store.get(new.id))) is not None:
             why = f"job {new.id!r} exists, and is not a {new.task!r} that this workflow started"
-        else:
-            why = f"the key {new.key!r} belongs to another live job"
         return KeyTaken(f"{why}; the child was not started")
 
     def signal(self, call: FlowCall, signal: Signal) -> Operation[None]:

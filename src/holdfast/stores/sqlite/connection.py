@@ -203,8 +203,7 @@ class Connections:
         look_at = began_at + _LOOK_S
         db = connection or self._borrow(WriteConnection)
         try:
-            patient = connection is None  # a task's own transaction can be opened later: the job is run again
-            if not self._write_lock.take(db, began_at + busy_s - self._clock.lease(), patient=patient):
+            if not self._write_lock.take(db, began_at + busy_s - self._clock.lease()):
                 raise self._busy_here() if self._write_lock.is_of_this_thread else self._busy(busy_s)
             nap_s = 0.0005
             while not self._begins(db):
@@ -510,10 +509,17 @@ class Connections:
     # -------------------------------------------------------------------------------------- errors
 
     def _busy_here(self) -> StoreLocked:
+        path = self.options.path
+        if self._write_lock.is_mine:
+            return StoreLocked(
+                f"{path}: a transaction of yours is open, and this would wait for it. Pass its connection on: "
+                "task.using(connection=db).enqueue(…)"
+            )
         return StoreLocked(
-            f"{self.options.path}: this thread has another transaction open and would wait for itself. Pass its "
-            "connection on: task.using(connection=db).enqueue(…). In an async task, do not await between "
-            "ctx.transaction() and the end of the task"
+            f"{path}: another async job of this worker has ctx.transaction() open and awaits something, and to wait "
+            "for it here would block the event loop that it needs. Await nothing between ctx.transaction() and the end "
+            "of a task",
+            neighbour=True,
         )
 
     def _busy(self, waited_s: float) -> FileLocked:

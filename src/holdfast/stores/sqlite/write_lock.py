@@ -24,16 +24,12 @@ class WriteLock:
         self._thread: int | None = None  # that has it,
         self._task: asyncio.Task[Any] | None = None  # and the task of its event loop, if it runs one
 
-    def take(self, token: object, timeout_s: float, *, patient: bool = True) -> bool:
-        """Take the place, waiting for it; False when the time was up first.
-
-        A caller that would wait for itself gets False at once. One that would block the event loop of the task that has
-        the place gets it at once only if it is not patient: that task loses the place when its time is up.
-        """
+    def take(self, token: object, timeout_s: float) -> bool:
+        """Take the place, waiting for it; False when the time was up first, or at once when this thread has it."""
         left_s = timeout_s
         while True:
             with self._condition:
-                if self.is_mine or (self.is_of_this_thread and not patient):
+                if self.is_of_this_thread:  # it would wait for itself, or block the event loop that the holder needs
                     return False
                 if self._condition.wait_for(lambda: self._holder is None, max(0.0, min(_SLICE_S, left_s))):
                     self._holder, self._thread, self._task = token, threading.get_ident(), _current_task()
