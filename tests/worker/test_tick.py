@@ -247,3 +247,24 @@ def test_a_job_longer_than_the_budget_does_not_stop_a_hundred_short_ones(app: Ap
     assert again.attempt <= 3, "it came last"
     [event, *_] = app.store.journal(endless.id, ["released"])
     assert event.detail["cause"] == "the budget of the tick is spent"
+
+
+def test_a_slow_hook_does_not_keep_a_tick_beyond_its_budget(app: App) -> None:
+    release = threading.Event()
+
+    @app.on("dead")
+    def slow(event: object) -> None:
+        release.wait(60)
+
+    @app.task(retry=Retry(attempts_max=1))
+    def fails() -> None:
+        raise ValueError("no")
+
+    fails.enqueue()
+    began_at = time.monotonic()
+    try:
+        report = app.tick(2)
+        assert time.monotonic() - began_at < 5.0  # it waited five seconds for hooks alone
+    finally:
+        release.set()
+    assert report.settled == 1

@@ -437,5 +437,5 @@ class Runner:
                 self._store.retire(self.worker_id, "left")
             except HoldfastError as error:
                 log.warning("could not sign off: %s", error)
-        self._app.hooks.flush()
+        self._app.hooks.flush(self._flush_s)
         log.info("worker %s has stopped", self.name)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.app import App
 
 TELL_S = 2.0  # of the budget at most, for telling alerts, if there are any; a quarter of a short one
+HOOKS_S = 5.0  # for hooks that are not done when the work is
 LEAVE_S = 1.0  # of the budget at most, for stopping handlers and writing endings; a quarter of a short one
 
 
@@ -69,6 +70,7 @@ def _tick(app: App, budget_s: float, options: WorkerOptions, spent: threading.Ev
         code = runner.run()
     finally:
         timer.cancel()
+    app.hooks.flush(min(HOOKS_S, max(0.0, began + budget_s - app.clock.lease() - tell_s)))
     left_s = began + budget_s - app.clock.lease()
     tell_once(app.store, app.clock, app.alerts, name=runner.name, since=since, timeout_s=max(tell_s, left_s))
     if code == EXIT_TOO_OLD:
