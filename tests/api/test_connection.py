@@ -117,6 +117,18 @@ def test_a_connection_to_another_file_is_refused_and_nothing_is_stored(app: App,
     assert app.counts()["ready"] == 0
 
 
+def test_a_temporary_table_that_hides_ours_is_refused(app: App, orders: sqlite3.Connection) -> None:
+    ship = app.task(ship_order)
+    orders.execute("CREATE TEMP TABLE holdfast_job AS SELECT * FROM main.holdfast_job")
+    orders.commit()
+    with pytest.raises(UsageError, match="temporary table holdfast_job"):
+        ship.using(connection=orders).enqueue(1)
+    orders.execute("DROP TABLE temp.holdfast_job")
+    ship.using(connection=orders).enqueue(1)
+    orders.commit()
+    assert app.counts()["ready"] == 1
+
+
 def test_a_connection_that_is_closed_or_another_threads_is_refused(app: App, orders: sqlite3.Connection) -> None:
     ship = app.task(ship_order)
     with (

@@ -177,9 +177,13 @@ class Connections:
             ways = "open it with check_same_thread=False, which aenqueue needs, or use it in the thread that opened it"
             raise UsageError(f"the connection cannot be used here ({error}); {ways}") from error
         cursor.row_factory = None  # the caller may have set another
-        files = [row[2] for row in cursor.execute("PRAGMA database_list") if row[1] in ("main", b"main")]
+        databases = cursor.execute("PRAGMA database_list").fetchall()
+        files = [row[2] for row in databases if row[1] in ("main", b"main")]
         if files[0] != self._name and not (files[0] and os.path.samefile(files[0], self._name)):
             raise UsageError(f"the connection is open on {files[0]!r}, not on {self.options.path}")
+        has_temporary = any(row[1] in ("temp", b"temp") for row in databases)
+        if has_temporary and cursor.execute("PRAGMA temp.table_info(holdfast_job)").fetchone() is not None:
+            raise UsageError("the connection has a temporary table holdfast_job, which would swallow the job; drop it")
         alone = not connection.in_transaction
         try:
             if alone:
