@@ -19,14 +19,16 @@ from rich.console import Console
 
 from holdfast.app import App
 from holdfast.cli import demo as command
+from holdfast.cli import output
 from holdfast.clock import SystemClock, pause
 from holdfast.core.machine import State
-from holdfast.core.records import Job
-from holdfast.demo.book import Book, Death, Ledger, Recovery, check, lost
-from holdfast.demo.observer import Line, Scene, WorkerView
+from holdfast.core.records import Job, Moment, Worker
+from holdfast.demo.book import Book, Death, Ledger, check, lost
+from holdfast.demo.observer import Line, Observer
+from holdfast.demo.processes import Processes
 from holdfast.demo.script import ACTS
-from holdfast.demo.summary import Summary, sum_up
-from holdfast.demo.view import ASCII, HEIGHT_MIN, UNICODE, WIDTH_MIN, frame, told
+from holdfast.demo.summary import sum_up
+from holdfast.demo.view import HEIGHT_MIN, WIDTH_MIN, frame
 from tests.cli.conftest import Run
 from tests.factory import a_job
 
@@ -192,24 +194,13 @@ def test_workers_do_not_outlive_a_demo_that_is_killed(
 # --------------------------------------------------------------------------------------- the check
 
 
-def a_death(**changes: Any) -> Death:
-    given: dict[str, Any] = {"act": 1, "by": "kill -9", "expected": "exit", "at": 0.0, "job_id": "a", "task": "render"}
-    given |= {"fence": 1, "victim": "alpha/1", "lease_left_s": 29.0, "lease_s": 30.0}
-    return Death(**given | changes)
-
-
-def a_recovery(**changes: Any) -> Recovery:
-    given: dict[str, Any] = {"act": 1, "task": "render", "victim": "alpha/1", "detector": "exit", "found_after_s": 0.01}
-    given |= {"runs_again_after_s": 0.02, "lease_left_s": 29.0, "lease_s": 30.0, "fence_before": 1, "fence_after": 3}
-    return Recovery(**given | changes)
-
-
 def a_book() -> Book:
     book = Book()
     book.submitted(["a", "b"])
     book.submitted(["p"], State.DEAD)
-    book.died(a_death())
-    book.recoveries.append(a_recovery())
+    job = a_job(id="a", task="render")
+    book.deaths["a"] = Death(act=1, by="kill -9", expected="exit", at=0.0, job=job, victim="alpha/1", lease_left_s=29.0)
+    book.recoveries["a"] = {"detector": "exit"}
     return book
 
 
@@ -259,13 +250,13 @@ def test_a_death_that_nobody_found_is_said() -> None:
 
 def test_a_death_found_by_the_wrong_detector_is_said() -> None:
     book = a_book()
-    book.recoveries[:] = [a_recovery(detector="expired")]
+    book.recoveries["a"]["detector"] = "expired"
     [trouble] = check(book, a_ledger())
     assert trouble.endswith("it was found by expired, not by exit")
 
 
 @pytest.fixture
-def failed() -> Summary:
+def failed() -> dict[str, Any]:
     """The summary of a real store that has lost a job."""
     app = App("memory://")
 
@@ -279,15 +270,16 @@ def failed() -> Summary:
     return sum_up(app, book, acts=[], story={}, seconds=1.0, trouble=[])
 
 
-def test_a_store_that_lost_a_job_fails_the_demo(failed: Summary) -> None:
-    assert not failed.ok
-    assert failed.jobs_lost == 1
-    assert [trouble for trouble in failed.trouble if trouble.endswith("is not in the store: lost")] == failed.trouble
+def test_a_store_that_lost_a_job_fails_the_demo(failed: dict[str, Any]) -> None:
+    assert not failed["ok"]
+    assert failed["jobs_lost"] == 1
+    [trouble] = failed["trouble"]
+    assert trouble.endswith("is not in the store: lost")
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])
 def test_the_command_fails_when_something_was_lost(
-    failed: Summary, run: Run, monkeypatch: pytest.MonkeyPatch, flags: list[str]
+    failed: dict[str, Any], run: Run, monkeypatch: pytest.MonkeyPatch, flags: list[str]
 ) -> None:
     monkeypatch.setattr(command, "_play", lambda *_: failed)
     out = run("demo", *flags, code=1).stdout
@@ -302,34 +294,49 @@ def test_it_does_not_take_a_store(run: Run) -> None:
 # ---------------------------------------------------------------------------------------- the view
 
 
-def a_scene(actors: int) -> Scene:
-    running = a_job(task="a-task-with-a-long-name", progress=0.4, lease_until=25.0)
+def a_story(actors: int, folder: Path) -> Observer:
+    app = App("memory://")
+    running = a_job(task="a-task-with-a-long-name", progress=0.4, lease_until=25.0, worker="w")
     held = a_job(State.HELD, error="its process was killed by SIGKILL; " * 5)
-    scene = Scene(wall=100.0, lease=10.0, act=3, acts=5, title="a title " * 9, words="words " * 30, submitted=12_345)
-    scene.posts = [WorkerView("alpha/1", "frozen", 1234567, 4, (running,) * 4), WorkerView("beta/1", "starting")]
-    scene.actors = [("render", running if number % 2 else held) for number in range(actors)]
-    scene.counts = {"ready": 1, "running": 2, "held": 1, "done": 12_340, "dead": 1}
-    scene.lines.extend(Line(float(number), f"line {number} " * (number % 12), "kill") for number in range(60))
-    return scene
+    seen = Observer(app, Book(), Processes(folder, "memory://", app.clock), print)
+    seen.now = Moment(wall=100.0, lease=10.0)
+    seen.act, seen.title, seen.words = "Act 3 of 5: ", "a title " * 9, "words " * 30
+    seen.workers = {"w": Worker(id="w", name="alpha/1", host="h", pid=1234567, boot_id="b", slots=4)}
+    seen.running = [running] * 4
+    seen.story = {f"actor-{number}": f"id-{number}" for number in range(actors)}
+    seen.rows = {f"actor-{number}": running if number % 2 else held for number in range(1, actors)}
+    seen.counts = {"ready": 1, "running": 2, "held": 1, "done": 12_340, "dead": 1}
+    seen.lines.extend(Line(float(number), f"line {number} " * (number % 12), "bold red") for number in range(60))
+    return seen
 
 
-@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 @pytest.mark.parametrize("actors", [0, 6])
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (WIDTH_MIN, HEIGHT_MIN), (250, 70)])
-def test_a_frame_fills_the_terminal_and_no_more(size: tuple[int, int], actors: int, glyphs: Any) -> None:
+def test_a_frame_fills_the_terminal_and_no_more(
+    size: tuple[int, int], actors: int, encoding: str, tmp_path: Path
+) -> None:
     width, height = size
-    out = io.StringIO()
-    console = Console(file=out, width=width, height=height, color_system=None, legacy_windows=False)
-    console.print(frame(a_scene(actors), width, height, glyphs))
-    lines = out.getvalue().splitlines()
+    out = io.BytesIO()
+    file = io.TextIOWrapper(out, encoding)
+    console = Console(file=file, width=width, height=height, color_system=None, legacy_windows=False)
+    console.print(frame(a_story(actors, tmp_path), console))
+    file.flush()
+    lines = out.getvalue().decode(encoding).splitlines()
     assert len(lines) == height
     assert max(map(len, lines)) <= width
     assert any("line 59" in line for line in lines), "the newest event is always there"
-    if glyphs is ASCII:
-        assert out.getvalue().isascii()
+    assert any("alpha/1" in line and "4/4 slots" in line for line in lines), "a worker stands beside its jobs"
 
 
-def test_a_summary_is_wrapped_beside_its_labels(failed: Summary) -> None:
-    lines = [line.plain for line in told(failed, 60)]
-    assert max(map(len, lines)) <= 60
-    assert any(line.startswith("  jobs") for line in lines)
+def test_a_summary_is_wrapped_beside_its_labels(
+    failed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    command._show(failed)
+    lines = capsys.readouterr().out.splitlines()
+    [jobs] = [number for number, line in enumerate(lines) if line.startswith("  jobs      2 submitted")]
+    assert lines[jobs + 1].startswith(" " * 12)
+    assert all(len(line) <= 60 for line in lines[jobs : jobs + 5])

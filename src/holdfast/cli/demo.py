@@ -4,25 +4,50 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.base import Command, say, settings, show_log
 from holdfast.cli.exit_codes import Exit
-from holdfast.cli.output import is_terminal, show_json
+from holdfast.cli.leaving import raise_signals
+from holdfast.cli.output import Column, bold, dim, is_terminal, paragraph, show_json, show_table, styled
+from holdfast.core.durations import duration
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
-    from holdfast.demo.script import Script, View
-    from holdfast.demo.summary import Summary
+    from holdfast.demo.view import View
 
-_LEAVE = (signal.SIGTERM, signal.SIGHUP)
+_RECOVERIES = (
+    Column("found by", lambda each: each["detector"]),
+    Column("in", lambda each: duration(each["found_after_s"]), right=True),
+    Column(
+        "runs again in",
+        lambda each: duration(again) if (again := each["runs_again_after_s"]) is not None else "held",
+        right=True,
+    ),
+    Column("lease had left", lambda each: f"{each['lease_left_s']:.1f} s", right=True),
+    Column("fence", lambda each: f"{each['fence_before']} -> {each['fence_after']}"),
+    Column("job, worker", lambda each: f"{each['task']}, {each['victim']}"),
+)
+
+_FACTS = {
+    "jobs": "{jobs_submitted} submitted, {jobs_done} done ({accepted_once} accepted exactly once), {jobs_dead} dead, "
+    "{jobs_lost} lost",
+    "pace": "{jobs_per_s:.1f} jobs/s done, from the first submitted to the last",
+    "kill -9": "{processes_killed} processes",
+    "zombies": "{zombies_found} attempts lost their worker; {zombies_left} left",
+}
+_REASONS = (  # where in the summary, label, words
+    ("stale_reports", "refused", "report of {worker} for {task}: its fence {fence}, the job's {fence_now}"),
+    ("held", "held", "{task}: {reason}"),
+    ("held", "", "approved once, by demo; done at attempt {attempts}"),
+    ("dead", "dead", "{task}: {reason}"),
+    ("failed", "retried", "{task}: {reason}; done at attempt {attempts}"),
+)
 
 
 @click.command(
@@ -43,108 +68,85 @@ def demo(ctx: click.Context, plain: bool, as_json: bool, keep: bool) -> None:
     Starts real workers on a SQLite store in a temporary folder, submits a few hundred jobs, kills and freezes workers
     in the middle of them, and counts at the end what was lost. Ends by itself, in less than a minute.
     """
+    from holdfast.demo.script import url_in
+
     if settings().db_given is not None:
         raise UsageError("the demo makes a store of its own; --db has no meaning here")
     show_log()
-    with _leaving_on_signals(), _folder(keep) as folder:
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
+    try:
         summary = _play(folder, plain, as_json)
-        _show(summary, as_json)
+        if as_json:
+            show_json(summary)
+        else:
+            _show(summary)
+    finally:
+        if keep:
+            say(f"\nThe store and the logs of the workers are kept in {folder}.")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
     if keep:
-        _invite(folder, summary)
-    ctx.exit(Exit.OK if summary.ok else Exit.FAILED)
+        say("To look around:")
+        for words in ("jobs list --limit 20", "jobs show {charge}", "dead list", "workers list --gone"):
+            say(f"  holdfast --db {url_in(folder)} {words.format_map(summary['story'])}")
+    ctx.exit(Exit.OK if summary["ok"] else Exit.FAILED)
 
 
-def _play(folder: Path, plain: bool, as_json: bool) -> Summary:
+def _play(folder: Path, plain: bool, as_json: bool) -> dict[str, Any]:
     from holdfast.demo.script import DidNotHappen, Script
+    from holdfast.worker.signals import handle_signals
 
     try:
         with _view(plain, as_json) as view:
-            stage = Script(folder, view)
+            script = Script(folder, view)
             try:
-                return stage.play()
+                return script.play()
             finally:
-                _end(stage)
+                handle_signals(lambda *_: None)  # ending every process takes a moment, which no signal may cut short
+                script.close()
+                raise_signals()
     except DidNotHappen as error:
         if as_json:
             show_json({"ok": False, "trouble": [str(error)]})
         raise
 
 
-def _end(stage: Script) -> None:
-    """End every process of the demo. It takes a moment, in which no signal may come in between."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *_LEAVE)}
-    try:
-        stage.close()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _show(summary: Summary, as_json: bool) -> None:
-    import msgspec
-    from rich.console import Console
-
-    from holdfast.demo.view import told
-
-    if as_json:
-        show_json(msgspec.to_builtins(summary))
-        return
-    console = Console(highlight=False)
-    width = console.width if console.is_terminal else 10_000
-    for line in told(summary, width):
-        console.print(line, soft_wrap=True)
-
-
-# ---------------------------------------------------------------------------------------- around the play
-
-
 @contextlib.contextmanager
 def _view(plain: bool, as_json: bool) -> Iterator[View]:
     from rich.console import Console
+    from rich.live import Live
 
-    from holdfast.demo.view import HEIGHT_MIN, WIDTH_MIN, Plain, Screen
+    from holdfast.demo.view import HEIGHT_MIN, WIDTH_MIN, View, clock, frame
 
     console = Console(highlight=False)
     small = console.size.width < WIDTH_MIN or console.size.height < HEIGHT_MIN
     if settings().verbosity < 0 or (as_json and not plain):
-        yield Plain(lambda _: None)
+        yield View()
     elif plain or small or not is_terminal():
-        yield Plain(lambda line: click.echo(line, err=as_json))
+        yield View(line=lambda line: click.echo(f"{clock(line.at)}  {line.text}", err=as_json))
     else:
-        with Screen(console) as screen:
-            yield screen
+        with Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
+            yield View(draw=lambda seen: live.update(frame(seen, console), refresh=True), linger_s=1.2)
 
 
-@contextlib.contextmanager
-def _leaving_on_signals() -> Iterator[None]:
-    """Turn a request to leave into an exception, so that everything is cleaned up on the way out."""
-
-    def leave(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in _LEAVE}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _folder(keep: bool) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
-    try:
-        yield folder
-    finally:
-        if keep:
-            say(f"\nThe store and the logs of the workers are kept in {folder}.")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+def _show(summary: dict[str, Any]) -> None:
+    if summary["ok"]:
+        verdict = bold(styled("Nothing was lost.", "done"))
+        click.echo(f"\n{verdict} {len(summary['acts'])} acts in {duration(summary['seconds'])}.\n")
+    else:
+        click.echo("\n" + bold(styled("Something went wrong:", "dead")))
+        for trouble in summary["trouble"][:20]:
+            paragraph(trouble, "  ", "    ")
+        click.echo()
+    for label, fact in _FACTS.items():
+        _say_fact(label, fact.format_map(summary))
+    click.echo()
+    show_table(_RECOVERIES, summary["recoveries"])
+    click.echo()
+    for kind, label, reason in _REASONS:
+        for each in summary[kind]:
+            _say_fact(label, reason.format_map(each))
 
 
-def _invite(folder: Path, summary: Summary) -> None:
-    from holdfast.demo.script import url_in
-
-    say("To look around:")
-    for words in ("jobs list --limit 20", f"jobs show {summary.story['charge']}", "dead list", "workers list --gone"):
-        say(f"  holdfast --db {url_in(folder)} {words}")
+def _say_fact(label: str, text: str) -> None:
+    paragraph(text, dim(f"  {label:<10}"), " " * 12)

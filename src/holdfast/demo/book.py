@@ -7,7 +7,8 @@ signal was sent. `check` then compares, and says in words what does not fit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -22,27 +23,9 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     by: str  # the signal, as it is told
     expected: Detector  # who must find it
     at: float  # wall time of the signal
-    job_id: str
-    task: str
-    fence: int
+    job: Job  # as it was then
     victim: str
     lease_left_s: float  # what a system that only waits for the lease would have waited
-    lease_s: float
-
-
-class Recovery(msgspec.Struct, frozen=True, kw_only=True):
-    """How such a death was found, and when the job ran again; None: it was not run again."""
-
-    act: int
-    task: str
-    victim: str
-    detector: Detector
-    found_after_s: float
-    runs_again_after_s: float | None
-    lease_left_s: float
-    lease_s: float
-    fence_before: int
-    fence_after: int
 
 
 class Ledger(msgspec.Struct, frozen=True):
@@ -59,33 +42,28 @@ class Book:
 
     def __init__(self) -> None:
         self.wanted: dict[str, State] = {}  # every job whose enqueue was acknowledged -> where it must end
-        self.deaths: dict[tuple[str, int], Death] = {}  # (job id, fence) -> the last one
-        self.recoveries: list[Recovery] = []
+        self.deaths: dict[str, Death] = {}  # by job id
+        self.recoveries: dict[str, dict[str, Any]] = {}  # by job id, as the summary has them
         self.processes_killed = 0
         self.approved = 0
 
     def submitted(self, ids: Iterable[str], wanted: State = State.DONE) -> None:
         self.wanted.update(dict.fromkeys(ids, wanted))
 
-    def died(self, death: Death) -> None:
-        self.deaths[death.job_id, death.fence] = death
-
-    def recovered(self, death: Death, zombie: Event, successor: Job | None) -> Recovery:
-        """Work out the figures of one recovery from the journal's line and the successor's row."""
-        recovery = Recovery(
-            act=death.act,
-            task=death.task,
-            victim=death.victim,
-            detector=zombie.detail["detector"],
-            found_after_s=_between(death.at, zombie.at),
-            runs_again_after_s=None if successor is None else _between(death.at, successor.claimed_at or 0.0),
-            lease_left_s=round(death.lease_left_s, 3),
-            lease_s=death.lease_s,
-            fence_before=death.fence,
-            fence_after=successor.fence if successor is not None else zombie.detail["fence_after"],
-        )
-        self.recoveries.append(recovery)
-        return recovery
+    def recovered(self, death: Death, zombie: Event, successor: Job | None) -> None:
+        """Work out the figures of one recovery from the journal's line and the successor's row, None if it is held."""
+        self.recoveries[death.job.id] = {
+            "act": death.act,
+            "task": death.job.task,
+            "victim": death.victim,
+            "detector": zombie.detail["detector"],
+            "found_after_s": _between(death.at, zombie.at),
+            "runs_again_after_s": successor and _between(death.at, successor.claimed_at or 0.0),
+            "lease_left_s": round(death.lease_left_s, 3),
+            "lease_s": death.job.lease_s,
+            "fence_before": death.job.fence,
+            "fence_after": successor.fence if successor else zombie.detail["fence_after"],
+        }
 
 
 def _between(then: float, now: float) -> float:
@@ -94,7 +72,7 @@ def _between(then: float, now: float) -> float:
 
 def check(book: Book, ledger: Ledger) -> list[str]:
     """Compare the book with the store; return what does not fit, in words. Empty: nothing was lost."""
-    return [*_jobs(book, ledger), *_once(ledger), *_starts(book, ledger), *_tallies(ledger), *_deaths(book, ledger)]
+    return [*_jobs(book, ledger), *_each_job(book, ledger), *_deaths(book, ledger)]
 
 
 def lost(book: Book, ledger: Ledger) -> int:
@@ -103,7 +81,7 @@ def lost(book: Book, ledger: Ledger) -> int:
     return sum(states.get(job_id) is not wanted for job_id, wanted in book.wanted.items())
 
 
-def _jobs(book: Book, ledger: Ledger) -> Iterable[str]:
+def _jobs(book: Book, ledger: Ledger) -> Iterator[str]:
     found = Counter(job.id for job in ledger.jobs)
     for job_id in book.wanted.keys() - found.keys():
         yield f"job {job_id} was acknowledged and is not in the store: lost"
@@ -112,42 +90,31 @@ def _jobs(book: Book, ledger: Ledger) -> Iterable[str]:
     for job_id, times in found.items():
         if times > 1:
             yield f"job {job_id} is in the store {times} times"
-    for job in ledger.jobs:
-        wanted = book.wanted.get(job.id, job.state)
-        if job.state is not wanted:
-            why = f": {job.error}" if job.error else ""
-            yield f"job {job.id} ({job.task}) is {job.state.value} and should be {wanted.value}{why}"
-
-
-def _once(ledger: Ledger) -> Iterable[str]:
-    for job in ledger.jobs:
-        wanted = 1 if job.state is State.DONE else 0
-        times = ledger.accepted.get(job.id, 0)
-        if times != wanted:
-            yield f"job {job.id} ({job.task}) is {job.state.value}, and {times} successes were accepted"
-
-
-def _starts(book: Book, ledger: Ledger) -> Iterable[str]:
-    for job in ledger.jobs:
-        if job.on_crash == "hold" and job.attempt > 1 + book.approved:
-            yield f"job {job.id} ({job.task}) was started {job.attempt} times with {book.approved} approvals"
-
-
-def _tallies(ledger: Ledger) -> Iterable[str]:
     states = Counter(job.state.value for job in ledger.jobs)
     for state, number in ledger.counts.items():
         if states[state] != number:
             yield f"the store counts {number} jobs as {state}, and {states[state]} are there"
 
 
-def _deaths(book: Book, ledger: Ledger) -> Iterable[str]:
+def _each_job(book: Book, ledger: Ledger) -> Iterator[str]:
+    for job in ledger.jobs:
+        name, state, times = f"job {job.id} ({job.task})", job.state, ledger.accepted.get(job.id, 0)
+        wanted = book.wanted.get(job.id, state)
+        if state is not wanted:
+            yield f"{name} is {state.value} and should be {wanted.value}{f': {job.error}' if job.error else ''}"
+        if times != (state is State.DONE):
+            yield f"{name} is {state.value}, and {times} successes were accepted"
+        if job.on_crash == "hold" and job.attempt > 1 + book.approved:
+            yield f"{name} was started {job.attempt} times with {book.approved} approvals"
+
+
+def _deaths(book: Book, ledger: Ledger) -> Iterator[str]:
     if ledger.zombies:
         yield f"{ledger.zombies} zombies are left"
-    recovered = {(recovery.act, recovery.task): recovery for recovery in book.recoveries}
-    for death in book.deaths.values():
-        recovery = recovered.get((death.act, death.task))
+    for job_id, death in book.deaths.items():
+        what = f"{death.job.task} lost its worker {death.victim} in act {death.act}, and"
+        recovery = book.recoveries.get(job_id)
         if recovery is None:
-            yield f"{death.task} lost its worker {death.victim} in act {death.act}, and was not recovered"
-        elif recovery.detector != death.expected:
-            by = f"by {recovery.detector}, not by {death.expected}"
-            yield f"{death.task} lost its worker {death.victim} in act {death.act}, and it was found {by}"
+            yield f"{what} was not recovered"
+        elif recovery["detector"] != death.expected:
+            yield f"{what} it was found by {recovery['detector']}, not by {death.expected}"

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.clock import Clock, pause
@@ -27,53 +27,42 @@ class WorkerGroup:
 
     def __init__(self, name: str, processes: int, folder: Path, url: str) -> None:
         self.name = name
-        self.processes = processes
-        self._folder = folder
+        self.command = f"holdfast worker {APP} --name {name} --processes {processes}"
+        self.worker_names = [f"{name}/{number}" for number in range(1, processes + 1)]
+        self._log = folder / f"{name}.log"
         self._url = url
-        self._supervisor: subprocess.Popen[bytes] | None = None
-        self.is_wanted = False  # it should be running
-
-    @property
-    def worker_names(self) -> list[str]:
-        return [f"{self.name}/{number}" for number in range(1, self.processes + 1)]
+        self.supervisor: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int | None:
         """Return the pid of the supervisor, which is also that of the process group; None when it has ended."""
-        supervisor = self._supervisor
-        return supervisor.pid if supervisor is not None and supervisor.poll() is None else None
+        return self.supervisor.pid if self.supervisor is not None and self.exit_code is None else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return how the supervisor ended by itself or at SIGTERM; None if it runs, or was killed."""
+        return None if self.supervisor is None else self.supervisor.poll()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "holdfast", "worker", APP, "--db", self._url, "--name", self.name]
-        command += ["--processes", str(self.processes), "--slots", str(SLOTS), "--grace-period", "3"]
+        options = ["--db", self._url, "--slots", str(SLOTS), "--grace-period", "3"]
         with self._log.open("ab") as log:
-            self._supervisor = subprocess.Popen(
-                command,
-                cwd=self._folder,  # nothing there can be mistaken for a module
+            self.supervisor = subprocess.Popen(
+                [sys.executable, "-m", *self.command.split(), *options],
+                cwd=self._log.parent,  # nothing there can be mistaken for a module
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        self.is_wanted = True
 
     def kill(self) -> None:
         """SIGKILL to all of it at once."""
-        self.is_wanted = False
-        if (pid := self.pid) is not None and self._supervisor is not None:
+        if self.supervisor is not None and self.pid is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            self._supervisor.wait()
-
-    def terminate(self) -> None:
-        """SIGTERM to the supervisor: it tells its workers."""
-        self.is_wanted = False
-        if (pid := self.pid) is not None:
-            os.kill(pid, signal.SIGTERM)
-
-    def exit_code(self) -> int | None:
-        return None if self._supervisor is None else self._supervisor.poll()
+                os.killpg(self.supervisor.pid, signal.SIGKILL)
+            self.supervisor.wait()
+        self.supervisor = None
 
     def last_words(self, lines: int = 6) -> list[str]:
         """Return the end of its log."""
@@ -81,75 +70,60 @@ class WorkerGroup:
             return self._log.read_text("utf-8", errors="replace").splitlines()[-lines:]
         return []
 
-    @property
-    def _log(self) -> Path:
-        return self._folder / f"{self.name}.log"
-
 
 class Processes:
     """All groups."""
 
     def __init__(self, folder: Path, url: str, clock: Clock) -> None:
         self.groups = [WorkerGroup("alpha", 2, folder, url), WorkerGroup("beta", 1, folder, url)]
+        self.worker_names = [name for group in self.groups for name in group.worker_names]
+        self.frozen: dict[int, str] = {}  # pid -> worker name
         self._clock = clock
-        self._frozen: dict[int, str] = {}  # pid -> worker name
-
-    @property
-    def worker_names(self) -> list[str]:
-        return [name for group in self.groups for name in group.worker_names]
 
     def group_of(self, worker_name: str) -> WorkerGroup:
         return next(group for group in self.groups if worker_name in group.worker_names)
 
-    def kill_worker(self, worker_name: str, pid: int) -> None:
-        """SIGKILL to one worker. Raises `ProcessLookupError` if it is not, or no longer, ours."""
-        self._signal(worker_name, pid, signal.SIGKILL)
-
-    def freeze(self, worker_name: str, pid: int) -> None:
-        """SIGSTOP to one worker: it lives, and does nothing. Raises as `kill_worker` does.
-
-        Returns when it has stopped, which is a moment after the signal: until then it could still begin to write.
-        """
-        self._frozen[pid] = worker_name
-        self._signal(worker_name, pid, signal.SIGSTOP)
-        give_up_at = self._clock.lease() + STOP_S
-        while not _has_stopped(pid) and self._clock.lease() < give_up_at:
-            pause(0.002)
-
-    def thaw(self, pid: int) -> None:
-        """Let a frozen worker go on."""
-        self._signal(self._frozen.pop(pid), pid, signal.SIGCONT)
-
-    def is_frozen(self, pid: int) -> bool:
-        return pid in self._frozen
-
-    def _signal(self, worker_name: str, pid: int, number: signal.Signals) -> None:
+    def signal(self, worker_name: str, pid: int, number: signal.Signals) -> None:
+        """Signal one worker. Raises `ProcessLookupError` if it is not, or no longer, ours."""
         if os.getpgid(pid) != self.group_of(worker_name).pid:
             raise ProcessLookupError(f"process {pid} is not in the group of {worker_name}")
         os.kill(pid, number)
 
+    def freeze(self, worker_name: str, pid: int) -> None:
+        """SIGSTOP to one worker: it lives, and does nothing. Raises as `signal` does.
+
+        Returns when it has stopped, which is a moment after the signal: until then it could still begin to write.
+        """
+        self.frozen[pid] = worker_name
+        self.signal(worker_name, pid, signal.SIGSTOP)
+        self._wait(lambda: _has_stopped(pid), 0.002)
+
+    def thaw(self, pid: int) -> None:
+        """Let a frozen worker go on."""
+        self.signal(self.frozen.pop(pid), pid, signal.SIGCONT)
+
     def stop(self) -> dict[str, int | None]:
         """End all groups by SIGTERM; return each one's exit code, None for one that had to be killed."""
         for group in self.groups:
-            group.terminate()
-        give_up_at = self._clock.lease() + STOP_S
-        while any(group.pid is not None for group in self.groups) and self._clock.lease() < give_up_at:
-            pause(0.02)
-        codes = {group.name: group.exit_code() for group in self.groups}
+            if group.supervisor is not None:
+                group.supervisor.terminate()  # it tells its workers
+        self._wait(lambda: all(group.pid is None for group in self.groups), 0.02)
+        codes = {group.name: group.exit_code for group in self.groups}
         self.kill()
         return codes
 
     def kill(self) -> None:
         """End whatever is left, frozen workers included. Safe to repeat."""
-        for pid in list(self._frozen):
+        for pid in list(self.frozen):
             with contextlib.suppress(ProcessLookupError):
                 self.thaw(pid)  # should its supervisor be gone, it can leave by itself now
         for group in self.groups:
             group.kill()
 
-    def fallen(self) -> Iterator[WorkerGroup]:
-        """Yield the groups whose supervisor has ended without our doing."""
-        yield from (group for group in self.groups if group.is_wanted and group.pid is None)
+    def _wait(self, is_over: Callable[[], bool], nap_s: float) -> None:
+        give_up_at = self._clock.lease() + STOP_S
+        while not is_over() and self._clock.lease() < give_up_at:
+            pause(nap_s)
 
 
 def _environment() -> dict[str, str]:
