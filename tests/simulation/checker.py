@@ -24,6 +24,7 @@ from holdfast.core.policy import OnCrash
 from holdfast.core.records import BeatAnswer, Duty, Filter, Job, Lease, NewJob, Pulse, Record, Worker
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Cancelled, Failed, Outcome, Released, Stalled, TimedOut, Verdict
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import HoldfastError
 from holdfast.stores.protocol import Added, Answer, Store
 
@@ -306,7 +307,9 @@ class Checker:
     def _enroll(self, role: Role, answer: None, worker: Worker) -> set[str]:
         return set()
 
-    def _retire(self, role: Role, done: bool, worker: str, cause: str, under: Duty | None = None) -> set[str]:
+    def _retire(
+        self, role: Role, done: bool, worker: str, cause: str, under: Duty | None = None, how: WorkerExit | None = None
+    ) -> set[str]:
         self._check_term(under)
         self._expect(role == "attempt" or worker in self.dead, "P9", "{} lives, and was retired ({})", worker, cause)
         self._expect(done == (worker not in self.gone), "race 2", "{}: retire answered {}", worker, done)
