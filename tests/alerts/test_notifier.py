@@ -22,6 +22,7 @@ from holdfast.core.records import Firing, Schedule
 from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.errors import StoreUnavailable
 from holdfast.insight import look_back, zombies_view
+from holdfast.insight.explain import reason
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
@@ -100,7 +101,7 @@ def test_what_is_held_and_dead_is_told_with_its_reason_and_its_end(store: Store,
     dead = job_in(store, State.DEAD, task="mail")
     assert sorted(told.look()) == [("dead", "new", "mail"), ("held", "new", "charge")]
     jobs = {job["id"]: job["reason"] for message in told.ear.heard for job in message.jobs}
-    assert jobs == {held: "the lease ran out; on_crash=hold: a person decides", dead.id: row(store, dead.id).error}
+    assert jobs == {held: "the lease ran out; on_crash=hold: a person decides", dead.id: reason(row(store, dead.id))}
     job = row(store, held)
     store.move(job.id, job.state, job.fence, acts.resolve(job, "done", clock.wall(), actor="ann"))
     assert told.look() == [("held", "over", "charge")]

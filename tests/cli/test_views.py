@@ -27,7 +27,8 @@ from tests.factory import EXPIRED, add, claim, enrol, job_in, make_job, park, ro
 
 JOB = {
     *("id", "task", "queue", "state", "attempt", "fence", "failures", "crashes"),
-    *("created_at", "run_at", "ended_at", "worker", "lease_until", "error", "result", "progress"),
+    *("created_at", "run_at", "ended_at", "worker", "lease_until"),
+    *("error", "stop_reason", "rollback_cause", "result", "progress"),
 }
 EVENT = {"at", "kind", "fence", "worker", "actor", "detail"}
 SCAN = {"zombies_found", "zombies_recovered", "zombies_locked", "held", "dead", "rolled_back", "zombies"}

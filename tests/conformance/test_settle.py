@@ -1,16 +1,17 @@
 """settle: the only way out of running; applies verdicts, journals them, refuses who is not the attempt. Fenced."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
 from holdfast.core import acts
 from holdfast.core.machine import ENDED, State, Transition
-from holdfast.core.records import Filter, Job, Lease, Note, Pulse
+from holdfast.core.records import Filter, Job, Lease, Note, Pulse, StopReason
 from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
+from holdfast.core.stop_reason import told
 from holdfast.core.verdict import (
     Cancelled,
     Failed,
@@ -39,6 +40,7 @@ from tests.factory import (
     make_job,
     picture,
     record,
+    revive,
     row,
     settle,
     settlement,
@@ -571,7 +573,42 @@ def test_a_person_is_asked_about_the_step_that_is_open_now(store: Store) -> None
     record(store, job, a_step(1, repeatable=False), a_step(2, "started", repeatable=False), open_step="ship")
     assert settle(store, seen, EXPIRED) is Answer.AGAIN
     assert settle(store, row(store, job.id), EXPIRED) is ACCEPTED
-    assert "'ship'" in (row(store, job.id).error or "")
+    assert "'ship'" in (told(row(store, job.id)) or "")
+
+
+def test_why_a_job_stopped_is_beside_its_error_until_it_goes_on(store: Store) -> None:
+    held, dead = start(store, on_crash="hold"), start(store, attempts_max=1)
+    settle(store, held, EXPIRED)
+    settle(store, dead, Failed("boom"))
+    for job, error, reason in ((held, EXPIRED.cause, "on_crash"), (dead, "boom", "attempts_max")):
+        stopped = row(store, job.id)
+        assert (stopped.error, stopped.stop_reason, stopped.rollback_cause) == (error, reason, None)
+        assert revive(store, stopped)
+        revived = row(store, job.id)
+        assert (revived.error, revived.stop_reason) == (error, None)
+
+
+@pytest.mark.parametrize("reason", get_args(StopReason))
+def test_every_reason_to_stop_can_be_stored(store: Store, reason: StopReason) -> None:
+    settle_with(store, Verdict(move=Transition.HOLD, state=State.HELD, error="why", stop_reason=reason))
+    [job] = store.find(Filter())
+    assert (job.error, job.stop_reason) == ("why", reason)
+
+
+def test_a_rollback_that_is_stuck_keeps_why_it_began(store: Store) -> None:
+    job = start_flow(store, attempts_max=1)
+    record(store, job, a_step(1, has_undo=True), undoable=True)
+    settle(store, row(store, job.id), Failed("sold out"))
+    undoing = row(store, job.id)
+    assert (undoing.rolling_back, undoing.error, undoing.stop_reason) == (True, "sold out", "attempts_max")
+    settle(store, again(store, undoing), Failed("no refund"))
+    stuck = row(store, job.id)
+    assert (stuck.state, stuck.error, stuck.stop_reason) == (State.HELD, "no refund", "attempts_max")
+    assert stuck.rollback_cause == "sold out; attempts_max=1 was reached"
+    assert revive(store, stuck)
+    settle(store, again(store, stuck), Succeeded())
+    undone = row(store, job.id)
+    assert (undone.state, undone.error, undone.stop_reason) == (State.ROLLED_BACK, stuck.rollback_cause, None)
 
 
 @pytest.mark.parametrize("outcome", [EXPIRED, Failed("no luck"), TimedOut("too slow")], ids=["lost", "failed", "slow"])

@@ -9,6 +9,8 @@ from holdfast.core import acts
 from holdfast.core.machine import ENDED, State, Transition
 from holdfast.core.records import Job, Step
 from holdfast.core.replay import open_steps
+from holdfast.core.stop_reason import told
+from holdfast.core.transitions import apply_verdict
 from holdfast.errors import IllegalMove
 from tests.factory import a_job, a_step
 
@@ -247,10 +249,21 @@ def test_the_other_answers_leave_the_step() -> None:
 
 
 def test_one_that_was_given_up_keeps_why_it_was_undone() -> None:
-    job = flow(State.HELD, rolling_back=True, error="the undo fails; it is rolled back because of: withdrawn")
-    assert acts.resolve(job, "fail", NOW, actor="ann").error == (
-        "given up by ann; it is rolled back because of: withdrawn"
+    stuck = flow(
+        State.HELD, rolling_back=True, error="it fails", stop_reason="attempts_max", rollback_cause="withdrawn"
     )
+    verdict = acts.resolve(stuck, "fail", NOW, actor="ann")
+    dead = apply_verdict(stuck, verdict, NOW)
+    assert (dead.error, dead.stop_reason, dead.rollback_cause) == ("given up by ann", None, "withdrawn")
+    assert (
+        told(dead) == verdict.notes[-1].detail["reason"] == "given up by ann; it is rolled back because of: withdrawn"
+    )
+
+
+def test_a_job_that_goes_on_keeps_no_reason_to_have_stopped() -> None:
+    for held in (flow(State.HELD, stop_reason="on_crash"), flow(State.DEAD, stop_reason="crashes_max")):
+        for verdict in (acts.revive(held, NOW, actor="ann"), acts.rollback(held, NOW, actor="ann")):
+            assert apply_verdict(held, verdict, NOW).stop_reason is None
 
 
 def test_nothing_is_built_on_what_may_yet_be_undone() -> None:

@@ -17,6 +17,7 @@ from holdfast.core.machine import MOVES, State, Transition
 from holdfast.core.policy import OnCrash
 from holdfast.core.records import Job, Note
 from holdfast.core.settlement import own_ending, settlement
+from holdfast.core.stop_reason import told
 from holdfast.core.transitions import apply_verdict
 from holdfast.core.verdict import (
     FORGIVEN_MAX,
@@ -185,7 +186,7 @@ def test_with_an_open_step_every_ending_of_a_handler_holds_but_success_and_a_can
     ends = {"succeeded": State.DONE, "cancelled": State.CANCELLED, "released before it began": State.READY}
     assert verdict.state is ends.get(name, State.HELD)
     if name not in (*ends, "held back"):
-        assert "step 'charge' was started and not recorded" in (verdict.error or "")
+        assert "step 'charge' was started and not recorded" in (verdict.reason or "")
     assert verdict.failures == (1 if name in COUNTS_AS_FAILURE else 0)
     assert verdict.crashes == (1 if name != "lost, excused" and isinstance(OUTCOMES[name], Lost) else 0)
 
@@ -355,7 +356,8 @@ def test_an_outage_inside_the_transaction_is_judged_as_a_release_of_the_same_job
     assert verdict.crashes == 0
     assert verdict.failures == (1 if releases else 0)
     if on_crash == "hold":
-        assert verdict.error == "cut off; on_crash=hold: a person decides"
+        assert (verdict.error, verdict.stop_reason) == ("cut off", "on_crash")
+        assert verdict.reason == "cut off; on_crash=hold: a person decides"
 
 
 @pytest.mark.parametrize("outcome", [LOST_AHEAD, EXCUSED])
@@ -446,12 +448,12 @@ def test_the_error_begins_with_what_happened(name: str, error: str) -> None:
 
 def test_a_job_whose_budget_is_spent_says_which_one_and_how_often() -> None:
     crashed = msgspec.structs.replace(RUNNING, crashes=2, crashes_max=3, attempts_max=9)
-    assert judge(OUTCOMES["lost"], crashed, NOW, chance=0).error == "silence; crashed 3 times (crashes_max=3)"
+    assert judge(OUTCOMES["lost"], crashed, NOW, chance=0).reason == "silence; crashed 3 times (crashes_max=3)"
     failed = msgspec.structs.replace(RUNNING, failures=3, crashes=1, attempts_max=5)
     wanted = "boom; failed or crashed 5 times (attempts_max=5)"
-    assert judge(OUTCOMES["failed"], failed, NOW, chance=0).error == wanted
+    assert judge(OUTCOMES["failed"], failed, NOW, chance=0).reason == wanted
     once = msgspec.structs.replace(RUNNING, crashes_max=1)
-    assert judge(OUTCOMES["lost"], once, NOW, chance=0).error == "silence; crashed once (crashes_max=1)"
+    assert judge(OUTCOMES["lost"], once, NOW, chance=0).reason == "silence; crashed once (crashes_max=1)"
 
 
 def test_what_is_undone_keeps_why() -> None:
@@ -461,9 +463,12 @@ def test_what_is_undone_keeps_why() -> None:
     assert judge(Cancelled("stopped"), asked, NOW, chance=0).error == "withdrawn"
     nameless = msgspec.structs.replace(asked, error=None)
     assert judge(Cancelled("stopped"), nameless, NOW, chance=0).error == "stopped"
-    mended = msgspec.structs.replace(RUNNING, rolling_back=True, error="stuck; it is rolled back because of: withdrawn")
-    verdict = judge(Succeeded(), mended, NOW, chance=0)
-    assert (verdict.state, verdict.error) == (State.ROLLED_BACK, "withdrawn")
+    undoing = msgspec.structs.replace(RUNNING, rolling_back=True, error="withdrawn")
+    stuck = judge(Failed("the undo fails"), msgspec.structs.replace(undoing, attempts_max=1), NOW, chance=0)
+    assert (stuck.error, stuck.stop_reason, stuck.rollback_cause) == ("the undo fails", "attempts_max", "withdrawn")
+    for job in (undoing, apply_verdict(undoing, stuck, NOW)):
+        undone = apply_verdict(job, judge(Succeeded(), job, NOW, chance=0), NOW)
+        assert (undone.state, undone.error, undone.stop_reason) == (State.ROLLED_BACK, "withdrawn", None)
 
 
 @pytest.mark.parametrize(
@@ -476,7 +481,8 @@ def test_nothing_is_undone_while_the_handler_may_still_be_at_work(outcome: Outco
     )
     verdict = judge(outcome, job, NOW, chance=0)
     assert (verdict.state, verdict.rolling_back) == (State.HELD, None)
-    assert "may still be at work" in (verdict.error or "")
+    assert verdict.stop_reason == "still_running"
+    assert "may still be at work" in (verdict.reason or "")
     assert (verdict.cancel_requested, verdict.undo_requested) == ((False, False) if by_a_person else (None, None))
     stopped = judge(msgspec.structs.replace(outcome, goes_on=False), job, NOW, chance=0)
     assert (stopped.state, stopped.rolling_back) == (State.READY, True)
@@ -485,8 +491,8 @@ def test_nothing_is_undone_while_the_handler_may_still_be_at_work(outcome: Outco
 def test_a_job_that_is_held_back_costs_nothing_and_says_why() -> None:
     for case, _, verdict in cases("held back", cancel_requested=False):
         assert (verdict.failures, verdict.crashes, verdict.zombies, verdict.raises_fence) == (0, 0, 0, False), case
-        assert verdict.error == "others crashed; a person decides", case
-        assert verdict.notes[1] == Note("held", {"reason": verdict.error}), case
+        assert (verdict.error, verdict.stop_reason) == ("others crashed", "suspected"), case
+        assert verdict.notes[1] == Note("held", {"reason": "others crashed; a person decides"}), case
 
 
 EVENT = {
@@ -540,10 +546,11 @@ def test_a_plain_success_writes_nothing() -> None:
         assert verdict.error is None, case
 
 
-def test_the_reason_in_a_held_or_dead_event_is_the_error_of_the_row() -> None:
-    for case, _, verdict in cases():
+def test_the_reason_in_a_held_or_dead_event_is_what_the_row_says() -> None:
+    for case, job, verdict in cases():
         if verdict.state in (State.HELD, State.DEAD):
-            assert verdict.notes[-1].detail["reason"] == verdict.error, case
+            assert verdict.stop_reason, case
+            assert verdict.notes[-1].detail["reason"] == told(apply_verdict(job, verdict, NOW)), case
 
 
 # ---------------------------------------------------------------------------------------------- suspects
@@ -620,9 +627,7 @@ def test_only_who_rolls_back_keeps_the_error_that_is_on_the_row() -> None:
 
 def test_who_is_held_back_before_it_starts_is_not_asked_about_its_open_step() -> None:
     opened = a_job(workflow=True, open_step="charge")
-    assert judge(HeldBack("it crashed too often"), opened, NOW, chance=0.5).error == (
-        "it crashed too often; a person decides"
-    )
+    assert judge(HeldBack("it crashed too often"), opened, NOW, chance=0.5).stop_reason == "suspected"
 
 
 def test_a_workflow_whose_code_became_another_waits_for_a_person_at_no_cost() -> None:

@@ -20,8 +20,7 @@ def test_one_poison_job_among_many_is_dead_and_no_innocent_has_a_crash_on_its_re
     world.go()
     dead = world.until_state(poison, "dead")
     assert (dead.crashes, dead.zombies, dead.crashes_max) == (3, 3, 3)
-    assert dead.error is not None
-    assert dead.error.endswith("crashed 3 times (crashes_max=3)")
+    assert dead.stop_reason == "crashes_max"
     assert [event.detail.get("detector") for event in world.events(poison, "zombie")] == ["exit"] * 3
     until(lambda: world.app.counts()["done"] == INNOCENT, "all others are done")
     rows = [world.row(job) for job in jobs]

@@ -283,8 +283,7 @@ def test_a_crash_loop_ends(store: Store, clock: FakeClock, reaper: Reaper) -> No
     assert wait_idle(reaper, clock, LEASE_S + 1) == 1
     after = row(store, job.id)
     assert (after.state, after.crashes, after.zombies) == (State.DEAD, 3, 3)
-    assert after.error is not None
-    assert "crashed 3 times (crashes_max=3)" in after.error
+    assert after.stop_reason == "crashes_max"
 
 
 # --------------------------------------------------------------------------------------- many and bad rows

@@ -194,7 +194,7 @@ def test_an_error_that_leaves_the_workflow_keeps_its_text_and_the_lines_of_the_s
     one_house.start()
     job = work.enqueue()
     row = one_house.until_state(job.id, "dead")
-    assert str(row.error).startswith("HasResponse: the server said no;")
+    assert str(row.error).startswith("HasResponse: the server said no")
     (failed,) = one_house.events(job.id, "failed")
     assert "in boom\n" in failed.detail["traceback"]
     assert "another exception" not in failed.detail["traceback"]

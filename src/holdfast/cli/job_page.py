@@ -13,6 +13,7 @@ from holdfast.cli.output import bold, clean, clean_lines, columns, dim, is_termi
 from holdfast.cli.steps import ShownWorkflow, show_steps
 from holdfast.core.records import Event, Job, Moment, Step
 from holdfast.core.replay import asked_about
+from holdfast.core.stop_reason import told
 from holdfast.stores.protocol import Store
 
 _LABEL = 12
@@ -139,8 +140,8 @@ def _facts(
     yield "arguments", _short(one_line(insight.parsed(job.payload)))
     if job.result is not None:
         yield "result", _short(one_line(insight.parsed(job.result)))
-    if job.error is not None:
-        yield ("last error" if job.state in ("done", "waiting") else "error"), job.error
+    if (error := told(job)) is not None:
+        yield ("last error" if job.state in ("done", "waiting") else "error"), error
 
 
 def _span(job: Job) -> str:

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from holdfast.core.machine import ENDED, State, Transition, after
 from holdfast.core.records import Job, Note, Step
 from holdfast.core.replay import asked_about, open_steps, to_undo, would_repeat
-from holdfast.core.verdict import BECAUSE, Verdict, why_undone
+from holdfast.core.stop_reason import sentence
+from holdfast.core.verdict import Verdict, why_undone
 from holdfast.errors import IllegalMove
 
 Answer = Literal["retry", "done", "fail", "rollback"]
@@ -33,6 +34,7 @@ def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
         move=Transition.CANCEL,
         state=state,
         error=reason or f"cancelled by {actor}",
+        stop_reason="",
         raises_fence=True,
         notes=(Note("cancelled", {"reason": reason}, actor),),
     )
@@ -64,6 +66,7 @@ def revive(
         cancel_requested=False,
         undo_requested=False,
         error=_answered(job),
+        stop_reason="",
         open_step="",  # the answer that it may run covers the step that was begun, too
         fresh_budgets=True,
         raises_fence=True,
@@ -130,6 +133,7 @@ def rollback(job: Job, now: float, *, actor: str, reason: str | None = None) -> 
         state=after(job.state, Transition.UNDO, job.id),
         run_at=now,
         error=why,
+        stop_reason="",
         rolling_back=True,
         cancel_requested=False,
         undo_requested=False,
@@ -245,15 +249,16 @@ def resolve(
     move = Transition.RESOLVE if answer == "done" else Transition.BURY
     notes = [Note("resolved", {"answer": answer, "note": reason}, actor)]
     error = (reason or f"given up by {actor}") if move is Transition.BURY else None
-    if error is not None and (because := why_undone(job)) is not None:
-        error += BECAUSE + because
+    because = why_undone(job)
     if error is not None:
-        notes.append(Note("dead", {"reason": error}, actor))
+        notes.append(Note("dead", {"reason": sentence(error, "", because)}, actor))
     return Verdict(
         move=move,
         state=after(job.state, move, job.id),
         result=result,
         error=error,
+        stop_reason="",
+        rollback_cause=because,
         raises_fence=True,
         notes=tuple(notes),
     )
@@ -300,6 +305,7 @@ def _it_happened(
         state=after(job.state, Transition.REVIVE, job.id),
         run_at=now,
         error=_answered(job),
+        stop_reason="",
         open_step="",
         fresh_budgets=True,
         raises_fence=True,
@@ -323,6 +329,7 @@ def _it_is_undone(
         move=Transition.REVIVE,
         state=after(job.state, Transition.REVIVE, job.id),
         run_at=now,
+        stop_reason="",
         fresh_budgets=True,
         raises_fence=True,
         steps=(replace(left[0], state="undone", undone_at=now),),
@@ -338,6 +345,8 @@ def hold(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
         move=Transition.HOLD,
         state=after(job.state, Transition.HOLD, job.id),
         error=reason or f"held by {actor}",
+        stop_reason="",
+        rollback_cause=why_undone(job),
         raises_fence=True,
         notes=(Note("held", {"reason": reason}, actor),),
     )

@@ -56,6 +56,9 @@ GONE_KEPT_S = 86_400.0  # the row of a worker that is gone and holds nothing is 
 SILENT_BEATS = 3  # a worker that missed this many beats is silent
 Detector = Literal["exit", "vanished", "expired", "stuck", "restart"]
 ExitKind = Detector | Literal["released"]
+StopReason = Literal[
+    "attempts_max", "crashes_max", "final", "on_crash", "open_step", "still_running", "suspected", "diverged"
+]
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -143,6 +146,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     in_steps: CurrentSteps | None = None  # those that its attempt was in when it last told
     backoff_full: bool = False  # all of each pause between two tries is random, not only half of it
     releases: int = 0  # how often in a row it has come back at no cost after its handler had begun
+    stop_reason: StopReason | None = None  # why it was held, buried or rolled back, beside its error
+    rollback_cause: str | None = None  # why it is rolled back, once its error is that of an undo
 
     @property
     def lease(self) -> Lease:

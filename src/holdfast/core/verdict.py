@@ -8,14 +8,15 @@ as arguments, and the stores apply the verdict by compare-and-set without an opi
 
 from __future__ import annotations
 
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 import msgspec
 
 from holdfast.core.machine import State, Transition, after
-from holdfast.core.records import Detector, EventKind, Job, Note, Step
+from holdfast.core.records import Detector, EventKind, Job, Note, Step, StopReason
 from holdfast.core.replay import answer_to
 from holdfast.core.row_text import Awaited
+from holdfast.core.stop_reason import sentence, told, words
 
 # ---------------------------------------------------------------------------------------- outcomes
 
@@ -146,6 +147,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     run_at: float | None = None
     error: str | None = None  # "" removes it: a person has answered what it asked
+    stop_reason: StopReason | Literal[""] | None = None  # "": it continues
+    rollback_cause: str | None = None
+    reason: str | None = None  # the error and why the job stops, in words; it is not stored
     result: str | None = None
     failures: int = 0
     crashes: int = 0
@@ -202,7 +206,7 @@ _ACQUITS = (Succeeded, Failed, Diverged, TimedOut, Stalled, Snoozed, Parked)
 def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
     if isinstance(outcome, Succeeded):
         if job.rolling_back:
-            return _verdict(Transition.ROLL_BACK, outcome, job, error=why_undone(job), notes=(Note("rolled_back"),))
+            return _roll_back(outcome, job)
         return _verdict(Transition.FINISH, outcome, job, result=outcome.result)
     if job.cancel_requested or isinstance(outcome, Cancelled):
         return _cancel(outcome, job, now)
@@ -210,11 +214,11 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
         return _hold_open(outcome, job)
     match outcome:
         case Diverged():
-            return _hold(outcome, job, outcome.error, failures=0, crashes=0)
+            return _hold(outcome, job, "diverged")
         case Failed(outage=True) if _is_free(outcome, job):
             return _judge(Released(True, outcome.error, delay_s=OUTAGE_S), job, now, chance)
         case Failed(rollback=True) if not job.rolling_back:
-            return _undo(outcome, job, now, _reason(outcome))
+            return _undo(outcome, job, now)
         case Failed(finished=False, outage=False):
             return _run_again(outcome, job, now, chance, failures=1)
         case Failed() | TimedOut() | Stalled():
@@ -226,7 +230,7 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
         case Released():
             return _release(outcome, job, now)
         case HeldBack():
-            return _hold(outcome, job, f"{outcome.cause}; a person decides", failures=0, crashes=0)
+            return _hold(outcome, job, "suspected")
         case Snoozed():
             return _verdict(Transition.SNOOZE, outcome, job, run_at=now + max(0.0, outcome.delay_s))
         case Parked():
@@ -244,13 +248,9 @@ def _cut_short(outcome: Outcome) -> bool:
 
 def _hold_open(outcome: Outcome, job: Job) -> Verdict:
     """A step that must not be repeated was begun, and nobody knows whether it happened: a person does, or finds out."""
-    reason = (
-        f"{_reason(outcome)}; step {job.open_step!r} was started and not recorded, and must not be repeated: "
-        "a person decides whether it happened"
-    )
     failures = 1 if isinstance(outcome, Failed | TimedOut | Stalled) and not _is_free(outcome, job) else 0
     crashes = 1 if isinstance(outcome, Lost) and not _is_forgiven(outcome, job) else 0
-    return _hold(outcome, job, reason, failures=failures, crashes=crashes)
+    return _hold(outcome, job, "open_step", failures=failures, crashes=crashes)
 
 
 def _is_forgiven(outcome: Lost, job: Job) -> bool:
@@ -274,8 +274,6 @@ OUTAGES_MAX = 10
 PROMPT_RELEASES_MAX = 10  # how often in a row a job that was given back may run again at once
 RELEASE_DELAY_MAX_S = 60.0
 OUTAGE_S = 1.0  # when a job comes back whose transaction met an outage: the store may be in trouble for longer
-BECAUSE = "; it is rolled back because of: "
-STILL_AT_WORK = "may still be at work, so nothing is undone at the same time"
 
 
 def _by_on_crash(
@@ -290,18 +288,15 @@ def _by_on_crash(
     """Every ending short of the handler's own passes through what the job declared; but undoing always goes on."""
     if job.rolling_back:
         if getattr(outcome, "goes_on", False):
-            reason = f"{_reason(outcome)}; its undo {STILL_AT_WORK}: a person continues when that has ended"
-            return _hold(outcome, job, reason, failures=failures, crashes=crashes)
+            return _hold(outcome, job, "still_running", failures=failures, crashes=crashes)
         return _run_again(outcome, job, now, chance, failures=failures, crashes=crashes)
     match job.on_crash:
         case "hold":
-            reason = f"{_reason(outcome)}; on_crash=hold: a person decides"
-            return _hold(outcome, job, reason, failures=failures, crashes=crashes)
+            return _hold(outcome, job, "on_crash", failures=failures, crashes=crashes)
         case "fail":
-            reason = f"{_reason(outcome)}; on_crash=fail"
-            return _bury(outcome, job, reason, failures=failures, crashes=crashes)
+            return _bury(outcome, job, "on_crash", failures=failures, crashes=crashes)
         case "rollback":
-            return _undo(outcome, job, now, _reason(outcome), failures=failures, crashes=crashes)
+            return _undo(outcome, job, now, failures=failures, crashes=crashes)
         case "retry":
             return _run_again(outcome, job, now, chance, failures=failures, crashes=crashes)
 
@@ -320,20 +315,20 @@ def _run_again(
         return _release(outcome, job, now)
     total_crashes = job.crashes + crashes
     total = job.failures + failures + total_crashes
-    spent = None
+    spent: StopReason | None = None
     if crashes and total_crashes >= job.crashes_max:
-        spent = f"crashed {_times(total_crashes)} (crashes_max={job.crashes_max})"
+        spent = "crashes_max"
     elif (failures or crashes) and total >= job.attempts_max:
-        spent = f"failed or crashed {_times(total)} (attempts_max={job.attempts_max})"
+        spent = "attempts_max"
     elif isinstance(outcome, Failed) and outcome.final and not job.rolling_back:
-        spent = "it would fail the same way again"
+        spent = "final"
     if spent is not None:
-        reason = f"{_reason(outcome)}; {spent}"
         if job.rolling_back:
-            return _hold(outcome, job, reason, failures=failures, crashes=crashes)
+            return _hold(outcome, job, spent, failures=failures, crashes=crashes)
         if job.undoable and job.on_crash != "fail":
-            return _undo(outcome, job, now, reason)
-        return _bury(outcome, job, reason, failures=failures, crashes=crashes)
+            reason = _told(_reason(outcome), spent, job, failures, crashes)
+            return _undo(outcome, job, now, why=spent, reason=reason)
+        return _bury(outcome, job, spent, failures=failures, crashes=crashes)
     if isinstance(outcome, Lost) and (not crashes or total_crashes <= 1):
         return _come_back(outcome, job, now, chance, crashes)
     run_at = now + job.retry.delay_s(total, chance)
@@ -374,34 +369,71 @@ def _place(job: Job, now: float, *, behind: bool = False) -> float | None:
     return now if behind or job.run_at > now else None
 
 
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
-
-
-def _hold(outcome: Outcome, job: Job, reason: str, *, failures: int, crashes: int) -> Verdict:
+def _hold(
+    outcome: Outcome, job: Job, why: StopReason, *, error: str | None = None, failures: int = 0, crashes: int = 0
+) -> Verdict:
     because = why_undone(job)
-    reason += BECAUSE + because if because is not None else ""
-    notes = (Note("held", {"reason": reason}),)
-    return _verdict(Transition.HOLD, outcome, job, error=reason, notes=notes, failures=failures, crashes=crashes)
+    verdict = _stop(Transition.HOLD, outcome, job, why, "held", error=error, failures=failures, crashes=crashes)
+    return msgspec.structs.replace(verdict, rollback_cause=because)
 
 
-def _bury(outcome: Outcome, job: Job, reason: str, *, failures: int, crashes: int) -> Verdict:
-    notes = (Note("dead", {"reason": reason}),)
-    return _verdict(Transition.BURY, outcome, job, error=reason, notes=notes, failures=failures, crashes=crashes)
+def _bury(outcome: Outcome, job: Job, why: StopReason, *, failures: int, crashes: int) -> Verdict:
+    return _stop(Transition.BURY, outcome, job, why, "dead", failures=failures, crashes=crashes)
 
 
-def _undo(outcome: Outcome, job: Job, now: float, reason: str, *, failures: int = 0, crashes: int = 0) -> Verdict:
+def _stop(
+    move: Transition,
+    outcome: Outcome,
+    job: Job,
+    why: StopReason,
+    kind: EventKind,
+    *,
+    error: str | None = None,
+    failures: int,
+    crashes: int,
+) -> Verdict:
+    """Keep the error and why the job stops apart on its row; people are told both."""
+    error = error or _reason(outcome)
+    reason = _told(error, why, job, failures, crashes)
+    notes = (Note(kind, {"reason": reason}),)
+    verdict = _verdict(move, outcome, job, error=error, notes=notes, failures=failures, crashes=crashes)
+    return msgspec.structs.replace(verdict, stop_reason=why, reason=reason)
+
+
+def _told(error: str, why: StopReason, job: Job, failures: int, crashes: int) -> str:
+    counted = msgspec.structs.replace(job, failures=job.failures + failures, crashes=job.crashes + crashes)
+    return sentence(error, words(why, counted), why_undone(job))
+
+
+def _undo(
+    outcome: Outcome,
+    job: Job,
+    now: float,
+    *,
+    error: str | None = None,
+    why: StopReason | None = None,
+    reason: str | None = None,
+    failures: int = 0,
+    crashes: int = 0,
+) -> Verdict:
     """Begin to roll back. The undos have budgets of their own; who asked for it has been heard.
 
     But not while the handler may still be at work: what it does yet would come behind its undo.
     """
     heard = {"cancel_requested": False, "undo_requested": False} if job.undo_requested else {}
     if getattr(outcome, "goes_on", False):
-        reason += f"; it {STILL_AT_WORK}: a person rolls it back when that has ended"
-        held = _hold(outcome, job, reason, failures=failures, crashes=crashes)
+        held = _hold(outcome, job, "still_running", error=error, failures=failures, crashes=crashes)
         return msgspec.structs.replace(held, **heard)
-    verdict = _verdict(Transition.UNDO, outcome, job, run_at=now, error=reason, failures=failures, crashes=crashes)
-    return msgspec.structs.replace(verdict, rolling_back=True, fresh_budgets=True, open_step="", **heard)
+    error = error or _reason(outcome)
+    verdict = _verdict(Transition.UNDO, outcome, job, run_at=now, error=error, failures=failures, crashes=crashes)
+    fresh = {"rolling_back": True, "fresh_budgets": True, "open_step": "", **heard}
+    return msgspec.structs.replace(verdict, stop_reason=why, reason=reason, **fresh)
+
+
+def _roll_back(outcome: Succeeded, job: Job) -> Verdict:
+    """Everything is undone: the error is what it was before an undo had one of its own."""
+    verdict = _verdict(Transition.ROLL_BACK, outcome, job, error=job.rollback_cause, notes=(Note("rolled_back"),))
+    return verdict if job.rollback_cause is None else msgspec.structs.replace(verdict, stop_reason="")
 
 
 def _park(outcome: Parked, job: Job, now: float) -> Verdict:
@@ -419,9 +451,10 @@ def _park(outcome: Parked, job: Job, now: float) -> Verdict:
 
 def _cancel(outcome: Outcome, job: Job, now: float) -> Verdict:
     if job.undo_requested and not job.rolling_back:
-        return _undo(outcome, job, now, _why_asked(outcome, job))
+        return _undo(outcome, job, now, error=_why_asked(outcome, job))
     notes = (Note("cancelled", {"reason": _reason(outcome)}),)
-    return _verdict(Transition.CANCEL, outcome, job, error=_reason(outcome), notes=notes)
+    verdict = _verdict(Transition.CANCEL, outcome, job, error=_reason(outcome), notes=notes)
+    return msgspec.structs.replace(verdict, stop_reason="")
 
 
 def _verdict(
@@ -459,7 +492,7 @@ def _verdict(
 
 def why_undone(job: Job) -> str | None:
     """Return why a workflow is rolled back; None: it is not. That is what people ask for in the end."""
-    return (job.error or "").rpartition(BECAUSE)[2] or None if job.rolling_back else None
+    return (job.rollback_cause or told(job)) if job.rolling_back else None
 
 
 def _why_asked(outcome: Outcome, job: Job) -> str:

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
 
+from msgspec.structs import replace
+
 from holdfast.core.durations import at_most, duration
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Job, Moment, Step, nobody_has
 from holdfast.core.replay import asked_about, to_undo
+from holdfast.core.stop_reason import told
 from holdfast.core.text import counted
 from holdfast.insight.format import ago, first_line
 from holdfast.insight.health import Health, enqueued_ahead_s, health
@@ -247,5 +250,5 @@ def _why_running(job: Job, now: Moment, worker: str | None, state: Health) -> Ex
 
 
 def reason(job: Job) -> str:
-    """Return the first line of why the last attempt did not succeed."""
-    return first_line(job.error) or "no reason was recorded"
+    """Return the first line of why the last attempt did not succeed, and why the job stopped."""
+    return told(replace(job, error=first_line(job.error))) or "no reason was recorded"

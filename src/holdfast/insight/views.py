@@ -53,6 +53,8 @@ def job_view(job: Job, now: Moment, names: Names | None = None) -> dict[str, Any
         "worker": name_of(job.worker, names),
         "lease_until": iso(lease_end(job, now)),
         "error": job.error,
+        "stop_reason": job.stop_reason,
+        "rollback_cause": job.rollback_cause,
         "result": parsed(job.result),
         "progress": job.progress,
     }

@@ -210,6 +210,7 @@ def ending(settlement: Settlement) -> list[Any]:
         *(verdict.cancel_requested, verdict.priority, verdict.fresh_budgets, verdict.raises_fence),
         *(verdict.open_step, verdict.undo_requested, verdict.wake_at, awaits(verdict), verdict.question, verdict.inbox),
         *(settlement.seen_open_step, settlement.seen_undoable, verdict.progress, verdict.note, verdict.releases),
+        *(verdict.stop_reason, verdict.rollback_cause),
     ]
 
 
@@ -262,6 +263,8 @@ def changes(verdict: Verdict) -> dict[str, Any]:
         "ended": verdict.state in ENDED,
         "run_at": verdict.run_at,
         "error": verdict.error,
+        "stop_reason": verdict.stop_reason,
+        "rollback_cause": verdict.rollback_cause,
         "result": verdict.result,
         "rolling_back": verdict.rolling_back,
         "cancel_requested": verdict.cancel_requested,

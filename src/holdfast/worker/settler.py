@@ -271,7 +271,7 @@ class Settler:
         if verdict.error is not None:
             again = "to be rolled back" if verdict.move is Transition.UNDO else "to be run again"
             state = again if verdict.state is State.READY else verdict.state.value
-            said = logged(verdict.error, outcome.frames if isinstance(outcome, Failed) else ())
+            said = logged(verdict.reason or verdict.error, outcome.frames if isinstance(outcome, Failed) else ())
             log.warning("job %s (%s): attempt %d ended, now %s: %s", job.id, job.task, job.attempt, state, said)
         self._hooks.tell(job, verdict)
 

@@ -388,7 +388,8 @@ ending AS MATERIALIZED (
         value ->> 19 AS open_step, (value ->> 20)::boolean AS undo_requested, (value ->> 21)::float8 AS wake_at,
         (value ->> 22)::json AS awaits, value ->> 23 AS question, (value ->> 24)::bigint AS inbox,
         value ->> 25 AS seen_open_step, (value ->> 26)::boolean AS seen_undoable,
-        (value ->> 27)::float8 AS progress, value ->> 28 AS note, (value ->> 29)::integer AS releases
+        (value ->> 27)::float8 AS progress, value ->> 28 AS note, (value ->> 29)::integer AS releases,
+        value ->> 30 AS stop_reason, value ->> 31 AS rollback_cause
     FROM json_array_elements(%(endings)s::json) AS value
     WHERE coalesce(value ->> 0, '') = value ->> 0
 ),
@@ -412,6 +413,8 @@ applied AS (
         open_step = nullif(coalesce(ending.open_step, job.open_step), ''),
         undo_requested = coalesce(ending.undo_requested, job.undo_requested),
         error = nullif(coalesce(ending.error, job.error), ''),
+        stop_reason = nullif(coalesce(ending.stop_reason, job.stop_reason), ''),
+        rollback_cause = coalesce(ending.rollback_cause, job.rollback_cause),
         result = coalesce(ending.result, job.result),
         failures = CASE WHEN ending.fresh_budgets THEN 0 ELSE job.failures END + ending.failures,
         crashes = CASE WHEN ending.fresh_budgets THEN 0 ELSE job.crashes END + ending.crashes,
@@ -959,6 +962,8 @@ moved AS (
         state = %(state)s,
         run_at = coalesce(%(run_at)s, job.run_at),
         error = nullif(coalesce(%(error)s, job.error), ''),
+        stop_reason = nullif(coalesce(%(stop_reason)s, job.stop_reason), ''),
+        rollback_cause = coalesce(%(rollback_cause)s, job.rollback_cause),
         result = coalesce(%(result)s, job.result),
         failures = CASE WHEN %(fresh_budgets)s THEN 0 ELSE job.failures END,
         crashes = CASE WHEN %(fresh_budgets)s THEN 0 ELSE job.crashes END,

@@ -179,6 +179,8 @@ UPDATE holdfast_job AS job SET
     open_step = nullif(coalesce(ending.open_step, job.open_step), ''),
     undo_requested = coalesce(ending.undo_requested, job.undo_requested),
     error = nullif(coalesce(ending.error, job.error), ''),
+    stop_reason = nullif(coalesce(ending.stop_reason, job.stop_reason), ''),
+    rollback_cause = coalesce(ending.rollback_cause, job.rollback_cause),
     result = coalesce(ending.result, job.result),
     failures = iif(ending.fresh_budgets, 0, job.failures) + ending.failures,
     crashes = iif(ending.fresh_budgets, 0, job.crashes) + ending.crashes,
@@ -206,7 +208,7 @@ FROM (
         value ->> 18 AS raises_fence, value ->> 19 AS open_step, value ->> 20 AS undo_requested,
         value ->> 21 AS wake_at, value ->> 22 AS awaits, value ->> 23 AS question, value ->> 24 AS inbox,
         value ->> 25 AS seen_open_step, value ->> 26 AS seen_undoable, value ->> 27 AS progress, value ->> 28 AS note,
-        value ->> 29 AS releases
+        value ->> 29 AS releases, value ->> 30 AS stop_reason, value ->> 31 AS rollback_cause
     FROM json_each(:endings)
 ) AS ending
 WHERE job.id = ending.id
@@ -508,6 +510,8 @@ UPDATE holdfast_job SET
     state = :state,
     run_at = coalesce(:run_at, run_at),
     error = nullif(coalesce(:error, error), ''),
+    stop_reason = nullif(coalesce(:stop_reason, stop_reason), ''),
+    rollback_cause = coalesce(:rollback_cause, rollback_cause),
     result = coalesce(:result, result),
     failures = iif(:fresh_budgets, 0, failures),
     crashes = iif(:fresh_budgets, 0, crashes),
