@@ -76,7 +76,10 @@ def test_a_file_that_is_linked_while_in_use_is_used_on_under_its_own_name_only(
         with caplog.at_level(logging.ERROR, "holdfast.stores"):
             kept |= {add(store).id for _ in range(3)}
         [said] = [record.getMessage() for record in caplog.records]
-        assert "has 2 names (hard links), and each has its own -wal file: jobs would be lost; this process goes" in said
+        assert (
+            "has 2 names (hard links), and each has its own -wal file: jobs would be lost; this process continues"
+            in said
+        )
         kept |= add_elsewhere(file)
         with closing(SqliteStore(f"sqlite:///{file}")) as another:
             kept.add(add(another).id)

@@ -80,7 +80,9 @@ def test_a_worker_that_is_declared_dead_while_it_claims_gets_nothing(store: Post
     claiming = threading.Thread(target=take)
     with psycopg.connect(postgres, autocommit=True) as looking, psycopg.connect(postgres) as reaper:
         nobody = {"duty": None, "holder": None, "term": None}
-        reaper.execute(store._db["retire"], {"worker": worker, "wall": None, **gone("killed", None), **nobody})
+        reaper.execute(
+            store._db["retire"], {"worker": worker, "wall": None, "kept_s": 60.0, **gone("killed", None), **nobody}
+        )
         claiming.start()
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = %s"
         give_up_at = CLOCK.lease() + 60

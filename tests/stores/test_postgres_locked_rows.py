@@ -591,7 +591,7 @@ def test_a_job_that_a_purge_keeps_is_named_once_a_day(
         assert store.purge([State.DONE], 1e12) == 0
         lines.append([record.getMessage() for record in caplog.records])
         caplog.clear()
-    assert [[line.split()[1] for line in each] for each in lines] == [[*jobs[:2], "jobs"], [], [*jobs[:2], "jobs"]]
+    assert [[line.split()[1] for line in each] for each in lines] == [[*jobs[:2], "kept"], [], [*jobs[:2], "kept"]]
     assert lines[0][2] == "2 kept jobs were logged within a day; further ones are not logged"
 
 

@@ -22,6 +22,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "worker": "w",
         "pulses": '[["j1", 1, "c", true, null, null, null]]',
         "rss_mb": 1.0,
+        "stopping": False,
         "aside": False,
         "wall": None,
         "lease": None,
