@@ -56,6 +56,7 @@ GUARDED = {
     ),
 }
 
+OF_LOCKED_ROWS = ("beside", "%(ids)s", "%(aside)s::boolean")  # they matter while another transaction has a row
 OF_SCHEDULES = ("declare", "declare_again", "fire", "fire_job", "pause_schedule")
 
 
@@ -83,7 +84,7 @@ def sql_mutants() -> Iterator[Mutant]:
             tests = (tests[0], "tests/stores/test_postgres_guards.py", *tests[1:]) if store == "postgres" else tests
             if "claim_try" in guard.name:
                 tests = ("tests/stores/test_postgres_outages.py",)
-            if "besides" in guard.name or "%(ids)s" in guard.name or "aside" in guard.name or "beside" in guard.name:
+            if store == "postgres" and any(word in guard.name for word in OF_LOCKED_ROWS):
                 tests = ("tests/worker/test_locked_rows.py", "tests/stores/test_postgres_locked_rows.py")
             if guard.query == "locked":
                 tests = ("tests/stores/test_postgres_locks.py",)
