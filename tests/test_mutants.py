@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from tests.mutants import Mutant, hand, python
+from tests.mutants import Mutant, hand, in_place, python
 from tests.mutants.run import Result, Results
 
 SOURCE = '''
@@ -93,3 +94,25 @@ def test_a_result_holds_while_the_change_and_its_tests_are_the_same() -> None:
     assert one.digest == Mutant("m", "app.py", "text", tests).digest
     assert one.digest != Mutant("m", "app.py", "other text", tests).digest
     assert one.digest != Mutant("m", "app.py", "text", ("tests/test_tidy.py",)).digest
+
+
+def test_the_code_of_a_changed_function_is_replaced_in_an_imported_module() -> None:
+    source = """
+def plain(x: int) -> bool:
+    return x > 1
+
+class Door:
+    @property
+    def number(self) -> int:
+        return 7
+
+    @staticmethod
+    def locked(keys: list[int]) -> list[int]:
+        return [key for key in keys if key > 1]
+"""
+    module = ModuleType("door")
+    exec(compile(source, "door.py", "exec"), vars(module))
+    plain, door = module.plain, module.Door()
+    changed = "# another line\n" + source.replace("x > 1", "x >= 1").replace("7", "8").replace("key > 1", "not key > 1")
+    in_place.replace_code(module, source, changed)
+    assert (plain(1), door.number, door.locked([1, 2])) == (True, 8, [1])

@@ -49,6 +49,12 @@ def test_a_beat_of_its_own_moves_only_the_renewal() -> None:
     assert (often.stop_at, often.end_at) == (usual.stop_at, usual.end_at)
 
 
+def test_each_instant_of_a_window_counts_from_the_instant_itself() -> None:
+    window = trust(0.0, 60.0)
+    assert (window.must_renew(20.0), window.must_stop(50.0), window.is_over(59.0)) == (True, True, True)
+    assert (window.must_renew(19.9), window.must_stop(49.9), window.is_over(58.9)) == (False, False, False)
+
+
 def test_a_window_does_not_change() -> None:
     with pytest.raises(AttributeError):
         trust(0.0, 30.0).end_at = 99.0  # type: ignore[misc]

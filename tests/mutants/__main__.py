@@ -19,14 +19,15 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 from functools import partial
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tests.mutants.catalogue import all_mutants, harmless
+from tests.mutants.in_place import batches
 from tests.mutants.mutant import Mutant
-from tests.mutants.run import Result, Results, postgres, run, unbroken
+from tests.mutants.run import Result, Results, postgres, run, run_in_place, unbroken
 
 
 def main() -> int:
@@ -88,15 +89,30 @@ def run_all(mutants: list[Mutant], results: Results, given: argparse.Namespace) 
             for result in finished(unbroken(mutants), what="unbroken"):
                 if not result.alive:
                     raise SystemExit(f"{result.name}, and a test is red; mend it first")
-        for result in finished(mutants, what="mutants"):
+
+        def note(result: Result) -> None:
             results.add(result)
             found.append(result)
-            progress.console.print(
-                f"{'ALIVE' if result.alive else 'dead '} {result.took_s:6.1f} s  {result.name}",
-                markup=False,
-                soft_wrap=True,
-            )
+            said = f"{'ALIVE' if result.alive else 'dead '} {result.took_s:6.1f} s  {result.name}"
+            progress.console.print(said, markup=False, soft_wrap=True)
+
+        for result in in_place_first(pool, mutants, progress=progress, deadline=deadline):
+            note(result)
+        died = {result.name for result in found}
+        for result in finished([each for each in mutants if each.name not in died], what="mutants"):
+            note(result)
     return found
+
+
+def in_place_first(
+    pool: ThreadPoolExecutor, mutants: list[Mutant], *, progress: Progress, deadline: float
+) -> Iterator[Result]:
+    """Yield the mutants of pure modules that die without a process of their own, as their batches end."""
+    todo = list(batches([mutant for mutant in mutants if mutant.is_in_a_function]))
+    bar = progress.add_task("in place", total=len(todo))
+    for ended in as_completed([pool.submit(run_in_place, batch, deadline) for batch in todo]):
+        progress.advance(bar)
+        yield from ended.result()
 
 
 def as_they_end(

@@ -19,6 +19,7 @@ class Mutant:
     file: str  # below the package
     text: str
     tests: tuple[str, ...]
+    is_in_a_function: bool = False  # and its tests call that function in their own process
 
     @property
     def needs_postgres(self) -> bool:

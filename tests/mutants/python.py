@@ -67,7 +67,8 @@ def python_mutants() -> Iterator[Mutant]:
             names[name] += 1
             name += f" ({names[name]})" if names[name] > 1 else ""
             nearest = NEAREST.get(f"{file} {change.function}")
-            yield Mutant(name, file, change.text, (nearest, *tests) if nearest else tests)
+            near = (nearest, *tests) if nearest else tests
+            yield Mutant(name, file, change.text, near, is_in_a_function=True)
     yield from _machine_mutants()
 
 

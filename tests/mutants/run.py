@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 
+from tests.mutants import in_place
 from tests.mutants.mutant import PACKAGE, ROOT, SRC, Mutant
 from tests.servers import QUICK, PostgresServer
 
@@ -66,13 +67,20 @@ def run(mutant: Mutant, server: PostgresServer, deadline: float) -> Result | Non
             "HOLDFAST_TEST_POSTGRES": address,
         }
         try:
-            alive = all(_are_green(mutant, tests, environment, deadline) for tests in _nearest_first(mutant.tests))
+            alive = all(_are_green(mutant, tests, environment, deadline) for tests in nearest_first(mutant.tests))
         except TimeoutError:
             return None
     return Result(mutant.name, mutant.digest, alive, round(time.monotonic() - begun, 1))
 
 
-def _nearest_first(tests: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def run_in_place(batch: list[Mutant], deadline: float) -> list[Result]:
+    """Try mutants of one pure module, many in one process; return the results of those that died."""
+    stages = list(nearest_first(batch[0].tests))
+    found = in_place.dead(batch, stages, min(HANGS_S, deadline - time.monotonic()))
+    return [Result(mutant.name, mutant.digest, False, found[mutant.name]) for mutant in batch if mutant.name in found]
+
+
+def nearest_first(tests: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Files, then folder after folder: given all of them at once, pytest runs a folder and its files in one go."""
     files = tuple(test for test in tests if ".py" in test)
     if files:
