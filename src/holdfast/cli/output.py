@@ -14,6 +14,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import click
@@ -164,55 +165,30 @@ class Column:
     below: bool = False
 
 
-def show_table(columns: Sequence[Column], rows: Sequence[Any]) -> None:
-    """Print a table on stdout: fitted to a terminal, or in full when it is read by something else."""
+def show_table(wanted: Sequence[Column], rows: Sequence[Any]) -> None:
+    """Print a table on stdout: fitted to a terminal, or in full when another program reads it."""
+    room = sys.maxsize
     if is_terminal():
-        _rich_table(columns, rows)
-    else:
-        _plain_table(columns, rows)
+        room = width()
+        wanted = [column for column in wanted if not column.rank or any(column.cell(row) is not None for row in rows)]
+    kept, sizes, below = _placed(wanted, rows, room)
+    click.echo(bold(_line(kept, sizes, [column.head for column in kept])))
+    for cells, text in zip_longest(_cells(kept, rows), below, fillvalue=""):
+        click.echo(_line(kept, sizes, cells))
+        for part in textwrap.wrap(text, room - 2, max_lines=_BELOW_MAX, placeholder=" …"):
+            click.echo(f"  {part}")
 
 
 def _cells(columns: Sequence[Column], rows: Sequence[Any]) -> list[list[str]]:
     return [["-" if (value := column.cell(row)) is None else clean(value) for column in columns] for row in rows]
 
 
-def _plain_table(columns: Sequence[Column], rows: Sequence[Any]) -> None:
-    table = [[column.head for column in columns], *_cells(columns, rows)]
-    widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
-    for line in table:
-        padded = [
-            cell.rjust(width) if column.right else cell.ljust(width)
-            for cell, width, column in zip(line, widths, columns, strict=True)
-        ]
-        click.echo("  ".join(padded).rstrip())
-
-
-def _rich_table(columns: Sequence[Column], rows: Sequence[Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    columns = [column for column in columns if not column.rank or any(column.cell(row) is not None for row in rows)]
-    columns, widths, below = _placed(columns, rows, console.width)
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column, size in zip(columns, widths, strict=True):
-        justify = "right" if column.right else "left"
-        table.add_column(column.head, width=size, no_wrap=True, overflow="ellipsis", justify=justify)  # type: ignore[arg-type]
-    for cells in _cells(columns, rows):
-        cut = [
-            fitted(cell, size, keeps_end=True) if column.keeps_end else cell
-            for cell, size, column in zip(cells, widths, columns, strict=True)
-        ]
-        table.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in cut))
-    with console.capture() as shown:
-        console.print(table)
-    head, *lines = shown.get().splitlines()
-    click.echo(head)
-    for line, text in zip(lines, below or [""] * len(lines), strict=True):
-        click.echo(line)
-        for part in textwrap.wrap(text, console.width - 2, max_lines=_BELOW_MAX, placeholder=" …"):
-            click.echo(f"  {part}")
+def _line(columns: Sequence[Column], sizes: Sequence[int], cells: Sequence[str]) -> str:
+    shown = []
+    for column, size, cell in zip(columns, sizes, cells, strict=True):
+        text = fitted(cell, size, keeps_end=column.keeps_end)
+        shown.append(styled(padded(text, size, right=column.right), cell))
+    return "  ".join(shown).rstrip()
 
 
 def _placed(
@@ -230,15 +206,14 @@ def _placed(
 
 
 def _fitted(
-    columns: Sequence[Column], table: Sequence[Sequence[str]], room: int
+    all_columns: Sequence[Column], table: Sequence[Sequence[str]], room: int
 ) -> tuple[Sequence[Column], Sequence[int]]:
     """Return the columns that fit and their widths: the flexible ones are cut, then the least important left out."""
-    from rich.cells import cell_len
-
     wanted = {
-        column.head: max([len(column.head), *(cell_len(line[i]) for line in table)]) for i, column in enumerate(columns)
+        column.head: max([len(column.head), *(columns(line[i]) for line in table)])
+        for i, column in enumerate(all_columns)
     }
-    kept = list(columns)
+    kept = list(all_columns)
     while True:
         least = [wanted[c.head] if c.keep else min(wanted[c.head], max(c.least, len(c.head))) for c in kept]
         gaps = 2 * (len(kept) - 1)
