@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import click
 
@@ -18,12 +19,10 @@ from holdfast.cli.base import Command, Group, settings
 from holdfast.cli.loading import import_options, named_app, own_app
 from holdfast.cli.logs import LOG_FORMAT, log_to_stderr
 from holdfast.cli.output import Column, show_json, show_table
-from holdfast.cli.types import ParamType, Text, Words, json_option
+from holdfast.cli.types import ParamType, Text, Words, app_argument, json_option, options, shared_option
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
 from holdfast.hooks import Hooks
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 SECRET = "HOLDFAST_ALERT_SECRET"  # noqa: S105  the name of a variable: what is secret has no place among the arguments
 TELL_S = 30.0  # how long the channels may take, for a command that ends
@@ -50,55 +49,47 @@ class Limit(ParamType):
             self.fail(f"{value!r} has no number behind the =", param, ctx)
 
 
-def alert_options(command: F) -> F:
-    """Take an alert on the command line; see `alerts_of`."""
-    for option in reversed(
-        [
-            click.option("--alert-log", is_flag=True, envvar="HOLDFAST_ALERT_LOG", help="Tell alerts in the log."),
-            click.option(
-                "--alert-command",
-                type=Text(),
-                metavar="WORDS",
-                envvar="HOLDFAST_ALERT_COMMAND",
-                help="Tell alerts to this program, without a shell; JSON on its stdin.",
-            ),
-            click.option(
-                "--alert-webhook",
-                type=Text(),
-                metavar="URL",
-                envvar="HOLDFAST_ALERT_WEBHOOK",
-                help=f"Tell alerts to this https address; signed with ${SECRET}, if that is set.",
-            ),
-            click.option(
-                "--alert-private",
-                is_flag=True,
-                envvar="HOLDFAST_ALERT_PRIVATE",
-                help="The webhook may be on a private network or on this machine.",
-            ),
-            click.option(
-                "--alert-on",
-                type=Words(KINDS),
-                metavar="A,B",
-                envvar="HOLDFAST_ALERT_ON",
-                help=f"Only these of: {', '.join(KINDS)}.",
-            ),
-            click.option(
-                "--alert-limit",
-                type=Limit(),
-                multiple=True,
-                metavar="NAME=NUMBER",
-                envvar="HOLDFAST_ALERT_LIMIT",
-                help=f"From when on, or how often; may be repeated. One of: {', '.join(Given.__annotations__)}.",
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
+_flags = options(
+    shared_option("--alert-log", is_flag=True, help="Tell alerts in the log."),
+    shared_option(
+        "--alert-command",
+        type=Text(),
+        metavar="WORDS",
+        help="Tell alerts to this program, without a shell; JSON on its stdin.",
+    ),
+    shared_option(
+        "--alert-webhook",
+        type=Text(),
+        metavar="URL",
+        help=f"Tell alerts to this https address; signed with ${SECRET}, if that is set.",
+    ),
+    shared_option("--alert-private", is_flag=True, help="The webhook may be on a private network or on this machine."),
+    shared_option("--alert-on", type=Words(KINDS), metavar="A,B", help=f"Only these of: {', '.join(KINDS)}."),
+    shared_option(
+        "--alert-limit",
+        type=Limit(),
+        multiple=True,
+        metavar="NAME=NUMBER",
+        help=f"From when on, or how often; may be repeated. One of: {', '.join(Given.__annotations__)}.",
+    ),
+)
 
 
-def hooks_and_alerts(app: str | None, given: dict[str, Any]) -> tuple[Hooks | None, tuple[Alert, ...]]:
+def alert_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Take an alert on the command line, and pass it on as one argument `alerts`: this one, or none."""
+
+    @_flags
+    @functools.wraps(command)
+    def run(**given: Any) -> Any:
+        declared = {name: given.pop(name) for name in list(given) if name.startswith("alert_")}
+        return command(alerts=alerts_of(declared), **given)
+
+    return run
+
+
+def hooks_and_alerts(app: str | None, alerts: tuple[Alert, ...]) -> tuple[Hooks | None, tuple[Alert, ...]]:
     """Return the hooks of the App that a command was given, if any, and all alerts: the App's and the options'."""
-    found, alerts = own_app(app), alerts_of(given)
+    found = own_app(app)
     return (None, alerts) if found is None else (found.hooks, (*found.alerts, *alerts))
 
 
@@ -165,18 +156,17 @@ def alerts() -> None:
     holdfast alerts test --alert-command "notify --urgent" --json
     """,
 )
-@click.argument("app", metavar="[APP]", required=False, type=Text())
+@app_argument
 @import_options
 @alert_options
 @json_option
 @click.pass_context
-def test(ctx: click.Context, /, app: str | None, as_json: bool, **given: Any) -> None:
+def test(ctx: click.Context, app: str | None, as_json: bool, alerts: tuple[Alert, ...]) -> None:
     """Send a test message through each channel, once, and say what happened.
 
     The channels are those of APP (module:name) and those of the options. No store is opened. Ends with 1 if a channel
     did not take the message.
     """
-    alerts = alerts_of(given)
     url = settings().db
     if app is not None:
         found = named_app(app)

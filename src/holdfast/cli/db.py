@@ -13,7 +13,7 @@ from holdfast.cli.exit_codes import Exit
 from holdfast.cli.leaving import noting
 from holdfast.cli.loading import open_existing, opened_store, require_schema
 from holdfast.cli.output import Progress, clean, show_json
-from holdfast.cli.types import Text, Words, json_option, older_than_option, person
+from holdfast.cli.types import Text, Words, by_option, json_option, older_than_option
 from holdfast.core.machine import ENDED, State
 from holdfast.errors import Refused, UsageError
 from holdfast.stores import open_store
@@ -131,10 +131,10 @@ def check(ctx: click.Context, as_json: bool) -> None:
 
 
 @db.command(epilog="holdfast db accept --by ann --note 'restored the backup of Monday'")
-@click.option("--by", type=Text(), envvar="HOLDFAST_BY", help="Who.  [env: HOLDFAST_BY; default: user@host]")
+@by_option
 @click.option("--note", type=Text(), required=True, help="Why; kept in the store.")
 @json_option
-def accept(by: str | None, note: str, as_json: bool) -> None:
+def accept(by: str, note: str, as_json: bool) -> None:
     """Accept a store that was replaced, rewound or emptied as it is. Its workers claim again.
 
     Look first what has become of the jobs: those that ended after the backup was made are live again, and will run
@@ -144,7 +144,7 @@ def accept(by: str | None, note: str, as_json: bool) -> None:
         seen = store.standing("", (), None).incarnation
         if not store.doubts():
             raise Refused("there is nothing to accept: no worker has reported this store as changed")
-        number = store.accept(seen, person(by), note)
+        number = store.accept(seen, by, note)
     if as_json:
         show_json({"incarnation": number})
     else:

@@ -12,7 +12,7 @@ from holdfast.cli.base import Command, is_quiet, say, settings, show_log
 from holdfast.cli.exit_codes import Exit, code_of
 from holdfast.cli.loading import import_options, open_existing, own_app
 from holdfast.cli.output import bold, paragraph, show_json, styled
-from holdfast.cli.types import json_option
+from holdfast.cli.types import app_argument, json_option
 from holdfast.clock import SystemClock
 from holdfast.errors import StoreError, StoreFull
 from holdfast.insight.findings import Finding, findings_view, problem
@@ -30,7 +30,7 @@ _INDENT = " " * 11
     holdfast doctor --json | jq -r '.findings[] | select(.fix) | .fix'
     """,
 )
-@click.argument("app", metavar="[APP]", required=False)
+@app_argument
 @import_options
 @json_option
 @click.pass_context

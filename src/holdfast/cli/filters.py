@@ -15,15 +15,14 @@ from holdfast.core.records import Filter
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def state_option(command: F) -> F:
-    return click.option(
-        "--state",
-        "states",
-        multiple=True,
-        type=click.Choice(insight.SHOWN_STATES),
-        metavar="STATE",
-        help=f"Only these; may be repeated. One of {', '.join(insight.SHOWN_STATES)}.",
-    )(command)
+state_option = click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(insight.SHOWN_STATES),
+    metavar="STATE",
+    help=f"Only these; may be repeated. One of {', '.join(insight.SHOWN_STATES)}.",
+)
 
 
 def origin_options(command: F, *, kind: str = "task") -> F:

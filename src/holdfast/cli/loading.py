@@ -7,11 +7,11 @@ import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from difflib import get_close_matches
+from functools import partial
 from types import ModuleType
-from typing import Any, TypeVar
 
 import click
 
@@ -19,15 +19,13 @@ from holdfast import insight
 from holdfast.app import App
 from holdfast.cli.base import Settings, say, settings, show_log
 from holdfast.cli.output import clean
-from holdfast.cli.types import Text
+from holdfast.cli.types import Text, options, shared_option
 from holdfast.clock import Clock
 from holdfast.core.text import escaped
 from holdfast.errors import SchemaMismatch, StoreMissing, UnknownTask, UsageError
 from holdfast.stores import open_store
 from holdfast.stores.protocol import Store, schema_too_new
 from holdfast.stores.urls import absolute_url
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 # --------------------------------------------------------------------------------------------- stores
 
@@ -93,39 +91,25 @@ def opened_app(ref: str | None = None) -> Iterator[App]:
         yield app
 
 
-def import_options(command: F) -> F:
-    """Take the modules that declare tasks of the App; `named_app` imports them."""
-    for option in (
-        click.option(
-            "--discover",
-            type=Text(),
-            multiple=True,
-            metavar="PACKAGE",
-            envvar="HOLDFAST_DISCOVER",
-            expose_value=False,
-            callback=_note("discover"),
-            help="Import the modules below this package that are, or are in, one named tasks; may be repeated.",
-        ),
-        click.option(
-            "--import",
-            type=Text(),
-            multiple=True,
-            metavar="MODULE",
-            envvar="HOLDFAST_IMPORT",
-            expose_value=False,
-            callback=_note("imports"),
-            help="Import this module after APP, for the tasks that it declares; may be repeated.",
-        ),
-    ):
-        command = option(command)
-    return command
+def _note(ctx: click.Context, option: click.Parameter, value: tuple[str, ...]) -> None:
+    setattr(ctx.find_root().ensure_object(Settings), str(option.name), value)
 
 
-def _note(name: str) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], None]:
-    def note(ctx: click.Context, _: click.Parameter, value: tuple[str, ...]) -> None:
-        setattr(ctx.find_root().ensure_object(Settings), name, value)
-
-    return note
+_modules = partial(shared_option, type=Text(), multiple=True, expose_value=False, callback=_note)
+# The modules that declare tasks of the App; `named_app` imports them.
+import_options = options(
+    _modules(
+        "--import",
+        "imports",
+        metavar="MODULE",
+        help="Import this module after APP, for the tasks that it declares; may be repeated.",
+    ),
+    _modules(
+        "--discover",
+        metavar="PACKAGE",
+        help="Import the modules below this package that are, or are in, one named tasks; may be repeated.",
+    ),
+)
 
 
 def named_app(ref: str) -> App:

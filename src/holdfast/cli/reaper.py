@@ -6,15 +6,15 @@ import logging
 import os
 import socket
 import threading
-from typing import Any
 
 import click
 
+from holdfast.alerts import Alert
 from holdfast.cli.alerts import alert_options, hooks_and_alerts
 from holdfast.cli.base import Command, say, settings
 from holdfast.cli.loading import import_options, opened_store
 from holdfast.cli.logs import log_to_stderr
-from holdfast.cli.types import Duration, Text
+from holdfast.cli.types import Duration, app_argument
 from holdfast.clock import SystemClock
 
 PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
@@ -30,7 +30,7 @@ PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
     holdfast reaper --alert-webhook https://hooks.example.org/jobs
     """,
 )
-@click.argument("app", metavar="[APP]", required=False, type=Text())
+@app_argument
 @click.option("--grace", type=Duration(), default=0.0, metavar="TIME", help="Wait this long after a lease expires.")
 @click.option(
     "--interval", type=Duration(), default="500ms", metavar="TIME", show_default=True, help="Look at least this often."
@@ -52,7 +52,7 @@ def reaper(
     name: str | None,
     keep: float | None,
     keep_dead: float | None,
-    **given: Any,
+    alerts: tuple[Alert, ...],
 ) -> None:
     """Recover jobs whose worker died, until it is stopped.
 
@@ -73,7 +73,7 @@ def reaper(
     if not 0.05 <= interval <= 3600:
         raise click.BadParameter("must be between 50ms and 1h", param_hint="--interval")
     settings().serves = True
-    hooks, alerts = hooks_and_alerts(app, given)
+    hooks, alerts = hooks_and_alerts(app, alerts)
     retention = Retention.declare({"done": keep, "cancelled": keep, "rolled_back": keep, "dead": keep_dead})
     log_to_stderr(logging.INFO)
     with opened_store() as store:

@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from holdfast import insight
+from holdfast.alerts import Alert
 from holdfast.cli.alerts import TELL_S, alert_options, hooks_and_alerts, telling_shown
 from holdfast.cli.base import Command, acknowledge, is_quiet, say
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.loading import import_options, opened_store
 from holdfast.cli.output import Column, Progress, is_watched, show_json, show_table
-from holdfast.cli.types import Duration, Text, json_option
+from holdfast.cli.types import Duration, app_argument, json_option
 from holdfast.clock import SystemClock
 from holdfast.core.text import listed
 
@@ -45,7 +46,7 @@ _COLUMNS = [
     holdfast scan --check || alert "jobs lost their worker"
     """,
 )
-@click.argument("app", metavar="[APP]", required=False, type=Text())
+@app_argument
 @click.option("--fix", is_flag=True, help="Recover what is found. Without it nothing is changed.")
 @click.option("--check", is_flag=True, help="Exit with 7 when something was found.")
 @click.option("--grace", type=Duration(), default=0.0, metavar="TIME", help="Wait this long after a lease expires.")
@@ -54,7 +55,13 @@ _COLUMNS = [
 @json_option
 @click.pass_context
 def scan(
-    ctx: click.Context, /, app: str | None, fix: bool, check: bool, grace: float, as_json: bool, **given: Any
+    ctx: click.Context,
+    app: str | None,
+    fix: bool,
+    check: bool,
+    grace: float,
+    as_json: bool,
+    alerts: tuple[Alert, ...],
 ) -> None:
     """Find jobs whose worker died; recover them with --fix.
 
@@ -67,7 +74,7 @@ def scan(
     from holdfast.alerts.notifier import tell_once
     from holdfast.reaper import reap, suspected
 
-    hooks, alerts = hooks_and_alerts(app, given)
+    hooks, alerts = hooks_and_alerts(app, alerts)
     with opened_store() as store, telling_shown():
         shown = fix and is_watched() and not as_json and not is_quiet()
         with Progress("recovering", suspected(store, grace) if shown else 0) as progress:

@@ -127,60 +127,50 @@ def _is_utf8(text: str) -> bool:
 # ------------------------------------------------------------------------------------- shared options
 
 
-def json_option(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+def options(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Combine options into one decorator; the help lists them in this order."""
+
+    def add(command: F) -> F:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return add
 
 
-def step_arguments_option(command: F) -> F:
-    words = "Also the arguments that undos of steps get; without it, only how large they are."
-    return click.option("--step-arguments", is_flag=True, help=words)(command)
+def shared_option(flag: str, *names: str, **more: Any) -> Callable[[F], F]:
+    """Make an option whose environment variable is the same for every command."""
+    return click.option(flag, *names, envvar=f"HOLDFAST_{flag[2:].replace('-', '_').upper()}", **more)
 
 
-def limit_option(command: F) -> F:
-    return click.option(
-        "--limit", type=click.IntRange(1, 100_000), metavar="N", default=50, show_default=True, help="Show at most N."
-    )(command)
-
-
-def yes_option(command: F) -> F:
-    return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(command)
-
-
-def older_than_option(command: F) -> F:
-    return click.option(
-        "--older-than",
-        type=Duration(),
-        required=True,
-        metavar="TIME",
-        help="Only jobs that ended this long ago, such as 7d or 12h.",
-    )(command)
-
-
-def fence_option(command: F) -> F:
-    return click.option(
-        "--fence", type=click.IntRange(0), metavar="N", help="Only if this is still its fence, as you saw it."
-    )(command)
-
-
-def repeat_step_option(command: F) -> F:
-    return click.option(
-        "--repeat-step",
-        is_flag=True,
-        help="Also a step that happened, or may have, and must not be repeated, is run again.",
-    )(command)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+app_argument = click.argument("app", metavar="[APP]", required=False, type=Text())
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, 100_000), metavar="N", default=50, show_default=True, help="Show at most N."
+)
+older_than_option = click.option(
+    "--older-than",
+    type=Duration(),
+    required=True,
+    metavar="TIME",
+    help="Only jobs that ended this long ago, such as 7d or 12h.",
+)
+fence_option = click.option(
+    "--fence", type=click.IntRange(0), metavar="N", help="Only if this is still its fence, as you saw it."
+)
+step_arguments_option = click.option(
+    "--step-arguments", is_flag=True, help="Also the arguments that undos of steps get; without it, only their size."
+)
+repeat_step_option = click.option(
+    "--repeat-step", is_flag=True, help="Also run steps again that must not be repeated and may have happened."
+)
 
 
 def require_one(fence: int | None, job_ids: Sequence[str]) -> None:
     """Raise where a fence is given that cannot be meant for all of these jobs."""
     if fence is not None and len(set(job_ids)) != 1:
         raise UsageError("--fence is the fence of one job; name that job alone")
-
-
-def person_options(command: F) -> F:
-    """Who does it and why: both are written to the job's journal."""
-    command = click.option("--note", type=Text(), help="Why; kept in the job's journal.")(command)
-    by = click.option("--by", type=Text(), envvar="HOLDFAST_BY", help="Who.  [env: HOLDFAST_BY; default: user@host]")
-    return by(command)
 
 
 def person(by: str | None) -> str:
@@ -192,3 +182,13 @@ def person(by: str | None) -> str:
     except (KeyError, OSError):  # a container may run under a number that has no name
         user = "unknown"
     return f"{user}@{socket.gethostname()}"
+
+
+by_option = shared_option(
+    "--by",
+    type=Text(),
+    callback=lambda _ctx, _option, by: person(by),
+    help="Who.  [env: HOLDFAST_BY; default: user@host]",
+)
+# Who does it and why: both are written to the job's journal.
+person_options = options(by_option, click.option("--note", type=Text(), help="Why; kept in the job's journal."))

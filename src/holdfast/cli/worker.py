@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import click
 
+from holdfast.alerts import Alert
 from holdfast.app import App
-from holdfast.cli.alerts import alert_options, alerts_of
+from holdfast.cli.alerts import alert_options
 from holdfast.cli.base import Command, settings
 from holdfast.cli.loading import import_options, named_app, wanted_modules
 from holdfast.cli.logs import log_to_stderr
@@ -34,7 +34,11 @@ from holdfast.store_backoff import StoreBackoff
 @click.argument("app", metavar="APP", type=Text())
 @import_options
 @click.option(
-    "--queues", type=Words(), metavar="A,B", help="Serve only these.  [default: all that the app's tasks name]"
+    "--queues",
+    type=Words(),
+    metavar="A,B",
+    default=(),
+    help="Serve only these.  [default: all that the app's tasks name]",
 )
 @click.option(
     "--slots", type=click.IntRange(1), metavar="N", default=20, show_default=True, help="Jobs at once, per process."
@@ -45,6 +49,7 @@ from holdfast.store_backoff import StoreBackoff
 @click.option("--name", type=Text(), help="A name that stays over restarts.  [default: the host's name]")
 @click.option(
     "--grace-period",
+    "grace_period_s",
     type=Duration(),
     default="30s",
     metavar="TIME",
@@ -52,7 +57,12 @@ from holdfast.store_backoff import StoreBackoff
     help="How long running jobs may finish after SIGTERM; the rest is given back.",
 )
 @click.option(
-    "--grace", type=Duration(), default=0.0, metavar="TIME", help="How long the reaper waits after a lease expires."
+    "--grace",
+    "grace_s",
+    type=Duration(),
+    default=0.0,
+    metavar="TIME",
+    help="How long the reaper waits after a lease expires.",
 )
 @click.option("--isolate", is_flag=True, help="Run every job in a process of its own, not only where its task asks.")
 @click.option(
@@ -82,21 +92,7 @@ from holdfast.store_backoff import StoreBackoff
 @alert_options
 @click.pass_context
 def worker(
-    ctx: click.Context,
-    /,
-    app: str,
-    queues: tuple[str, ...] | None,
-    slots: int,
-    processes: int,
-    name: str | None,
-    grace_period: float,
-    grace: float,
-    isolate: bool,
-    recycle_jobs: int,
-    recycle_mb: int,
-    no_reaper: bool,
-    log_level: str,
-    **given: Any,
+    ctx: click.Context, /, app: str, alerts: tuple[Alert, ...], no_reaper: bool, log_level: str, **given: Any
 ) -> None:
     """Run jobs.
 
@@ -118,36 +114,20 @@ def worker(
     launch = Launch.now()
     common = settings()
     common.serves = True
+    if common.verbosity:
+        log_level = "debug" if common.verbosity > 0 else "error"
     found = named_app(app)
-    found.alerts = (*found.alerts, *alerts_of(given))
-    options = WorkerOptions(
-        queues=queues or (),
-        slots=slots,
-        processes=processes,
-        name=name,
-        grace_period_s=grace_period,
-        reaper=not no_reaper,
-        grace_s=grace,
-        isolate=isolate,
-        recycle_jobs=recycle_jobs,
-        recycle_mb=recycle_mb,
-        imports=wanted_modules(),
-        log_level="debug" if common.verbosity > 0 else "error" if common.verbosity < 0 else log_level.lower(),
-    )
+    found.alerts = (*found.alerts, *alerts)
+    options = WorkerOptions(**given, reaper=not no_reaper, imports=wanted_modules(), log_level=log_level.lower())
+    who = options.name or socket.gethostname()
     log_to_stderr(options.log_level.upper())
     _warn_of_strange_queues(found, app, options.queues)
-    with ExitStack() as stack:
-        stack.callback(found.close)
+    with found:
         _open(found)
-        if found.alerts:
-            notifier = Notifier(found.store, found.clock, found.alerts, name=name or socket.gethostname())
-            stack.enter_context(notifier)
-        if found.keep:
-            pruner = Pruner(found.store, found.clock, found.keep, hooks=found.hooks, name=name or socket.gethostname())
-            stack.enter_context(pruner)
-        stack.enter_context(Watcher(found.store, found.clock, name or socket.gethostname(), SUPERVISOR))
-        stack.enter_context(Scheduler(found, name=name or socket.gethostname()))
-        code = supervise(app, found, options, launch)
+        pruner = Pruner(found.store, found.clock, found.keep, hooks=found.hooks, name=who)
+        notifier = Notifier(found.store, found.clock, found.alerts, name=who)
+        with notifier, pruner, Watcher(found.store, found.clock, who, SUPERVISOR), Scheduler(found, name=who):
+            code = supervise(app, found, options, launch)
     if code == EXIT_REPLACED:
         launch.start_again()
     ctx.exit(code)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection
-from typing import Any
 
 import click
 
 from holdfast import insight
+from holdfast.alerts import Alert
 from holdfast.cli.alerts import TELL_S, alert_options, hooks_and_alerts, telling_shown
 from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.loading import import_options, opened_store
 from holdfast.cli.output import Column, show_json, show_table
-from holdfast.cli.types import Text, json_option, person
+from holdfast.cli.types import Text, app_argument, by_option, json_option
 from holdfast.clock import SystemClock
 from holdfast.core.records import Moment
 from holdfast.core.worker_exit import WorkerExit
@@ -56,12 +56,12 @@ def list_(gone: bool, as_json: bool) -> None:
     """
 )
 @click.argument("name", metavar="NAME", type=Text())
-@click.argument("app", metavar="[APP]", required=False, type=Text())
-@click.option("--by", type=Text(), envvar="HOLDFAST_BY", help="Who.  [env: HOLDFAST_BY; default: user@host]")
+@app_argument
+@by_option
 @import_options
 @alert_options
 @json_option
-def forget(name: str, app: str | None, by: str | None, as_json: bool, **given: Any) -> None:
+def forget(name: str, app: str | None, by: str, as_json: bool, alerts: tuple[Alert, ...]) -> None:
     """Declare a silent worker dead, and recover its jobs.
 
     For a worker whose death cannot be proved: behind a pooler, or in a restored store. Exits with 5 when there is no
@@ -72,7 +72,7 @@ def forget(name: str, app: str | None, by: str | None, as_json: bool, **given: A
     """
     from holdfast.alerts.notifier import tell_once
 
-    hooks, alerts = hooks_and_alerts(app, given)
+    hooks, alerts = hooks_and_alerts(app, alerts)
     with opened_store() as store, telling_shown():
         named, now = [worker for worker in store.workers() if worker.name == name], store.now()
         if not named:
@@ -82,7 +82,7 @@ def forget(name: str, app: str | None, by: str | None, as_json: bool, **given: A
             raise Refused(f"worker {name} beats; stop its process instead")
         clock = SystemClock()
         reaper = Reaper(store, clock, hooks=hooks, name="forget")
-        cause = f"forgotten by {person(by)}"
+        cause = f"forgotten by {by}"
         recovered = sum(reaper.recover_worker(worker, cause, WorkerExit()).recovered for worker in silent)
         if hooks is not None:
             hooks.flush()
