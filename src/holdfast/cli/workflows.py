@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,6 @@ from holdfast.cli.types import (
     call_of,
     fence_option,
     json_option,
-    person,
     person_options,
     repeat_step_option,
     require_one,
@@ -33,6 +33,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job
 from holdfast.core.row_text import Awaited
 from holdfast.errors import Refused
+from holdfast.jobs import Job as Handle
 from holdfast.stores.protocol import Store
 
 _VALUE = """Write a JSON value, in single quotes for the shell: '"yes"', '42' or '{"paid": true}'."""
@@ -111,15 +112,7 @@ def _known(store: Store, job_id: str) -> Job:
 @person_options
 @fence_option
 @json_option
-def retry(
-    job_id: str,
-    step: str | None,
-    repeat_step: bool,
-    by: str | None,
-    note: str | None,
-    fence: int | None,
-    as_json: bool,
-) -> None:
+def retry(job_id: str, step: str | None, as_json: bool, **said: Any) -> None:
     """Bring a held, dead or cancelled workflow back, with fresh budgets.
 
     It continues after its last recorded step. With --from-step the records before that step stay; that step and
@@ -127,13 +120,10 @@ def retry(
     that must not be repeated has happened, or may have, retry is refused unless that step is named, or --repeat-step is
     given.
     """
-
-    def act(app: App, it: str) -> Job:
-        _known(app.store, it)
-        said: dict[str, Any] = {"by": person(by), "note": note, "fence": fence, "repeat_step": repeat_step}
-        return (app.revive(it, **said) if step is None else app.retry_from(it, step, **said)).row
-
-    act_on([job_id], act, as_json)
+    if step is None:
+        _act([job_id], App.revive, as_json, **said)
+    else:
+        _act([job_id], App.retry_from, as_json, step=step, **said)
 
 
 @workflows.command(
@@ -145,13 +135,13 @@ def retry(
 @person_options
 @fence_option
 @json_option
-def rollback(job_ids: tuple[str, ...], by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
+def rollback(job_ids: tuple[str, ...], as_json: bool, **said: Any) -> None:
     """Undo what workflows did, in the reverse order.
 
     A worker carries the undos out. A workflow that runs is asked to stop first. One that is done is refused: run a
     workflow that takes back what it did.
     """
-    _roll_back(job_ids, by, note, fence, as_json)
+    _act(job_ids, App.rollback, as_json, **said)
 
 
 @workflows.command(
@@ -165,30 +155,22 @@ def rollback(job_ids: tuple[str, ...], by: str | None, note: str | None, fence: 
 @person_options
 @fence_option
 @json_option
-def cancel(
-    job_ids: tuple[str, ...], undo: bool, by: str | None, note: str | None, fence: int | None, as_json: bool
-) -> None:
+def cancel(job_ids: tuple[str, ...], undo: bool, as_json: bool, **said: Any) -> None:
     """Stop workflows. One that runs is asked to stop, and may still succeed."""
-    if undo:
-        _roll_back(job_ids, by, note, fence, as_json)
-        return
-    require_one(fence, job_ids)
-
-    def act(app: App, it: str) -> Job:
-        _known(app.store, it)
-        return app.cancel(it, by=person(by), note=note, fence=fence).row
-
-    act_on(job_ids, act, as_json)
+    _act(job_ids, App.rollback if undo else App.cancel, as_json, **said)
 
 
-def _roll_back(job_ids: tuple[str, ...], by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
-    require_one(fence, job_ids)
+def _act(
+    job_ids: Sequence[str], act: Callable[..., Handle[Any]], as_json: bool, app_ref: str | None = None, **said: Any
+) -> None:
+    """Call this method of the App for each workflow, with what a person said."""
+    require_one(said.get("fence"), job_ids)
 
-    def act(app: App, it: str) -> Job:
-        _known(app.store, it)
-        return app.rollback(it, by=person(by), note=note, fence=fence).row
+    def act_on_workflow(app: App, job_id: str) -> Job:
+        _known(app.store, job_id)
+        return act(app, job_id, **said).row
 
-    act_on(job_ids, act, as_json)
+    act_on(job_ids, act_on_workflow, as_json, app_ref=app_ref)
 
 
 @workflows.command(
@@ -206,16 +188,7 @@ def _roll_back(job_ids: tuple[str, ...], by: str | None, note: str | None, fence
 @import_options
 @person_options
 @json_option
-def signal(
-    job_id: str,
-    name: str,
-    value: Any,
-    signal_id: str | None,
-    app_ref: str | None,
-    by: str | None,
-    note: str | None,
-    as_json: bool,
-) -> None:
+def signal(job_id: str, name: str, value: Any, app_ref: str | None, as_json: bool, **said: Any) -> None:
     """Send a signal to a workflow.
 
     It is kept until the workflow asks for it with flow.wait(NAME), and delivered once; if it does not wait for it now,
@@ -227,7 +200,7 @@ def signal(
         before = _known(app.store, job_id)
         if app_ref is not None:
             require_task(app, app_ref, before.task)
-        sent = app.signal(job_id, name, value, by=person(by), note=note, signal_id=signal_id)
+        sent = app.signal(job_id, name, value, **said)
         now, names = app.store.now(), insight.worker_names(app.store)
         view = insight.job_view(known(app.store, job_id), now, names)
     if as_json:
@@ -256,16 +229,7 @@ def signal(
 @repeat_step_option
 @person_options
 @json_option
-def fork(
-    job_id: str,
-    arguments: Any,
-    step: str,
-    app_ref: str | None,
-    repeat_step: bool,
-    by: str | None,
-    note: str | None,
-    as_json: bool,
-) -> None:
+def fork(job_id: str, arguments: Any, app_ref: str | None, as_json: bool, **said: Any) -> None:
     """Start a new workflow with what an ended one has recorded before a step.
 
     The copied steps are not run again, and the new workflow never undoes them: their effects belong to the old one. The
@@ -276,9 +240,4 @@ def fork(
     given.
     """
     args, kwargs = call_of(arguments, _CALL)
-
-    def act(app: App, it: str) -> Job:
-        _known(app.store, it)
-        return app.fork(it, step, args=args, kwargs=kwargs, by=person(by), note=note, repeat_step=repeat_step).row
-
-    act_on([job_id], act, as_json, app_ref=app_ref)
+    _act([job_id], App.fork, as_json, app_ref, args=args, kwargs=kwargs, **said)
