@@ -11,9 +11,10 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import click
@@ -85,12 +86,22 @@ def told(error: HoldfastError) -> str:
     return f"{error}; on the command line: {option}" if option else str(error)
 
 
-class Command(click.Command):
-    """A command that takes the common options."""
+class _WithCommonOptions(click.Command):
+    """Takes the common options, and shows its examples below its help."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params += common_options()
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.epilog:
+            with formatter.section("Examples"):
+                for line in self.epilog.strip().splitlines():
+                    formatter.write(f"{' ' * formatter.current_indent}{line.strip()}\n")
+
+
+class Command(_WithCommonOptions):
+    """A command: each of its options has an environment variable."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         for param in self.params:
@@ -107,30 +118,22 @@ class Command(click.Command):
             )
         return super().invoke(ctx)
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        _write_examples(self.epilog, formatter)
 
-
-class Group(click.Group):
-    """A noun: its verbs are commands. Takes the common options too.
-
-    `elsewhere` has the verbs that people look for here, each with the command that does it.
+class Group(_WithCommonOptions, click.Group):
+    """A noun: its verbs are commands. `elsewhere` has the verbs that people look for here, each with the command that
+    does it.
     """
 
     command_class = Command
 
     def __init__(self, *args: Any, elsewhere: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.params += common_options()
         self.elsewhere = elsewhere or {}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.elsewhere and not ctx.resilient_parsing:
             ctx.fail(f"No such command {cmd_name!r}. Did you mean `{self.elsewhere[cmd_name]}`?")
         return super().get_command(ctx, cmd_name)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        _write_examples(self.epilog, formatter)
 
 
 Group.group_class = Group
@@ -190,52 +193,22 @@ def variable(ctx: click.Context, option: click.Option) -> str:
 
 def common_options() -> list[click.Parameter]:
     """Make the options that may stand anywhere; none reads the environment here, so that any flag beats it."""
+    option = partial(click.Option, expose_value=False, allow_from_autoenv=False, callback=_note)
+    where = f"The store.  [env: HOLDFAST_DB; default: {DEFAULT_URL}]"
     return [
-        click.Option(
-            ["--db"],
-            metavar="URL",
-            help=f"The store.  [env: HOLDFAST_DB; default: {DEFAULT_URL}]",
-            expose_value=False,
-            allow_from_autoenv=False,
-            callback=_note_db,
-        ),
-        click.Option(
-            ["-v", "--verbose"],
-            count=True,
-            help="Say more; tracebacks too.",
-            expose_value=False,
-            allow_from_autoenv=False,
-            callback=_note_verbosity(1),
-        ),
-        click.Option(
-            ["-q", "--quiet"],
-            count=True,
-            help="Say nothing but data and errors; for cron.",
-            expose_value=False,
-            allow_from_autoenv=False,
-            callback=_note_verbosity(-1),
-        ),
+        option(["--db"], metavar="URL", help=where),
+        option(["-v", "--verbose"], count=True, help="Say more; tracebacks too."),
+        option(["-q", "--quiet"], count=True, help="Say nothing but data and errors; for cron."),
     ]
 
 
-def _note_db(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        ctx.find_root().ensure_object(Settings).db_given = value
-        overwrite(value, masked_url(value))
-
-
-def _note_verbosity(direction: int) -> Callable[[click.Context, click.Parameter, int], None]:
-    def note(ctx: click.Context, _: click.Parameter, value: int) -> None:
-        ctx.find_root().ensure_object(Settings).verbosity += direction * value
-
-    return note
-
-
-# --------------------------------------------------------------------------------------------- parts
-
-
-def _write_examples(epilog: str | None, formatter: click.HelpFormatter) -> None:
-    if epilog:
-        with formatter.section("Examples"):
-            for line in epilog.strip().splitlines():
-                formatter.write(f"{' ' * formatter.current_indent}{line.strip()}\n")
+def _note(ctx: click.Context, option: click.Parameter, value: Any) -> None:
+    given = ctx.find_root().ensure_object(Settings)
+    match option.name:
+        case "db" if value is not None:
+            given.db_given = value
+            overwrite(value, masked_url(value))
+        case "verbose":
+            given.verbosity += value
+        case "quiet":
+            given.verbosity -= value
