@@ -23,7 +23,7 @@ from holdfast.cli.arguments import overwrite
 from holdfast.cli.exit_codes import Exit, code_of
 from holdfast.cli.leaving import story
 from holdfast.cli.logs import log_to_stderr
-from holdfast.cli.output import clean_lines
+from holdfast.cli.output import clean_lines, show_json
 from holdfast.errors import HoldfastError, IllegalMove
 from holdfast.stores.urls import DEFAULT_URL, masked_url
 
@@ -58,6 +58,14 @@ def acknowledge(message: str) -> None:
     """Say on stdout that all went well. With -q that needs no words: cron would mail them."""
     if not is_quiet():
         click.echo(message)
+
+
+def show_result(as_json: bool, data: Any, words: str) -> None:
+    """Print what an act has done: JSON for a program, or `acknowledge` it in words."""
+    if as_json:
+        show_json(data)
+    else:
+        acknowledge(words)
 
 
 def is_quiet() -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 
 from holdfast import insight
-from holdfast.cli.base import Group, acknowledge, complain, say, settings, show_log
+from holdfast.cli.base import Group, acknowledge, complain, say, settings, show_log, show_result
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.leaving import noting
 from holdfast.cli.loading import open_existing, opened_store, require_schema
@@ -35,11 +36,8 @@ def db() -> None:
 def init(as_json: bool) -> None:
     """Make the store, or bring it up to date. Safe to repeat."""
     show_log()
-    store = open_store(settings().db)
-    try:
+    with closing(open_store(settings().db)) as store:
         _migrate(store, as_json)
-    finally:
-        store.close()
 
 
 @db.command(epilog="holdfast db migrate --db sqlite:///jobs.db")
@@ -47,27 +45,23 @@ def init(as_json: bool) -> None:
 def migrate(as_json: bool) -> None:
     """Bring the schema of an existing store up to date. Safe to run from many places at once."""
     show_log()
-    store = open_existing()
-    try:
+    with closing(open_existing()) as store:
         if store.schema().found == 0:
             require_schema(store)
         _migrate(store, as_json)
-    finally:
-        store.close()
 
 
 def _migrate(store: Store, as_json: bool) -> None:
     before = store.migrate()
-    shown = insight.shown_url(store.url)
-    url = clean(shown)
-    if as_json:
-        show_json({"url": shown, "schema": max(before.found, before.wanted), "schema_before": before.found})
-    elif before.found >= before.wanted:
-        acknowledge(f"{url} is up to date (schema {before.found})")
+    url = insight.shown_url(store.url)
+    if before.found >= before.wanted:
+        what = f"is up to date (schema {before.found})"
     elif before.found == 0:
-        acknowledge(f"{url} made (schema {before.wanted})")
+        what = f"made (schema {before.wanted})"
     else:
-        acknowledge(f"{url} migrated from schema {before.found} to {before.wanted}")
+        what = f"migrated from schema {before.found} to {before.wanted}"
+    view = {"url": url, "schema": max(before.found, before.wanted), "schema_before": before.found}
+    show_result(as_json, view, f"{clean(url)} {what}")
 
 
 @db.command(
@@ -80,8 +74,7 @@ def _migrate(store: Store, as_json: bool) -> None:
 def status(as_json: bool) -> None:
     """Show the store's address, its schema, and what it holds. Exits with 4 when the schema does not fit."""
     show_log()
-    store = open_existing()
-    try:
+    with closing(open_existing()) as store:
         schema = store.schema()
         found, wanted = schema.found, schema.wanted
         view: dict[str, Any] = {"url": insight.shown_url(store.url), "schema": found, "schema_wanted": wanted}
@@ -90,8 +83,6 @@ def status(as_json: bool) -> None:
                 show_json({**view, "jobs": None, "workers": None, "paused": None})
             require_schema(store)
         view |= {"jobs": insight.totals(store), "workers": len(store.workers()), "paused": store.paused()}
-    finally:
-        store.close()
     if as_json:
         show_json(view)
         return
@@ -145,10 +136,7 @@ def accept(by: str, note: str, as_json: bool) -> None:
         if not store.doubts():
             raise Refused("there is nothing to accept: no worker has reported this store as changed")
         number = store.accept(seen, by, note)
-    if as_json:
-        show_json({"incarnation": number})
-    else:
-        acknowledge(f"accepted; this is incarnation {number} of the store")
+    show_result(as_json, {"incarnation": number}, f"accepted; this is incarnation {number} of the store")
 
 
 @db.command(
@@ -172,10 +160,8 @@ def backup(target: Path, as_json: bool) -> None:
         check_target(facts.path, target)  # before the bar is drawn
         with Progress("copying", facts.file_bytes) as progress:
             written = store.backup(target, progress.advance)
-    if as_json:
-        show_json({"file": str(target), "bytes": written})
-    else:
-        acknowledge(f"{clean(target)} written ({insight.size(written)})")
+    words = f"{clean(target)} written ({insight.size(written)})"
+    show_result(as_json, {"file": str(target), "bytes": written}, words)
 
 
 @db.command(
@@ -201,10 +187,7 @@ def prune(older_than: float, states: tuple[str, ...], as_json: bool) -> None:
     """
     with opened_store(bulk=True) as store:
         number = purge(store, [State(state) for state in states], older_than)
-    if as_json:
-        show_json({"deleted": number})
-    else:
-        acknowledge(f"{number} deleted")
+    show_result(as_json, {"deleted": number}, f"{number} deleted")
     if not number:
         say(f"No {' or '.join(states)} job ended longer than {insight.duration(older_than)} ago.")
 

@@ -10,9 +10,9 @@ import click
 from holdfast import insight
 from holdfast.alerts import Alert
 from holdfast.cli.alerts import TELL_S, alert_options, hooks_and_alerts, telling_shown
-from holdfast.cli.base import Group, acknowledge, say
+from holdfast.cli.base import Group, say, show_result
 from holdfast.cli.loading import import_options, opened_store
-from holdfast.cli.output import Column, show_json, show_table
+from holdfast.cli.output import Column, clean, show_json, show_table
 from holdfast.cli.types import Text, app_argument, by_option, json_option
 from holdfast.clock import SystemClock
 from holdfast.core.records import Moment
@@ -87,10 +87,8 @@ def forget(name: str, app: str | None, by: str, as_json: bool, alerts: tuple[Ale
         if hooks is not None:
             hooks.flush()
         tell_once(store, clock, alerts, name=f"{socket.gethostname()}:forget", since=now.wall, timeout_s=TELL_S)
-    if as_json:
-        show_json({"forgotten": len(silent), "recovered": recovered})
-    else:
-        acknowledge(f"{name} forgotten, {recovered} of its jobs recovered")
+    words = f"{clean(name)} forgotten, {recovered} of its jobs recovered"
+    show_result(as_json, {"forgotten": len(silent), "recovered": recovered}, words)
 
 
 def _columns(now: Moment, vanished: Collection[str], gone: bool) -> list[Column]:
