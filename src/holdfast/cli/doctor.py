@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from typing import Any
 
 import click
@@ -58,27 +59,17 @@ def doctor(ctx: click.Context, app: str | None, as_json: bool) -> None:
 def _examine(ref: str | None) -> tuple[list[Finding], Exit]:
     """Collect findings, as far as the store lets us; say how to exit if it stopped us."""
     from holdfast.insight.diagnosis import diagnose
+    from holdfast.insight.store_findings import to_be_read
 
     app = own_app(ref)
     found: list[Finding] = []
     try:
-        store = open_existing()
+        with closing(open_existing()) as store:
+            found.extend(diagnose(store, SystemClock(), app, ref or "APP"))
     except StoreError as error:
-        return [_unreadable(error)], code_of(error)
-    try:
-        found.extend(diagnose(store, SystemClock(), app, ref or "APP"))
-    except StoreError as error:
-        return [*found, _unreadable(error)], code_of(error)
-    finally:
-        store.close()
+        title = "The disk is full" if isinstance(error, StoreFull) else "The store cannot be read"
+        return [*found, problem(title, str(error), to_be_read(settings().db, error))], code_of(error)
     return found, Exit.OK
-
-
-def _unreadable(error: StoreError) -> Finding:
-    from holdfast.insight.store_findings import to_be_read
-
-    title = "The disk is full" if isinstance(error, StoreFull) else "The store cannot be read"
-    return problem(title, str(error), to_be_read(settings().db, error))
 
 
 def _show(view: dict[str, Any]) -> None:
