@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from holdfast.cli.loading import opened_store
 from holdfast.cli.output import Column, clean, show_json, show_table
 from holdfast.cli.types import Text, json_option
 from holdfast.clock import SystemClock
+from holdfast.core.records import Schedule
 from holdfast.errors import NotFound
 from holdfast.ids import new_job_id
 from holdfast.stores.protocol import Store
@@ -102,9 +104,7 @@ def resume(keys: tuple[str, ...], as_json: bool) -> None:
 def fire(key: str, as_json: bool) -> None:
     """Enqueue the schedule's job now, in addition to its regular times, and print its id. Works when paused, too."""
     with opened_store() as store:
-        found = next((each for each in store.schedules() if each.key == key), None)
-        if found is None:
-            raise _unknown(store, key)
+        [found] = _known(store, [key])
         [added] = store.add([replace(found.job, id=new_job_id(SystemClock()))])
     if as_json:
         show_json({"id": added.id, "existed": added.existed})
@@ -116,18 +116,20 @@ def fire(key: str, as_json: bool) -> None:
 
 def _set(keys: tuple[str, ...], paused: bool, as_json: bool) -> None:
     with opened_store() as store:
-        known = {each.key for each in store.schedules()}
-        for key in dict.fromkeys(keys):
-            if key not in known:
-                raise _unknown(store, key)  # before anything is changed
-        for key in dict.fromkeys(keys):
-            store.pause_schedule(key, paused)
+        found = _known(store, keys)  # before anything is changed
+        for each in found:
+            store.pause_schedule(each.key, paused)
             if not as_json:
-                acknowledge(f"{clean(key)} {'paused' if paused else 'resumed'}")
+                acknowledge(f"{clean(each.key)} {'paused' if paused else 'resumed'}")
     if as_json:
-        show_json([{"key": key, "paused": paused} for key in dict.fromkeys(keys)])
+        show_json([{"key": each.key, "paused": paused} for each in found])
 
 
-def _unknown(store: Store, key: str) -> NotFound:
-    guesses = insight.near(key, [each.key for each in store.schedules()])
-    return NotFound(f"there is no schedule {key!r}" + (f"; did you mean {' or '.join(guesses)}?" if guesses else ""))
+def _known(store: Store, keys: Sequence[str]) -> list[Schedule]:
+    """Return the schedules with these keys. Raises `NotFound` with the keys that may have been meant."""
+    schedules = {each.key: each for each in store.schedules()}
+    for key in keys:
+        if key not in schedules:
+            guesses = " or ".join(insight.near(key, schedules))
+            raise NotFound(f"there is no schedule {key!r}" + (f"; did you mean {guesses}?" if guesses else ""))
+    return [schedules[key] for key in dict.fromkeys(keys)]
