@@ -46,8 +46,7 @@ _AUTOPSY = {
     "log": "last lines",
     "stack": "stack",
 }
-_LABELS = {name: _AUTOPSY[name] for name in ("log", "rolling_back")}  # of what other events tell
-_SAID_ELSEWHERE = {"fence_after", "worker", "in_steps"}
+_SAID_ELSEWHERE = {"zombie": ("fence_after", "worker", "in_steps"), "failed": ("steps",)}  # by the kind of event
 
 
 def tell(store: Store, job: Job, *, step_arguments: bool = False) -> None:
@@ -172,21 +171,17 @@ def _tell_event(event: Event, names: insight.Names, was: insight.Ending | None, 
 
 def _details(event: Event, places: str) -> Iterator[tuple[str, str]]:
     detail = {**event.detail, **({"step": places} if places else {})}
-    if event.kind != "zombie":
-        for name, value in detail.items():
-            if value is not None and not (name == "steps" and event.kind == "failed"):
-                yield _LABELS.get(name, name.replace("_", " ")), _worded(name, value)
-        return
-    for name in [*_AUTOPSY, *(name for name in detail if name not in _AUTOPSY)]:
-        if detail.get(name) is None or name in _SAID_ELSEWHERE:
-            continue
-        if name == "fence_before" and "fence_after" in detail:
-            yield "fence", f"{detail[name]} before, {detail['fence_after']} after"
-        else:
+    if "fence_after" in detail:
+        detail["fence_before"] = f"{detail['fence_before']} before, {detail['fence_after']} after"
+    names = list(detail)
+    if event.kind == "zombie":
+        names = [name for name in dict.fromkeys([*_AUTOPSY, *names]) if name in detail]
+    for name in names:
+        if detail[name] is not None and name not in _SAID_ELSEWHERE.get(event.kind, ()):
             yield _AUTOPSY.get(name, name.replace("_", " ")), _worded(name, detail[name], event.kind)
 
 
-def _worded(name: str, value: Any, event: str = "") -> str:
+def _worded(name: str, value: Any, event: str) -> str:
     match value:
         case False if event == "zombie" and name == "started":
             return "not recorded"
