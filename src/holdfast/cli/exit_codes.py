@@ -21,10 +21,7 @@ class Exit(IntEnum):
     NOT_FOUND = 5
     REFUSED = 6
     UNHEALTHY = 7
-    HUNG_UP = 129  # 128 and the number of the signal
-    INTERRUPTED = 130
     UNREAD = 141  # as if SIGPIPE had ended it; not 0, because a verdict or an act may be among what was not said
-    TERMINATED = 143
 
 
 # The first that fits; so the narrow ones stand before the broad ones.
