@@ -7,7 +7,7 @@ sign of a false positive, and their share says whether leases are too short for 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
@@ -29,21 +29,15 @@ _EVENTS = 2000
 _JOBS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A zombie as the journal tells of it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found(Line):
+    """A zombie, with what its autopsy says."""
 
-    job_id: str
-    fence: int
-    at: float
-    death: str  # the same for all that were lost with one worker
     detector: str
     decision: str
     silent_s: float | None  # from the last sign of life until it was found
     overdue_s: float | None  # from the end of its lease; only if that is how it was found
-    worker_id: str = ""
-    worker: str = ""  # its name
-    step: str | None = None  # of a workflow: the one that it was in, where that is known
+    step: str | None  # of a workflow: the one that it was in, where that is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +76,7 @@ class Lookback:
 
     @property
     def false(self) -> list[Found]:
-        """Return those that were no zombies: their attempts went on and reported."""
+        """Return those that were not zombies: their attempts went on and reported."""
         return [each for each in self.found if (each.job_id, each.fence) in self.late]
 
     @property
@@ -92,21 +86,7 @@ class Lookback:
     @property
     def storms(self) -> list[list[Line]]:
         """Return the times in which very many lost their worker, oldest first."""
-        lines = [
-            Line(
-                seq=0,
-                at=each.at,
-                kind="zombie",
-                job_id=each.job_id,
-                fence=each.fence,
-                task=self.victims[each.job_id].task or "(deleted)",
-                death=each.death,
-                worker_id=each.worker_id,
-                worker=each.worker,
-            )
-            for each in self.found
-        ]
-        return list(storms(lines))
+        return list(storms(self.found))
 
     @property
     def repeats(self) -> list[LostJob]:
@@ -135,21 +115,15 @@ class Lookback:
         return sorted(groups, key=lambda group: -len(group.victims))
 
 
-def look_back(store: Store, since_s: float, tick: Callable[[int], None] = lambda _: None) -> Lookback:
-    """Collect the zombies of the last `since_s` seconds. `tick` is told how many more events were read."""
+def look_back(store: Store, since_s: float) -> Lookback:
+    """Collect the zombies of the last `since_s` seconds."""
     now = store.now()
     since = now.wall - since_s
-    found: list[Found] = []
-    late: set[tuple[str, int]] = set()
-    for event in _events(store, since):
-        tick(1)
-        if event.kind == "zombie":
-            found.append(_found(event))
-        else:
-            late.add((event.job_id, event.fence))
-    ids = list(dict.fromkeys(each.job_id for each in found))
-    victims = {job_id: LostJob(job_id) for job_id in ids}
-    for job in rows_of(store, ids, _JOBS):
+    events = list(_events(store, since))
+    zombies = [event for event in events if event.kind == "zombie"]
+    late = {(event.job_id, event.fence) for event in events if event.kind == "stale_report"}
+    victims = {event.job_id: LostJob(event.job_id) for event in zombies}
+    for job in rows_of(store, list(victims), _JOBS):
         victims[job.id] = LostJob(
             *(job.id, job.task, job.queue, job.shown_state(now.wall), job.zombies),
             error=reason(job) if job.error else None,
@@ -157,6 +131,7 @@ def look_back(store: Store, since_s: float, tick: Callable[[int], None] = lambda
             beat_s=job.beat_s,
             call=call_of(job) if is_guilty(job) else None,
         )
+    found = [_found(event, victims[event.job_id]) for event in zombies]
     return Lookback(since, now.wall, found, victims, late)
 
 
@@ -168,15 +143,18 @@ def _events(store: Store, since: float) -> Iterator[Event]:
         before = page[0].seq
 
 
-def _found(event: Event) -> Found:
+def _found(event: Event, victim: LostJob) -> Found:
     detail = event.detail
     signs = [_number(detail.get("seconds_since_beat")), _since(event.at, detail.get("claimed_at"))]
     known = [seconds for seconds in signs if seconds is not None]
     detector = str(detail.get("detector", "unknown"))
     return Found(
+        seq=event.seq,
+        at=event.at,
+        kind=event.kind,
         job_id=event.job_id,
         fence=event.fence,
-        at=event.at,
+        task=victim.task or "(deleted)",
         death=death_of(event),
         detector=detector,
         decision=str(detail.get("decision", "unknown")),
