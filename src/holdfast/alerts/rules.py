@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, TypedDict, get_args
 
 import msgspec
@@ -120,64 +121,58 @@ def find(
     if "false_positives" in on:
         found |= _false_positives([line for line in lines if now - limits.longest_s < line.at <= now], limits)
     if "late_schedules" in on:
-        found |= _late_schedules([line for line in lines if line.kind == "late" and line.at <= now])
+        # A schedule has a line for as long as it is late.
+        found |= _by_task("late_schedules", [line for line in lines if line.kind == "late" and line.at <= now])
     return found
-
-
-def _late_schedules(lines: Sequence[Line]) -> dict[Key, Finding]:
-    """Name the schedules that are late now, by task: their lines are there as long as they are."""
-    tasks: dict[str, list[Line]] = defaultdict(list)
-    for line in lines:
-        tasks[line.task].append(line)
-    return {("late_schedules", task): Finding(found, _late, _numbers_of_late(found)) for task, found in tasks.items()}
-
-
-def _numbers_of_late(lines: Sequence[Line]) -> dict[str, Any]:
-    return {"late": len(lines), "schedules": {str(line.schedule): line.instants for line in lines[-JOBS_MAX:]}}
-
-
-def _late(lines: Sequence[Line], _: int) -> str:
-    last = lines[-1]
-    what = f"schedule {last.schedule} ({last.task}) is late: {last.reason}"
-    return what if len(lines) == 1 else f"{len(lines)} schedules of {last.task} are late; {what}"
 
 
 def _by_task(kind: AlertKind, lines: Sequence[Line]) -> dict[Key, Finding]:
     tasks: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         tasks[line.task].append(line)
-    words = {"dead": _dead, "crashes": _crashed}
-    return {(kind, task): Finding(found, words.get(kind) or _held(found), {}) for task, found in tasks.items()}
+    return {(kind, task): Finding(found, partial(_TEXTS[kind], found), _late(found)) for task, found in tasks.items()}
 
 
-def _held(found: Sequence[Line]) -> Callable[[Sequence[Line], int], str]:
-    def text(lines: Sequence[Line], jobs: int) -> str:
-        last = lines[-1]
-        if jobs == 1 and last.kind == "asked":
-            return f"workflow {last.job_id} ({last.task}) asks a person: {last.reason}"
-        if jobs == 1:
-            return f"job {last.job_id} ({last.task}) is held, and a person must decide: {last.reason}"
-        # Those from before the window may have asked something.
-        asked = jobs > _jobs(found) or any(line.kind == "asked" for line in found)
-        wait = "wait for a person's answer" if asked else "are held, and a person must decide"
-        return f"{jobs} jobs of {last.task} {wait}; the last one: {last.reason}"
-
-    return text
+def _late(found: Sequence[Line]) -> dict[str, Any]:
+    """Return how many instants each late schedule has missed."""
+    schedules = {line.schedule: line.instants for line in found if line.schedule is not None}
+    return {"late": len(schedules), "schedules": dict(list(schedules.items())[-JOBS_MAX:])} if schedules else {}
 
 
-def _dead(lines: Sequence[Line], jobs: int) -> str:
+def _late_text(_found: Sequence[Line], lines: Sequence[Line], _jobs: int) -> str:
+    last = lines[-1]
+    what = f"schedule {last.schedule} ({last.task}) is late: {last.reason}"
+    return what if len(lines) == 1 else f"{len(lines)} schedules of {last.task} are late; {what}"
+
+
+def _held_text(found: Sequence[Line], lines: Sequence[Line], jobs: int) -> str:
+    last = lines[-1]
+    if jobs == 1 and last.kind == "asked":
+        return f"workflow {last.job_id} ({last.task}) asks a person: {last.reason}"
+    if jobs == 1:
+        return f"job {last.job_id} ({last.task}) is held, and a person must decide: {last.reason}"
+    # Those from before the window may have asked something.
+    asked = jobs > _jobs(found) or any(line.kind == "asked" for line in found)
+    wait = "wait for a person's answer" if asked else "are held, and a person must decide"
+    return f"{jobs} jobs of {last.task} {wait}; the last one: {last.reason}"
+
+
+def _dead_text(_found: Sequence[Line], lines: Sequence[Line], jobs: int) -> str:
     last = lines[-1]
     if jobs == 1:
         return f"job {last.job_id} ({last.task}) is dead: {last.reason}"
     return f"{jobs} jobs of {last.task} are dead; the last one: {last.reason}"
 
 
-def _crashed(lines: Sequence[Line], jobs: int) -> str:
+def _crashed_text(_found: Sequence[Line], lines: Sequence[Line], jobs: int) -> str:
     worst = max(lines, key=lambda line: line.crashes)
     what = f"job {worst.job_id} ({worst.task}) has crashed {counted(worst.crashes, 'time')}"
     if jobs > 1:
         what = f"{jobs} jobs of {worst.task} crash again and again; {what}"
     return f"{what}, and is perhaps what kills its workers: {worst.reason}"
+
+
+_TEXTS = {"held": _held_text, "dead": _dead_text, "crashes": _crashed_text, "late_schedules": _late_text}
 
 
 def _zombie_rate(zombies: Sequence[Line], limits: Limits, known: Collection[Key]) -> dict[Key, Finding]:
@@ -219,7 +214,7 @@ def concern(zombies: Sequence[Line]) -> tuple[Literal["job", "task", "worker", "
 
 
 def _false_positives(lines: Sequence[Line], limits: Limits) -> dict[Key, Finding]:
-    """A zombie that reported after all was none. As `holdfast zombies` counts them."""
+    """Find zombies whose attempts reported later, as `holdfast zombies` counts them."""
     late = {(line.job_id, line.fence): line for line in lines if line.kind == "stale_report"}
     zombies = [line for line in lines if line.kind == "zombie"]
     false = [line for line in zombies if (line.job_id, line.fence) in late]
