@@ -55,11 +55,11 @@ def no_connections(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Let nobody out of here; return where to they wanted."""
     wanted: list[Any] = []
 
-    def connected(family: Any, where: Any) -> Any:
+    def connect(_: Any, where: Any) -> Any:
         wanted.append(where)
         raise ConnectionRefusedError(111, "not in a test")
 
-    monkeypatch.setattr(module, "_connected", connected)
+    monkeypatch.setattr(socket.socket, "connect", connect)
     return wanted
 
 

@@ -15,6 +15,7 @@ import io
 import ipaddress
 import socket
 import ssl
+from contextlib import closing
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -130,30 +131,28 @@ class Webhook:
 
     def _post(self, addresses: list[Address], body: bytes, give_up_at: float) -> int:
         """Send the request and return the status of the answer; its body is not read."""
-        plain = self._connect(addresses)
-        try:
+        with self._connected(addresses) as plain:
             plain.settimeout(_left(self._clock, give_up_at))
-            sock = self._tls.wrap_socket(plain, server_hostname=self._host) if self._tls else plain
-        except BaseException:
-            plain.close()
-            raise
-        connection = http.client.HTTPConnection(self._host, self._port)
-        connection.sock = _Bounded(sock, self._clock, give_up_at)
-        try:
-            connection.request("POST", self._path, body, self._headers(body))
-            return connection.getresponse().status
-        finally:
-            connection.close()
-            sock.close()
+            with self._tls.wrap_socket(plain, server_hostname=self._host) if self._tls else plain as sock:
+                connection = http.client.HTTPConnection(self._host, self._port)
+                connection.sock = _Bounded(sock, self._clock, give_up_at)
+                with closing(connection):
+                    connection.request("POST", self._path, body, self._headers(body))
+                    return connection.getresponse().status
 
-    def _connect(self, addresses: list[Address]) -> socket.socket:
-        *others, last = addresses
-        for family, where in others:
+    def _connected(self, addresses: list[Address]) -> socket.socket:
+        """Connect to the first address that answers. Raises what the last one has raised."""
+        failure = OSError("there is no address")
+        for family, where in addresses:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock.settimeout(CONNECT_S)
             try:
-                return _connected(family, where)
-            except OSError:
-                continue
-        return _connected(*last)
+                sock.connect(where)
+                return sock
+            except OSError as error:
+                sock.close()
+                failure = error
+        raise failure
 
     def _headers(self, body: bytes) -> dict[str, str]:
         from holdfast import __version__
@@ -219,17 +218,6 @@ class _Bounded(io.RawIOBase):
         read = self._sock.recv_into(memoryview(buffer)[: self._room])
         self._room -= read
         return read
-
-
-def _connected(family: socket.AddressFamily, where: tuple[Any, ...]) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(CONNECT_S)
-        sock.connect(where)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def _left(clock: Clock, give_up_at: float) -> float:
