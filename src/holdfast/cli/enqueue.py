@@ -39,22 +39,11 @@ _CALL = (
 @click.option("--key", type=Text(), help="While a live job has this key, no second one is added.")
 @click.option("--run-after", type=Duration(), metavar="TIME", help="Start the job after this delay: seconds, 15m, 2h.")
 @click.option("--priority", type=int, help="Larger is sooner.")
-@click.option("--id", "job_id", type=Text(), help="Your own id; repeated, there is still one job.")
+@click.option("--id", type=Text(), help="Your own id; repeated, there is still one job.")
 @click.option("--on-crash", type=click.Choice(get_args(OnCrash)), help="When its worker dies; rollback: of a workflow.")
 @import_options
 @json_option
-def enqueue(
-    app: str,
-    task: str,
-    arguments: Any,
-    queue: str | None,
-    key: str | None,
-    run_after: float | None,
-    priority: int | None,
-    job_id: str | None,
-    on_crash: Any,
-    as_json: bool,
-) -> None:
+def enqueue(app: str, task: str, arguments: Any, as_json: bool, **given: Any) -> None:
     """Add a job.
 
     TASK is a task of APP (module:name); its last part will do where only one task has it. JSON is an array of
@@ -65,10 +54,7 @@ def enqueue(
     with named_app(app) as found:
         wanted = _task(found, task)
         args, kwargs = call_of(arguments, _CALL)
-        sender = wanted.using(
-            queue=queue, key=key, run_after=run_after, priority=priority, id=job_id, on_crash=on_crash
-        )
-        draft = sender.job(*args, **kwargs)
+        draft = wanted.using(**given).job(*args, **kwargs)
         [job] = found.enqueue_many([draft])
         state = job.row.shown_state(found.store.now().wall)
     if as_json:
