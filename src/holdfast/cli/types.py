@@ -47,21 +47,23 @@ class Text(ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
-        if not _is_utf8(text):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
             self.fail("it is not valid UTF-8", param, ctx)
         return text
 
 
-class JobId(ParamType):
+class JobId(Text):
     """An exact id. What cannot be one belongs to no job: not found, like any other unknown id."""
 
     name = "id"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
-        if not _is_utf8(text):
-            raise NotFound(f"there is no job {text!a}; ids are exact: see `holdfast jobs list`")
-        return text
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            raise NotFound(f"there is no job {value!a}; ids are exact: see `holdfast jobs list`") from None
 
 
 class Words(ParamType):
@@ -114,14 +116,6 @@ def call_of(arguments: Any, advice: str) -> tuple[list[Any], dict[str, Any]]:
             return [], arguments
         case _:
             raise UsageError(f"the arguments must be a JSON array (positional) or object (keywords). {advice}")
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 # ------------------------------------------------------------------------------------- shared options
