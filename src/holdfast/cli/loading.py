@@ -175,12 +175,12 @@ def load_app(ref: str, db: str | None = None, imports: Sequence[str] = ()) -> Ap
     module = _import(module_name)
     found: object = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise UsageError(f"module {module_name!r} has no {attribute!r}{_apps_in(module, attribute, App)}")
-        found = getattr(found, part)
+        found = getattr(found, part, None)
     if not isinstance(found, App):
-        kind = type(found).__name__
-        raise UsageError(f"{ref} is a {kind}, not a holdfast App{_apps_in(module, attribute, App)}")
+        what = f"module {module_name!r} has no {attribute!r}"
+        if found is not None:
+            what = f"{ref} is a {type(found).__name__}, not a holdfast App"
+        raise UsageError(f"{what}{_apps_in(module, attribute)}")
     for name in imports:
         _import(name)
     if db is not None:
@@ -214,8 +214,8 @@ def _story(name: str, error: BaseException) -> str:
     return f"module {name!r} could not be imported:{trace}"
 
 
-def _apps_in(module: ModuleType, wanted: str, kind: type) -> str:
-    names = [name for name, value in vars(module).items() if isinstance(value, kind)]
+def _apps_in(module: ModuleType, wanted: str) -> str:
+    names = [name for name, value in vars(module).items() if isinstance(value, App)]
     if not names:
         return "; make one: app = holdfast.App()"
     best = get_close_matches(wanted, names, n=1) or names
