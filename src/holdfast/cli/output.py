@@ -39,6 +39,11 @@ _STYLES = {
     "locked": "yellow",
     "gone": "bright_black",
     "paused": "yellow",
+    "recorded": "green",
+    "answered": "green",
+    "started": "blue",
+    "undone": "magenta",
+    "failed": "red",
 }
 
 
@@ -165,18 +170,24 @@ class Column:
     below: bool = False
 
 
-def show_table(wanted: Sequence[Column], rows: Sequence[Any]) -> None:
-    """Print a table on stdout: fitted to a terminal, or in full when another program reads it."""
+def show_table(
+    wanted: Sequence[Column], rows: Sequence[Any], indent: str = "", after: Callable[[Any], None] = lambda _: None
+) -> None:
+    """Print a table on stdout: fitted to a terminal, or in full when another program reads it.
+
+    `after` is called with each row when it was printed.
+    """
     room = sys.maxsize
     if is_terminal():
-        room = width()
+        room = width() - len(indent)
         wanted = [column for column in wanted if not column.rank or any(column.cell(row) is not None for row in rows)]
     kept, sizes, below = _placed(wanted, rows, room)
-    click.echo(bold(_line(kept, sizes, [column.head for column in kept])))
-    for cells, text in zip_longest(_cells(kept, rows), below, fillvalue=""):
-        click.echo(_line(kept, sizes, cells))
+    click.echo(bold(indent + _line(kept, sizes, [column.head for column in kept])))
+    for row, cells, text in zip_longest(rows, _cells(kept, rows), below, fillvalue=""):
+        click.echo(indent + _line(kept, sizes, cells))
         for part in textwrap.wrap(text, room - 2, max_lines=_BELOW_MAX, placeholder=" …"):
             click.echo(f"  {part}")
+        after(row)
 
 
 def _cells(columns: Sequence[Column], rows: Sequence[Any]) -> list[list[str]]:

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import click
 
 from holdfast import insight
-from holdfast.cli.output import (
-    bold,
-    clean,
-    columns,
-    dim,
-    fitted,
-    is_terminal,
-    one_line,
-    padded,
-    paragraph,
-    styled,
-    width,
-)
+from holdfast.cli.output import Column, bold, clean, columns, dim, fitted, one_line, paragraph, show_table
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Event, Job, Moment, Step
 from holdfast.core.replay import asked_since, is_paused
@@ -28,19 +16,30 @@ from holdfast.core.row_text import ANSWER
 
 _ENDS = 100  # lines that are shown of the beginning and of the end of a very long workflow
 _NAME_MAX = 40
-_NAME_LEAST = 16
 _RESULT_MAX = 400  # characters; all of it is in the JSON
-_RESULT_LEAST = 16
 _AT_ONCE = ("sleep", "now", "random", "uuid", "patch", "gather")  # what it takes to record these says nothing
-_COLOURS = {"recorded": "done", "answered": "done", "started": "running", "undone": "rolled_back", "failed": "dead"}
 
 
 @dataclass(frozen=True, slots=True)
 class _StepRow:
-    cells: tuple[str, str, str, str, str]  # number, name, state, took, attempt
-    result: str
+    path: str
+    name: str
+    depth: int
+    state: str = ""
+    took: str = ""
+    attempt: str = ""
+    result: str = ""
     below: tuple[str, ...] = ()
-    depth: int = 0
+
+
+_COLUMNS = (
+    Column("", lambda row: row.path, keep=True),
+    Column("STEP", lambda row: fitted("  " * row.depth + clean(row.name), _NAME_MAX), least=16),
+    Column("STATE", lambda row: row.state, keep=True),
+    Column("TOOK", lambda row: row.took, right=True, keep=True),
+    Column("ATTEMPT", lambda row: row.attempt, right=True, keep=True),
+    Column("RESULT", lambda row: row.result, least=16),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +86,13 @@ def _how_far(job: Job, far: insight.WorkflowProgress) -> str:
 
 def _of_branch(branch: insight.Branch, flow: ShownWorkflow) -> _StepRow:
     if branch.step is None:
-        return _StepRow((branch.path, "  " * branch.depth + branch.label, "", "", ""), "", depth=branch.depth)
+        return _StepRow(branch.path, branch.label, branch.depth)
     return _of_step(branch.step, branch.depth, flow)
 
 
 def _of_step(step: Step, depth: int, flow: ShownWorkflow) -> _StepRow:
     attempt = str(step.attempt) if step.attempt else "copied"
-    below = [_died(death, flow) for death in flow.lost if _is_in(death, step)]
+    below = [_died(death, flow) for death in flow.lost if insight.is_at(death.step, step)]
     if _waits(step, flow):
         below.append(_awaits(step, flow))
     if flow.step_arguments and step.arguments is not None:
@@ -104,8 +103,10 @@ def _of_step(step: Step, depth: int, flow: ShownWorkflow) -> _StepRow:
         below.append(_tried(step, flow))
     if not step.aside and step.path in flow.ahead:
         below.append(flow.ahead[step.path])
-    cells = (clean(step.path), "  " * depth + clean(_called(step)), _state(step, flow), _took(step, flow), attempt)
-    return _StepRow(cells, _returned(step, flow), tuple(below), depth)
+    called = step.name if step.kind == "step" or step.name == step.kind else f"{step.kind} {step.name}"
+    state = "waiting" if _waits(step, flow) else insight.state_of(step)
+    took, result = _took(step, flow), _returned(step, flow)
+    return _StepRow(clean(step.path), called, depth, state, took, attempt, result, tuple(below))
 
 
 def _tried(step: Step, flow: ShownWorkflow) -> str:
@@ -117,19 +118,7 @@ def _tried(step: Step, flow: ShownWorkflow) -> str:
     return "tried once" if step.tries == 1 else f"tried {step.tries} times"
 
 
-def _is_in(death: insight.StepDeath, step: Step) -> bool:
-    return insight.is_at(death.step, step)
-
-
-def _called(step: Step) -> str:
-    return step.name if step.kind == "step" or step.name == step.kind else f"{step.kind} {step.name}"
-
-
 # ------------------------------------------------------------------------------------------------ cells
-
-
-def _state(step: Step, flow: ShownWorkflow) -> str:
-    return "waiting" if _waits(step, flow) else insight.state_of(step)
 
 
 def _waits(step: Step, flow: ShownWorkflow) -> bool:
@@ -153,7 +142,7 @@ def _took(step: Step, flow: ShownWorkflow) -> str:
         began = asked_at  # without a time limit it is on record only since it was answered
     if began is None or step.kind in _AT_ONCE:
         return "-"
-    lost = [death.event.at for death in flow.lost if _is_in(death, step) and death.inside]
+    lost = [death.event.at for death in flow.lost if insight.is_at(death.step, step) and death.inside]
     cut_off = [at for at in lost if began <= at <= (step.ended_at or at)]
     if step.kind in insight.WAITS:
         came = [event.at for event in flow.events if event.kind == "signalled" and _is_for(step, event)]
@@ -234,50 +223,23 @@ def _died(death: insight.StepDeath, flow: ShownWorkflow) -> str:
 # ------------------------------------------------------------------------------------------------ lines
 
 
-def _print(lines: Sequence[_StepRow], behind: Sequence[str] = ()) -> None:
-    if not lines and not behind:
+def _print(rows: Sequence[_StepRow], behind: Sequence[str] = ()) -> None:
+    if not rows and not behind:
         click.echo(dim("  none"))
-    if not lines:
-        for words in behind:
-            paragraph(words, "  ", "  ")
-        return
-    head = _StepRow(("", "STEP", "STATE", "TOOK", "ATTEMPT"), "RESULT")
-    sizes = [max(columns(line.cells[place]) for line in (head, *lines)) for place in range(5)]
-    sizes[1] = min(sizes[1], _room_for_names(sizes))
-    click.echo(bold(_text(head, sizes)))
-    for line in _ends(lines):
-        click.echo(_text(line, sizes) if isinstance(line, _StepRow) else dim(line))
-        if isinstance(line, _StepRow):
-            indent = " " * (4 + sizes[0] + 2 * line.depth + 2)
-            for words in line.below:
-                paragraph(words, indent, indent)
-    indent = " " * (4 + sizes[0])
-    for words in behind:
-        paragraph(words, indent, indent)
+    margin = max((4 + columns(row.path) for row in rows), default=2)
+    if (more := len(rows) - 2 * _ENDS) > 0:
+        last = rows[_ENDS - 1]
+        last = replace(last, below=(*last.below, f"… {more:,} more; all of them with --json"))
+        rows = [*rows[: _ENDS - 1], last, *rows[-_ENDS:]]
+
+    def tell(row: _StepRow) -> None:
+        _tell_below(row.below, margin + 2 * row.depth + 2)
+
+    if rows:
+        show_table(_COLUMNS, rows, "  ", tell)
+    _tell_below(behind, margin)
 
 
-def _room_for_names(sizes: Sequence[int]) -> int:
-    if not is_terminal():
-        return _NAME_MAX
-    others = 2 + sizes[0] + sum(sizes[2:]) + 10 + _RESULT_LEAST
-    return max(_NAME_LEAST, min(_NAME_MAX, width() - others))
-
-
-def _ends(lines: Sequence[_StepRow]) -> Iterator[_StepRow | str]:
-    more = len(lines) - 2 * _ENDS
-    if more <= 0:
-        yield from lines
-        return
-    yield from lines[:_ENDS]
-    yield f"  … {more:,} more; all of them with --json"
-    yield from lines[-_ENDS:]
-
-
-def _text(line: _StepRow, sizes: Sequence[int]) -> str:
-    number, name, state, took, attempt = line.cells
-    start = f"  {padded(number, sizes[0])}  {padded(fitted(name, sizes[1]), sizes[1])}  "
-    middle = f"{padded(took, sizes[3], right=True)}  {padded(attempt, sizes[4], right=True)}  "
-    result = line.result
-    if is_terminal():
-        result = fitted(result, max(10, width() - 2 - sum(sizes) - 10))
-    return f"{start}{styled(state, _COLOURS.get(state))}{' ' * (sizes[2] - len(state))}  {middle}{result}".rstrip()
+def _tell_below(texts: Sequence[str], margin: int) -> None:
+    for text in texts:
+        paragraph(text, " " * margin, " " * margin)
