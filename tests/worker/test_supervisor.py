@@ -429,5 +429,5 @@ def test_a_child_that_stopped_is_mentioned_only_if_it_cut_jobs_short(
 ) -> None:
     caplog.set_level("INFO", "holdfast.supervisor")
     reaper: Any = SimpleNamespace(release_worker=lambda worker, cause: number)
-    Supervisor._settle_leases(None, reaper, SimpleNamespace(name="w/1"), 0, released=True, silent=False)  # type: ignore[arg-type]
+    Supervisor._settle_leases(None, reaper, 0, True, False, SimpleNamespace(name="w/1"))  # type: ignore[arg-type]
     assert caplog.messages == said

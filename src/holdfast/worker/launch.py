@@ -1,12 +1,16 @@
-"""The folder and environment that a worker's processes are started with, whatever its handlers change later."""
+"""How a worker's processes are started: in which folder and environment, whatever its handlers change later."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import subprocess
 import sys
 from dataclasses import dataclass
 from typing import NoReturn
+
+PYTHON = (sys.executable, "-P", "-m")  # -P: a project's own json.py must not take the place of Python's
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,32 @@ class Launch:
         with contextlib.suppress(OSError):
             folder = os.getcwd()
         return cls(folder, dict(os.environ))
+
+    def start(
+        self, program: str, *shared: int, own_session: bool = False
+    ) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        """Start one of our programs; return its process and our end of a line to it.
+
+        Its arguments are the descriptors that it inherits: its end of the line, and those in `shared`. Raises `OSError`
+        when the system gives no process.
+        """
+        ours, theirs = socket.socketpair()
+        inherited = (theirs.fileno(), *shared)
+        try:
+            process = subprocess.Popen(
+                [*PYTHON, program, *map(str, inherited)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=inherited,
+                start_new_session=own_session,
+                cwd=self.folder,
+                env=self.environment,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return process, ours
 
     def start_again(self) -> NoReturn:
         """Replace this process by a new one, with the same pid, arguments, folder and environment."""

@@ -20,7 +20,8 @@ import subprocess
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -34,7 +35,7 @@ from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import protected
 from holdfast.vital_threads import EXIT_BROKEN, refuse_patched_threads
-from holdfast.worker.isolated.process import PYTHON, end_of
+from holdfast.worker.isolated.process import end_of
 from holdfast.worker.launch import Launch
 from holdfast.worker.log_capture import enable_our_loggers
 from holdfast.worker.options import WorkerOptions
@@ -77,6 +78,13 @@ def supervise(app_ref: str, app: App, options: WorkerOptions, launch: Launch) ->
     return Supervisor(app_ref, app, options, launch).run()
 
 
+class Child(NamedTuple):
+    """A worker process, and our end of the line to it."""
+
+    process: subprocess.Popen[bytes]
+    line: socket.socket
+
+
 class Supervisor:
     """See the module's docstring."""
 
@@ -94,8 +102,7 @@ class Supervisor:
         self._stopping = threading.Event()
         self._exit_code = 0  # once it is stopping
         self._lock = threading.Lock()
-        self._orders: dict[int, int] = {}  # child number -> the end of the pipe that we write to
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._children: dict[int, Child] = {}  # by their numbers
 
     def run(self) -> int:
         """Start the children, pass on signals, and return when all have ended."""
@@ -162,10 +169,10 @@ class Supervisor:
             self._order("stop")
         silent = self._await_end(number, child)
         with self._lock:
-            code = _code_of(child)
+            code = _code_of(child.process)
             del self._children[number]
-            os.close(self._orders.pop(number))
-        enrolled = self._bury(number, child.pid, code, silent)
+            child.line.close()
+        enrolled = self._bury(number, child.process.pid, code, silent)
         if code == EXIT_TOO_OLD:
             self._leave_if_too_old()
         if code == EXIT_UNSUPPORTED and not enrolled:
@@ -174,9 +181,10 @@ class Supervisor:
             return "could not load the app, for the reason that it gave"
         return _how_it_ended(code, silent)
 
-    def _await_end(self, number: int, child: subprocess.Popen[bytes]) -> bool:
+    def _await_end(self, number: int, child: Child) -> bool:
         """Wait until a child has ended; return whether we ended it, because it lived and did not beat."""
-        line, end, silence, ended_by_us = self._orders[number], end_of(child.pid), Silence(), False
+        line, pid, silence, ended_by_us = child.line.fileno(), child.process.pid, Silence(), False
+        end = end_of(pid)
         looked_at = self._clock.lease()
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
             selector.register(line, selectors.EVENT_READ)
@@ -187,17 +195,17 @@ class Supervisor:
                 ready = {key.fd for key, _ in selector.select(LOOK_S if end is not None else POLL_S)}
                 if line in ready and not silence.hear(line):
                     selector.unregister(line)
-                if end in ready or (end is None and child.poll() is not None):
+                if end in ready or (end is None and child.process.poll() is not None):
                     return ended_by_us
                 looked_at, before = self._clock.lease(), looked_at
                 silence.add(looked_at - before)
-                if not ended_by_us and not self._stopping.is_set() and self._is_too_long(silence, child.pid):
+                if not ended_by_us and not self._stopping.is_set() and self._is_too_long(silence, pid):
                     what = "has sent no heartbeat for" if silence.has_beaten else "is not ready after"
                     log.critical(
                         "child %s/%d is alive but %s %.0f s: replacing it", self._name, number, what, silence.seconds
                     )
                     ended_by_us = True
-                    os.kill(child.pid, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
 
     def _is_too_long(self, silence: Silence, pid: int) -> bool:
         """Say whether a child has stopped beating. While the store fails for another reason, that is unknown."""
@@ -206,13 +214,11 @@ class Supervisor:
         asked_at = self._clock.lease()
         try:
             self._store.ping()
-        except FileLocked as error:
-            if error.holder == pid:  # it was stopped inside a transaction: no process can write until it ends
+        except HoldfastError as error:
+            if isinstance(error, FileLocked) and error.holder == pid:  # stopped inside a transaction: nobody can write
                 silence.seconds += self._clock.lease() - asked_at
             else:
                 silence.seconds = silence.limit_s / 2
-        except HoldfastError:
-            silence.seconds = silence.limit_s / 2
         return silence.seconds >= silence.limit_s
 
     def _leave_if_too_old(self) -> None:
@@ -234,7 +240,7 @@ class Supervisor:
         self._stopping.set()
         self._order("stop")
 
-    def _spawn(self, number: int) -> subprocess.Popen[bytes]:
+    def _spawn(self, number: int) -> Child:
         settings = {
             "app": self._app_ref,
             "db": self._url,
@@ -242,28 +248,14 @@ class Supervisor:
             "supervisor": self._id,
             "options": asdict(self._options),
         }
-        ours, theirs = (each.detach() for each in socket.socketpair())
-        try:
-            child = subprocess.Popen(
-                [*PYTHON, CHILD, str(theirs)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs,),
-                cwd=self._launch.folder,
-                env=self._launch.environment,
-            )
-        except BaseException:
-            os.close(ours)
-            raise
-        finally:
-            os.close(theirs)
+        child = Child(*self._launch.start(CHILD))
         with self._lock:
             self._children[number] = child
-            self._orders[number] = ours
         try:
-            os.write(ours, msgspec.json.encode(settings) + b"\n")  # less than the line holds: it does not block
+            child.line.send(msgspec.json.encode(settings) + b"\n")  # less than the line holds: it does not block
         except OSError as error:
             log.warning("child %s/%d ended before it got its settings (%s)", self._name, number, error.strerror)
-            child.kill()  # if it has not: without orders it is of no use
+            child.process.kill()  # if it has not: without orders it is of no use
         return child
 
     def _bury(self, number: int, pid: int, code: int | None, silent: bool = False) -> bool:
@@ -275,11 +267,7 @@ class Supervisor:
         """
         released = code in (EXIT_STUCK, EXIT_TOO_OLD) or (self._stopping.is_set() and code == 0)
         reaper = Reaper(self._store, self._clock, hooks=self._hooks, name=f"{self._name}/{number}")
-
-        def settle(worker: Worker) -> None:
-            self._settle_leases(reaper, worker, code, released, silent)
-
-        return self._settle_child(number, pid, settle)
+        return self._settle_child(number, pid, partial(self._settle_leases, reaper, code, released, silent))
 
     def _settle_child(
         self, number: int, pid: int, settle: Callable[[Worker], None], only: Collection[str] | None = None
@@ -322,7 +310,7 @@ class Supervisor:
         log.error("the jobs of child %s/%d could not be settled; a reaper will find them", self._name, number)
         return True
 
-    def _settle_leases(self, reaper: Reaper, worker: Worker, code: int | None, released: bool, silent: bool) -> None:
+    def _settle_leases(self, reaper: Reaper, code: int | None, released: bool, silent: bool, worker: Worker) -> None:
         if released:
             given_back = reaper.release_worker(worker, "the worker stopped")
             if given_back:
@@ -341,15 +329,15 @@ class Supervisor:
 
     def _order(self, word: str) -> None:
         with self._lock:  # so that no descriptor is closed, and means something else, before it is written to
-            for write_end in self._orders.values():
+            for child in self._children.values():
                 with contextlib.suppress(OSError):
-                    os.write(write_end, f"{word}\n".encode())
+                    child.line.send(f"{word}\n".encode())
 
     def _kill(self) -> None:
         with self._lock:  # none of them is buried meanwhile, so that its number means another process
             for child in self._children.values():
                 with contextlib.suppress(OSError):
-                    os.kill(child.pid, signal.SIGKILL)
+                    os.kill(child.process.pid, signal.SIGKILL)
 
 
 class Silence:

@@ -10,9 +10,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable
@@ -27,7 +24,6 @@ from holdfast.worker.isolated import memory, protocol
 from holdfast.worker.launch import Launch
 
 PROGRAM = "holdfast.cli.isolated"
-PYTHON = (sys.executable, "-P", "-m")  # -P: a project's own json.py must not take the place of Python's
 DUMP_MAX = 1 << 18
 
 
@@ -48,25 +44,14 @@ class IsolatedProcess:
         self.kills_before: int | None = None  # for want of memory, in the worker's cgroup, when its attempt began
         self._code: int | None = None
         self._strays: list[int] = []  # the processes that it had started when it was asked to end
-        self.socket, theirs = socket.socketpair()
         self._dump = _scratch()
         self._frames = protocol.Frames[protocol.Word](protocol.Word)
         self._out = bytearray(setup)
         try:
-            self._process = subprocess.Popen(
-                [*PYTHON, PROGRAM, str(theirs.fileno()), str(self._dump)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), self._dump),
-                start_new_session=True,
-                cwd=launch.folder,
-                env=launch.environment,
-            )
+            self._process, self.socket = launch.start(PROGRAM, self._dump, own_session=True)
         except BaseException:
-            self.socket.close()
             os.close(self._dump)
             raise
-        finally:
-            theirs.close()
         self.pid = self._process.pid
         self.end = end_of(self.pid)
         self.group = memory.make_group(self.pid) if grouped else None
