@@ -7,24 +7,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
 from holdfast import errors
 from holdfast.core.records import Job
-from holdfast.core.verdict import (
-    Cancelled,
-    Diverged,
-    Failed,
-    Outcome,
-    Parked,
-    Released,
-    Snoozed,
-    Stalled,
-    Succeeded,
-    TimedOut,
-)
+from holdfast.core.verdict import Outcome
 
 FRAME_MAX = 1 << 30  # a longer one is not a frame
 READ_BYTES = 1 << 18
@@ -128,17 +117,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 Order = Setup | StartAttempt | Stop | Leave
 Word = Ready | Unusable | ProgressMade | Inside | Stacked | Logged | Ended
 
-_OUTCOMES: dict[str, type[Outcome]] = {
-    kind.__name__: kind
-    for kind in (Succeeded, Failed, Diverged, TimedOut, Stalled, Released, Snoozed, Parked, Cancelled)
-}
-_SIGNALS: dict[str, type[errors.Interrupted]] = {
-    kind.__name__: kind
-    for kind in (
-        *(errors.LeaseLost, errors.Cancelled, errors.TimeLimit, errors.NoProgress),
-        *(errors.Stopping, errors.BudgetSpent),
-    )
-}
+_OUTCOMES: dict[str, type[Outcome]] = {kind.__name__: kind for kind in get_args(Outcome)}
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -161,7 +140,8 @@ def outcome_of(word: Ended) -> Outcome | None:
 
 def signal_of(order: Stop) -> errors.Interrupted:
     """Return what is to be raised in the handler."""
-    return _SIGNALS[order.kind](order.text)
+    kind: type[errors.Interrupted] = getattr(errors, order.kind)
+    return kind(order.text)
 
 
 class Frames(Generic[T]):
