@@ -7,6 +7,7 @@ success, so that a person can read what the attempt said before it ended. A job 
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections import Counter, deque
@@ -46,7 +47,7 @@ class LogCapture:
     __slots__ = ("_ring", "fresh")
 
     def __init__(self) -> None:
-        self._ring: deque[_Line] = deque(maxlen=LINES_MAX)
+        self._ring: deque[str] = deque(maxlen=LINES_MAX)
         self.fresh = False  # there are some that no beat has carried yet
 
     def hear(self, record: logging.LogRecord) -> None:
@@ -55,7 +56,7 @@ class LogCapture:
             line = _written(record)
         except Exception as error:
             line = f"(a record that cannot be written: {type(error).__name__})"
-        self._ring.append(_Line(line[: 2 * LINE_MAX]))
+        self._ring.append(line[: 2 * LINE_MAX])
         self.fresh = True
 
     def take(self) -> str | None:
@@ -70,7 +71,7 @@ class LogCapture:
         shown: list[str] = []
         room = LOG_MAX
         for line in reversed(self._ring.copy()):
-            text = line.shown()
+            text = _shown(line)
             room -= len(text.encode()) + 1
             if room < 0:
                 break
@@ -78,19 +79,9 @@ class LogCapture:
         return shown
 
 
-class _Line:
-    """One line; made fit to be shown at most once, and only on request: that costs more than to keep it."""
-
-    __slots__ = ("_is_shown", "_text")
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._is_shown = False
-
-    def shown(self) -> str:
-        if not self._is_shown:
-            self._text, self._is_shown = one_line(self._text, LINE_MAX), True
-        return self._text
+@functools.lru_cache(1024)  # to look for secrets takes long, and every beat shows most lines again
+def _shown(line: str) -> str:
+    return one_line(line, LINE_MAX)
 
 
 def _written(record: logging.LogRecord) -> str:
