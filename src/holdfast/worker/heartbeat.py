@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import resource
-import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
@@ -22,6 +21,7 @@ from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
 from holdfast.vital_threads import Died, VitalThread
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.isolated.memory import peak_mb
 
 log = logging.getLogger("holdfast.worker")
 
@@ -151,8 +151,9 @@ class Heartbeat:
         worker_id = self.worker_id
         sent_at = self._clock.lease()
         try:
+            rss_mb = peak_mb(resource.getrusage(resource.RUSAGE_SELF))
             pulses = {attempt: attempt.pulse(sent_at, talks=attempt in talkers) for attempt in due}
-            answer = self._store.beat(worker_id, list(pulses.values()), _rss_mb(), stopping=self._stopping)
+            answer = self._store.beat(worker_id, list(pulses.values()), rss_mb, stopping=self._stopping)
         except Exception as error:
             for attempt in due:
                 attempt.unheard()
@@ -235,8 +236,3 @@ def _talkers(attempts: list[Attempt], now: float) -> set[Attempt]:
     """Return whose new log lines may go with a beat now: those who were heard of least recently come first."""
     talking = [attempt for attempt in attempts if attempt.has_lines(now)]
     return set(sorted(talking, key=lambda attempt: attempt.window.sent_at)[:TALKERS_MAX])
-
-
-def _rss_mb() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return used / (1_048_576 if sys.platform == "darwin" else 1024)
