@@ -31,7 +31,7 @@ from holdfast.worker.isolated import memory, protocol
 from holdfast.worker.isolated.exits import lost, stopped_by_force
 from holdfast.worker.isolated.orphan_guard import OrphanGuard
 from holdfast.worker.isolated.process import NONSENSE, IsolatedProcess
-from holdfast.worker.isolated.task_locator import TaskLocator
+from holdfast.worker.isolated.task_locator import TaskLocator, location_of
 from holdfast.worker.log_capture import pass_on
 from holdfast.worker.options import WorkerOptions
 
@@ -245,7 +245,7 @@ class Pool:
             process = self._idle.pop()
             attempt.start(now)
             process.kills_before = memory.kills_here()
-            process.run(attempt, self._task_locator.of(attempt.task))
+            process.run(attempt, location_of(attempt.task))
             self._mind_output(process)
 
     def _hear(self, process: IsolatedProcess) -> None:

@@ -57,7 +57,6 @@ class TaskLocator:
         self._patient = patient
         self.launch = launch or Launch.now()
         self._imports = imports
-        self._known: dict[str, protocol.TaskLocation | None] = {}
         declared = [task for task in app.tasks.values() if task.isolate or worker_wide]
         self._names = list(app.tasks)
         self._declared = {task.name for task in declared}
@@ -84,17 +83,11 @@ class TaskLocator:
 
     def knows(self, task: Task[..., Any]) -> bool:
         """Say whether another process can find the task."""
-        return self._ref is not None or self.of(task) is not None
-
-    def of(self, task: Task[..., Any]) -> protocol.TaskLocation | None:
-        """Return where the task's function stands; None: where only this process can look."""
-        if task.name not in self._known:
-            self._known[task.name] = _home(task)
-        return self._known[task.name]
+        return self._ref is not None or location_of(task) is not None
 
     def setup(self) -> bytes:
         """Return the first frame for an isolated process."""
-        homes = [] if self._ref is not None else [self.of(task) for task in self._app.tasks.values()]
+        homes = [] if self._ref is not None else [location_of(task) for task in self._app.tasks.values()]
         return protocol.frame(
             protocol.Setup(
                 app=self._ref,
@@ -115,7 +108,8 @@ def _main() -> dict[str, str]:
     return {name: data[name] for name in ("init_main_from_name", "init_main_from_path") if name in data}
 
 
-def _home(task: Task[..., Any]) -> protocol.TaskLocation | None:
+def location_of(task: Task[..., Any]) -> protocol.TaskLocation | None:
+    """Return where the task's function stands; None: where only this process can look."""
     module, qualname = getattr(task.fn, "__module__", None), getattr(task.fn, "__qualname__", None)
     if not module or not qualname or "<" in qualname:
         return None
