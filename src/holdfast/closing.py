@@ -63,11 +63,9 @@ class Closing:
         """
         with self._changed:
             works = [work for work in self._works if work.pid == os.getpid()]
-        if any(work.runs_the_caller() for work in works):
-            raise UsageError("a job, or a tick, cannot close the app that runs it; close the app when it has returned")
-        with self._changed:
+            if any(work.runs_the_caller() for work in works):
+                raise UsageError("a job or tick cannot close the app that runs it; close the app when it has returned")
             self._closing = True
-            works = [work for work in self._works if work.pid == os.getpid()]
         for work in works:
             work.stop()
         within_s = max((work.within_s for work in works), default=0.0)
