@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from holdfast.clock import Clock
@@ -118,13 +118,10 @@ def _checked_fraction(fraction: float | None) -> float | None:
     """Return it as a plain number: it travels in one beat with the leases of others, and must not spoil that."""
     if fraction is None:
         return None
-    try:
-        number = float(fraction)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"ctx.progress({fraction!r}): the fraction must be a number from 0 to 1") from error
-    if not 0.0 <= number <= 1.0:
-        raise UsageError(f"ctx.progress({fraction!r}): the fraction must be a number from 0 to 1")
-    return number
+    with suppress(TypeError, ValueError):
+        if 0.0 <= (number := float(fraction)) <= 1.0:
+            return number
+    raise UsageError(f"ctx.progress({fraction!r}): the fraction must be a number from 0 to 1")
 
 
 def _checked_note(note: str | None) -> str | None:
