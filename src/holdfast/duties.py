@@ -47,8 +47,8 @@ class DutyHolder:
             if duty is None:
                 self._lost("another process has it")
             else:
-                self._window = trust(sent_at, self._ttl_s)
                 self._has(duty)
+                self._window = trust(sent_at, self._ttl_s)
         return self._duty
 
     def refused(self) -> None:
@@ -57,32 +57,24 @@ class DutyHolder:
 
     def resign(self, note: str | None = None) -> None:
         """Give the duty back, if it is ours, with a note for the next holder; never raises."""
-        duty, self._duty, self._window = self._duty, None, None
-        if duty is None:
-            return
         try:
-            self._store.resign(duty, note)
-            self._tell("duty_lost", duty, "resigned")
+            if self._duty is not None:
+                self._store.resign(self._duty, note)
+                self._lost("resigned")
         except HoldfastError as error:
             log.warning("could not give the duty %r back: %s", self._name, error)
+        self._duty = self._window = None
 
     def _has(self, duty: Duty) -> None:
         if self._duty is None or self._duty.term != duty.term:
-            if self._duty is not None:
-                self._tell("duty_lost", self._duty, "another process had it in between")
-            self._tell("duty_acquired", duty, "")
+            self._lost("another process had it in between")
+            log.info("took the duty %r, term %d", duty.name, duty.term)
+            self._hooks.emit("duty_acquired", {"duty": duty.name, "holder": duty.holder, "term": duty.term})
         self._duty = duty
 
     def _lost(self, why: str) -> None:
         duty, self._duty, self._window = self._duty, None, None
         if duty is not None:
-            self._tell("duty_lost", duty, why)
-
-    def _tell(self, kind: str, duty: Duty, why: str) -> None:
-        if kind == "duty_acquired":
-            log.info("took the duty %r, term %d", duty.name, duty.term)
-            self._hooks.emit("duty_acquired", {"duty": duty.name, "holder": duty.holder, "term": duty.term})
-        else:
             log.info("no longer has the duty %r of term %d: %s", duty.name, duty.term, why)
             detail = {"duty": duty.name, "holder": duty.holder, "term": duty.term, "reason": why}
             self._hooks.emit("duty_lost", detail)
