@@ -11,6 +11,7 @@ only the schedule that needs the lock waits for the next look.
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -23,7 +24,7 @@ from holdfast.duties import DutyHolder
 from holdfast.errors import StoreError, UsageError, is_passing
 from holdfast.ids import fired_job_id, new_id
 from holdfast.service import Service
-from holdfast.stores.protocol import Added, Answer, Fired, Store
+from holdfast.stores.protocol import Added, Answer, Store
 from holdfast.tasks import Draft, Sender, check_name
 
 if TYPE_CHECKING:
@@ -65,20 +66,27 @@ class Scheduler:
         self._app = app
         self._clock = app.clock
         self._holder = f"{name}:{new_id()}"
-        self._post: DutyHolder | None = None
         self._declared_at: float | None = None  # on the lease clock
         self._said: set[tuple[str, str]] = set()
         self._locked: set[str] = set()  # the schedules that could not be fired because of another transaction's lock
         self._service = Service(
             "holdfast-scheduler",
-            self._turn,
+            lambda: self.look()[1] + SOON_S,
             app.clock,
             log,
             LOOK_S,
             "schedules wait until it is back",
-            lost=self._lost,
+            lost=lambda: self._post.refused(),
             leave=self._leave,
         )
+
+    @property
+    def _store(self) -> Store:
+        return self._app.store  # opened at the first look
+
+    @functools.cached_property
+    def _post(self) -> DutyHolder:
+        return DutyHolder(self._store, self._clock, DUTY, self._holder, TTL_S, self._app.hooks)
 
     def __enter__(self) -> Scheduler:
         if self._app.schedules:
@@ -93,102 +101,78 @@ class Scheduler:
 
         Raises `StoreError` when the store does, and `DutyLost` when another process took the duty meanwhile.
         """
-        store = self._app.store
-        self._declare(store)
-        self._post_at(store).duty()  # taken or renewed, whether or not something is due
-        now = store.now().wall
-        wanted = [each for each in store.schedules() if is_declared(each, now) and not each.paused]
-        fired = self._fire_all(store, [firing for each in wanted if (firing := self._due(each, now)) is not None])
-        coming = [instant for each in wanted if (instant := self._next(each, now)) is not None]
-        left_s = min((instant - now for instant in coming), default=LOOK_S)
+        self._declare()
+        self._post.duty()  # taken or renewed, whether or not something is due
+        now = self._store.now().wall
+        firings, coming_s = [], []
+        for each in self._store.schedules():
+            if each.paused or not is_declared(each, now):
+                continue
+            try:
+                instant, following = due(each, now), next_instant(each.spec, each.tz, now)
+            except UsageError as error:
+                self._complain(each.key, error)  # the other schedules are fired all the same
+                continue
+            if instant is not None:
+                job = replace(each.job, id=fired_job_id(each.key, instant), run_at=instant)
+                firings.append(Firing(each.key, instant, job))
+            if following is not None:
+                coming_s.append(following - now)
+        fired, left_s = self._fire_all(firings), min(coming_s, default=LOOK_S)
         return fired, min(left_s, LOCKED_S) if self._locked else left_s
 
     def resign(self) -> None:
         """Give the duty back, if it is ours; never raises."""
-        if self._post is not None:
-            self._post.resign()
+        self._post.resign()
 
-    def _declare(self, store: Store) -> None:
+    def _declare(self) -> None:
         now = self._clock.lease()
         if self._declared_at is None or now - self._declared_at >= DECLARE_S:
-            store.declare(list(self._app.schedules.values()), again=self._app.declared)
+            self._store.declare(list(self._app.schedules.values()), again=self._app.declared)
             self._app.declared = True
             self._declared_at = now
 
-    def _post_at(self, store: Store) -> DutyHolder:
-        if self._post is None:
-            self._post = DutyHolder(store, self._clock, DUTY, self._holder, TTL_S, self._app.hooks)
-        return self._post
-
-    def _due(self, schedule: Schedule, now: float) -> Firing | None:
-        try:
-            instant = due(schedule, now)
-        except UsageError as error:
-            self._complain(schedule.key, error)  # the others must not suffer
-            return None
-        if instant is None:
-            return None
-        job = replace(schedule.job, id=fired_job_id(schedule.key, instant), run_at=instant)
-        return Firing(schedule.key, instant, job)
-
-    def _fire_all(self, store: Store, firings: list[Firing]) -> int:
+    def _fire_all(self, firings: list[Firing]) -> int:
         """Fire in batches; last, and one by one, what was locked the last time."""
         alone = [each for each in firings if each.schedule in self._locked]
         together = [each for each in firings if each.schedule not in self._locked]
         self._locked.clear()
-        fired = sum(self._fire(store, together[start : start + BATCH]) for start in range(0, len(together), BATCH))
-        return fired + sum(self._fire(store, [each]) for each in alone)
+        fired = sum(self._fire(together[start : start + BATCH]) for start in range(0, len(together), BATCH))
+        return fired + sum(self._fire([each]) for each in alone)
 
-    def _fire(self, store: Store, firings: list[Firing]) -> int:
-        duty = self._post_at(store).duty()
+    def _fire(self, firings: list[Firing]) -> int:
+        duty = self._post.duty()
         if duty is None:
             return 0
         try:
-            answers = store.fire(firings, duty)
+            answers = self._store.fire(firings, duty)
         except StoreError as error:
             if is_passing(error):
                 raise
             if len(firings) > 1:
-                return sum(self._fire(store, [each]) for each in firings)
+                return sum(self._fire([each]) for each in firings)
             self._complain(firings[0].schedule, error)
             return 0
-        fired = sum(self._tell(each, answer) for each, answer in zip(firings, answers, strict=True))
+        fired, locked = 0, []
+        for each, answer in zip(firings, answers, strict=True):
+            if isinstance(answer, Added):
+                fired += 1
+                there = " is there already" if answer.existed else ""
+                log.info("fired %r: job %s%s", each.schedule, answer.id, there)
+            elif answer is Answer.LOCKED:
+                locked.append(each)
         if fired:
-            store.wake()
-        locked = [each for each, answer in zip(firings, answers, strict=True) if answer is Answer.LOCKED]
+            self._store.wake()
         if len(firings) > 1:
-            return fired + sum(self._fire(store, [each]) for each in locked)
+            return fired + sum(self._fire([each]) for each in locked)
         self._locked.update(each.schedule for each in locked)
         return fired
-
-    def _tell(self, firing: Firing, answer: Fired) -> bool:
-        if not isinstance(answer, Added):
-            return False
-        if answer.existed:
-            log.info("fired %r: its job %s is there already", firing.schedule, answer.id)
-        else:
-            log.info("fired %r: job %s", firing.schedule, answer.id)
-        return True
-
-    def _next(self, schedule: Schedule, now: float) -> float | None:
-        try:
-            return next_instant(schedule.spec, schedule.tz, now)
-        except UsageError as error:
-            self._complain(schedule.key, error)
-            return None
 
     def _complain(self, key: str, error: Exception) -> None:
         """Say once what is wrong; another program may know a time zone that is not known here."""
         if (key, str(error)) not in self._said:
             self._said.add((key, str(error)))
             log.error("the schedule %r cannot be fired here: %s", key, error)
-
-    def _turn(self) -> float:
-        _, left_s = self.look()
-        return left_s + SOON_S
-
-    def _lost(self) -> None:
-        self._post_at(self._app.store).refused()
 
     def _leave(self) -> None:
         self.resign()
