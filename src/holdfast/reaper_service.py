@@ -1,7 +1,7 @@
-"""The reaper as a program of its own: `holdfast reaper`.
+"""The reaper as a service: in every worker, and as a program of its own, `holdfast reaper`.
 
-For fleets whose workers run with `--no-reaper`, and for hosts that run no worker. Several replicas may serve at once;
-one of them holds the duty and works, the others stand by.
+The program is for fleets whose workers run with `--no-reaper`, and for hosts that run no worker. Several replicas may
+serve at once; one of them holds the duty and works, the others stand by.
 """
 
 from __future__ import annotations
@@ -23,7 +23,26 @@ log = logging.getLogger("holdfast.reaper")
 
 DUTY = "reaper"
 TTL_INTERVALS = 3  # the duty outlives one failed renewal, and passes on soon after its holder died
-TTL_MIN_S = 3.0  # who looks very often need not write as often that it does
+TTL_MIN_S = 3.0  # a replica that looks very often need not renew its duty as often
+WORKER_S = 0.25  # how often a worker looks
+MEANWHILE = "no zombies are looked for meanwhile"
+
+
+def in_worker(
+    reaper: Reaper, store: Store, clock: Clock, hooks: Hooks, stopping: threading.Event, grace_s: float
+) -> Service:
+    """Return the service of a worker: it looks for dead workers until `stopping` is set."""
+
+    def turn() -> float | None:
+        reaper.once()
+        return until_next_look(reaper, store, grace_s)
+
+    def failed(error: Exception) -> None:
+        hooks.emit("error", {"error": str(error)})
+
+    return Service(
+        "holdfast-reaper", turn, clock, log, WORKER_S, MEANWHILE, jitter=0.25, failed=failed, stopping=stopping
+    )
 
 
 def serve(
@@ -66,15 +85,7 @@ def serve(
         failing = True
 
     Service(
-        "holdfast-reaper",
-        turn,
-        clock,
-        log,
-        interval_s,
-        "no zombies are looked for meanwhile",
-        lost=post.refused,
-        failed=failed,
-        stopping=stop,
+        *("holdfast-reaper", turn, clock, log, interval_s, MEANWHILE), lost=post.refused, failed=failed, stopping=stop
     ).run()
     post.resign()
     hooks.flush()

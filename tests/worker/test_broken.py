@@ -77,7 +77,7 @@ def thread_of(runner: Runner, name: str) -> threading.Thread:
         "reaper": runner._reaper_thread,
     }
     part: Any = parts[name]
-    thread: threading.Thread = getattr(part, "_service", part)._thread
+    thread: threading.Thread = part._thread
     return thread
 
 

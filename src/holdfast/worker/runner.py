@@ -36,6 +36,8 @@ from holdfast.forks import ForkGuard
 from holdfast.ids import new_id
 from holdfast.interrupts import shield_logging
 from holdfast.reaper import Reaper
+from holdfast.reaper_service import in_worker
+from holdfast.service import Service
 from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
 from holdfast.tracebacks import describe
@@ -49,12 +51,11 @@ from holdfast.worker.isolated.task_locator import TaskLocator
 from holdfast.worker.launch import Launch
 from holdfast.worker.log_capture import current_attempt, enable_our_loggers, listening
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.reaper_thread import ReaperThread
 from holdfast.worker.schema import SchemaChange
 from holdfast.worker.settler import Settler
 from holdfast.worker.slots import Slots
 from holdfast.worker.sweep import Sweep
-from holdfast.worker.time_limits import TimeLimits
+from holdfast.worker.time_limits import LOOK_S, TimeLimits
 from holdfast.worker.workflows import WorkflowRuntime
 
 if TYPE_CHECKING:
@@ -123,10 +124,11 @@ class Runner:
             *(self._is_locked_out, self._was_replaced),
         )
         self._settler = Settler(store, clock, self._heartbeat.forget, app.hooks, journal_all=app.journal == "full")
-        self._time_limits = TimeLimits(clock, self._heartbeat.all, self._overran, self._abandon)
+        limits = TimeLimits(clock, self._heartbeat.all, self._overran, self._abandon)
+        self._time_limits = Service("holdfast-time-limits", limits.look, clock, log, LOOK_S, jitter=0.0)
         self._flows = WorkflowRuntime(app, store, clock, self._context, self._broke)
         reaper = Reaper(store, clock, hooks=app.hooks, grace_s=options.grace_s, name=self.name)
-        self._reaper_thread = ReaperThread(reaper, store, clock, app.hooks, self._stopping, options.grace_s)
+        self._reaper_thread = in_worker(reaper, store, clock, app.hooks, self._stopping, options.grace_s)
         self._sweep = Sweep(reaper, store, clock, only_pass=until_idle)
         self._slots = Slots(
             *(options, clock, self._heartbeat, self._settler, self._continuity, task_locator, self._context),
@@ -429,7 +431,7 @@ class Runner:
         self._settler.close()
         self._flows.close()
         self._heartbeat.close()
-        self._time_limits.close()
+        self._time_limits.stop(1.0)
         self._slots.threads.close()
         self._slots.loop.close()
         if self.worker_id and not self._heartbeat.all():

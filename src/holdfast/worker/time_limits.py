@@ -1,20 +1,19 @@
-"""This thread keeps time by the local clock alone and never touches the store.
+"""The limits of running attempts, by the local clock alone.
 
 It stops a handler that runs past `timeout_s`, one that does not move for `stall_s`, the code of a workflow that waits
-and does not leave, and, when no beat got through, every handler whose lease is about to end (self-fencing). One that
-goes on all the same is given up after a moment. It works while the
-store hangs: that is why the heartbeat has another thread.
+and does not leave, and, when no beat got through, every handler whose lease is about to end (self-fencing). A handler
+that continues all the same is given up after a moment. The thread never touches the store, so it works while the store
+hangs.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from holdfast.clock import Clock
 from holdfast.errors import Cancelled, Interrupted, LeaseLost, NoProgress, Parking, TimeLimit
-from holdfast.service import Service
-from holdfast.vital_threads import Died
 from holdfast.worker.attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")
@@ -25,35 +24,22 @@ LEAVE_S = 5.0  # how long the code of a workflow that waits may clean up
 _ENDS_BY_FORCE = (TimeLimit, NoProgress, Cancelled, Parking)
 
 
+@dataclass(frozen=True)
 class TimeLimits:
     """See the module's docstring. `overrun` is called with an attempt whose handler would not stop before its lease
     ended: only the end of this process can stop it. `abandon` is called with one that would not stop in time for
     another reason."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        attempts: Callable[[], list[Attempt]],
-        overrun: Callable[[Attempt], None],
-        abandon: Callable[[Attempt], None],
-    ) -> None:
-        self._clock = clock
-        self._attempts = attempts
-        self._overrun = overrun
-        self._abandon = abandon
-        self._service = Service("holdfast-time-limits", self.look, clock, log, LOOK_S, jitter=0.0)
-
-    def start(self, died: Died) -> None:
-        self._service.start(died)
-
-    def close(self) -> None:
-        self._service.stop(1.0)
+    clock: Clock
+    attempts: Callable[[], list[Attempt]]
+    overrun: Callable[[Attempt], None]
+    abandon: Callable[[Attempt], None]
 
     def look(self) -> None:
         """Stop what must stop now."""
-        for attempt in self._attempts():
+        for attempt in self.attempts():
             try:
-                self._look_at(attempt, self._clock.lease())
+                self._look_at(attempt, self.clock.lease())
             except Exception:  # the limits of the other attempts hold all the same
                 log.exception("job %s: its time limits could not be enforced; trying again", attempt.job.id)
 
@@ -65,11 +51,11 @@ class TimeLimits:
             attempt.interrupted_at = min(attempt.interrupted_at, now)
             # A process that was frozen wakes up past the end: its handlers still get a moment to stop and report.
             if attempt.window.is_over(now) and now - attempt.interrupted_at >= min(1.0, attempt.job.lease_s / 10):
-                self._overrun(attempt)
+                self.overrun(attempt)
         elif isinstance(attempt.interrupt, _ENDS_BY_FORCE):
             attempt.interrupted_at = min(attempt.interrupted_at, now)
             if now - attempt.interrupted_at >= ABANDON_S:
-                self._abandon(attempt)
+                self.abandon(attempt)
         elif attempt.parked is not None and now - attempt.parked_at >= LEAVE_S:
             _stop(attempt, attempt.parked)
         elif attempt.deadline is not None and now >= attempt.deadline:
