@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.clock import Clock
@@ -29,24 +30,19 @@ _EVENTS = 2000  # the newest
 _JOBS = 20
 
 
+@dataclass(eq=False)
 class Admission:
     """See the module's docstring. For the claiming thread alone."""
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        tasks: Mapping[str, Task[..., Any]],
-        settle: Callable[[Attempt, Outcome], None],
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._limits = {task.name: task.hold_after for task in tasks.values() if task.hold_after is not None}
-        self._settle = settle
+    _store: Store
+    _clock: Clock
+    _tasks: Mapping[str, Task[..., Any]]
+    _settle: Callable[[Attempt, Outcome], None]
+
+    def __post_init__(self) -> None:
+        self._limits = {task.name: task.hold_after for task in self._tasks.values() if task.hold_after is not None}
         self._looked_at = float("-inf")
-        self._known: dict[
-            str, tuple[int, Fingerprint | None]
-        ] = {}  # job -> its newest event, and the call that it fell with
+        self._known: dict[str, tuple[int, Fingerprint | None]] = {}  # job -> its newest event, the call it fell with
         self._held_back: dict[Fingerprint, str] = {}  # -> why
 
     def admit(self, attempts: Sequence[Attempt]) -> list[Attempt]:
