@@ -42,7 +42,7 @@ class Admission:
     def __post_init__(self) -> None:
         self._limits = {task.name: task.hold_after for task in self._tasks.values() if task.hold_after is not None}
         self._looked_at = float("-inf")
-        self._known: dict[str, tuple[int, Fingerprint | None]] = {}  # job -> its newest event, the call it fell with
+        self._calls: dict[tuple[str, int], Fingerprint | None] = {}  # that jobs fell with, by job and newest event
         self._held_back: dict[Fingerprint, str] = {}  # -> why
 
     def admit(self, attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -76,21 +76,24 @@ class Admission:
         return job.task in self._limits and is_new(job)
 
     def _read(self) -> dict[Fingerprint, str]:
-        zombies, newest = self._fallen()
-        self._learn({job_id: seq for job_id, seq in newest.items() if self._known.get(job_id, (0, None))[0] != seq})
-        self._known = {job_id: self._known[job_id] for job_id in newest}
+        zombies = self._fallen()
+        unknown = {job_id: (job_id, seq) for job_id, seq in zombies if (job_id, seq) not in self._calls}
+        calls = {key: self._calls.get(key) for key in zombies}
+        for job in rows_of(self._store, list(unknown), _JOBS):
+            if job.task in self._limits and has_fallen(job):  # a person may have answered for it
+                calls[unknown[job.id]] = call_of(job)
+        self._calls = calls
         fallen: dict[Fingerprint, dict[str, str]] = defaultdict(dict)
-        for job_id, zombie in zombies.items():
-            call = self._known[job_id][1]
-            if call is not None:
+        for (job_id, seq), zombie in zombies.items():
+            if (call := calls[job_id, seq]) is not None:
                 fallen[call][job_id] = death_of(zombie)
         found = {call: held_back(call, jobs, self._limits[call.task]) for call, jobs in fallen.items()}
         return {call: why for call, why in found.items() if why is not None}
 
-    def _fallen(self) -> tuple[dict[str, Event], dict[str, int]]:
-        """Return the jobs that a crash has ended or set aside lately, by its event; and the newest event of each.
+    def _fallen(self) -> dict[tuple[str, int], Event]:
+        """Return the crashes that have ended a job or set it aside lately, each by its job and the job's newest event.
 
-        One whose attempt reported after all had not crashed.
+        A job whose attempt reported after all had not crashed.
         """
         zombies: dict[str, Event] = {}
         newest: dict[str, int] = {}
@@ -103,11 +106,4 @@ class Admission:
             elif event.kind == "stale_report" and last is not None and last.fence == event.fence:
                 del zombies[event.job_id]
             newest[event.job_id] = event.seq
-        return zombies, {job_id: newest[job_id] for job_id in zombies}
-
-    def _learn(self, newest: Mapping[str, int]) -> None:
-        """Read the rows of these jobs: which have fallen, and with what call. A person may have answered for some."""
-        self._known |= {job_id: (seq, None) for job_id, seq in newest.items()}
-        for job in rows_of(self._store, list(newest), _JOBS):
-            if job.task in self._limits and has_fallen(job):
-                self._known[job.id] = (newest[job.id], call_of(job))
+        return {(job_id, newest[job_id]): zombie for job_id, zombie in zombies.items()}
