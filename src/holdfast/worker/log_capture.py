@@ -14,11 +14,14 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from holdfast.core.durations import iso
 from holdfast.core.text import one_line
 from holdfast.worker.isolated import protocol
+
+if TYPE_CHECKING:
+    from holdfast.worker.attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")
 
@@ -27,18 +30,7 @@ LINE_MAX = 300  # characters
 LOG_MAX = 4096  # bytes of all of them
 
 
-class Hears(Protocol):
-    """An attempt: who keeps what its code logs."""
-
-    @property
-    def key(self) -> tuple[str, int]: ...
-
-    def hear(self, record: logging.LogRecord) -> None:
-        """Keep it. Never raises, whatever the record is made of."""
-        ...
-
-
-current_attempt: ContextVar[Hears | None] = ContextVar("holdfast_attempt", default=None)
+current_attempt: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
 
 
 class LogCapture:
@@ -180,7 +172,7 @@ def _top(logger: logging.Logger) -> logging.Logger:
     return logger
 
 
-def pass_on(word: protocol.Logged, attempt: Hears | None) -> None:
+def pass_on(word: protocol.Logged, attempt: Attempt | None) -> None:
     """Do with a record from an isolated process, which runs `attempt` now, what would be done with one of our own."""
     try:
         record = logging.makeLogRecord(word.record)
