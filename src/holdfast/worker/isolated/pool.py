@@ -93,7 +93,6 @@ class Pool:
         self._held: set[Attempt] = set()  # what was taken and is not reported
         self._is_dead = False
         self._inbox: deque[Callable[[], None]] = deque()
-        self._woken = False
         self._wake = self._bell = -1
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -144,10 +143,9 @@ class Pool:
     def _do(self, act: Callable[[], None]) -> None:
         thread = self._thread or self._begin()
         self._inbox.append(act)
-        if not self._woken and thread is not threading.current_thread():
-            with self._lock:
+        if thread is not threading.current_thread():
+            with self._lock, contextlib.suppress(BlockingIOError):  # a full pipe wakes the thread as well
                 if self._wake >= 0:
-                    self._woken = True
                     os.write(self._wake, b".")
 
     def _begin(self) -> threading.Thread:
@@ -155,7 +153,6 @@ class Pool:
             if self._thread is None:
                 if self._wake < 0:
                     self._bell, self._wake = os.pipe()
-                    os.set_blocking(self._bell, False)
                     os.set_blocking(self._wake, False)
                     self._selector = selectors.DefaultSelector()
                     self._selector.register(self._bell, selectors.EVENT_READ)
@@ -195,9 +192,7 @@ class Pool:
         for key, events in self._selector.select(self._pause_s()):
             process: IsolatedProcess | None = key.data
             if process is None:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._bell, 4096)
-                self._woken = False  # after the read: set while the pipe is empty, it would keep us asleep
+                os.read(self._bell, 4096)
             elif key.fileobj is not process.socket:
                 self._bury(process)
             elif process in self._processes:  # it may have been buried in this very turn
