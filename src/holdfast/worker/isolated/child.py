@@ -29,7 +29,7 @@ from holdfast.interrupts import shielded
 from holdfast.stores.protocol import Store
 from holdfast.tasks import Task
 from holdfast.tracebacks import ERROR_MAX, describe
-from holdfast.vital_threads import BROKEN_S, EXIT_BROKEN, Died, end_process
+from holdfast.vital_threads import BROKEN_S, EXIT_BROKEN, end_process
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
 from holdfast.worker.executors import Loop, Threads
@@ -52,7 +52,6 @@ class Channel:
         self.socket = connected
         self._lock = threading.Lock()
         self._frames = protocol.Frames[protocol.Order](protocol.Order)
-        self._early: list[protocol.Order] = []
         os.register_at_fork(after_in_child=self._hang_up)
 
     def send(self, word: protocol.Word) -> None:
@@ -66,19 +65,13 @@ class Channel:
                     end()  # the worker is gone
 
     def receive_setup(self) -> protocol.Setup:
-        """Wait for the first order."""
+        """Wait for the first order. The worker sends no other before this process is ready."""
         while not (orders := self.receive()):
             pass
-        setup, *self._early = orders
-        if not isinstance(setup, protocol.Setup):
-            end()
-        return cast(protocol.Setup, setup)
+        return cast(protocol.Setup, orders[0])
 
     def receive(self) -> list[protocol.Order]:
         """Wait for orders; end with the worker."""
-        if self._early:
-            early, self._early = self._early, []
-            return early
         try:
             data = self.socket.recv(protocol.READ_BYTES)
         except OSError:
@@ -124,8 +117,8 @@ class IsolatedChild:
         self._find = find
         self._clock = clock
         self._attempt: _Attempt | None = None
-        self._flows = _Flows(clock, self._context, self._broke)
-        self._threads = Threads(clock, self._context, self._commit, self._report, self._flows)
+        self._workflows: dict[App, WorkflowRuntime] = {}  # each on its app's store, opened for the first workflow
+        self._threads = Threads(clock, self._context, self._commit, self._report, self)
         self._loop: Loop | None = None
 
     def serve(self) -> None:
@@ -183,7 +176,7 @@ class IsolatedChild:
         if not task.is_async:
             return self._threads
         if self._loop is None:
-            self._loop = Loop(self._clock, self._context, self._commit, self._report, self._flows, died=self._broke)
+            self._loop = Loop(self._clock, self._context, self._commit, self._report, self, died=self._broke)
         return self._loop
 
     def _broke(self, thread: str, error: BaseException | None) -> None:
@@ -197,10 +190,18 @@ class IsolatedChild:
 
     def _context(self, attempt: Attempt) -> Context:
         app = attempt.task.app
-        store = cast(
-            Store, ForkGuard(lambda: app.store)
-        )  # opened when the handler asks for a transaction, and not before
-        return Context(attempt, store, self._clock, self._beat, app.logger.getChild("job"))
+        return Context(attempt, _guarded_store(app), self._clock, self._beat, app.logger.getChild("job"))
+
+    def play(self, attempt: Attempt) -> Any:
+        return self._runtime(attempt.task.app).play(attempt)
+
+    async def aplay(self, attempt: Attempt) -> Any:
+        return await self._runtime(attempt.task.app).aplay(attempt)
+
+    def _runtime(self, app: App) -> WorkflowRuntime:
+        if app not in self._workflows:
+            self._workflows[app] = WorkflowRuntime(app, _guarded_store(app), self._clock, self._context, self._broke)
+        return self._workflows[app]
 
     def _beat(self) -> None:
         self._line.send(protocol.ProgressMade(beat=True))
@@ -279,27 +280,9 @@ class _Attempt(Attempt):
         self._line.send(protocol.ProgressMade(self.progress, self.note))
 
 
-class _Flows:
-    """Runs workflows on the process's own handle of the store, opened for the first of them."""
-
-    def __init__(self, clock: Clock, make_context: Callable[[Attempt], Context], died: Died) -> None:
-        self._died = died
-        self._clock = clock
-        self._make_context = make_context
-        self._flows: dict[int, WorkflowRuntime] = {}
-
-    def play(self, attempt: Attempt) -> Any:
-        return self._of(attempt).play(attempt)
-
-    async def aplay(self, attempt: Attempt) -> Any:
-        return await self._of(attempt).aplay(attempt)
-
-    def _of(self, attempt: Attempt) -> WorkflowRuntime:
-        app = attempt.task.app
-        if id(app) not in self._flows:
-            store = cast(Store, ForkGuard(lambda: app.store))
-            self._flows[id(app)] = WorkflowRuntime(app, store, self._clock, self._make_context, self._died)
-        return self._flows[id(app)]
+def _guarded_store(app: App) -> Store:
+    """Return the process's own handle of the store, which is opened at its first use."""
+    return cast(Store, ForkGuard(lambda: app.store))
 
 
 class Unshared:

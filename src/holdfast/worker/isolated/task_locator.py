@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from holdfast.app import App
 
 
-_is_a_cell = False
+_is_isolated = False
 
 
 def become_isolated() -> None:
     """Mark this process as isolated: it must not start a worker, which would start isolated processes, and so on."""
-    global _is_a_cell
-    _is_a_cell = True
+    global _is_isolated
+    _is_isolated = True
 
 
 class TaskLocator:
@@ -47,7 +47,7 @@ class TaskLocator:
         imports: Sequence[str] = (),
         launch: Launch | None = None,
     ) -> None:
-        if _is_a_cell:
+        if _is_isolated:
             raise UsageError(
                 "no worker can be started in the process of an isolated task; if your program starts one while it is "
                 'loaded, put that under if __name__ == "__main__":'
