@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from holdfast.closing import Work
@@ -120,8 +120,9 @@ class Runner:
         heard = SchemaChange(store, self._became_too_old).hear
         self._continuity = Continuity(store, clock, self.name, WORKER, settled=lambda: self._settler.last, heard=heard)
         self._heartbeat = Heartbeat(
-            *(store, clock, self._beat_s, self._was_declared_dead, self._continuity, self._start, on_beat),
-            *(self._is_locked_out, self._was_replaced),
+            *(store, clock, self._beat_s, self._was_declared_dead, self._continuity),
+            lambda attempts: self._slots.start(attempts),
+            *(on_beat, self._is_locked_out, self._was_replaced),
         )
         self._settler = Settler(store, clock, self._heartbeat.forget, app.hooks, journal_all=app.journal == "full")
         limits = TimeLimits(clock, self._heartbeat.all, self._overran, self._abandon)
@@ -275,9 +276,6 @@ class Runner:
             except HoldfastError as error:
                 self._clock.wait(self._stopping, self._trouble.met(error))
 
-    def _start(self, attempts: Sequence[Attempt]) -> None:
-        self._slots.start(attempts)  # the heartbeat is made before the slots
-
     def _context(self, attempt: Attempt) -> Context:
         return Context(attempt, self._store, self._clock, self._heartbeat.beat_soon, self._app.logger.getChild("job"))
 
@@ -346,28 +344,27 @@ class Runner:
     def _overran(self, attempt: Attempt) -> None:
         if attempt.kill(self._clock.lease()):
             return
-        if self._may_exit:
-            what = "job %s: its handler did not stop before the lease ended; ending this process"
-            end_process(EXIT_FENCED, lambda: log.critical(what, attempt.job.id))
+        self._exit(EXIT_FENCED, f"job {attempt.job.id}: its handler did not stop before the lease ended")
         attempt.stop(LeaseLost("the lease has ended"))
 
     def _is_locked_out(self, error: FileLocked) -> None:
-        """End a process of our own that keeps everybody from writing: a handler left its own transaction open there."""
-        if error.holder is None:
-            return
-        self._slots.pool.kill_process(error.holder)
-        if error.holder == os.getpid() and self._may_exit:
-            what = "%s; a handler left its own transaction open; ending this process"
-            end_process(EXIT_LOCKED, lambda: log.critical(what, error))
+        """End a process of our own that keeps all others from writing: a handler left its own transaction open."""
+        if error.holder is not None:
+            self._slots.pool.kill_process(error.holder)
+        if error.holder == os.getpid():
+            self._exit(EXIT_LOCKED, f"{error}; a handler left its own transaction open")
 
     def _was_replaced(self, error: FileReplaced) -> None:
-        """Leave: this process can never write to the store again. A process that is ours alone ends at once, before
-        another worker runs its jobs."""
-        if self._may_exit:
-            what = "%s; this process ends, for another to take its place"
-            end_process(EXIT_REPLACED, lambda: log.error(what, error))
+        """Leave: this process can never write to the store again. If it can, it ends before another worker runs its
+        jobs."""
+        self._exit(EXIT_REPLACED, str(error))
         self._unusable = error
         self.stop_now()
+
+    def _exit(self, code: int, why: str) -> None:
+        """End this process at once, if it is ours alone: the supervisor settles its jobs and starts another."""
+        if self._may_exit:
+            end_process(code, lambda: log.critical("%s; ending this process", why))
 
     def _drain(self) -> int:
         """Give back what has not begun, let the rest finish within the grace period, then stop it."""
@@ -396,17 +393,13 @@ class Runner:
                         else Stopping("the worker stopped")
                     )
             self._clock.wait(idle, self._stop_s)
-        flushed = self._settler.flush(self._flush_s)
-        if not idle.is_set() or not flushed:
-            next_ = (
-                "their leases are renewed as long as this process lives" if self._until_idle else "this process ends"
-            )
-            if not idle.is_set():
-                log.warning("%d handlers did not stop within %g s; %s", self._slots.running, self._stop_s, next_)
-            if not flushed:
-                log.warning("the results of ended jobs could not be saved within %g s; %s", self._flush_s, next_)
-            return EXIT_STUCK
-        if self._slots.must_end:
+        flushed, stopped = self._settler.flush(self._flush_s), idle.is_set()
+        then = "their leases are renewed while this process lives" if self._until_idle else "this process ends"
+        if not stopped:
+            log.warning("%d handlers did not stop within %g s; %s", self._slots.running, self._stop_s, then)
+        if not flushed:
+            log.warning("the results of ended jobs could not be saved within %g s; %s", self._flush_s, then)
+        if not stopped or not flushed or self._slots.must_end:
             return EXIT_STUCK
         return EXIT_TOO_OLD if self._too_old else 0
 
