@@ -154,17 +154,13 @@ class Frames(Generic[T]):
     def feed(self, data: bytes) -> Iterator[T]:
         """Yield the messages that are complete now. Raises `msgspec.DecodeError` for what is none."""
         self._bytes += data
-        at = 0
-        try:
-            while len(self._bytes) - at >= _HEAD.size:
-                (length,) = _HEAD.unpack_from(self._bytes, at)
-                if length > FRAME_MAX:
-                    raise msgspec.DecodeError(f"a frame of {length} bytes")
-                end = at + _HEAD.size + length
-                if len(self._bytes) < end:
-                    break
-                message = self._decoder.decode(bytes(self._bytes[at + _HEAD.size : end]))
-                at = end
-                yield message
-        finally:
-            del self._bytes[:at]
+        while len(self._bytes) >= _HEAD.size:
+            (length,) = _HEAD.unpack_from(self._bytes)
+            if length > FRAME_MAX:
+                raise msgspec.DecodeError(f"a frame of {length} bytes")
+            end = _HEAD.size + length
+            if len(self._bytes) < end:
+                return
+            body = bytes(self._bytes[_HEAD.size : end])
+            del self._bytes[:end]
+            yield self._decoder.decode(body)
