@@ -27,7 +27,14 @@ class Succeeded(msgspec.Struct, frozen=True):
     result: str | None = None
 
 
-class Failed(msgspec.Struct, frozen=True):
+class _Erred(msgspec.Struct, frozen=True):
+    """An ending with an error of its own."""
+
+    error: str
+    detail: dict[str, Any] = {}
+
+
+class Failed(_Erred, frozen=True):
     """The handler raised. `finished`: it did not, but what it returned, or its ending, could not be stored.
 
     A job that finished has done its work: whether that may be repeated is for its `on_crash` to say.
@@ -38,8 +45,6 @@ class Failed(msgspec.Struct, frozen=True):
     `frames`: where it raised, for the log; the traceback is in the detail.
     """
 
-    error: str
-    detail: dict[str, Any] = {}
     finished: bool = False
     final: bool = False
     rollback: bool = False
@@ -48,26 +53,19 @@ class Failed(msgspec.Struct, frozen=True):
     frames: tuple[str, ...] = ()
 
 
-class Diverged(msgspec.Struct, frozen=True):
+class Diverged(_Erred, frozen=True):
     """The code of the workflow does not fit what is recorded."""
 
-    error: str
-    detail: dict[str, Any] = {}
 
-
-class TimedOut(msgspec.Struct, frozen=True):
+class TimedOut(_Erred, frozen=True):
     """The handler ran longer than its `timeout_s` and was stopped. `goes_on`: it did not stop, and was given up."""
 
-    error: str
-    detail: dict[str, Any] = {}
     goes_on: bool = False
 
 
-class Stalled(msgspec.Struct, frozen=True):
+class Stalled(_Erred, frozen=True):
     """The handler made no progress for its `stall_s` and was stopped. `goes_on`: it did not stop, and was given up."""
 
-    error: str
-    detail: dict[str, Any] = {}
     goes_on: bool = False
 
 
@@ -207,30 +205,29 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
     if isinstance(outcome, Succeeded):
         if job.rolling_back:
             return _roll_back(outcome, job)
-        return _verdict(Transition.FINISH, outcome, job, result=outcome.result)
+        return Verdict(move=Transition.FINISH, state=after(State.RUNNING, Transition.FINISH), result=outcome.result)
     if job.cancel_requested or isinstance(outcome, Cancelled):
         return _cancel(outcome, job, now)
     if job.open_step and _cut_short(outcome):
-        return _hold_open(outcome, job)
+        # Nobody knows whether the step happened that must not be repeated: a person does, or finds out.
+        return _stop(Transition.HOLD, outcome, job, "open_step")
     match outcome:
         case Diverged():
-            return _hold(outcome, job, "diverged")
+            return _stop(Transition.HOLD, outcome, job, "diverged")
         case Failed(outage=True) if _is_free(outcome, job):
             return _judge(Released(True, outcome.error, delay_s=OUTAGE_S), job, now, chance)
         case Failed(rollback=True) if not job.rolling_back:
-            return _undo(outcome, job, now)
+            return _undo(outcome, job, now, free=True)
         case Failed(finished=False, outage=False):
-            return _run_again(outcome, job, now, chance, failures=1)
-        case Failed() | TimedOut() | Stalled():
-            return _by_on_crash(outcome, job, now, chance, failures=1)
-        case Lost():
-            return _by_on_crash(outcome, job, now, chance, crashes=0 if _is_forgiven(outcome, job) else 1)
+            return _run_again(outcome, job, now, chance)
         case Released(started=True) if job.on_crash != "retry":
             return _by_on_crash(outcome, job, now, chance)
         case Released():
             return _release(outcome, job, now)
+        case Failed() | TimedOut() | Stalled() | Lost():
+            return _by_on_crash(outcome, job, now, chance)
         case HeldBack():
-            return _hold(outcome, job, "suspected")
+            return _stop(Transition.HOLD, outcome, job, "suspected")
         case Snoozed():
             return _verdict(Transition.SNOOZE, outcome, job, run_at=now + max(0.0, outcome.delay_s))
         case Parked():
@@ -242,15 +239,18 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
 def _cut_short(outcome: Outcome) -> bool:
     """Say whether the handler was in the middle of something. One that was never started was not; one that wants to
     come back later was, if it left a step open beside itself."""
-    ended_in_it = Failed | Diverged | TimedOut | Stalled | Lost | Snoozed | Parked
-    return isinstance(outcome, ended_in_it) or getattr(outcome, "started", False)
+    return isinstance(outcome, (_Erred, Lost, Snoozed, Parked)) or getattr(outcome, "started", False)
 
 
-def _hold_open(outcome: Outcome, job: Job) -> Verdict:
-    """A step that must not be repeated was begun, and nobody knows whether it happened: a person does, or finds out."""
-    failures = 1 if isinstance(outcome, Failed | TimedOut | Stalled) and not _is_free(outcome, job) else 0
-    crashes = 1 if isinstance(outcome, Lost) and not _is_forgiven(outcome, job) else 0
-    return _hold(outcome, job, "open_step", failures=failures, crashes=crashes)
+def _cost(outcome: Outcome, job: Job) -> tuple[int, int]:
+    """Return how many failures and crashes this ending adds to those of the job."""
+    match outcome:
+        case Failed() | TimedOut() | Stalled():
+            return (0 if _is_free(outcome, job) else 1), 0
+        case Lost():
+            return 0, (0 if _is_forgiven(outcome, job) else 1)
+        case _:
+            return 0, 0
 
 
 def _is_forgiven(outcome: Lost, job: Job) -> bool:
@@ -277,42 +277,29 @@ OUTAGE_S = 1.0  # when a job comes back whose transaction met an outage: the sto
 
 
 def _by_on_crash(
-    outcome: Failed | TimedOut | Stalled | Lost | Released,
-    job: Job,
-    now: float,
-    chance: float,
-    *,
-    failures: int = 0,
-    crashes: int = 0,
+    outcome: Failed | TimedOut | Stalled | Lost | Released, job: Job, now: float, chance: float
 ) -> Verdict:
-    """Every ending short of the handler's own passes through what the job declared; but undoing always goes on."""
+    """Every ending short of the handler's own passes through what the job declared; but undoing always continues."""
     if job.rolling_back:
         if getattr(outcome, "goes_on", False):
-            return _hold(outcome, job, "still_running", failures=failures, crashes=crashes)
-        return _run_again(outcome, job, now, chance, failures=failures, crashes=crashes)
+            return _stop(Transition.HOLD, outcome, job, "still_running")
+        return _run_again(outcome, job, now, chance)
     match job.on_crash:
         case "hold":
-            return _hold(outcome, job, "on_crash", failures=failures, crashes=crashes)
+            return _stop(Transition.HOLD, outcome, job, "on_crash")
         case "fail":
-            return _bury(outcome, job, "on_crash", failures=failures, crashes=crashes)
+            return _stop(Transition.BURY, outcome, job, "on_crash")
         case "rollback":
-            return _undo(outcome, job, now, failures=failures, crashes=crashes)
+            return _undo(outcome, job, now)
         case "retry":
-            return _run_again(outcome, job, now, chance, failures=failures, crashes=crashes)
+            return _run_again(outcome, job, now, chance)
 
 
-def _run_again(
-    outcome: Failed | TimedOut | Stalled | Lost | Released,
-    job: Job,
-    now: float,
-    chance: float,
-    *,
-    failures: int = 0,
-    crashes: int = 0,
-) -> Verdict:
+def _run_again(outcome: Failed | TimedOut | Stalled | Lost | Released, job: Job, now: float, chance: float) -> Verdict:
     """Run the job again while its budgets last; then bury it, or hold it if it was rolling back."""
     if isinstance(outcome, Released):  # given back while it rolls back: it costs nothing, and waits for nothing
         return _release(outcome, job, now)
+    failures, crashes = _cost(outcome, job)
     total_crashes = job.crashes + crashes
     total = job.failures + failures + total_crashes
     spent: StopReason | None = None
@@ -324,15 +311,14 @@ def _run_again(
         spent = "final"
     if spent is not None:
         if job.rolling_back:
-            return _hold(outcome, job, spent, failures=failures, crashes=crashes)
+            return _stop(Transition.HOLD, outcome, job, spent)
         if job.undoable and job.on_crash != "fail":
-            reason = _told(_reason(outcome), spent, job, failures, crashes)
-            return _undo(outcome, job, now, why=spent, reason=reason)
-        return _bury(outcome, job, spent, failures=failures, crashes=crashes)
+            reason = _told(_reason(outcome), spent, outcome, job)
+            return _undo(outcome, job, now, free=True, stop_reason=spent, reason=reason)
+        return _stop(Transition.BURY, outcome, job, spent)
     if isinstance(outcome, Lost) and (not crashes or total_crashes <= 1):
         return _come_back(outcome, job, now, chance, crashes)
-    run_at = now + job.retry.delay_s(total, chance)
-    return _verdict(Transition.RETRY, outcome, job, run_at=run_at, failures=failures, crashes=crashes)
+    return _verdict(Transition.RETRY, outcome, job, run_at=now + job.retry.delay_s(total, chance))
 
 
 def _come_back(outcome: Lost, job: Job, now: float, chance: float, crashes: int) -> Verdict:
@@ -342,9 +328,9 @@ def _come_back(outcome: Lost, job: Job, now: float, chance: float, crashes: int)
     release: a job that takes its worker with it every time must not stand before the others for ever.
     """
     if outcome.started and outcome.spread_s:
-        return _verdict(Transition.RETRY, outcome, job, run_at=now + outcome.spread_s * chance, crashes=crashes)
+        return _verdict(Transition.RETRY, outcome, job, run_at=now + outcome.spread_s * chance)
     if crashes:
-        return _verdict(Transition.RETRY, outcome, job, run_at=_place(job, now), crashes=crashes)
+        return _verdict(Transition.RETRY, outcome, job, run_at=_place(job, now))
     releases = job.releases + outcome.started
     run_at = _place(job, now, behind=outcome.started and releases % 2 == 0)
     return _verdict(Transition.RETRY, outcome, job, run_at=run_at, releases=releases)
@@ -369,75 +355,47 @@ def _place(job: Job, now: float, *, behind: bool = False) -> float | None:
     return now if behind or job.run_at > now else None
 
 
-def _hold(
-    outcome: Outcome, job: Job, why: StopReason, *, error: str | None = None, failures: int = 0, crashes: int = 0
-) -> Verdict:
-    because = why_undone(job)
-    verdict = _stop(Transition.HOLD, outcome, job, why, "held", error=error, failures=failures, crashes=crashes)
-    return msgspec.structs.replace(verdict, rollback_cause=because)
-
-
-def _bury(outcome: Outcome, job: Job, why: StopReason, *, failures: int, crashes: int) -> Verdict:
-    return _stop(Transition.BURY, outcome, job, why, "dead", failures=failures, crashes=crashes)
-
-
 def _stop(
-    move: Transition,
-    outcome: Outcome,
-    job: Job,
-    why: StopReason,
-    kind: EventKind,
-    *,
-    error: str | None = None,
-    failures: int,
-    crashes: int,
+    move: Transition, outcome: Outcome, job: Job, why: StopReason, *, error: str | None = None, **more: Any
 ) -> Verdict:
-    """Keep the error and why the job stops apart on its row; people are told both."""
+    """Hold or bury the job. Its row keeps the error and why the job stops apart; people are told both."""
     error = error or _reason(outcome)
-    reason = _told(error, why, job, failures, crashes)
-    notes = (Note(kind, {"reason": reason}),)
-    verdict = _verdict(move, outcome, job, error=error, notes=notes, failures=failures, crashes=crashes)
-    return msgspec.structs.replace(verdict, stop_reason=why, reason=reason)
+    reason = _told(error, why, outcome, job)
+    kept: dict[str, Any] = {"stop_reason": why, "reason": reason, "rollback_cause": why_undone(job)}
+    notes = (Note("held" if move is Transition.HOLD else "dead", {"reason": reason}),)
+    return _verdict(move, outcome, job, error=error, notes=notes, **kept, **more)
 
 
-def _told(error: str, why: StopReason, job: Job, failures: int, crashes: int) -> str:
+def _told(error: str, why: StopReason, outcome: Outcome, job: Job) -> str:
+    failures, crashes = _cost(outcome, job)
     counted = msgspec.structs.replace(job, failures=job.failures + failures, crashes=job.crashes + crashes)
     return sentence(error, words(why, counted), why_undone(job))
 
 
 def _undo(
-    outcome: Outcome,
-    job: Job,
-    now: float,
-    *,
-    error: str | None = None,
-    why: StopReason | None = None,
-    reason: str | None = None,
-    failures: int = 0,
-    crashes: int = 0,
+    outcome: Outcome, job: Job, now: float, *, error: str | None = None, free: bool = False, **more: Any
 ) -> Verdict:
-    """Begin to roll back. The undos have budgets of their own; who asked for it has been heard.
+    """Begin to roll back. The undos have budgets of their own, and the request to undo is answered.
 
-    But not while the handler may still be at work: what it does yet would come behind its undo.
+    But not while the handler may still be at work: what it does yet would come after its undo.
     """
-    heard = {"cancel_requested": False, "undo_requested": False} if job.undo_requested else {}
+    heard: dict[str, Any] = {"cancel_requested": False, "undo_requested": False} if job.undo_requested else {}
     if getattr(outcome, "goes_on", False):
-        held = _hold(outcome, job, "still_running", error=error, failures=failures, crashes=crashes)
-        return msgspec.structs.replace(held, **heard)
+        return _stop(Transition.HOLD, outcome, job, "still_running", error=error, free=free, **heard)
     error = error or _reason(outcome)
-    verdict = _verdict(Transition.UNDO, outcome, job, run_at=now, error=error, failures=failures, crashes=crashes)
     fresh = {"rolling_back": True, "fresh_budgets": True, "open_step": "", **heard}
-    return msgspec.structs.replace(verdict, stop_reason=why, reason=reason, **fresh)
+    return _verdict(Transition.UNDO, outcome, job, run_at=now, error=error, free=free, **fresh, **more)
 
 
 def _roll_back(outcome: Succeeded, job: Job) -> Verdict:
     """Everything is undone: the error is what it was before an undo had one of its own."""
-    verdict = _verdict(Transition.ROLL_BACK, outcome, job, error=job.rollback_cause, notes=(Note("rolled_back"),))
-    return verdict if job.rollback_cause is None else msgspec.structs.replace(verdict, stop_reason="")
+    cause = job.rollback_cause
+    stop_reason = None if cause is None else ""
+    notes = (Note("rolled_back"),)
+    return _verdict(Transition.ROLL_BACK, outcome, job, error=cause, notes=notes, stop_reason=stop_reason)
 
 
 def _park(outcome: Parked, job: Job, now: float) -> Verdict:
-    waits = {"wake_at": outcome.wake_at, "awaits": outcome.awaits, "question": outcome.question}
     notes: tuple[Note, ...] = ()
     if outcome.question is not None:
         notes += (Note("asked", {"name": answer_to(outcome.awaits), "question": outcome.question}),)
@@ -446,15 +404,16 @@ def _park(outcome: Parked, job: Job, now: float) -> Verdict:
         notes += (Note("warning", {"about": "caught_park", "file": file, "line": line}),)
     if outcome.inbox is not None and job.inbox > outcome.inbox:  # something came after it had looked
         return _verdict(Transition.SNOOZE, outcome, job, run_at=now, notes=notes)
-    return msgspec.structs.replace(_verdict(Transition.PARK, outcome, job, notes=notes), inbox=outcome.inbox, **waits)
+    waits = {name: getattr(outcome, name) for name in ("wake_at", "awaits", "question", "inbox")}
+    return _verdict(Transition.PARK, outcome, job, notes=notes, **waits)
 
 
 def _cancel(outcome: Outcome, job: Job, now: float) -> Verdict:
     if job.undo_requested and not job.rolling_back:
-        return _undo(outcome, job, now, error=_why_asked(outcome, job))
-    notes = (Note("cancelled", {"reason": _reason(outcome)}),)
-    verdict = _verdict(Transition.CANCEL, outcome, job, error=_reason(outcome), notes=notes)
-    return msgspec.structs.replace(verdict, stop_reason="")
+        return _undo(outcome, job, now, free=True, error=_why_asked(outcome, job))
+    reason = _reason(outcome)
+    notes = (Note("cancelled", {"reason": reason}),)
+    return _verdict(Transition.CANCEL, outcome, job, free=True, error=reason, notes=notes, stop_reason="")
 
 
 def _verdict(
@@ -462,31 +421,27 @@ def _verdict(
     outcome: Outcome,
     job: Job,
     *,
-    run_at: float | None = None,
-    result: str | None = None,
     error: str | None = None,
-    failures: int = 0,
-    crashes: int = 0,
-    releases: int = 0,
+    free: bool = False,
     notes: tuple[Note, ...] = (),
+    **more: Any,
 ) -> Verdict:
-    state = after(State.RUNNING, move)
+    """Return the verdict, with what each ending does to the row. `free`: it costs nothing. `more`: other fields."""
+    failures, crashes = (0, 0) if free else _cost(outcome, job)
     lost = isinstance(outcome, Lost)
     kind = ENDING_EVENT.get(type(outcome))
     first = (Note(kind, {**_detail(outcome), "decision": move.value}),) if kind else ()
     return Verdict(
         move=move,
-        state=state,
-        run_at=run_at,
+        state=after(State.RUNNING, move),
         error=error if error is not None or _keeps_its_error(job) else _error(outcome),
-        result=result,
         failures=failures,
         crashes=crashes,
-        releases=releases,
         zombies=1 if lost else 0,
         suspects=outcome.suspects if isinstance(outcome, Lost) and not _is_forgiven(outcome, job) else None,
         raises_fence=lost,
         notes=first + notes,
+        **more,
     )
 
 
@@ -508,16 +463,13 @@ def _keeps_its_error(job: Job) -> bool:
 
 
 def _error(outcome: Outcome) -> str | None:
-    match outcome:
-        case Failed() | Diverged() | TimedOut() | Stalled() | Lost():
-            return _reason(outcome)
-        case _:
-            return None  # a release or a snooze is not an error; the last one stays readable
+    """Return the error of the row; a release or a snooze is not an error, and the last one stays readable."""
+    return _reason(outcome) if isinstance(outcome, (_Erred, Lost)) else None
 
 
 def _reason(outcome: Outcome) -> str:
     match outcome:
-        case Failed() | Diverged() | TimedOut() | Stalled():
+        case _Erred():
             return outcome.error
         case Lost() | Released() | HeldBack() | Parked() | Cancelled():
             return outcome.cause
@@ -531,7 +483,7 @@ def _detail(outcome: Outcome) -> dict[str, Any]:
     match outcome:
         case Lost():
             return {"detector": outcome.detector, "cause": outcome.cause, **outcome.autopsy}
-        case Failed() | Diverged() | TimedOut() | Stalled():
+        case _Erred():
             return {"error": outcome.error, **outcome.detail}
         case Released():
             return {"cause": outcome.cause, "started": outcome.started}
