@@ -7,7 +7,7 @@ applies it only if state *and* fence are still what the person saw, so a repeate
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -29,15 +29,8 @@ def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     if job.state is State.RUNNING:
         asked = () if job.cancel_requested else (Note("moved", {"cancel_requested": True, "reason": reason}, actor),)
         return Verdict(move=Transition.CANCEL, state=State.RUNNING, cancel_requested=True, notes=asked)
-    state = after(job.state, Transition.CANCEL, job.id)
-    return Verdict(
-        move=Transition.CANCEL,
-        state=state,
-        error=reason or f"cancelled by {actor}",
-        stop_reason="",
-        raises_fence=True,
-        notes=(Note("cancelled", {"reason": reason}, actor),),
-    )
+    note = Note("cancelled", {"reason": reason}, actor)
+    return _moved(job, Transition.CANCEL, note, error=reason or f"cancelled by {actor}")
 
 
 def revive(
@@ -54,24 +47,25 @@ def revive(
     One with an open step only if the person says that it may be run again: `repeat_step`. That is said of all that are
     open among `steps`, so a refusal names all of them, and the journal keeps them.
     """
-    state = after(job.state, Transition.REVIVE, job.id)
+    after(job.state, Transition.REVIVE, job.id)  # whether it can come back at all is said first
     names = [] if job.open_step is None else [step.name for step in asked_about(job, steps)] or [job.open_step]
     if names and not repeat_step:
         raise _must_not_be_repeated(job, names)
     repeated = {"repeat_step": ", ".join(names)} if names else {}
-    return Verdict(
-        move=Transition.REVIVE,
-        state=state,
-        run_at=now,
-        cancel_requested=False,
-        undo_requested=False,
-        error=_answered(job),
-        stop_reason="",
-        open_step="",  # the answer that it may run covers the step that was begun, too
-        fresh_budgets=True,
-        raises_fence=True,
-        notes=(Note("revived", {"from": job.state.value, **repeated, "note": reason}, actor),),
-    )
+    note = Note("revived", {"from": job.state.value, **repeated, "note": reason}, actor)
+    # The answer that it may run covers the step that was begun, too.
+    return _back(job, now, note, error=_answered(job), open_step="", cancel_requested=False, undo_requested=False)
+
+
+def _moved(job: Job, move: Transition, *notes: Note, **more: Any) -> Verdict:
+    """Return the verdict of an act on a job that does not run: what an attempt reports later is refused."""
+    state = after(job.state, move, job.id)
+    return Verdict(move=move, state=state, stop_reason="", raises_fence=True, notes=notes, **more)
+
+
+def _back(job: Job, now: float, note: Note, move: Transition = Transition.REVIVE, **more: Any) -> Verdict:
+    """Return the verdict of an act that brings a job back with fresh budgets."""
+    return _moved(job, move, note, run_at=now, fresh_budgets=True, **more)
 
 
 def _answered(job: Job) -> str | None:
@@ -128,20 +122,9 @@ def rollback(job: Job, now: float, *, actor: str, reason: str | None = None) -> 
             undo_requested=True,
             notes=(asked,),
         )
-    return Verdict(
-        move=Transition.UNDO,
-        state=after(job.state, Transition.UNDO, job.id),
-        run_at=now,
-        error=why,
-        stop_reason="",
-        rolling_back=True,
-        cancel_requested=False,
-        undo_requested=False,
-        open_step="",
-        fresh_budgets=True,
-        raises_fence=True,
-        notes=(Note("moved", {"rolling_back": True, "from": job.state.value, "reason": reason}, actor),),
-    )
+    note = Note("moved", {"rolling_back": True, "from": job.state.value, "reason": reason}, actor)
+    fresh = {"rolling_back": True, "cancel_requested": False, "undo_requested": False, "open_step": ""}
+    return _back(job, now, note, Transition.UNDO, error=why, **fresh)
 
 
 def retry_from(
@@ -204,12 +187,10 @@ def fork(
     if not repeat_step:
         _check_repeated(job, steps, step)
     kept = [each for each in steps if each.position < step.position and not each.aside]
-    begun = next((each.name for each in kept if each.state == "started" and not each.repeatable), None)
-    if begun is not None:
-        raise IllegalMove(f"workflow {job.id}: its step {begun!r} may have happened, so nothing can be built on it")
-    undone = next((each.name for each in kept if each.state == "undone"), None)
-    if undone is not None:
-        raise IllegalMove(f"workflow {job.id}: its step {undone!r} was undone, so nothing can be built on it")
+    begun = [(each, "may have happened") for each in kept if each.state == "started" and not each.repeatable]
+    undone = [(each, "was undone") for each in kept if each.state == "undone"]
+    for each, how in begun + undone:
+        raise IllegalMove(f"workflow {job.id}: its step {each.name!r} {how}, so nothing can be built on it")
     return Note("moved", {"forked_from": job.id, "from_step": step.name, "path": step.path, "note": reason}, actor)
 
 
@@ -247,32 +228,28 @@ def resolve(
             "say what the whole workflow returned (held done --result JSON, null if nothing); then no more of it is run"
         )
     move = Transition.RESOLVE if answer == "done" else Transition.BURY
-    notes = [Note("resolved", {"answer": answer, "note": reason}, actor)]
+    notes = [_resolved(answer, actor, reason)]
     error = (reason or f"given up by {actor}") if move is Transition.BURY else None
     because = why_undone(job)
     if error is not None:
         notes.append(Note("dead", {"reason": sentence(error, "", because)}, actor))
-    return Verdict(
-        move=move,
-        state=after(job.state, move, job.id),
-        result=result,
-        error=error,
-        stop_reason="",
-        rollback_cause=because,
-        raises_fence=True,
-        notes=tuple(notes),
-    )
+    return _moved(job, move, *notes, result=result, error=error, rollback_cause=because)
+
+
+def _resolved(answer: Answer, actor: str, reason: str | None, **of: str) -> Note:
+    """Return the line about an answer; `of`: the step that it is about."""
+    return Note("resolved", {"answer": answer, **of, "note": reason}, actor)
 
 
 def _run_it(job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None) -> Verdict:
-    opened = asked_about(job, steps)
-    if len(opened) < 2:
-        return revive(job, now, actor=actor, reason=reason, repeat_step=True)
-    first, second, *_ = opened
-    return _ask_next(replace(first, repeatable=True), second, "retry", actor=actor, reason=reason)
+    match asked_about(job, steps):
+        case [first, second, *_]:
+            return _ask_next(replace(first, repeatable=True), second, "retry", actor, reason)
+        case _:
+            return revive(job, now, actor=actor, reason=reason, repeat_step=True)
 
 
-def _ask_next(said: Step, following: Step, answer: Answer, *, actor: str, reason: str | None) -> Verdict:
+def _ask_next(said: Step, following: Step, answer: Answer, actor: str, reason: str | None) -> Verdict:
     """Keep what was said of one open step; the next one has its own question."""
     return Verdict(
         move=Transition.HOLD,
@@ -280,7 +257,7 @@ def _ask_next(said: Step, following: Step, answer: Answer, *, actor: str, reason
         open_step=following.name,
         raises_fence=True,  # a repeated answer must not be taken for one about the next step
         steps=(said,),
-        notes=(Note("resolved", {"answer": answer, "step": said.name, "note": reason}, actor),),
+        notes=(_resolved(answer, actor, reason, step=said.name),),
     )
 
 
@@ -299,19 +276,9 @@ def _it_happened(
         )
     said = replace(first, result=result, ended_at=now)  # it is recorded by the worker that can read it
     if others:
-        return _ask_next(said, others[0], "done", actor=actor, reason=reason)
-    return Verdict(
-        move=Transition.REVIVE,
-        state=after(job.state, Transition.REVIVE, job.id),
-        run_at=now,
-        error=_answered(job),
-        stop_reason="",
-        open_step="",
-        fresh_budgets=True,
-        raises_fence=True,
-        steps=(said,),
-        notes=(Note("resolved", {"answer": "done", "step": first.name, "note": reason}, actor),),
-    )
+        return _ask_next(said, others[0], "done", actor, reason)
+    note = _resolved("done", actor, reason, step=first.name)
+    return _back(job, now, note, error=_answered(job), open_step="", steps=(said,))
 
 
 def _it_is_undone(
@@ -325,31 +292,16 @@ def _it_is_undone(
             f"workflow {job.id} is being rolled back, so no result is wanted: leave it out to say that the step "
             f"{left[0].name!r} was undone by hand"
         )
-    return Verdict(
-        move=Transition.REVIVE,
-        state=after(job.state, Transition.REVIVE, job.id),
-        run_at=now,
-        stop_reason="",
-        fresh_budgets=True,
-        raises_fence=True,
-        steps=(replace(left[0], state="undone", undone_at=now),),
-        notes=(Note("resolved", {"answer": "done", "undone": left[0].name, "note": reason}, actor),),
-    )
+    undone = replace(left[0], state="undone", undone_at=now)
+    return _back(job, now, _resolved("done", actor, reason, undone=undone.name), steps=(undone,))
 
 
 def hold(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     """Hold a ready or waiting job until a person decides."""
     if job.state is State.RUNNING:
         raise IllegalMove(f"job {job.id} is running; cancel it, or wait until it ends")
-    return Verdict(
-        move=Transition.HOLD,
-        state=after(job.state, Transition.HOLD, job.id),
-        error=reason or f"held by {actor}",
-        stop_reason="",
-        rollback_cause=why_undone(job),
-        raises_fence=True,
-        notes=(Note("held", {"reason": reason}, actor),),
-    )
+    note = Note("held", {"reason": reason}, actor)
+    return _moved(job, Transition.HOLD, note, error=reason or f"held by {actor}", rollback_cause=why_undone(job))
 
 
 def reprioritise(job: Job, *, actor: str, priority: int | None = None, run_at: float | None = None) -> Verdict:
