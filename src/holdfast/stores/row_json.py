@@ -38,16 +38,17 @@ log = logging.getLogger("holdfast.stores")
 encode = msgspec.json.Encoder().encode
 _jobs = msgspec.json.Decoder(list[Job], strict=False, dec_hook=from_row)  # not strict: SQLite has no booleans
 _job = msgspec.json.Decoder(Job, strict=False, dec_hook=from_row)
-_steps = msgspec.json.Decoder(list[Step], strict=False)
-_unroused = msgspec.json.Decoder(list[Unroused])
-_signals = msgspec.json.Decoder(list[Signal])
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
-_rows = msgspec.json.Decoder(list[list[Any]])
-_names = msgspec.json.Decoder(list[str])
 _published = msgspec.json.Decoder(dict[str, Published])
-_numbers = msgspec.json.Decoder(list[int])
 _counts = msgspec.json.Decoder(list[tuple[str, int]])
-_names_or_nulls = msgspec.json.Decoder(list[str | None])
+
+rows_from = msgspec.json.Decoder(list[list[Any]]).decode  # of anything
+names_from = msgspec.json.Decoder(list[str]).decode
+names_or_nulls_from = msgspec.json.Decoder(list[str | None]).decode  # some of which are not known
+numbers_from = msgspec.json.Decoder(list[int]).decode
+steps_from = msgspec.json.Decoder(list[Step], strict=False).decode
+unroused_from = msgspec.json.Decoder(list[Unroused]).decode
+signals_from = msgspec.json.Decoder(list[Signal]).decode
 
 
 def jobs_from(text: str) -> list[Job]:
@@ -66,34 +67,14 @@ def _readable(text: str) -> Iterator[Job]:
             _complain(f"job {bytes(row)[:200]!r}", str(error))
 
 
-def rows_from(text: str) -> list[list[Any]]:
-    """Read rows of anything."""
-    return _rows.decode(text)
-
-
 def floats_from(text: str) -> dict[str, float]:
     """Read a float for each name, written bit by bit: no setting of a server can round it."""
-    return {name: struct.unpack("!d", bytes.fromhex(bits))[0] for name, bits in _rows.decode(text)}
-
-
-def names_from(text: str) -> list[str]:
-    """Read a list of names."""
-    return _names.decode(text)
-
-
-def numbers_from(text: str) -> list[int]:
-    """Read a list of numbers."""
-    return _numbers.decode(text)
+    return {name: struct.unpack("!d", bytes.fromhex(bits))[0] for name, bits in rows_from(text)}
 
 
 def counts_from(text: str) -> dict[str, int]:
     """Read pairs of a name and how many there are of it."""
     return dict(_counts.decode(text))
-
-
-def names_or_nulls_from(text: str) -> list[str | None]:
-    """Read a list of names, some of which are not known."""
-    return _names_or_nulls.decode(text)
 
 
 def workers_from(text: str) -> Iterator[tuple[Worker, list[Any]]]:
@@ -105,7 +86,7 @@ def workers_from(text: str) -> Iterator[tuple[Worker, list[Any]]]:
     for row in rows_from(text):
         fields = dict(zip(names, row, strict=False))
         try:
-            fields["queues"] = _names.decode(fields["queues"])
+            fields["queues"] = names_from(fields["queues"])
             if fields["tasks"] is not None:
                 fields["tasks"] = _published.decode(fields["tasks"])
             yield msgspec.convert(fields, Worker, strict=False), row[len(names) :]
@@ -235,21 +216,6 @@ def facts(records: Iterable[Record]) -> list[list[Any]]:
     return list(lines.values())
 
 
-def steps_from(text: str) -> list[Step]:
-    """Read rows of steps."""
-    return _steps.decode(text)
-
-
-def unroused_from(text: str) -> list[Unroused]:
-    """Read rows of waiting workflows whose time has come."""
-    return _unroused.decode(text)
-
-
-def signals_from(text: str) -> list[Signal]:
-    """Read rows of signals."""
-    return _signals.decode(text)
-
-
 def signal(one: Signal) -> dict[str, Any]:
     """Flatten a signal that is sent."""
     flat = {"signal": one.id, "id": one.job_id, "name": one.name, "value": one.value, "actor": one.actor}
@@ -258,22 +224,14 @@ def signal(one: Signal) -> dict[str, Any]:
 
 def changes(verdict: Verdict) -> dict[str, Any]:
     """Flatten an act of a person."""
-    return {
-        "state": verdict.state.value,
-        "ended": verdict.state in ENDED,
-        "run_at": verdict.run_at,
-        "error": verdict.error,
-        "stop_reason": verdict.stop_reason,
-        "rollback_cause": verdict.rollback_cause,
-        "result": verdict.result,
-        "rolling_back": verdict.rolling_back,
-        "cancel_requested": verdict.cancel_requested,
-        "undo_requested": verdict.undo_requested,
-        "open_step": verdict.open_step,
-        "priority": verdict.priority,
-        "fresh_budgets": verdict.fresh_budgets,
-        "raises_fence": verdict.raises_fence,
-    }
+    said = {name: getattr(verdict, name) for name in _CHANGED}
+    return {"state": verdict.state.value, "ended": verdict.state in ENDED, **said}
+
+
+_CHANGED = (
+    *("run_at", "error", "stop_reason", "rollback_cause", "result", "rolling_back", "cancel_requested"),
+    *("undo_requested", "open_step", "priority", "fresh_budgets", "raises_fence"),
+)
 
 
 def journal_lines(job_id: str, fence: int, worker: str | None, notes: Iterable[Note]) -> list[list[Any]]:
