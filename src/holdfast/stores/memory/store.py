@@ -11,10 +11,11 @@ import heapq
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import wraps
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -52,11 +53,28 @@ from holdfast.stores.protocol import Added, Answer, Fired, Schema, Transaction, 
 from holdfast.stores.wakeups import Wakeups
 
 UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
-
-
 UNROUSED_MAX = 1000  # how many jobs `unroused` looks at
+T = TypeVar("T")
 
 
+def _one_at_a_time(store: type[T]) -> type[T]:
+    """Put the store's lock around each verb; only `wait` lets others in."""
+    verbs = {name: verb for name, verb in vars(store).items() if callable(verb) and not name.startswith("_")}
+    for name in verbs.keys() - {"wait"}:
+        setattr(store, name, _locked(verbs[name]))
+    return store
+
+
+def _locked(verb: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(verb)
+    def locked(self: MemoryStore, *args: Any, **kwargs: Any) -> Any:
+        with self.lock:
+            return verb(self, *args, **kwargs)
+
+    return locked
+
+
+@_one_at_a_time
 class MemoryStore:
     """See `stores/protocol.py: Store` for every promise."""
 
@@ -68,7 +86,7 @@ class MemoryStore:
     def __init__(self, url: str = "memory://", *, clock: Clock | None = None) -> None:
         self.url = url
         self._clock: Clock = clock if clock is not None else SystemClock()
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._jobs: dict[str, Job] = {}  # in the order in which they were added
         self._workers: dict[str, Worker] = {}  # in the order in which they enrolled
         self._events: dict[str, list[Event]] = {}  # by job
@@ -93,16 +111,15 @@ class MemoryStore:
     def add(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Added]:
         if connection is not None:
             raise StoreUnsupported("memory:// has no transactions to take part in; use sqlite:///…")
-        with self._lock:
-            wall = self._clock.wall()
-            answers = []
-            for new in jobs:
-                there = self._jobs.get(new.id) or self._holder(new.key)
-                if there is None:
-                    self._jobs[new.id] = transitions.first_row(new, wall)
-                answers.append(Added(there.id if there else new.id, there is not None))
-            self.wake()
-            return answers
+        wall = self._clock.wall()
+        answers = []
+        for new in jobs:
+            there = self._jobs.get(new.id) or self._holder(new.key)
+            if there is None:
+                self._jobs[new.id] = transitions.first_row(new, wall)
+            answers.append(Added(there.id if there else new.id, there is not None))
+        self.wake()
+        return answers
 
     def claim(
         self,
@@ -113,50 +130,47 @@ class MemoryStore:
         limit: int,
         ahead: int = 0,
     ) -> list[Job]:
-        with self._lock:
-            if not self._lives(worker_id):
-                raise WorkerGone(f"worker {worker_id} is not enrolled, or was declared dead")
-            if given := [job for job in self._held_by(worker_id) if job.claim_id == claim_id]:
-                return given  # the answer was lost
-            now = self.now()
-            open_queues = [queue for queue in queues if queue not in self._paused]
+        if not self._lives(worker_id):
+            raise WorkerGone(f"worker {worker_id} is not enrolled, or was declared dead")
+        if given := [job for job in self._held_by(worker_id) if job.claim_id == claim_id]:
+            return given  # the answer was lost
+        now = self.now()
+        open_queues = [queue for queue in queues if queue not in self._paused]
 
-            def take(most: int, *, started: bool) -> list[Job]:
-                due = [job for job in self._ready(open_queues) if job.task in tasks and job.run_at <= now.wall]
-                willing = [job for job in due if started or job.on_crash == "retry"]
-                chosen = transitions.fair(willing, open_queues, most)
-                return [self._put(transitions.apply_claim(job, worker_id, claim_id, now, started)) for job in chosen]
+        def take(most: int, *, started: bool) -> list[Job]:
+            due = [job for job in self._ready(open_queues) if job.task in tasks and job.run_at <= now.wall]
+            willing = [job for job in due if started or job.on_crash == "retry"]
+            chosen = transitions.fair(willing, open_queues, most)
+            return [self._put(transitions.apply_claim(job, worker_id, claim_id, now, started)) for job in chosen]
 
-            return take(limit, started=True) + take(ahead, started=False)
+        return take(limit, started=True) + take(ahead, started=False)
 
     def beat(
         self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
     ) -> BeatAnswer:
-        with self._lock:
-            if not self._lives(worker_id):
-                return BeatAnswer(gone=True)
-            now = self.now()
-            self._workers[worker_id] = transitions.beaten(self._workers[worker_id], now.wall, rss_mb, stopping)
-            lost = []
-            for pulse in pulses:
-                job = self._jobs.get(pulse.lease.job_id)
-                if job is None or not transitions.owns(job, pulse.lease):
-                    lost.append(pulse.lease.job_id)
-                    self._report_stale(pulse.lease, worker_id)
-                elif job.state is State.RUNNING:
-                    self._put(transitions.renewed(job, pulse, now))
-            asked = [job.id for job in self._held_by(worker_id) if job.cancel_requested]
-            return BeatAnswer(lost=lost, cancelled=asked)
+        if not self._lives(worker_id):
+            return BeatAnswer(gone=True)
+        now = self.now()
+        self._workers[worker_id] = transitions.beaten(self._workers[worker_id], now.wall, rss_mb, stopping)
+        lost = []
+        for pulse in pulses:
+            job = self._jobs.get(pulse.lease.job_id)
+            if job is None or not transitions.owns(job, pulse.lease):
+                lost.append(pulse.lease.job_id)
+                self._report_stale(pulse.lease, worker_id)
+            elif job.state is State.RUNNING:
+                self._put(transitions.renewed(job, pulse, now))
+        asked = [job.id for job in self._held_by(worker_id) if job.cancel_requested]
+        return BeatAnswer(lost=lost, cancelled=asked)
 
     def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Answer]:
-        with self._lock:
-            self._check_duty(under)
-            answers = [self._settle_one(settlement) for settlement in settlements]
-            for settlement, answer in zip(settlements, answers, strict=True):
-                if answer is Answer.ACCEPTED:
-                    self._tell_parent(settlement.lease.job_id)
-            self.wake()
-            return answers
+        self._check_duty(under)
+        answers = [self._settle_one(settlement) for settlement in settlements]
+        for settlement, answer in zip(settlements, answers, strict=True):
+            if answer is Answer.ACCEPTED:
+                self._tell_parent(settlement.lease.job_id)
+        self.wake()
+        return answers
 
     def _settle_one(self, settlement: Settlement) -> Answer:
         job, seen = self._jobs.get(settlement.lease.job_id), settlement.seen_lease_until
@@ -190,118 +204,104 @@ class MemoryStore:
     # ------------------------------------------------------------------------------ finding the dead
 
     def overdue(self, grace_s: float = 0.0, limit: int = 500, skip: int = 0) -> list[Job]:
-        with self._lock:
-            latest = self._clock.lease() - grace_s
-            ended = [job for job in self._running() if transitions.lease_end(job) <= latest]
-            return sorted(ended, key=transitions.lease_end)[skip : skip + limit]
+        latest = self._clock.lease() - grace_s
+        ended = [job for job in self._running() if transitions.lease_end(job) <= latest]
+        return sorted(ended, key=transitions.lease_end)[skip : skip + limit]
 
     def locked(self, job_ids: Sequence[str]) -> list[str]:
         return []
 
     def deadline(self) -> float | None:
-        with self._lock:
-            return min(map(transitions.lease_end, self._running()), default=None)
+        return min(map(transitions.lease_end, self._running()), default=None)
 
     def vanished(self) -> list[Vanished]:
         """A worker of this store lives in this process, so only one that was marked gone can be dead."""
-        with self._lock:
-            holding = {job.worker for job in self._running()}
-            gone = [worker for worker in self.workers(gone=True) if worker.gone_at is not None]
-            return [Vanished(worker, "gone") for worker in gone if worker.id in holding]
+        holding = {job.worker for job in self._running()}
+        gone = [worker for worker in self.workers(gone=True) if worker.gone_at is not None]
+        return [Vanished(worker, "gone") for worker in gone if worker.id in holding]
 
     def enroll(self, worker: Worker) -> None:
-        with self._lock:
-            if worker.id in self._workers:
-                raise UsageError(f"worker {worker.id} is enrolled already; every start needs a new id")
-            wall = self._clock.wall()
-            self._workers[worker.id] = replace(worker, started_at=wall, beat_at=wall)
+        if worker.id in self._workers:
+            raise UsageError(f"worker {worker.id} is enrolled already; every start needs a new id")
+        wall = self._clock.wall()
+        self._workers[worker.id] = replace(worker, started_at=wall, beat_at=wall)
 
     def retire(self, worker_id: str, cause: str, under: Duty | None = None, how: WorkerExit | None = None) -> bool:
-        with self._lock:
-            self._check_duty(under)
-            if not self._lives(worker_id):
-                return False
-            worker = self._workers[worker_id]
-            self._workers[worker_id] = replace(worker, gone_at=self._clock.wall(), **gone(cause, how))
-            self.wake()
-            return True
+        self._check_duty(under)
+        if not self._lives(worker_id):
+            return False
+        worker = self._workers[worker_id]
+        self._workers[worker_id] = replace(worker, gone_at=self._clock.wall(), **gone(cause, how))
+        self.wake()
+        return True
 
     def acquire(self, name: str, holder: str, ttl_s: float, note: str | None = None) -> Duty | None:
-        with self._lock:
-            now, duty = self._clock.lease(), self._duties.get(name)
-            ours = duty is not None and duty.holder == holder
-            if duty is not None and not ours and duty.holder and duty.until > now:
-                return None
-            term = (duty.term if duty is not None else 0) + (not ours)
-            left = duty.note if duty is not None else None
-            note = note if ours and note is not None else left
-            self._duties[name] = Duty(name, holder, term, now + ttl_s, note)
-            return self._duties[name]
+        now, duty = self._clock.lease(), self._duties.get(name)
+        ours = duty is not None and duty.holder == holder
+        if duty is not None and not ours and duty.holder and duty.until > now:
+            return None
+        term = (duty.term if duty is not None else 0) + (not ours)
+        left = duty.note if duty is not None else None
+        note = note if ours and note is not None else left
+        self._duties[name] = Duty(name, holder, term, now + ttl_s, note)
+        return self._duties[name]
 
     def resign(self, duty: Duty, note: str | None = None) -> bool:
-        with self._lock:
-            if not self._is_current(duty):
-                return False
-            note = note if note is not None else self._duties[duty.name].note
-            self._duties[duty.name] = replace(duty, holder="", note=note)  # the row stays: its term must not fall
-            return True
+        if not self._is_current(duty):
+            return False
+        note = note if note is not None else self._duties[duty.name].note
+        self._duties[duty.name] = replace(duty, holder="", note=note)  # the row stays: its term must not fall
+        return True
 
     # --------------------------------------------------------------------------- the operator's door
 
     def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
-        with self._lock:
-            job = self._as_seen(job_id, seen_state, seen_fence)
-            if job is None:
-                return False
-            holder = self._holder(job.key)
-            if verdict.state in LIVE and holder is not None and holder.id != job_id:
-                raise KeyTaken(f"key {job.key!r} belongs to job {holder.id}, which is {holder.state.value}")
-            self._apply(job, verdict, None)
-            self._tell_parent(job_id)
-            self.wake()
-            return True
+        job = self._as_seen(job_id, seen_state, seen_fence)
+        if job is None:
+            return False
+        holder = self._holder(job.key)
+        if verdict.state in LIVE and holder is not None and holder.id != job_id:
+            raise KeyTaken(f"key {job.key!r} belongs to job {holder.id}, which is {holder.state.value}")
+        self._apply(job, verdict, None)
+        self._tell_parent(job_id)
+        self.wake()
+        return True
 
     def pause(self, queue: str, paused: bool) -> None:
-        with self._lock:
-            (self._paused.add if paused else self._paused.discard)(queue)
-            self.wake()
+        (self._paused.add if paused else self._paused.discard)(queue)
+        self.wake()
 
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
-        with self._lock:
-            self._check_duty(under)
-            old: list[str] = []
-            for state in dict.fromkeys(states):
-                jobs = [job for job in self._jobs.values() if job.state is state]
-                ended = sorted((job.ended_at, job.id) for job in jobs if job.ended_at is not None)
-                old += [job_id for ended_at, job_id in ended if ended_at < before]
-            for job_id in old[:limit]:
-                self._forget(job_id)
-            return len(old[:limit])
+        self._check_duty(under)
+        old: list[str] = []
+        for state in dict.fromkeys(states):
+            jobs = [job for job in self._jobs.values() if job.state is state]
+            ended = sorted((job.ended_at, job.id) for job in jobs if job.ended_at is not None)
+            old += [job_id for ended_at, job_id in ended if ended_at < before]
+        for job_id in old[:limit]:
+            self._forget(job_id)
+        return len(old[:limit])
 
     def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
-        with self._lock:
-            job = self._as_seen(job_id, seen_state, seen_fence)
-            if job is None or job.state is State.RUNNING:
-                return False
-            self._forget(job_id)
-            return True
+        job = self._as_seen(job_id, seen_state, seen_fence)
+        if job is None or job.state is State.RUNNING:
+            return False
+        self._forget(job_id)
+        return True
 
     # ------------------------------------------------------------------------------------- schedules
 
     def declare(self, schedules: Sequence[Schedule], again: bool = False) -> None:
-        with self._lock:
-            wall = self._clock.wall()
-            for new in schedules:
-                self._schedules[new.key] = transitions.declared(self._schedules.get(new.key), new, wall, again)
+        wall = self._clock.wall()
+        for new in schedules:
+            self._schedules[new.key] = transitions.declared(self._schedules.get(new.key), new, wall, again)
 
     def schedules(self) -> list[Schedule]:
-        with self._lock:
-            return [self._schedules[key] for key in sorted(self._schedules)]
+        return [self._schedules[key] for key in sorted(self._schedules)]
 
     def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
-        with self._lock:
-            self._check_duty(under)
-            return [self._fire(each) for each in firings]
+        self._check_duty(under)
+        return [self._fire(each) for each in firings]
 
     def _fire(self, firing: Firing) -> Added | None:
         schedule, instant = self._schedules.get(firing.schedule), firing.instant
@@ -312,34 +312,30 @@ class MemoryStore:
         return added
 
     def pause_schedule(self, key: str, paused: bool) -> bool:
-        with self._lock:
-            schedule = self._schedules.get(key)
-            if schedule is not None:
-                resumed = schedule.paused and not paused
-                mark = max(schedule.mark, self._clock.wall()) if resumed else schedule.mark
-                self._schedules[key] = replace(schedule, paused=paused, mark=mark)
-            return schedule is not None
+        schedule = self._schedules.get(key)
+        if schedule is not None:
+            resumed = schedule.paused and not paused
+            mark = max(schedule.mark, self._clock.wall()) if resumed else schedule.mark
+            self._schedules[key] = replace(schedule, paused=paused, mark=mark)
+        return schedule is not None
 
     # ---------------------------------------------------------------------------------- the read side
 
     def get(self, job_id: str) -> Job | None:
-        with self._lock:
-            return self._jobs.get(job_id)
+        return self._jobs.get(job_id)
 
     def find(self, where: Filter) -> list[Job]:
-        with self._lock:
-            newest_first = list(reversed(self._jobs.values()))
-            if where.before is not None:
-                ids = [job.id for job in newest_first]
-                newest_first = newest_first[ids.index(where.before) + 1 :] if where.before in ids else []
-            return [job for job in newest_first if transitions.matches(job, where)][: where.limit]
+        newest_first = list(reversed(self._jobs.values()))
+        if where.before is not None:
+            ids = [job.id for job in newest_first]
+            newest_first = newest_first[ids.index(where.before) + 1 :] if where.before in ids else []
+        return [job for job in newest_first if transitions.matches(job, where)][: where.limit]
 
     def counts(self) -> dict[str, dict[State, int]]:
-        with self._lock:
-            counts: dict[str, dict[State, int]] = {}
-            for (queue, state), jobs in Counter((job.queue, job.state) for job in self._jobs.values()).items():
-                counts.setdefault(queue, {})[state] = jobs
-            return counts
+        counts: dict[str, dict[State, int]] = {}
+        for (queue, state), jobs in Counter((job.queue, job.state) for job in self._jobs.values()).items():
+            counts.setdefault(queue, {})[state] = jobs
+        return counts
 
     def journal(
         self,
@@ -350,38 +346,32 @@ class MemoryStore:
         since: float | None = None,
         before: int | None = None,
     ) -> list[Event]:
-        with self._lock:
-            lists = self._events.values() if job_id is None else [self._events.get(job_id, [])]
-            events = sorted((event for events in lists for event in events), key=lambda event: event.seq)
-            wanted = [event for event in events if not kinds or event.kind in kinds]
-            wanted = [event for event in wanted if since is None or event.at >= since]
-            wanted = [event for event in wanted if before is None or event.seq < before]
-            return wanted[:limit] if job_id is not None else wanted[max(0, len(wanted) - limit) :]
+        lists = self._events.values() if job_id is None else [self._events.get(job_id, [])]
+        events = sorted((event for events in lists for event in events), key=lambda event: event.seq)
+        wanted = [event for event in events if not kinds or event.kind in kinds]
+        wanted = [event for event in wanted if since is None or event.at >= since]
+        wanted = [event for event in wanted if before is None or event.seq < before]
+        return wanted[:limit] if job_id is not None else wanted[max(0, len(wanted) - limit) :]
 
     def workers(self, gone: bool = False) -> list[Worker]:
-        with self._lock:
-            running = Counter(job.worker for job in self._running())
-            listed = [worker for worker in self._workers.values() if gone or worker.gone_at is None]
-            return [
-                replace(one, running=running[one.id], tasks=one.tasks if one.gone_at is None else None)
-                for one in listed
-            ]
+        running = Counter(job.worker for job in self._running())
+        listed = [worker for worker in self._workers.values() if gone or worker.gone_at is None]
+        return [
+            replace(one, running=running[one.id], tasks=one.tasks if one.gone_at is None else None) for one in listed
+        ]
 
     def paused(self) -> list[str]:
-        with self._lock:
-            return sorted(self._paused)
+        return sorted(self._paused)
 
     def unserved(self, queues: Sequence[str], tasks: Sequence[str]) -> Mapping[str, int]:
-        with self._lock:
-            due = [job for job in self._ready(queues) if job.run_at <= self._clock.wall()]
-            return Counter([job.task for job in due if job.task not in tasks][:UNSERVED_MAX])
+        due = [job for job in self._ready(queues) if job.run_at <= self._clock.wall()]
+        return Counter([job.task for job in due if job.task not in tasks][:UNSERVED_MAX])
 
     # ------------------------------------------------------------------------------------ hints and house
 
     def due(self, queues: Sequence[str], tasks: Sequence[str]) -> float | None:
-        with self._lock:
-            open_queues = [queue for queue in queues if queue not in self._paused]
-            return min((job.run_at for job in self._ready(open_queues) if job.task in tasks), default=None)
+        open_queues = [queue for queue in queues if queue not in self._paused]
+        return min((job.run_at for job in self._ready(open_queues) if job.task in tasks), default=None)
 
     def wait(self, timeout_s: float) -> bool:
         return self._hints.wait(self._clock, timeout_s)
@@ -393,42 +383,38 @@ class MemoryStore:
         """Memory always takes writes."""
 
     def standing(self, worker_id: str, known: Sequence[str], settled: Lease | None) -> Standing:
-        with self._lock:
-            worker = self._workers.get(worker_id)
-            job = self._jobs.get(settled.job_id) if settled is not None else None
-            return Standing(
-                schema=1,
-                works_with=1,
-                identity=self.url,
-                at=self._clock.wall(),
-                incarnation=self._incarnation,
-                accepted_at=self._accepted_at,
-                removals=self._removals,
-                beats=worker.beats if worker is not None else None,
-                beats_of_all=sum(each.beats + 1 for each in self._workers.values()),
-                newest=heapq.nlargest(2, self._jobs),
-                missing=[job_id for job_id in known if job_id not in self._jobs],
-                runs_again=job is not None and job.state is State.RUNNING and job.lease == settled,
-                doubts=len(self._doubts),
-            )
+        worker = self._workers.get(worker_id)
+        job = self._jobs.get(settled.job_id) if settled is not None else None
+        return Standing(
+            schema=1,
+            works_with=1,
+            identity=self.url,
+            at=self._clock.wall(),
+            incarnation=self._incarnation,
+            accepted_at=self._accepted_at,
+            removals=self._removals,
+            beats=worker.beats if worker is not None else None,
+            beats_of_all=sum(each.beats + 1 for each in self._workers.values()),
+            newest=heapq.nlargest(2, self._jobs),
+            missing=[job_id for job_id in known if job_id not in self._jobs],
+            runs_again=job is not None and job.state is State.RUNNING and job.lease == settled,
+            doubts=len(self._doubts),
+        )
 
     def doubt(self, seen: int, doubt: Doubt) -> None:
-        with self._lock:
-            noted = replace(doubt, at=self._clock.wall())
-            if seen == self._incarnation:
-                self._doubts.setdefault((doubt.evidence, doubt.worker), noted)
+        noted = replace(doubt, at=self._clock.wall())
+        if seen == self._incarnation:
+            self._doubts.setdefault((doubt.evidence, doubt.worker), noted)
 
     def doubts(self) -> list[Doubt]:
-        with self._lock:
-            return list(self._doubts.values())
+        return list(self._doubts.values())
 
     def accept(self, seen: int, actor: str, note: str | None) -> int:
-        with self._lock:
-            if seen == self._incarnation:
-                self._doubts.clear()
-                self._incarnation += 1
-                self._accepted_at = self._clock.wall()
-            return self._incarnation
+        if seen == self._incarnation:
+            self._doubts.clear()
+            self._incarnation += 1
+            self._accepted_at = self._clock.wall()
+        return self._incarnation
 
     def schema(self) -> Schema:
         return Schema(found=1, wanted=1)
@@ -440,10 +426,9 @@ class MemoryStore:
         return []
 
     def check(self) -> list[str]:
-        with self._lock:
-            wrong = [f"job {job.id} {trouble}" for job in self._jobs.values() for trouble in transitions.troubles(job)]
-            keys = Counter(job.key for job in self._jobs.values() if job.key and job.state in LIVE)
-            return wrong + [f"key {key!r} has {times} live jobs" for key, times in keys.items() if times > 1]
+        wrong = [f"job {job.id} {trouble}" for job in self._jobs.values() for trouble in transitions.troubles(job)]
+        keys = Counter(job.key for job in self._jobs.values() if job.key and job.state in LIVE)
+        return wrong + [f"key {key!r} has {times} live jobs" for key, times in keys.items() if times > 1]
 
     def close(self) -> None:
         self.wake()
@@ -470,7 +455,9 @@ class MemoryStore:
         del self._jobs[job_id]
         self._removals += 1
         self._events.pop(job_id, None)
-        self._forget_workflow(job_id)
+        self._steps.pop(job_id, None)
+        self._signals = {key: each for key, each in self._signals.items() if each.job_id != job_id}
+        self._taken = {key: at for key, at in self._taken.items() if key in self._signals}
 
     def _apply(self, job: Job, verdict: Verdict, worker_id: str | None) -> None:
         """Make the job what the verdict says, and write down why."""
@@ -514,10 +501,9 @@ class MemoryStore:
     # ---------------------------------------------------------------------------- workflows
 
     def record(self, records: Sequence[Record]) -> list[Answer]:
-        with self._lock:
-            answers = [self._record_one(record) for record in records]
-            self.wake()
-            return answers
+        answers = [self._record_one(record) for record in records]
+        self.wake()
+        return answers
 
     def _record_one(self, record: Record) -> Answer:
         job = self._jobs.get(record.lease.job_id)
@@ -545,61 +531,55 @@ class MemoryStore:
         return Answer.ACCEPTED
 
     def steps(self, job_id: str, after: int = 0, limit: int = 1000, *, aside: bool = False) -> list[Step]:
-        with self._lock:
-            known = self._steps.get(job_id, {}).values()
-            wanted = [step for step in known if step.position > after and (aside or not step.aside)]
-            return sorted(wanted, key=lambda step: (step.position, step.aside))[:limit]
+        known = self._steps.get(job_id, {}).values()
+        wanted = [step for step in known if step.position > after and (aside or not step.aside)]
+        return sorted(wanted, key=lambda step: (step.position, step.aside))[:limit]
 
     def signal(self, signal: Signal) -> Answer:
-        with self._lock:
-            if (signal.job_id, signal.id) in self._signals:
-                return Answer.ALREADY
-            if not self._takes(signal):
-                return Answer.GONE
-            self._deliver(signal)
-            self.wake()
-            return Answer.ACCEPTED
+        if (signal.job_id, signal.id) in self._signals:
+            return Answer.ALREADY
+        if not self._takes(signal):
+            return Answer.GONE
+        self._deliver(signal)
+        self.wake()
+        return Answer.ACCEPTED
 
     def inbox(self, job_id: str, name: str | None = None, limit: int = 1000) -> Inbox:
-        with self._lock:
-            job = self._jobs.get(job_id)
-            waiting = (each for key, each in self._signals.items() if key[0] == job_id and key not in self._taken)
-            wanted = (each for each in waiting if name is None or each.name == name)
-            return Inbox(job.inbox if job is not None else 0, list(islice(wanted, limit)))
+        job = self._jobs.get(job_id)
+        waiting = (each for key, each in self._signals.items() if key[0] == job_id and key not in self._taken)
+        wanted = (each for each in waiting if name is None or each.name == name)
+        return Inbox(job.inbox if job is not None else 0, list(islice(wanted, limit)))
 
     def rouse(self, limit: int = 500) -> float | None:
-        with self._lock:
-            wall = self._clock.wall()
-            timed = sorted((job.wake_at, job.id) for job in self._jobs.values() if job.wake_at is not None)
-            due = [job_id for wake_at, job_id in timed if wake_at <= wall][:limit]
-            for job_id in due:
-                self._jobs[job_id] = transitions.roused(self._jobs[job_id], wall)
-            if due:
-                self.wake()
-            return timed[len(due)][0] if len(timed) > len(due) else None
+        wall = self._clock.wall()
+        timed = sorted((job.wake_at, job.id) for job in self._jobs.values() if job.wake_at is not None)
+        due = [job_id for wake_at, job_id in timed if wake_at <= wall][:limit]
+        for job_id in due:
+            self._jobs[job_id] = transitions.roused(self._jobs[job_id], wall)
+        if due:
+            self.wake()
+        return timed[len(due)][0] if len(timed) > len(due) else None
 
     def unroused(self) -> list[Unroused]:
-        with self._lock:
-            timed = sorted((job.wake_at, job.queue, job.task) for job in self._jobs.values() if job.wake_at is not None)
-            found: dict[tuple[str, str], list[float]] = {}
-            for wake_at, queue, task in timed[:UNROUSED_MAX]:
-                if wake_at <= self._clock.wall():
-                    found.setdefault((queue, task), []).append(wake_at)
-            return [Unroused(*key, len(times), times[0]) for key, times in sorted(found.items())]
+        timed = sorted((job.wake_at, job.queue, job.task) for job in self._jobs.values() if job.wake_at is not None)
+        found: dict[tuple[str, str], list[float]] = {}
+        for wake_at, queue, task in timed[:UNROUSED_MAX]:
+            if wake_at <= self._clock.wall():
+                found.setdefault((queue, task), []).append(wake_at)
+        return [Unroused(*key, len(times), times[0]) for key, times in sorted(found.items())]
 
     def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
-        with self._lock:
-            old = self._jobs.get(source)
-            is_as_seen = old is not None and old.state in ENDED and old.fence == seen_fence
-            if not is_as_seen and new.id not in self._jobs:
-                return None
-            [added] = self.add([new])
-            if not added.existed:
-                for step in self.steps(source, limit=before):
-                    if step.position < before and step.state == "recorded":
-                        self._put_step(new.id, replace(step, fence=0, attempt=0, has_undo=False))
-                self._write(new.id, note, 0, None)
-            return added
+        old = self._jobs.get(source)
+        is_as_seen = old is not None and old.state in ENDED and old.fence == seen_fence
+        if not is_as_seen and new.id not in self._jobs:
+            return None
+        [added] = self.add([new])
+        if not added.existed:
+            for step in self.steps(source, limit=before):
+                if step.position < before and step.state == "recorded":
+                    self._put_step(new.id, replace(step, fence=0, attempt=0, has_undo=False))
+            self._write(new.id, note, 0, None)
+        return added
 
     def _say_of_steps(self, job: Job, verdict: Verdict) -> None:
         """Write down what a person says of steps, and set aside what is to be run again."""
@@ -625,11 +605,6 @@ class MemoryStore:
         parent = self._jobs.get(job.parent or "")
         if job.state in ENDED and parent is not None and parent.workflow and parent.state in LIVE:
             self._jobs[parent.id] = transitions.reached(parent, Awaited("job", job.id), self._clock.wall())
-
-    def _forget_workflow(self, job_id: str) -> None:
-        self._steps.pop(job_id, None)
-        self._signals = {key: each for key, each in self._signals.items() if each.job_id != job_id}
-        self._taken = {key: at for key, at in self._taken.items() if key in self._signals}
 
     def _put_step(self, job_id: str, step: Step) -> None:
         known = self._steps.setdefault(job_id, {})
