@@ -15,6 +15,7 @@ import dataclasses
 import datetime
 import decimal
 import inspect
+import json
 import typing
 from typing import Any, TypeGuard
 
@@ -151,8 +152,7 @@ class _Survey:
         self.native = False  # written as text in JSON: dates, UUIDs, decimals
         self.keys = False  # mappings whose keys are not text
         self.delicate = False  # the round trip itself must be compared
-        self._seen: set[int] = set()
-        self._keep: list[object] = []  # ids in `_seen` stay valid while their objects live
+        self._seen: list[object] = []  # types with fields: one may hold itself
         self._visit(info)
 
     def _visit(self, info: mi.Type) -> None:
@@ -178,15 +178,11 @@ class _Survey:
 
     def _children(self, info: mi.Type) -> list[mi.Type]:
         if isinstance(info, (*_FIELD_INFO, mi.NamedTupleType)):
-            if id(info.cls) in self._seen:  # a type that holds itself
+            if info.cls in self._seen:
                 return []
-            self._seen.add(id(info.cls))
-            self._keep.append(info.cls)
-            return [field.type for field in info.fields]
-        if isinstance(info, _ARRAY_INFO):
-            return [info.item_type]
-        if isinstance(info, mi.TupleType):
-            return list(info.item_types)
+            self._seen.append(info.cls)
+        if isinstance(info, (*_FIELD_INFO, *_ROW_INFO)):
+            return _items(info, 1)
         if _is_mapping(info):
             return [info.key_type, info.value_type]
         if isinstance(info, mi.UnionType):
@@ -224,19 +220,10 @@ def check_plain(value: Any, room: int) -> None:
 def depth_of(plain: Any) -> int:
     """Return how deeply lists and dicts are nested in plain JSON types; 0 for a scalar."""
     depth, level = 0, [plain]
-    while True:
-        below: list[Any] = []
-        found = False
-        for item in level:
-            if isinstance(item, dict):
-                found = True
-                below.extend(item.values())
-            elif isinstance(item, list | tuple):
-                found = True
-                below.extend(item)
-        if not found:
-            return depth
-        depth, level = depth + 1, below
+    while rows := [item for item in level if isinstance(item, (dict, list, tuple))]:
+        depth += 1
+        level = [item for row in rows for item in (row.values() if isinstance(row, dict) else row)]
+    return depth
 
 
 def too_deep(value: Any, depth_max: int) -> str:
@@ -346,11 +333,10 @@ def _loses_digits(value: int) -> bool:
 
 
 def _items(info: Any, length: int) -> list[mi.Type]:
-    if isinstance(info, mi.TupleType):
-        return list(info.item_types)
-    if isinstance(info, mi.NamedTupleType):
-        return [field.type for field in info.fields]
-    return [info.item_type] * length
+    """Return the types of what is inside a row of this length, or of the fields."""
+    if isinstance(info, _ARRAY_INFO):
+        return [info.item_type] * length
+    return list(info.item_types) if isinstance(info, mi.TupleType) else [field.type for field in info.fields]
 
 
 def _exact_types(info: mi.Type) -> frozenset[type]:
@@ -442,28 +428,16 @@ def _field_names(value: Any) -> list[str] | None:
 
 
 def _holds_itself(value: Any) -> bool:
-    above: set[int] = set()
-    finished: set[int] = set()
-    stack = [(value, False)]
-    while stack:
-        item, leaving = stack.pop()
-        if leaving:
-            above.discard(id(item))
-            finished.add(id(item))
-        elif id(item) in above:
-            return True
-        elif id(item) not in finished and (inner := _inner(item)):
-            above.add(id(item))
-            stack.append((item, True))
-            stack.extend((one, False) for one in inner)
+    try:
+        json.dumps(value, default=_field_values, skipkeys=True)
+    except ValueError as error:
+        return "Circular" in str(error)
+    except RecursionError:
+        return False
     return False
 
 
-def _inner(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, list | tuple):
-        return list(value)
+def _field_values(value: Any) -> list[Any]:
     return [getattr(value, name, None) for name in _field_names(value) or ()]
 
 

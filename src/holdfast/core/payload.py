@@ -126,6 +126,7 @@ class Signature:
     """
 
     _what = "task"
+    _gets_context = True
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class Signature:
         signature = inspect.signature(fn)
         parameters = list(signature.parameters.values())
         hints = _Hints(fn, self._task, names)
-        self.takes_context = bool(parameters) and self._is_given(parameters[0], hints)
+        self.takes_context = self._gets_context and bool(parameters) and _is_context(parameters[0], hints)
         if self.takes_context:
             parameters = parameters[1:]
         self._signature = signature.replace(parameters=parameters)
@@ -158,9 +159,6 @@ class Signature:
         )
         self._shapes = {p.name: self._shape(p, hints) for p in parameters}
         self.result = _result_shape(signature.return_annotation, hints, self._task)
-
-    def _is_given(self, first: Parameter, hints: _Hints) -> bool:
-        return _is_context(first, hints)
 
     def _shape(self, parameter: Parameter, hints: _Hints) -> JsonType:
         return self._shape_of(parameter, hints.of(parameter.name, parameter.annotation))
@@ -305,6 +303,7 @@ class StepSignature(Signature):
     """
 
     _what = "step"
+    _gets_context = False
 
     def __init__(self, fn: Callable[..., Any], name: str, *, codec: Codec = JSON) -> None:
         try:
@@ -312,9 +311,6 @@ class StepSignature(Signature):
         except (ValueError, TypeError):  # built in, and does not tell
             fn = _takes_anything
         super().__init__(fn, name, codec=codec)
-
-    def _is_given(self, first: Parameter, hints: _Hints) -> bool:
-        return False
 
     def _shape(self, parameter: Parameter, hints: _Hints) -> JsonType:
         try:
