@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
@@ -108,16 +109,15 @@ class Run:
     def load(self) -> None:
         """Read what is recorded, in pages."""
         steps: list[Step] = []
-        while page := self.query(self._page_after(steps[-1].position if steps else 0)):
+        page_full = True
+        while page_full:
+            after = steps[-1].position if steps else 0
+            page = self.query(partial(self.store.steps, self.attempt.job.id, after, PAGE))
             steps += page
-            if len(page) < PAGE:
-                break
+            page_full = len(page) == PAGE
         self.replay = Replay(steps)
         gathers = (step for step in steps if step.kind == "gather")
         self.dropped = {path: step.path for step in gathers for path in self._decode(step.result)}
-
-    def _page_after(self, position: int) -> Callable[[], list[Step]]:
-        return lambda: self.store.steps(self.attempt.job.id, position, PAGE)
 
     def query(self, question: Callable[[], T]) -> T:
         """Ask the store, and again while it is in trouble: the workflow has not failed. The watch stops the
@@ -258,7 +258,7 @@ class Run:
         base, caught = self._base(call), call.caught
         max_s = min(self.attempt.job.beat_s / 2, TRANSACTION_MAX_S)
 
-        def commit() -> tuple[Any, str, Answer, Record]:
+        def commit() -> tuple[Any, Step, Answer]:
             with self.store.transaction(self.attempt.lease, max_s) as open_one:
                 try:
                     value = fn(open_one.connection, *args, **kwargs)
@@ -266,26 +266,25 @@ class Run:
                     if open_one.outage is not None:
                         raise open_one.outage from error
                     raise
-                text = self._encode(call, value)
-                step = replace(base, state="recorded", result=text, ended_at=self._wall())
-                record = self._new_record([*caught, step])
-                answer = open_one.record(record)
+                step = self._ended(base, self._encode(call, value))
+                answer = open_one.record(self._new_record((*caught, step)))
                 if answer in (Answer.LOCKED, Answer.AGAIN):  # recorded without its writes, the step would lose them
                     raise StoreLocked(f"the row of {self.attempt.job.id} has changed or is locked; step undone")
-                return value, text, answer, record
+                return value, step, answer
 
         try:
-            value, text, answer, record = yield Do((call.path, call.name), commit, what="transaction")
+            value, step, answer = yield Do((call.path, call.name), commit, what="transaction")
         except StoreError as error:
             self.attempt.outage = error if is_outage(error) else None
             self.attempt.opened_by = "flow.transaction"
             raise
         except Exception as error:
             raise (yield from self._failed(call, base, error, at_once=False))  # noqa: B904  it keeps its own cause
-        if answer is not Answer.ACCEPTED:  # it was rolled back; let that be journalled
-            yield from self._write(record)
-        self._remember(record.steps)
-        return self._returned(value, replace(base, result=text), shape)
+        if answer is Answer.ACCEPTED:
+            self._remember((*caught, step))
+        else:  # it was rolled back; let that be journalled
+            yield from self._write((*caught, step))
+        return self._returned(value, step, shape)
 
     # ----------------------------------------------------------------------------------------- waits
 
@@ -398,13 +397,13 @@ class Run:
             return str(self._replayed(call, None))
         self._check_may_run(call)
         child = replace(new, parent=self.attempt.job.id)
-        step = replace(self._base(call), state="recorded", result=self._encode(call, new.id), ended_at=self._wall())
-        answer = yield from self._write(self._new_record([*call.caught, step], jobs=(child,)))
+        step = self._ended(self._base(call), self._encode(call, new.id))
+        answer = yield from self._write((*call.caught, step), jobs=(child,))
         if answer is not Answer.TAKEN:
             return new.id
         if (own := (yield from self._own_child(new))) is None:
             raise (yield from self._failed(call, self._base(call), (yield from self._taken(new)), at_once=False))
-        yield from self._write(self._new_record([*call.caught, replace(step, result=self._encode(call, own))]))
+        yield from self._write((*call.caught, replace(step, result=self._encode(call, own))))
         return own
 
     def _own_child(self, new: NewJob) -> Operation[str | None]:
@@ -430,8 +429,8 @@ class Run:
             self._replayed(call, None)
             return
         self._check_may_run(call)
-        step = replace(self._base(call), state="recorded", result="null", ended_at=self._wall())
-        answer = yield from self._write(self._new_record([*call.caught, step], sent=(signal,)))
+        step = self._ended(self._base(call), "null")
+        answer = yield from self._write((*call.caught, step), sent=(signal,))
         if answer is Answer.GONE:
             error = NotFound(f"there is no workflow {signal.job_id!r} that is still live")
             raise (yield from self._failed(call, self._base(call), error, at_once=False))
@@ -462,8 +461,7 @@ class Run:
             if waits_at and isinstance(error, Exception) and self.replay.at(path) is None:
                 base = self._base(FlowCall(path, "gather", "gather", scope, None))
                 result = encode_value(waits_at, "the branches", codec=self.app.codec)
-                why = {"error": describe(error)[:ERROR_MAX], "error_kind": kind_of(error)}
-                scope.failed.append(replace(base, state="recorded", result=result, ended_at=self._wall(), **why))
+                scope.failed.append(self._ended(base, result, error))
             raise error
         if rewinding := next((error for error in errors if isinstance(error, Rewinding)), None):
             raise rewinding
@@ -487,8 +485,7 @@ class Run:
             point("undo.after")
             lease, job = self.attempt.lease, self.attempt.job
             undone = replace(step, state="undone", attempt=job.attempt, fence=lease.fence, undone_at=self._wall())
-            yield from self._write(self._new_record([undone]))
-            self._remember((undone,))
+            yield from self._write((undone,))
 
     def _arguments_of(self, step: Step, undo: DeclaredUndo) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the step: its undo is called with them, after the result."""
@@ -606,8 +603,8 @@ class Run:
                     if base.tries > 1 and base.repeatable:  # if the workflow is run again, it counts from one
                         yield from self._begin(call, replace(base, tries=0))
                     raise (yield from self._failed(call, base, error, at_once=not base.repeatable))  # noqa: B904
-                why = {"error": describe(error)[:ERROR_MAX], "error_kind": kind_of(error)}
-                base = replace(base, retry_at=self._wall() + retry.delay_s(base.tries, chance()), **why)
+                retry_at = self._wall() + retry.delay_s(base.tries, chance())
+                base = replace(base, retry_at=retry_at, **_why(error))
             yield from self._begin(call, base)
 
     def _next_try(self, call: FlowCall, instant: float, what: Awaited) -> Operation[None]:
@@ -667,31 +664,29 @@ class Run:
             yield from self._begin(call, replace(said, result=None, ended_at=None))  # held, because it is open
             why = f"{shown(said.result)} was given for the step {call.name!r}: {error}"
             raise self.stop(Diverged(why)) from error
-        record = self._new_record([*call.caught, replace(said, state="recorded")], undoable=said.has_undo)
-        call.caught = []
-        yield from self._write(record)
-        self._remember(record.steps)
+        yield from self._save(call, replace(said, state="recorded"), undoable=said.has_undo)
         return value
 
     def _begin(self, call: FlowCall, base: Step) -> Operation[None]:
         """Write down that a step, or another try of it, begins, or that a try has failed."""
         self.attempt.learn(undoable=base.has_undo or None)  # before: it may have arrived
-        started = self._new_record([*call.caught, base], undoable=base.has_undo)
-        call.caught = []
-        yield from self._write(started)
-        self._remember(started.steps)
+        yield from self._save(call, base, undoable=base.has_undo)
 
     def _record(
         self, call: FlowCall, *, base: Step | None = None, result: str | None = None, taken: tuple[str, ...] = ()
     ) -> Operation[None]:
         """Write down how a step ended."""
-        step = base if base is not None else self._base(call)
-        step = replace(step, state="recorded", result=result, ended_at=self._wall())
-        steps = [step, *call.caught] if taken else [*call.caught, step]
-        record = self._new_record(steps, taken=taken)
-        call.caught = []
-        yield from self._write(record)
-        self._remember(record.steps)
+        step = self._ended(base if base is not None else self._base(call), result)
+        yield from self._save(call, step, taken=taken)
+
+    def _save(self, call: FlowCall, step: Step, **more: Any) -> Operation[None]:
+        """Write a step of a call, with what failed before the call and was caught."""
+        caught, call.caught = call.caught, []
+        yield from self._write((step, *caught) if more.get("taken") else (*caught, step), **more)
+
+    def _ended(self, step: Step, result: str | None, error: BaseException | None = None) -> Step:
+        why = {} if error is None else _why(error)
+        return replace(step, state="recorded", result=result, ended_at=self._wall(), **why)
 
     def _failed(self, call: FlowCall, base: Step, error: Exception, *, at_once: bool) -> Operation[Exception]:
         """Keep what went wrong until the code has gone on by it; write it at once if it must not come again. Return
@@ -703,14 +698,7 @@ class Run:
             said, whole = shortened(said), False
             text = self._encode(call, said)
         again = as_recorded(error, call.name, said, whole)
-        failed = replace(
-            base,
-            state="recorded",
-            result=text,
-            error=describe(error)[:ERROR_MAX],
-            error_kind=kind_of(error),
-            ended_at=self._wall(),
-        )
+        failed = self._ended(base, text, error)
         self.attempt.failed[call.path] = failed
         if not at_once:
             call.scope.failed += [*call.caught, failed]
@@ -722,8 +710,7 @@ class Run:
     def write_caught(self, caught: list[Step]) -> Operation[None]:
         """Write down what failed and was caught, now that the code has gone on by it."""
         if caught:
-            yield from self._write(self._new_record(caught))
-            self._remember(tuple(caught))
+            yield from self._write(tuple(caught))
 
     def hand_over(self, record: Record, put: Callable[[Record], None]) -> None:
         """Let the record say which step is open now, and put it where it is written from: both at once, since branches
@@ -744,13 +731,15 @@ class Run:
             return True
         return self._open.pop(step.path, None) is not None
 
-    def _new_record(self, steps: list[Step], **more: Any) -> Record:
-        return Record(lease=self.attempt.lease, worker=self.attempt.job.worker, steps=tuple(steps), **more)
+    def _new_record(self, steps: tuple[Step, ...], **more: Any) -> Record:
+        return Record(lease=self.attempt.lease, worker=self.attempt.job.worker, steps=steps, **more)
 
-    def _write(self, record: Record) -> Operation[Answer]:
-        answer: Answer = yield Write(record)
+    def _write(self, steps: tuple[Step, ...], **more: Any) -> Operation[Answer]:
+        answer: Answer = yield Write(self._new_record(steps, **more))
         if answer is Answer.REFUSED:
             raise self.stop(LeaseLost("the store refused a record: another attempt has taken over"))
+        if answer not in (Answer.TAKEN, Answer.GONE):
+            self._remember(steps)
         return answer
 
     def _remember(self, steps: tuple[Step, ...]) -> None:
@@ -797,3 +786,8 @@ class Run:
 
     def _wall(self) -> float:
         return self.store.now().wall
+
+
+def _why(error: BaseException) -> dict[str, str]:
+    """Return what the record of a step says of its error."""
+    return {"error": describe(error)[:ERROR_MAX], "error_kind": kind_of(error)}
