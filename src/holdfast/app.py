@@ -6,9 +6,10 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from socket import gethostname
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, get_args, overload
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.closing import CLOSED, Closing
@@ -41,11 +42,7 @@ if TYPE_CHECKING:
     from holdfast.alerts import Alert
     from holdfast.alerts.rules import AlertKind, Given
     from holdfast.reaper import Report
-    from holdfast.tasks import AsyncContextTask, AsyncTask, ContextTask, SyncTask
-    from holdfast.worker.context import Context
     from holdfast.worker.tick import TickReport
-    from holdfast.workflow.definition import AsyncWorkflow, SyncWorkflow
-    from holdfast.workflow.flow import AsyncFlow, Flow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -114,21 +111,8 @@ class App:
 
     # -----------------------------------------------------------------------------declaring
 
-    @overload
-    def task(  # type: ignore[overload-overlap]  # an async function fits the next one too
-        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> AsyncContextTask[P, R]: ...
-    @overload
-    def task(self, fn: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
-    @overload
-    def task(  # type: ignore[overload-overlap]  # an async function fits the next one too
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def task(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
-    @overload
-    def task(self, fn: None = None, /, **options: Unpack[TaskOptions]) -> Declare: ...
-    def task(self, fn: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
+    @property
+    def task(self) -> Declare:
         """Turn a function into a task: `@app.task`, or `@app.task(…)` with options.
 
         name: what the store knows it by; `module.qualname` by default. queue: "default" by default. priority: larger is
@@ -143,7 +127,7 @@ class App:
         within a day, new ones are held; leave it out for tasks that take no arguments or repeat the same ones.
         Raises `UsageError` for what can never work: a generator, a name that is taken, an argument that cannot travel.
         """
-        return self._declare(Task, fn, TaskOptions.__optional_keys__, options)
+        return partial(self._declare, Task, TaskOptions.__optional_keys__)
 
     def cron(
         self,
@@ -165,22 +149,15 @@ class App:
         made = declaration(self, spec, task, key, tz, missed)
         self.schedules = {**self.schedules, made.key: made}
 
-    @overload
-    def workflow(  # type: ignore[overload-overlap]  # an async function fits the next one too
-        self, fn: Callable[Concatenate[AsyncFlow, P], Coroutine[Any, Any, R]], /
-    ) -> AsyncWorkflow[P, R]: ...
-    @overload
-    def workflow(self, fn: Callable[Concatenate[Flow, P], R], /) -> SyncWorkflow[P, R]: ...
-    @overload
-    def workflow(self, fn: None = None, /, **options: Unpack[WorkflowOptions]) -> DeclareWorkflow: ...
-    def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Unpack[WorkflowOptions]) -> Any:
+    @property
+    def workflow(self) -> DeclareWorkflow:
         """Turn a function whose first argument is a `Flow` into a workflow; options are those of `task`.
 
         on_crash: after a death "retry" goes on behind the last recorded step, "rollback" undoes the recorded ones.
         version: what changes with the order of its steps. Keep the old function declared, under its old version and
         the same name=, until its jobs have ended.
         """
-        return self._declare(Workflow, fn, WorkflowOptions.__optional_keys__, options)
+        return partial(self._declare, Workflow, WorkflowOptions.__optional_keys__)
 
     def named(self, name: str) -> Task[..., Any]:
         """Return the task of this name; its last part will do where only one task has it. Raises `UnknownTask`."""
@@ -194,11 +171,7 @@ class App:
         raise UnknownTask(f"{what} {name!r}; known: {known}")
 
     def _declare(
-        self,
-        kind: type[Task[..., Any]],
-        fn: Callable[..., Any] | None,
-        known: frozenset[str],
-        given: Mapping[str, object],
+        self, kind: type[Task[..., Any]], known: frozenset[str], fn: Callable[..., Any] | None = None, /, **given: Any
     ) -> Any:
         for unknown in given.keys() - known:
             raise TypeError(f"App.{kind.__name__.lower()}() got an unexpected keyword argument {unknown!r}")
@@ -227,13 +200,7 @@ class App:
 
         Without a hook it is a decorator. A hook that raises is logged and stops nothing.
         """
-        if hook is not None:
-            return self.hooks.on(kind, hook)
-
-        def hooked(fn: Hook) -> Hook:
-            return self.hooks.on(kind, fn)
-
-        return hooked
+        return partial(self.hooks.on, kind) if hook is None else self.hooks.on(kind, hook)
 
     def alert(
         self,

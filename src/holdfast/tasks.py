@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import PurePath
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from holdfast.core.payload import Signature, decode_value, encode_value
 from holdfast.core.policy import OnCrash, Policy, Retry
@@ -177,14 +177,9 @@ class Sender(Generic[P, R]):
         open on it, and rolled back with it; if none is open, one is begun. With one that is awaited use `aenqueue`.
         The rest is as in `app.task`.
         """
-        given = _given(
-            retry=retry,
-            crashes_max=crashes_max,
-            on_crash=on_crash,
-            lease_s=lease_s,
-            timeout_s=timeout_s,
-            stall_s=stall_s,
-        )
+        recovery = {"retry": retry, "crashes_max": crashes_max, "on_crash": on_crash}
+        times = {"lease_s": lease_s, "timeout_s": timeout_s, "stall_s": stall_s}
+        given = _given(**recovery, **times)
         changes = _given(key=key, priority=priority, queue=queue, id=id, connection=connection)
         if given:
             changes["policy"] = self._task.check_policy(dataclasses.replace(self._options.policy, **given))
@@ -215,7 +210,8 @@ class Task(Sender[P, R]):
         memory_max_mb: int | None = None,
         hold_after: int | None = None,
     ) -> None:
-        fn = _checked_function(fn)
+        fn = fn.__func__ if isinstance(fn, staticmethod) else fn
+        _check_function(fn)
         self.app = app
         self.fn = fn
         self.name = check_name("task name", name if name is not None else default_name(fn))
@@ -224,7 +220,7 @@ class Task(Sender[P, R]):
         self.takes_context = self._signature.takes_context
         self.isolate = isolate
         self.memory_max_mb = _checked_memory(memory_max_mb, isolate)
-        self.hold_after = _checked_hold_after(hold_after)
+        self.hold_after = None if hold_after is None else check_whole("hold_after", hold_after)
         self.check_policy(options.policy)
         super().__init__(self, options)
         functools.update_wrapper(self, fn, updated=())
@@ -299,7 +295,7 @@ if TYPE_CHECKING:
 
 
 class Declare(Protocol):
-    """What `app.task(…)` returns: turns a function into a task that has the function's own signature."""
+    """What `app.task` and `app.task(…)` are: they turn a function into a task that has the function's own signature."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # an async function fits the next one too
@@ -313,6 +309,8 @@ class Declare(Protocol):
     ) -> AsyncTask[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
+    @overload
+    def __call__(self, fn: None = None, /, **options: Unpack[TaskOptions]) -> Declare: ...
 
 
 def default_name(fn: Callable[..., Any]) -> str:
@@ -361,9 +359,7 @@ def _when(run_after: float | timedelta | None, run_at: datetime | None) -> tuple
     return None, float(seconds)  # type: ignore[arg-type]
 
 
-def _checked_function(fn: Any) -> Callable[..., Any]:
-    if isinstance(fn, staticmethod):
-        fn = fn.__func__
+def _check_function(fn: Any) -> None:
     what = None
     if isinstance(fn, Sender):
         what = f"{fn!r} is a task already"
@@ -377,15 +373,13 @@ def _checked_function(fn: Any) -> Callable[..., Any]:
         what = f"{fn!r} is a method, and a worker has no object to call it on"
     if what is not None:
         raise UsageError(f"only functions can be tasks; {what}. Decorate a plain or async function")
-    return cast("Callable[..., Any]", fn)
 
 
-def _checked_hold_after(hold_after: object) -> int | None:
-    if hold_after is None:
-        return None
-    if not isinstance(hold_after, int) or isinstance(hold_after, bool) or hold_after < 1:
-        raise UsageError(f"hold_after={hold_after!r} must be a whole number of at least 1")
-    return hold_after
+def check_whole(name: str, number: object, least: int = 1) -> int:
+    """Return the number if it is whole and large enough."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+        raise UsageError(f"{name}={number!r} must be a whole number of at least {least}")
+    return number
 
 
 def _checked_memory(memory_max_mb: object, isolate: object) -> int | None:
@@ -393,8 +387,7 @@ def _checked_memory(memory_max_mb: object, isolate: object) -> int | None:
         raise UsageError(f"isolate={isolate!r} must be True or False")
     if memory_max_mb is None:
         return None
-    if not isinstance(memory_max_mb, int) or isinstance(memory_max_mb, bool) or memory_max_mb < MEMORY_MIN_MB:
-        raise UsageError(f"memory_max_mb={memory_max_mb!r} must be a whole number of at least {MEMORY_MIN_MB}")
+    memory_max_mb = check_whole("memory_max_mb", memory_max_mb, MEMORY_MIN_MB)
     if not isolate:
         raise UsageError("memory_max_mb bounds a process, and this task shares one with others; add isolate=True")
     return memory_max_mb

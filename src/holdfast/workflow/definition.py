@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast.core.policy import Policy
 from holdfast.errors import UsageError
-from holdfast.tasks import Options, Task, TaskOptions, default_name
+from holdfast.tasks import Options, Task, TaskOptions, check_whole, default_name
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -38,9 +38,7 @@ class Workflow(Task[P, R]):
         version: int = 1,
         **limits: Any,
     ) -> None:
-        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            raise UsageError(f"version={version!r} must be a whole number of at least 1")
-        self.version = version
+        self.version = check_whole("version", version)
         plain = name if name is not None else default_name(fn)
         known = plain if version == 1 else f"{plain}@{version}"
         super().__init__(app, fn, options, known, **limits)
@@ -68,7 +66,7 @@ if TYPE_CHECKING:
 
 
 class DeclareWorkflow(Protocol):
-    """What `app.workflow(…)` returns: turns a function into a workflow that has the function's own signature."""
+    """What `app.workflow` and `app.workflow(…)` are: they turn a function into a workflow of its own signature."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # an async function fits the next one too
@@ -76,3 +74,5 @@ class DeclareWorkflow(Protocol):
     ) -> AsyncWorkflow[P, R]: ...
     @overload
     def __call__(self, fn: Callable[Concatenate[Flow, P], R], /) -> SyncWorkflow[P, R]: ...
+    @overload
+    def __call__(self, fn: None = None, /, **options: Unpack[WorkflowOptions]) -> DeclareWorkflow: ...
