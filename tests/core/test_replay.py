@@ -118,7 +118,7 @@ def test_a_gather_that_failed_once_must_fail_again() -> None:
 
 
 def test_a_record_behind_a_call_that_still_waits_was_run_too_early() -> None:
-    said = Replay([a_step(2)]).too_early("1", "wait", "go", "2")
+    said = str(Replay([a_step(2)]).too_early("1", "wait", "go", "2"))
     assert "number 1, wait 'go', has not ended, but number 2, step 'step-2', is recorded" in said
 
 

@@ -23,39 +23,24 @@ ASKED_KINDS = ("asked", "signalled", "moved")  # the lines of the journal that s
 STEPS_MAX = 1_000_000  # of one workflow
 
 
+@dataclass(slots=True, eq=False)
 class Scope:
-    """One sequence of calls: those of the workflow itself, or those of a branch of a `gather`.
+    """One sequence of calls: those of the workflow itself, or those of a branch of a `gather`."""
 
-    - `main`: the scope of the workflow itself.
-    - `owner`: the thread or the asyncio task that runs it.
-    - `failed`: steps that have ended, mostly with an error, and are not recorded yet.
-    - `waits_at`: the paths of the calls in which it waits.
-    - `parked`: set when it waits without a slot. Its further calls are not carried out.
-    - `dropped`: set when the `gather` of this branch has failed while the branch still ran.
-    """
+    _prefix: str = ""
+    above: Scope | None = None  # the main scope, of which this is a branch
+    owner: object = None  # the thread or the asyncio task that runs it
+    parked: Parking | None = None  # set when it waits without a slot: its further calls are not carried out
+    dropped: bool = False  # the `gather` of this branch has failed while the branch still ran
+    failed: list[Step] = field(default_factory=list)  # ended, mostly with an error, and not recorded yet
+    waits_at: list[str] = field(default_factory=list)  # the paths of the calls in which it waits
+    _count: int = 0
+    _scopes: list[Scope] = field(default_factory=list)  # those of branches
 
-    __slots__ = (
-        "_count",
-        "_prefix",
-        "_scopes",
-        "dropped",
-        "failed",
-        "main",
-        "owner",
-        "parked",
-        "waits_at",
-    )
-
-    def __init__(self, prefix: str = "", main: Scope | None = None) -> None:
-        self.main = main or self
-        self._prefix = prefix
-        self._count = 0
-        self._scopes: list[Scope] = []  # those of branches
-        self.failed: list[Step] = []
-        self.owner: object = None
-        self.parked: Parking | None = None
-        self.waits_at: list[str] = []
-        self.dropped = False
+    @property
+    def main(self) -> Scope:
+        """Return the scope of the workflow itself."""
+        return self.above or self
 
     def next(self) -> str:
         """Return the path of the call that is made now."""
@@ -68,11 +53,7 @@ class Scope:
 
     def branch(self, path: str, number: int) -> Scope:
         """Return the scope of one branch of the call at `path`."""
-        return self._below(f"{path}.{number}.")
-
-    def _below(self, prefix: str) -> Scope:
-        scope = Scope(prefix, self.main)
-        scope.dropped = self.dropped
+        scope = Scope(f"{path}.{number}.", self.main, dropped=self.dropped)
         self._scopes.append(scope)
         return scope
 
@@ -151,20 +132,19 @@ class Replay:
         self._unmatched.discard(path)
         self._undos_unmatched.discard(path)
         if (step.kind, step.name) != (kind, name):
-            raise Diverged(
-                f"the code does not fit the record: as number {path} the code asks for {_said(kind, name)}, and "
-                f"recorded there is {_said(step.kind, step.name)} (attempt {step.attempt}); {OLD_CODE}"
+            raise does_not_fit(
+                f"as number {path} the code asks for {_said(kind, name)}, and recorded there is "
+                f"{_said(step.kind, step.name)} (attempt {step.attempt})"
             )
         return step
 
-    def too_early(self, path: str, kind: StepKind, name: str, behind: str) -> str:
-        """Say that a call still waits although the one behind it is on record: older versions let code go on that had
-        caught the signal to wait."""
+    def too_early(self, path: str, kind: StepKind, name: str, behind: str) -> Diverged:
+        """Return what is wrong with a call that still waits although the one behind it is on record: older versions
+        let code continue that had caught the signal to wait."""
         step = self._steps[behind]
-        return (
-            f"the code does not fit the record: number {path}, {_said(kind, name)}, has not ended, but number "
-            f"{behind}, {_said(step.kind, step.name)}, is recorded (attempt {step.attempt}): it was run too early; "
-            f"{OLD_CODE}"
+        return does_not_fit(
+            f"number {path}, {_said(kind, name)}, has not ended, but number {behind}, {_said(step.kind, step.name)}, "
+            f"is recorded (attempt {step.attempt}): it was run too early"
         )
 
     def put(self, step: Step) -> None:
@@ -176,18 +156,16 @@ class Replay:
         """Raise `Diverged` if the `gather` at the path, which has not failed this time, is recorded as failed."""
         step = self._steps.get(path)
         if step is not None:
-            raise Diverged(
-                f"the code does not fit the record: number {path}, gather, had failed (attempt {step.attempt}: "
-                f"{step.error}), and now no branch of it fails; {OLD_CODE}"
-            )
+            had = f"had failed (attempt {step.attempt}: {step.error})"
+            raise does_not_fit(f"number {path}, gather, {had}, and now no branch of it fails")
 
     def check_all_matched(self) -> None:
         """Raise `Diverged` if the code has ended and something is recorded that it did not ask for."""
         if self._unmatched:
             step = min((self._steps[path] for path in self._unmatched), key=lambda step: step.position)
-            raise Diverged(
-                f"the code does not fit the record: the code has ended, and recorded as number {step.path} is "
-                f"{_said(step.kind, step.name)} (attempt {step.attempt}), which it did not ask for; {OLD_CODE}"
+            raise does_not_fit(
+                f"the code has ended, and recorded as number {step.path} is {_said(step.kind, step.name)} "
+                f"(attempt {step.attempt}), which it did not ask for"
             )
 
     def check_undos_matched(self) -> None:
@@ -203,6 +181,11 @@ class Replay:
     def to_undo(self) -> list[Step]:
         """Return what is to be undone, in the order in which it is."""
         return to_undo(self._steps.values())
+
+
+def does_not_fit(what: str) -> Diverged:
+    """Return the signal that stops code which asks for something else than what is recorded."""
+    return Diverged(f"the code does not fit the record: {what}; {OLD_CODE}")
 
 
 def needs_undo(step: Step) -> bool:

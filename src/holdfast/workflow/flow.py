@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAli
 from holdfast.core.payload import encode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Job as Row
-from holdfast.core.records import Signal
+from holdfast.core.records import Signal, StepKind
 from holdfast.core.replay import FlowCall, Scope
 from holdfast.core.row_text import ANSWER
 from holdfast.errors import UsageError
 from holdfast.ids import chance, new_id, new_uuid
+from holdfast.jobs import Job
 from holdfast.workflow.effects import Operation
 from holdfast.workflow.run import Run
 from holdfast.workflow.values import NOTHING, checked_name, name_of, signal_name
 
 if TYPE_CHECKING:
-    from holdfast.jobs import Job
     from holdfast.tasks import Sender
     from holdfast.worker.context import Context
 
@@ -104,7 +104,8 @@ class Flow:
         Without it, what it raises goes to your code. repeatable: False for what is dangerous to do twice: if the worker
         dies in it, a person decides. name: what it is recorded by, the function's name by default.
         """
-        call = self._call("step", checked_name(name) if name is not None else name_of(fn))
+        known = checked_name(name) if name is not None else name_of(fn)
+        call = self._run.call("step", known, self._driver.scope())
         limit_s = _limit("timeout_s", timeout_s)
         if limit_s == 0:
             raise UsageError("timeout_s=0 must be more than 0 seconds")
@@ -122,8 +123,8 @@ class Flow:
     ) -> Any:
         """Run `fn(connection, *args, **kwargs)` inside a transaction of the store; its writes and the record of the
         step are one commit: exactly once. Only stores with SQL have it. Keep it short."""
-        call = self._call("transaction", checked_name(name) if name is not None else name_of(fn))
-        return self._driver.drive(self._run.transaction(call, fn, args, kwargs), call)
+        known = checked_name(name) if name is not None else name_of(fn)
+        return self._made("transaction", known, lambda call: self._run.transaction(call, fn, args, kwargs))
 
     def gather(self, *branches: Callable[[], Any]) -> list[Any]:
         """Run functions without arguments side by side, and return what they return, in order, once all have ended.
@@ -141,13 +142,13 @@ class Flow:
         """Wait for this time, without a slot."""
         more = 60.0 * minutes + 3600.0 * hours + 86_400.0 * days
         length = _seconds("flow.sleep", _seconds("flow.sleep: seconds", seconds) + more)
-        return self._sleep_until(lambda now: now + length)
+        return self._made("sleep", "sleep", lambda call: self._run.sleep(call, lambda now: now + length))
 
     def sleep_until(self, instant: datetime) -> None:
         """Wait until an instant with a time zone, without a slot."""
         if not isinstance(instant, datetime) or instant.utcoffset() is None:
             raise UsageError(f"flow.sleep_until({instant!r}): give a datetime with a time zone")
-        return self._sleep_until(lambda _: instant.timestamp())
+        return self._made("sleep", "sleep", lambda call: self._run.sleep(call, lambda _: instant.timestamp()))
 
     def wait(self, signal: str, timeout: float | timedelta | None = None, *, default: Any = NOTHING) -> Any:
         """Return the value of the next signal of this name, sent by `app.signal(id, name, value)`; wait without a slot.
@@ -155,23 +156,26 @@ class Flow:
         One that came before is kept; each is delivered once. Raises `TimeoutError` after `timeout` seconds, or returns
         `default` if that is given.
         """
-        call = self._call("wait", signal_name(signal))
-        return self._driver.drive(self._run.wait(call, signal, _limit("timeout", timeout), default), call)
+        name = signal_name(signal)
+        return self._made("wait", name, lambda call: self._run.wait(call, name, _limit("timeout", timeout), default))
 
     def approve(self, question: str, timeout: float | timedelta | None = None, *, default: Any = NOTHING) -> bool:
         """Ask a person, and return the answer: true or false. It shows in the list of what waits for people."""
-        call = self._call("approve", checked_name(question))
-        operation = self._run.wait(call, f"{ANSWER}{call.path}", _limit("timeout", timeout), default, question)
-        answer: bool = self._driver.drive(operation, call)
-        return answer
+
+        def asked(call: FlowCall) -> Operation[bool]:
+            return self._run.wait(call, f"{ANSWER}{call.path}", _limit("timeout", timeout), default, question)
+
+        return self._made("approve", checked_name(question), asked)
 
     def signal(self, id: str, name: str, value: Any = None) -> None:
         """Send a signal to another workflow, once. Raises `NotFound` if it does not exist or has ended."""
-        call = self._call("signal", signal_name(name))
-        text = encode_value(value, f"signal {name!r}: the value", codec=self._run.app.codec)
-        signal = Signal(id=new_id(), job_id=id, name=name, value=text, actor=f"workflow {self.id}")
-        none: None = self._driver.drive(self._run.signal(call, signal), call)
-        return none
+
+        def sent(call: FlowCall) -> Operation[None]:
+            text = encode_value(value, f"signal {name!r}: the value", codec=self._run.app.codec)
+            signal = Signal(id=new_id(), job_id=id, name=name, value=text, actor=f"workflow {self.id}")
+            return self._run.signal(call, signal)
+
+        return self._made("signal", signal_name(name), sent)
 
     def start(self, task: Sender[P, R], *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Start a job or another workflow, once, and return its handle. `flow.result(job)` waits for its end.
@@ -186,9 +190,7 @@ class Flow:
         draft = task.job(*args, **kwargs)
         if draft.task.app is not self._run.app:
             raise UsageError(f"{draft.task.name} belongs to another app; a child lives in the same store")
-        call = self._call("start", draft.task.name)
-        job: Job[R] = self._driver.drive(self._child(call, draft.new), call)
-        return job
+        return self._made("start", draft.task.name, lambda call: self._child(call, draft.new))
 
     def result(self, job: Job[R]) -> R:
         """Return what a job that this workflow has started returned; wait for it without a slot.
@@ -197,27 +199,19 @@ class Flow:
         """
         if job.id not in self._run.children:
             raise UsageError(f"job {job.id} was not started by this workflow; flow.start(…) does that")
-        call = self._call("result", self._run.children[job.id])
-        result: R = self._driver.drive(self._run.result(call, job.id), call)
-        return result
+        return self._made("result", self._run.children[job.id], lambda call: self._run.result(call, job))
 
     def now(self) -> datetime:
         """Return the instant at which the code came here first, in UTC."""
-        call = self._call("now", "now")
-        instant: datetime = self._driver.drive(self._instant(call), call)
-        return instant
+        return self._made("now", "now", self._instant)
 
     def random(self) -> float:
         """Return a random number from 0 up to 1, drawn once."""
-        call = self._call("random", "random")
-        number: float = self._driver.drive(self._run.value(call, chance), call)
-        return number
+        return self._made("random", "random", lambda call: self._run.value(call, chance))
 
     def uuid(self) -> str:
         """Return a random UUID as text, made once."""
-        call = self._call("uuid", "uuid")
-        made: str = self._driver.drive(self._run.value(call, new_uuid), call)
-        return made
+        return self._made("uuid", "uuid", lambda call: self._run.value(call, new_uuid))
 
     def patched(self, marker: str) -> bool:
         """Say whether this run has the change: true if it comes here first with the new code, false if it was further
@@ -227,17 +221,13 @@ class Flow:
 
     # ---------------------------------------------------------------------------------------- inside
 
-    def _call(self, kind: Any, name: str) -> FlowCall:
-        return self._run.call(kind, name, self._driver.scope())
-
-    def _sleep_until(self, due: Callable[[float], float]) -> None:
-        call = self._call("sleep", "sleep")
-        none: None = self._driver.drive(self._run.sleep(call, due), call)
-        return none
+    def _made(self, kind: StepKind, name: str, operation: Callable[[FlowCall], Operation[R]]) -> R:
+        """Make a call, and return its value; in an async workflow, return what to await for it."""
+        call = self._run.call(kind, name, self._driver.scope())
+        value: R = self._driver.drive(operation(call), call)
+        return value
 
     def _child(self, call: FlowCall, new: Any) -> Operation[Job[Any]]:
-        from holdfast.jobs import Job
-
         job_id = yield from self._run.start(call, new)
         self._run.children[job_id] = new.task
         return Job(self._run.app, job_id)

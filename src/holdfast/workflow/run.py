@@ -22,7 +22,7 @@ from holdfast.core.payload import decode_value, encode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Filter, Inbox, NewJob, Record, Signal, Step, StepKind
 from holdfast.core.records import Job as Row
-from holdfast.core.replay import OLD_CODE, STEPS_MAX, FlowCall, Replay, Scope, is_answered, is_paused
+from holdfast.core.replay import OLD_CODE, STEPS_MAX, FlowCall, Replay, Scope, does_not_fit, is_answered, is_paused
 from holdfast.core.row_text import Awaited
 from holdfast.errors import (
     Diverged,
@@ -42,6 +42,7 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import point
 from holdfast.ids import chance
+from holdfast.jobs import Job, ended_error
 from holdfast.stores.protocol import Answer, Store
 from holdfast.tracebacks import describe
 from holdfast.workflow.caught import LINGER_S, Place, report_once
@@ -197,10 +198,11 @@ class Run:
             call = self.call("patch", marker, scope)
         return self.value(call, lambda: True)
 
-    def value(self, call: FlowCall, make: Callable[[], Any]) -> Operation[Any]:
+    def value(self, call: FlowCall, make: Callable[[], T]) -> Operation[T]:
         """Make a value once, and return the same one ever after."""
         if call.is_recorded:
-            return self._replayed(call, None)
+            known: T = self._replayed(call, None)
+            return known
         self._check_may_run(call)
         made = make()
         yield from self._record(call, result=self._encode(call, made))
@@ -366,15 +368,15 @@ class Run:
                 return self._too_late(call, default)
         yield from self._park(call, Parking(deadline, (Awaited("signal", signal),), question, count))
 
-    def result(self, call: FlowCall, job_id: str) -> Operation[Any]:
+    def result(self, call: FlowCall, job: Job[T]) -> Operation[T]:
         """Return what a child returned; wait for its end."""
         if call.is_recorded:
-            return self._child_value(call)
+            value: T = self._child_value(call)
+            return value
+        job_id = job.id
         self._check_may_run(call)
         count: int = (yield self.read(lambda: self.store.inbox(self.attempt.job.id, limit=0))).count  # before the look
         row = yield self.read(lambda: self.store.get(job_id))
-        from holdfast.jobs import Job, ended_error
-
         base = self._base(call)
         if row is None:
             error: Exception = NotFound(f"there is no job {job_id!r}")
@@ -387,7 +389,7 @@ class Run:
         if ended is not None:
             raise (yield from self._failed(call, base, ended, at_once=True))
         yield from self._record(call, base=base, result=row.result)
-        return Job[Any](self.app, job_id, row=row).result(0)
+        return Job[T](self.app, job_id, row=row).result(0)
 
     # ---------------------------------------------------------------------------------------- others
 
@@ -514,10 +516,8 @@ class Run:
 
     def made_outside_gather(self, dropped: Dropped) -> Diverged:
         """Return what is wrong with a call that was dropped, and is not made in the branch that it was made in."""
-        return Diverged(
-            f"the code does not fit the record: a call that belonged to the gather at number {dropped.gather}, which "
-            f"has failed, is made outside of it; {OLD_CODE}"
-        )
+        gather = f"the gather at number {dropped.gather}, which has failed"
+        return does_not_fit(f"a call that belonged to {gather}, is made outside of it")
 
     def _match(self, path: str, kind: StepKind, name: str) -> Step | None:
         try:
@@ -532,7 +532,7 @@ class Run:
     def _park(self, call: FlowCall, until: Parking) -> Operation[None]:
         """Wait. In a scope that makes one call after the other nothing behind it can be on record."""
         if call.was_passed and self.in_order:
-            raise self.stop(Diverged(self.replay.too_early(call.path, call.kind, call.name, call.scope.peek())))
+            raise self.stop(self.replay.too_early(call.path, call.kind, call.name, call.scope.peek()))
         caught, call.caught = call.caught, []
         yield from self.write_caught(caught)
         yield Wait(until, call.path)
