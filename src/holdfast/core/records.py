@@ -232,10 +232,10 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     actor: str | None = None
     sent_at: float = 0.0
     note: str | None = None  # why it was sent: for the journal, and not kept with it
-    seen_fence: int | None = (
-        None  # of the workflow that it answers; one that has continued since is not reached. Not kept either
-    )
-    answer: bool | None = None  # of a person, to a question: for the journal, and not kept either
+    # The next two are not kept either: the fence of the workflow that it answers (one that has continued since is not
+    # reached), and the answer of a person to a question, for the journal.
+    seen_fence: int | None = None
+    answer: bool | None = None
 
     @property
     def awaited(self) -> Awaited:
@@ -246,9 +246,8 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     def line(self) -> Note:
         """Return what the journal says of it. Its value is not there: it may be large, or a secret."""
         answer = {"answer": self.answer} if self.answer is not None else {}
-        return Note(
-            "signalled", {"name": self.name, **answer, **({"note": self.note} if self.note else {})}, self.actor
-        )
+        note = {"note": self.note} if self.note else {}
+        return Note("signalled", {"name": self.name, **answer, **note}, self.actor)
 
 
 class Inbox(msgspec.Struct, frozen=True):

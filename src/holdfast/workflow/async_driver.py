@@ -289,8 +289,9 @@ class AsyncDriver:
         if inspect.iscoroutinefunction(fn):
             running = fn(*effect.args, **effect.kwargs)
             return await (running if effect.timeout_s is None else self._in_time(running, effect.timeout_s))
+        call = Stoppable(partial(_called, fn, effect), self.run.check_goes_on)
         async with self._step_slots:
-            value = await self._blocking(Stoppable(_called, (fn, effect), {}, self.run.check_goes_on), effect.timeout_s)
+            value = await self._blocking(call, effect.timeout_s)
         return await value if inspect.isawaitable(value) else value
 
     async def _blocking(self, call: Stoppable, timeout_s: float | None) -> Any:

@@ -7,7 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from holdfast.clock import Clock
@@ -121,21 +121,16 @@ class SyncDriver:
             return effect.fn(*effect.args, **effect.kwargs)
 
     def _write(self, record: Record) -> Answer:
-        answers: list[Answer | Exception] = []
-        done = threading.Lock()
-        done.acquire()
-
-        def tell(answer: Answer | Exception) -> None:
-            answers.append(answer)
-            done.release()
-
+        answers: SimpleQueue[Answer | Exception] = SimpleQueue()
         with shielded():  # the recorder has a lock that every workflow of this process needs
-            self.run.hand_over(record, lambda whole: self._recorder.put(whole, tell))
-        while not done.acquire(timeout=LOOK_S):
-            pass  # between two of these an interrupt gets through
-        if isinstance(answers[0], Exception):
-            raise answers[0]
-        return answers[0]
+            self.run.hand_over(record, lambda whole: self._recorder.put(whole, answers.put))
+        while True:
+            with suppress(Empty):  # between two of these an interrupt gets through
+                answer = answers.get(timeout=LOOK_S)
+                break
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def _pause(self, seconds: float) -> None:
         until, never = self._clock.lease() + seconds, threading.Event()
@@ -200,7 +195,7 @@ class _BranchThread(threading.Thread):
         self._driver = driver
         self._context = contextvars.copy_context()
         self._context.run(current_scope.set, scope)
-        self._call = Stoppable(self._branch, (), {}, driver.run.check_goes_on)
+        self._call = Stoppable(self._branch, driver.run.check_goes_on)
         self.stop = self._call.stop
         self._ended = False
         self._running = threading.Lock()
@@ -267,10 +262,8 @@ def too_long(timeout_s: float | None) -> TimeoutError:
 class Stoppable:
     """A call that runs in a thread of another executor, and can be stopped there and nowhere else."""
 
-    def __init__(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], check: Callable[[], None]
-    ) -> None:
-        self._call: Callable[[], Any] = partial(fn, *args, **kwargs)
+    def __init__(self, call: Callable[[], Any], check: Callable[[], None]) -> None:
+        self._call = call
         self._check = check  # raises if it must not begin any more
         self._lock = threading.Lock()
         self._thread: int | None = None

@@ -61,21 +61,22 @@ def nothing_to_do(value: Any) -> Operation[Any]:
 
 def shape_of(fn: Callable[..., Any]) -> JsonType | None:
     """Return how a result of the function is read; None: as plain JSON."""
-    fn = getattr(fn, "fn", fn)  # a task
-    try:
-        return _shape_of(fn)
-    except TypeError:  # cannot be kept: it has no hash
-        return result_shape(fn, name_of(fn))
+    shape: JsonType | None = _kept(_shape_of, getattr(fn, "fn", fn))  # the function of a task
+    return shape
 
 
 def signature_of(fn: Callable[..., Any], codec: Codec) -> StepSignature:
     """Return what the function of a step can be called with."""
-    fn = getattr(fn, "fn", fn)
-    kept: Any = codec  # a codec of the user's may have no hash
+    signature: StepSignature = _kept(_signature_of, getattr(fn, "fn", fn), codec)
+    return signature
+
+
+def _kept(cached: Any, *arguments: Any) -> Any:
+    """Call a cached function; without its cache if an argument has no hash, such as a codec of the user's."""
     try:
-        return _signature_of(fn, kept)
+        return cached(*arguments)
     except TypeError:
-        return StepSignature(fn, name_of(fn), codec=codec)
+        return cached.__wrapped__(*arguments)
 
 
 @lru_cache(maxsize=FUNCTIONS_MAX)
