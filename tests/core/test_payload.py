@@ -302,6 +302,60 @@ def test_pydantic_models_travel_when_pydantic_is_there() -> None:
         trip(Model, {"at": "never"})
 
 
+class Account(pydantic.BaseModel):
+    id: int
+
+
+class PaidAccount(Account):
+    cents: int
+
+
+class Login(pydantic.BaseModel):
+    password: pydantic.SecretStr
+
+
+class Request(pydantic.BaseModel):
+    tenant: str = pydantic.Field(default="public", exclude=True)
+
+
+class Rounded(pydantic.BaseModel):
+    amount: float
+
+    @pydantic.field_serializer("amount")
+    def round(self, amount: float) -> float:
+        return round(amount, 1)
+
+
+class Open(pydantic.BaseModel, extra="allow"):
+    inner: Rounded | None = None
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "reason"),
+    [
+        (Account, PaidAccount(id=1, cents=999), "expected Account, got PaidAccount"),
+        (Account | None, PaidAccount(id=1, cents=999), "expected Account, got PaidAccount"),
+        (Login, Login(password=pydantic.SecretStr("hunter2")), "the field 'password' of Login would not come back"),
+        (list[Request], [Request(tenant="acme")], r"\[0\].*'tenant' of Request"),
+        (Rounded, Rounded(amount=19.99), "'amount' of Rounded"),
+        (Open, Open(inner=Rounded(amount=19.99)), "'inner.amount' of Open"),
+        (Open, Open(at=dt.datetime(2026, 1, 1)), "'model_extra' of Open"),  # type: ignore[call-arg]
+    ],
+)
+def test_a_pydantic_model_that_would_come_back_changed_is_refused(hint: Any, value: Any, reason: str) -> None:
+    with pytest.raises(PayloadError, match=reason):
+        trip(hint, value)
+
+
+def test_a_pydantic_model_whose_serialization_changes_nothing_travels() -> None:
+    assert trip(Rounded, Rounded(amount=1.5)) == Rounded(amount=1.5)
+    assert trip(Request, Request()) == Request()
+    assert trip(Open, Open(inner=Rounded(amount=1.5), more="x")) == Open(  # type: ignore[call-arg]
+        inner=Rounded(amount=1.5),
+        more="x",  # type: ignore[call-arg]
+    )
+
+
 def hours_of_a_change() -> list[dt.datetime]:
     """Both passes of the hour that Berlin repeats in autumn, and the hour that it leaves out in spring."""
     days = [dt.datetime(2026, 10, 25), dt.datetime(2026, 3, 29)]

@@ -161,6 +161,7 @@ class _Survey:
         elif isinstance(info, mi.CustomType):
             if not _is_model(info.cls):
                 raise TypeError(f"{_show(info.cls)} is not a type that JSON can carry")
+            self.fields = True
         elif isinstance(info, mi.RawType | mi.ExtType):
             raise TypeError(f"{type(info).__name__} has no JSON form")
         elif isinstance(info, _NATIVE_INFO):
@@ -250,6 +251,9 @@ def _inspect(info: mi.Type, value: Any, room: int) -> None:
             raise Misfit("the integer would lose digits as a float; pass a float, or annotate it as int")
     elif isinstance(info, _FIELD_INFO):
         _inspect_fields(info, value, room)
+    elif isinstance(info, mi.CustomType):
+        if _is_model(type(value)):
+            _inspect_model(info.cls, value)
     elif _is_mapping(info):
         if isinstance(value, dict):
             _inspect_dict(info, value, room)
@@ -300,6 +304,31 @@ def _inspect_fields(info: mi.DataclassType | mi.StructType | mi.TypedDictType, v
                 raise misfit.at(f".{field.name}") from None
 
 
+def _inspect_model(wanted: Any, value: Any) -> None:
+    """Raise `Misfit` unless the annotated pydantic class reads the model back with the same fields."""
+    if type(value) is not wanted:
+        raise Misfit(f"expected {wanted.__name__}, got {_kind(value)}; annotate the class that you pass")
+    changed = _changed_field(value, wanted.model_validate(value.model_dump(mode="json")))
+    if changed is not None:
+        raise Misfit(
+            f"the field {changed!r} of {wanted.__name__} would not come back as it is: the model's own serialization "
+            "hides, excludes or changes it; pass the plain value as an argument of its own"
+        )
+
+
+def _changed_field(one: Any, other: Any) -> str | None:
+    """Return the name of a field in which two pydantic models differ."""
+    names: list[str] = [*type(one).model_fields, "model_extra"]
+    for name in names:
+        mine, theirs = getattr(one, name), getattr(other, name)
+        if _is_model(type(mine)) and type(mine) is type(theirs):
+            if (inner := _changed_field(mine, theirs)) is not None:
+                return f"{name}.{inner}"
+        elif mine != theirs and _comparable(mine) != _comparable(theirs):
+            return name
+    return None
+
+
 def _member(union: mi.UnionType, value: Any) -> mi.Type | None:
     """Return the member of the union that the value will be read as, as far as that matters here."""
     members = [_bare(member) for member in union.types]
@@ -314,6 +343,8 @@ def _member(union: mi.UnionType, value: Any) -> mi.Type | None:
             elif isinstance(member, _FIELD_INFO) or _is_mapping(member):
                 return member
         return None
+    if _is_model(type(value)):
+        return next((member for member in members if isinstance(member, mi.CustomType)), None)
     if _field_names(value) is not None:
         owners = [member for member in members if isinstance(member, mi.DataclassType | mi.StructType)]
         fitting = [one for one in owners if isinstance(value, typing.get_origin(one.cls) or one.cls)]
