@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncFlow, Flow, JobDead, Retry, StepFailed
-from holdfast.workflow.raised import raised, written
+from holdfast.workflow.raised import VALUES_MAX, raised, written
 from tests.worker.house import House
 from tests.workflow.raising import ApiError, Base, HasResponse, Slotted, exceptions
 
@@ -31,6 +31,31 @@ def seen(error: BaseException) -> Any:
     args = [seen(each) if isinstance(each, Exception) else each for each in error.args if not isinstance(each, list)]
     attributes = {key: each for key, each in vars(error).items() if not isinstance(each, Exception)}
     return type(error).__name__, str(error), kinds, args, attributes, known, inner
+
+
+class Wrapping(Exception):
+    """Keeps the inner error three times, as many libraries do."""
+
+    def __init__(self, inner: Exception) -> None:
+        super().__init__(inner)
+        self.inner = self.original = inner
+
+
+def test_the_record_of_errors_that_wrap_each_other_stays_small() -> None:
+    error: Exception = ValueError("leaf")
+    for _ in range(12):
+        error = Wrapping(error)
+    said, whole = written(error)
+    assert not whole
+    assert str(said).count("kinds") <= VALUES_MAX
+    assert "leaf" in str(raised("step", said))
+
+
+def test_errors_that_wrap_each_other_a_few_times_are_recorded_whole() -> None:
+    error = Wrapping(Wrapping(ValueError("leaf")))
+    said, whole = written(error)
+    assert whole
+    assert raised("step", said).inner.original.args == ("leaf",)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("repeatable", [True, False])

@@ -24,6 +24,7 @@ from holdfast.core.text import clean
 from holdfast.errors import StepFailed
 
 DEPTH_MAX = 16
+VALUES_MAX = 1_000  # in the record of one exception: errors that wrap each other twice would double it at each level
 TEXT_MAX = 2_000  # characters of a message whose exception is too large for the record
 _ITERATION = (StopIteration, StopAsyncIteration)  # generators and coroutines cannot pass these on
 _PLAIN = (str, int, float, bool, type(None))
@@ -82,6 +83,7 @@ class _Writer:
 
     def __init__(self) -> None:
         self.whole = True
+        self._values = 0
 
     def error(self, error: BaseException, depth: int = 0) -> dict[str, Any]:
         bases = [each for each in type(error).__mro__ if issubclass(each, Exception) and each is not Exception]
@@ -102,7 +104,8 @@ class _Writer:
         return said
 
     def _value(self, value: Any, depth: int) -> Any:
-        if depth > DEPTH_MAX:
+        self._values += 1
+        if depth > DEPTH_MAX or self._values > VALUES_MAX:
             raise _NotPlain
         kind = type(value)
         if kind in _PLAIN:
