@@ -53,13 +53,29 @@ def test_a_worker_that_kept_its_lock_says_nothing_of_it(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_line_that_the_kernel_left_out_once_is_no_lost_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_read_the_list_of_locks_does_not_say_that_it_lost_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler may have used up the file descriptors of the process."""
+    store = SqliteStore(f"sqlite:///{tmp_path}/jobs.db")
+    store.migrate()
+    worker = enrol(store)
+    [lock] = [lock for path, lock in liveness._mine.items() if path.stem == worker]
+    lock.is_listed = True
+    monkeypatch.setattr(locks, "_LIST", tmp_path / "missing")
+    assert locks.is_listed(lock.file) is None
+    assert not store.beat(worker, []).lock_lost
+    store.retire(worker, "the test is over")
+    store.close()
+
+
+def test_a_line_that_the_kernel_left_out_once_is_not_a_lost_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel hands out its list page by page, and others take and drop locks meanwhile."""
     lists = iter([[], [], [locks.RecordLock(os.getpid(), True, (1, 7), 0, None)]])
-    monkeypatch.setattr(locks, "record_locks", lambda: next(lists))
+    monkeypatch.setattr(locks, "_listed_locks", lambda: next(lists))
     assert locks.is_listed((1, 7))
-    monkeypatch.setattr(locks, "record_locks", list)
-    assert not locks.is_listed((1, 7))
+    monkeypatch.setattr(locks, "_listed_locks", list)
+    assert locks.is_listed((1, 7)) is False
 
 
 def test_a_lock_on_a_file_of_the_same_number_on_another_device_is_another_lock(

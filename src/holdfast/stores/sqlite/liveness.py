@@ -51,7 +51,7 @@ def take(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     file = locks.file_of(descriptor)
-    _mine[path] = _Lock(descriptor, file, locks.is_listed(file))
+    _mine[path] = _Lock(descriptor, file, locks.is_listed(file) is True)
     protected.protect(str(path))
     return file[1]
 
@@ -80,8 +80,8 @@ def renew(path: Path) -> bool:
     if lock is None:
         return True
     is_listed = locks.is_listed(lock.file)
-    was_held = is_listed or not lock.is_listed
-    lock.is_listed = lock.is_listed or is_listed
+    was_held = is_listed is not False or not lock.is_listed
+    lock.is_listed = lock.is_listed or is_listed is True
     with contextlib.suppress(OSError):
         if _file(lock.descriptor) != lock.file:  # it was closed, and its number may mean another file by now
             was_held = False

@@ -71,23 +71,34 @@ def file_of(place: str | int) -> File:
     return found.st_dev, found.st_ino
 
 
-def is_listed(file: File) -> bool:
-    """Say whether the kernel's list has a lock of this process on the file.
+def is_listed(file: File) -> bool | None:
+    """Say whether the kernel's list has a lock of this process on the file; None: the list cannot be read.
 
     The kernel hands its list out page by page: when another program drops a lock meanwhile, a line between two pages is
     missing. So a lock counts as missing only when several looks in a row do not find it.
     """
     wanted = (file, os.getpid())
-    return any(wanted in [(lock.file, lock.pid) for lock in record_locks()] for _ in range(_LOOKS))
+    for _ in range(_LOOKS):
+        locks = _listed_locks()
+        if locks is None:  # the system has no such list, or this process may open no more files
+            return None
+        if wanted in [(lock.file, lock.pid) for lock in locks]:
+            return True
+    return False
 
 
 def record_locks() -> list[RecordLock]:
     """Return the record locks that are held on this machine, with our own pid as `os.getpid` has it."""
-    with contextlib.suppress(OSError, ValueError):
+    return _listed_locks() or []
+
+
+def _listed_locks() -> list[RecordLock] | None:
+    try:
         ours = int(os.readlink("/proc/self"))  # /proc may belong to another pid namespace
         locks = _parsed(_LIST.read_text("ascii", "replace"))
-        return [lock._replace(pid=os.getpid()) if lock.pid == ours else lock for lock in locks]
-    return []
+    except (OSError, ValueError):
+        return None
+    return [lock._replace(pid=os.getpid()) if lock.pid == ours else lock for lock in locks]
 
 
 def _parsed(text: str) -> Iterator[RecordLock]:
