@@ -13,10 +13,9 @@ from holdfast import insight
 from holdfast.clock import SystemClock
 from holdfast.core.durations import iso
 from holdfast.core.machine import State
-from holdfast.core.records import Filter, Moment, Published, Pulse
+from holdfast.core.records import Filter, Published, Pulse
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError
-from holdfast.insight.explain import why as why_here
 from holdfast.reaper import Reaper, Report
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import store as sqlite
@@ -460,8 +459,8 @@ def test_the_state_of_the_store(run: Run, store: Store, url: str) -> None:
 
 
 def test_the_sentence_for_each_state_says_what_to_do(store: Store) -> None:
-    now = store.now()
-    told = {state: why_here(job_in(store, state), now) for state in State}
+    enrol(store, queues=["default"])
+    told = {state: insight.explain(store, job_in(store, state)) for state in State}
     assert all(why.sentence.endswith(".") for why in told.values())
     commands = {state: [command.rsplit(" ", 3)[0] for _, command in why.answers] for state, why in told.items()}
     assert {command.rsplit(" ", 2)[1] for why in told.values() for _, command in why.answers} == {"--fence"}
@@ -488,8 +487,9 @@ def test_the_sentence_knows_what_stands_in_the_way(store: Store, clock: FakeCloc
     assert insight.explain(store, job).answers == (("let it run", "holdfast queues resume mail"),)
     running = start(store, lease_s=30.0)
     assert "Its lease ends in 30 s" in insight.explain(store, running).sentence
-    late = why_here(running, Moment(clock.wall() + 45.0, clock.lease() + 45.0))
-    assert "its lease ran out 15 s ago" in late.sentence
+    clock.advance(45)
+    late = insight.explain(store, running)
+    assert "Its worker vanished" in late.sentence
     assert late.answers == (("recover it now", "holdfast scan --fix"),)
 
 

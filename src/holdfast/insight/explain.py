@@ -15,7 +15,7 @@ from holdfast.core.replay import asked_about, to_undo
 from holdfast.core.stop_reason import told
 from holdfast.core.text import counted
 from holdfast.insight.format import ago, first_line
-from holdfast.insight.health import Health, enqueued_ahead_s, health
+from holdfast.insight.health import enqueued_ahead_s, health
 from holdfast.insight.steps import awaited, awaited_things, awaited_time, between_tries, failed_tries, named, steps_of
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
 from holdfast.stores.protocol import Store
@@ -58,83 +58,39 @@ class Explanation:
     answers: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """What is known of a job's queue, and of the workers that would claim the job."""
-
-    paused: bool = False
-    served: bool = True  # a worker claims jobs of the queue
-    known: bool = True  # False: no living worker has the task (`nobody_has`)
-    stopping: bool = False  # a worker would run it, but is stopping
-    anybody: bool = True  # a worker claims jobs of some queue
-
-
 def explain(store: Store, job: Job) -> Explanation:
     """Say why the job is where it is, with what the store knows of its queue and its worker."""
-    workers, now = store.workers(gone=True), store.now()
-    claiming = [worker for worker in workers if worker.claims(now.wall)]
-    leaving = [worker for worker in workers if worker.is_alive(now.wall) and worker.stopping]
-    service = Service(
-        paused=job.state in (State.READY, State.WAITING) and job.queue in store.paused(),
-        served=any(job.queue in worker.queues for worker in claiming),
-        known=not nobody_has(claiming, job.queue, job.task),
-        stopping=any(worker.may_run(job.queue, job.task) for worker in leaving),
-        anybody=bool(claiming),
-    )
-    answers = store.journal(job.id, kinds=("resolved",), limit=EVENTS_MAX) if job.state is State.DONE else []
-    answer = answers[-1] if answers else None
-    names = {worker.id: worker.name for worker in workers}
-    state = health_of(store, job, workers)
-    steps = steps_of(store, job) if job.state is State.HELD or failed_tries(job) else ()
-    return why(job, now, names, service=service, answer=answer, state=state, steps=steps)
-
-
-def why(
-    job: Job,
-    now: Moment,
-    names: Names | None = None,
-    *,
-    service: Service | None = None,
-    answer: Event | None = None,
-    state: Health | None = None,
-    steps: Sequence[Step] = (),
-) -> Explanation:
-    """The same, from facts at hand. `answer`: a person's last. `state`: what is the matter with it, if it runs and more
-    is known than its row says. `steps`: those of a workflow, if it is held or waits between two tries: what it asks
-    about or tries again is one of them.
-    """
-    service = service or Service()
+    now = store.now()
     seen = f"{job.id} --fence {job.fence}"  # so that the act counts only for what the reader of the sentence saw
     match job.state:
         case State.READY:
-            return _why_ready(job, now, service)
+            return _why_ready(store, job, now)
         case State.RUNNING:
-            return _why_running(job, now, name_of(job.worker, names), state or health(job, None, now))
+            return _why_running(store, job, now)
         case State.WAITING:
-            return _why_waiting(job, now, steps, service)
+            return _why_waiting(store, job, now)
         case State.HELD:
-            return _why_held(job, seen, steps)
-        case State.DONE if answer is not None and _is_about_the_job(answer):
-            note = answer.detail.get("note")
-            by = f"{answer.actor} resolved it as done {ago(answer.at, now)}"
-            return Explanation(f"{by}{f': {first_line(note)}' if note else ''}. No attempt reported success.")
+            return _why_held(job, seen, steps_of(store, job))
         case State.DONE:
-            return Explanation(f"It succeeded at attempt {job.attempt}, {ago(job.ended_at, now)}.")
-        case State.DEAD:
-            back = _way_back(job, f"holdfast dead revive {seen}")
-            ways = (back, *_ways_of_a_workflow(job))
-            return Explanation(f"It gave up {ago(job.ended_at, now)}{_halfway(job)}: {reason(job)}.", ways)
-        case State.CANCELLED:
-            back = _way_back(job, f"holdfast jobs retry {seen}")
-            ways = (back, *_ways_of_a_workflow(job))
-            return Explanation(f"It was cancelled {ago(job.ended_at, now)}{_halfway(job)}: {reason(job)}.", ways)
+            answers = store.journal(job.id, kinds=("resolved",), limit=EVENTS_MAX)
+            if not answers or not _is_about_the_job(answers[-1]):
+                return Explanation(f"It succeeded at attempt {job.attempt}, {ago(job.ended_at, now)}.")
+            note = answers[-1].detail.get("note")
+            by = f"{answers[-1].actor} resolved it as done {ago(answers[-1].at, now)}"
+            return Explanation(f"{by}{f': {first_line(note)}' if note else ''}. No attempt reported success.")
+        case State.DEAD | State.CANCELLED:
+            dead = job.state is State.DEAD
+            back = _way_back(job, f"holdfast {'dead revive' if dead else 'jobs retry'} {seen}")
+            halfway = ", while it was rolling back" if job.rolling_back else ""
+            what = f"It {'gave up' if dead else 'was cancelled'} {ago(job.ended_at, now)}{halfway}"
+            return Explanation(f"{what}: {reason(job)}.", (back, *_ways_of_a_workflow(job)))
         case State.ROLLED_BACK:
             return Explanation(f"Its recorded steps were undone {ago(job.ended_at, now)}: {reason(job)}.")
 
 
-def _why_waiting(job: Job, now: Moment, steps: Sequence[Step], service: Service) -> Explanation:
+def _why_waiting(store: Store, job: Job, now: Moment) -> Explanation:
     late = job.wake_at is not None and job.wake_at <= now.wall
-    tail, ways = _obstacle(job, service) if late else ("", ())
+    tail, ways = _obstacle(store, job, now) if late else ("", ())
     if job.question is not None:
         seen = f"{job.id} --fence {job.fence}"
         choices = (("yes", f"holdfast held approve {seen}"), ("no", f"holdfast held fail {seen}"))
@@ -142,6 +98,7 @@ def _why_waiting(job: Job, now: Moment, steps: Sequence[Step], service: Service)
         over = f" Its time was over {ago(job.wake_at, now)}.{tail}" if late else ""
         asks = f'It asks a person: "{first_line(job.question)}" It{left} holds no slot meanwhile.{over}'
         return Explanation(asks, (*choices, *ways))
+    steps = steps_of(store, job) if failed_tries(job) else ()
     if (failed := between_tries(job, now, steps)) is not None:
         return Explanation(f"{failed[0].upper()}{failed[1:]}. It holds no slot meanwhile.{tail}", ways)
     things = awaited_things(job)
@@ -175,10 +132,6 @@ def _why_held(job: Job, seen: str, steps: Sequence[Step]) -> Explanation:
     return Explanation(f"It waits for a person's answer: {reason(job)}.", tuple(choices))
 
 
-def _halfway(job: Job) -> str:
-    return ", while it was rolling back" if job.rolling_back else ""
-
-
 def _way_back(job: Job, command: str) -> tuple[str, str]:
     if job.open_step is not None:
         return f"run it, and {first_line(job.open_step)} again", f"{command} --repeat-step"
@@ -198,8 +151,8 @@ def _is_about_the_job(answer: Event) -> bool:
     return answer.detail.get("answer") == "done" and "step" not in answer.detail
 
 
-def _why_ready(job: Job, now: Moment, service: Service) -> Explanation:
-    tail, answers = _obstacle(job, service)
+def _why_ready(store: Store, job: Job, now: Moment) -> Explanation:
+    tail, answers = _obstacle(store, job, now)
     if job.rolling_back:
         tail = f" It will undo the steps that it had recorded.{tail}"
     if job.run_at <= now.wall:
@@ -216,22 +169,29 @@ def _why_ready(job: Job, now: Moment, service: Service) -> Explanation:
     return Explanation(head + tail, answers)
 
 
-def _obstacle(job: Job, service: Service) -> tuple[str, tuple[tuple[str, str], ...]]:
+def _obstacle(store: Store, job: Job, now: Moment) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Say why no worker would claim a job that is due, and what would change that; nothing if one would."""
-    leaving = " A worker that would run it is stopping, and claims nothing more." if service.stopping else ""
-    if service.paused:
+    if job.queue in store.paused():
         return f" Its queue, {job.queue}, is paused.", (("let it run", f"holdfast queues resume {job.queue}"),)
-    if not service.known:
-        queue = "No" if service.served else f"No worker serves its queue, {job.queue}, and no"
+    alive = [worker for worker in store.workers() if worker.is_alive(now.wall)]
+    claiming = [worker for worker in alive if not worker.stopping]
+    served = any(job.queue in worker.queues for worker in claiming)
+    stopping = any(worker.stopping and worker.may_run(job.queue, job.task) for worker in alive)
+    leaving = " A worker that would run it is stopping, and claims nothing more." if stopping else ""
+    if nobody_has(claiming, job.queue, job.task):
+        queue = "No" if served else f"No worker serves its queue, {job.queue}, and no"
         ways = (("start one that has it", "holdfast worker APP"),)
         return f" {queue} living worker has its task, {job.task}.{leaving}", ways
-    if not service.served:
-        queues = f" --queues {quote(job.queue)}" if service.anybody else ""
+    if not served:
+        queues = f" --queues {quote(job.queue)}" if claiming else ""
         return f" No worker serves its queue, {job.queue}.{leaving}", (("start one", f"holdfast worker APP{queues}"),)
     return "", ()
 
 
-def _why_running(job: Job, now: Moment, worker: str | None, state: Health) -> Explanation:
+def _why_running(store: Store, job: Job, now: Moment) -> Explanation:
+    workers = store.workers(gone=True)
+    worker = name_of(job.worker, {each.id: each.name for each in workers})
+    state = health_of(store, job, workers) or health(job, None, now)
     length = None if job.claimed_at is None else duration(now.wall - job.claimed_at)
     if job.begun:
         text = f"Worker {worker} has run it{f' for {length}' if length else ''}, attempt {job.attempt}. "
