@@ -32,7 +32,7 @@ from holdfast.insight.views import all_jobs, locked_rows, queue_views, totals
 from holdfast.insight.zombies import look_back
 from holdfast.reaper import reap
 from holdfast.scheduler import is_declared
-from holdfast.stores.protocol import Schema, Store, in_words, schema_too_new
+from holdfast.stores.protocol import Store, in_words, schema_too_new
 from holdfast.stores.urls import shown_url
 
 DAY_S = 86_400.0
@@ -54,11 +54,9 @@ def diagnose(store: Store, clock: Clock, app: App | None = None, name: str = "AP
 
     name: how the command line names the app, for the commands that a person is to type.
     """
-    schema = store.schema()
-    if schema.is_stale or schema.is_too_new:
-        yield _misfit(store, schema)
+    yield (schema := _schema(store))
+    if schema.severity != "ok":
         return  # nothing else can be read
-    yield _schema(store, schema)
     if missing := store.missing():
         yield problem("Tables are missing", listed(missing), "stop the workers and restore the store from a backup")
         return
@@ -83,18 +81,15 @@ def diagnose(store: Store, clock: Clock, app: App | None = None, name: str = "AP
     yield _retention(store)
 
 
-def _misfit(store: Store, schema: Schema) -> Finding:
-    where = shown_url(store.url)
+def _schema(store: Store) -> Finding:
+    schema, where = store.schema(), shown_url(store.url)
     if not schema.found:
         return problem("There is no store here", f"{where} has no tables of Holdfast", TO_MAKE_ONE)
-    evidence = f"{where} has version {schema.found}; this program needs {schema.wanted}"
     if schema.is_too_new:
         return problem("The schema is too new for this program", str(schema_too_new(where, schema)), "upgrade Holdfast")
-    return problem("The schema is old", evidence, "holdfast db migrate")
-
-
-def _schema(store: Store, schema: Schema) -> Finding:
-    where = shown_url(store.url)
+    if schema.is_stale:
+        evidence = f"{where} has version {schema.found}; this program needs {schema.wanted}"
+        return problem("The schema is old", evidence, "holdfast db migrate")
     if schema.found > schema.wanted:
         evidence = f"{where} has version {schema.found}; this program knows {schema.wanted}, and may continue"
         return ok("The schema is newer than this program", evidence)
@@ -302,15 +297,12 @@ def _held(store: Store) -> Finding:
                 ((since_of(store, job), job) for job in jobs[: -_LOOKED_AT - 1 : -1]), key=itemgetter(0)
             )
             waited = max(waited, now - since)
-            evidence.append(f"{_at_least(jobs)} {state}, {longest.id} ({longest.task}) for {duration(now - since)}")
+            number = f"{len(jobs)}{' or more' if len(jobs) == _PAGE else ''}"
+            evidence.append(f"{number} {state}, {longest.id} ({longest.task}) for {duration(now - since)}")
     said = "Held jobs wait for an answer" if held else "Workflows wait for an answer"
     # A held job was interrupted, and its work stands still. A question is part of a workflow's ordinary way.
     severity: Severity = "warning" if held or waited > ASKED_LONG_S else "ok"
     return Finding(severity, said, "; ".join(evidence), "decide: holdfast held list")
-
-
-def _at_least(page: Sequence[Job]) -> str:
-    return f"{len(page)}{' or more' if len(page) == _PAGE else ''}"
 
 
 def _dead(store: Store) -> Finding:
