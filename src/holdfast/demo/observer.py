@@ -83,19 +83,15 @@ class Observer:
         """Read the store, and tell what is new."""
         store = self._app.store
         self.now = store.now()
-        known, self.workers = (
-            self.workers,
-            {worker.id: worker for worker in sorted(store.workers(gone=True), key=lambda worker: worker.started_at)},
-        )
+        known, workers = self.workers, sorted(store.workers(gone=True), key=lambda worker: worker.started_at)
+        self.workers = {worker.id: worker for worker in workers}
         lines = [
             Line(worker.started_at, f"worker {worker.name} is ready (pid {worker.pid})")
-            for worker in self.workers.values()
+            for worker in workers
             if worker.id not in known
         ]
-        before, self.rows = (
-            self.rows,
-            {task: row for task, job_id in self.story.items() if (row := store.get(job_id)) is not None},
-        )
+        before, found = self.rows, ((task, store.get(job_id)) for task, job_id in self.story.items())
+        self.rows = {task: row for task, row in found if row is not None}
         events = [event for event in store.journal(kinds=TOLD, limit=500) if event.seq > self._seq]
         self._seq = max([self._seq, *(event.seq for event in events)])
         self.events += events
