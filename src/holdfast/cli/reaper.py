@@ -14,7 +14,7 @@ from holdfast.cli.alerts import alert_options, hooks_and_alerts
 from holdfast.cli.base import Command, say, settings
 from holdfast.cli.loading import import_options, opened_store
 from holdfast.cli.logs import log_to_stderr
-from holdfast.cli.types import Duration, app_argument
+from holdfast.cli.types import Duration, app_argument, grace_option
 from holdfast.clock import SystemClock
 
 PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
@@ -31,7 +31,7 @@ PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
     """,
 )
 @app_argument
-@click.option("--grace", type=Duration(), default=0.0, metavar="TIME", help="Wait this long after a lease expires.")
+@grace_option
 @click.option(
     "--interval", type=Duration(), default="500ms", metavar="TIME", show_default=True, help="Look at least this often."
 )
@@ -47,7 +47,7 @@ PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
 @alert_options
 def reaper(
     app: str | None,
-    grace: float,
+    grace_s: float,
     interval: float,
     name: str | None,
     keep: float | None,
@@ -82,7 +82,7 @@ def reaper(
         hooks = hooks or Hooks()
         pruner = Pruner(store, clock, retention, hooks=hooks, name=who, interval_s=PRUNE_EVERY * interval)
         with Watcher(store, clock, who, REAPER), Notifier(store, clock, alerts, name=who), pruner:
-            settled = serve(store, clock, stop, hooks=hooks, name=who, grace_s=grace, interval_s=interval)
+            settled = serve(store, clock, stop, hooks=hooks, name=who, grace_s=grace_s, interval_s=interval)
     say(f"settled {settled} lost attempts")
 
 

@@ -15,7 +15,7 @@ from holdfast.cli.base import Command, acknowledge, is_quiet, say
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.loading import import_options, opened_store
 from holdfast.cli.output import Column, Progress, is_watched, show_json, show_table
-from holdfast.cli.types import Duration, app_argument, json_option
+from holdfast.cli.types import app_argument, grace_option, json_option
 from holdfast.clock import SystemClock
 from holdfast.core.text import listed
 
@@ -49,7 +49,7 @@ _COLUMNS = [
 @app_argument
 @click.option("--fix", is_flag=True, help="Recover what is found. Without it nothing is changed.")
 @click.option("--check", is_flag=True, help="Exit with 7 when something was found.")
-@click.option("--grace", type=Duration(), default=0.0, metavar="TIME", help="Wait this long after a lease expires.")
+@grace_option
 @import_options
 @alert_options
 @json_option
@@ -59,7 +59,7 @@ def scan(
     app: str | None,
     fix: bool,
     check: bool,
-    grace: float,
+    grace_s: float,
     as_json: bool,
     alerts: tuple[Alert, ...],
 ) -> None:
@@ -77,9 +77,9 @@ def scan(
     hooks, alerts = hooks_and_alerts(app, alerts)
     with opened_store() as store, telling_shown():
         shown = fix and is_watched() and not as_json and not is_quiet()
-        with Progress("recovering", suspected(store, grace) if shown else 0) as progress:
+        with Progress("recovering", suspected(store, grace_s) if shown else 0) as progress:
             since, clock = store.now().wall, SystemClock()
-            report = reap(store, clock, hooks=hooks, grace_s=grace, fix=fix, on_settled=progress.advance)
+            report = reap(store, clock, hooks=hooks, grace_s=grace_s, fix=fix, on_settled=progress.advance)
         tell_once(store, clock, alerts, name=f"{socket.gethostname()}:scan", since=since, timeout_s=TELL_S)
         view = insight.scan_view(report, store.now(), fixed=fix)
         locked = insight.locked_rows(store)

@@ -150,6 +150,9 @@ older_than_option = click.option(
     metavar="TIME",
     help="Only jobs that ended this long ago, such as 7d or 12h.",
 )
+grace_option = click.option(
+    "--grace", "grace_s", type=Duration(), default=0.0, metavar="TIME", help="Wait this long after a lease expires."
+)
 fence_option = click.option(
     "--fence", type=click.IntRange(0), metavar="N", help="Only if this is still its fence, as you saw it."
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -15,11 +15,15 @@ from holdfast.cli.alerts import alert_options
 from holdfast.cli.base import Command, settings
 from holdfast.cli.loading import import_options, named_app, wanted_modules
 from holdfast.cli.logs import log_to_stderr
-from holdfast.cli.types import Duration, Text, Words
+from holdfast.cli.types import Duration, F, Text, Words, grace_option
 from holdfast.clock import pause
 from holdfast.core.text import listed
 from holdfast.errors import StoreError, is_final
 from holdfast.store_backoff import StoreBackoff
+
+
+def _number(flag: str, default: int, words: str, unit: str = "N") -> Callable[[F], F]:
+    return click.option(flag, type=click.IntRange(1), metavar=unit, default=default, show_default=True, help=words)
 
 
 @click.command(
@@ -40,12 +44,8 @@ from holdfast.store_backoff import StoreBackoff
     default=(),
     help="Serve only these.  [default: all that the app's tasks name]",
 )
-@click.option(
-    "--slots", type=click.IntRange(1), metavar="N", default=20, show_default=True, help="Jobs at once, per process."
-)
-@click.option(
-    "--processes", type=click.IntRange(1), metavar="N", default=1, show_default=True, help="Worker processes."
-)
+@_number("--slots", 20, "Jobs at once, per process.")
+@_number("--processes", 1, "Worker processes.")
 @click.option("--name", type=Text(), help="A name that stays over restarts.  [default: the host's name]")
 @click.option(
     "--grace-period",
@@ -56,31 +56,10 @@ from holdfast.store_backoff import StoreBackoff
     show_default=True,
     help="How long running jobs may finish after SIGTERM; the rest is given back.",
 )
-@click.option(
-    "--grace",
-    "grace_s",
-    type=Duration(),
-    default=0.0,
-    metavar="TIME",
-    help="How long the reaper waits after a lease expires.",
-)
+@grace_option
 @click.option("--isolate", is_flag=True, help="Run every job in a process of its own, not only where its task asks.")
-@click.option(
-    "--recycle-jobs",
-    type=click.IntRange(1),
-    metavar="N",
-    default=1000,
-    show_default=True,
-    help="Replace such a process after this many jobs.",
-)
-@click.option(
-    "--recycle-mb",
-    type=click.IntRange(1),
-    metavar="MB",
-    default=1024,
-    show_default=True,
-    help="Replace such a process when it uses this much memory after a job.",
-)
+@_number("--recycle-jobs", 1000, "Replace such a process after this many jobs.")
+@_number("--recycle-mb", 1024, "Replace such a process when it uses this much memory after a job.", "MB")
 @click.option("--no-reaper", is_flag=True, help="Leave the recovery of lost jobs to others.")
 @click.option(
     "--log-level",
