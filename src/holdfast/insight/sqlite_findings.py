@@ -16,20 +16,7 @@ FREE_LEAST, FREE_WANTED = 100_000_000, 1_000_000_000
 TO_MAKE_ROOM = "make room on the disk: delete other files, or make it larger; to delete jobs takes room too"
 WAL_MAX = 64_000_000
 EVENTS_MAX = 5_000_000
-NETWORK = {
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "smbfs",
-    "afs",
-    "ceph",
-    "9p",
-    "fuse.sshfs",
-    "fuse.glusterfs",
-    "lustre",
-    "gfs2",
-}
+NETWORK = ("nfs", "cifs", "smb", "afs", "ceph", "9p", "fuse.sshfs", "fuse.glusterfs", "lustre", "gfs2")  # and nfs4, …
 
 
 def of_the_file(store: Store, found: SqliteFacts) -> Iterator[Finding]:
@@ -96,7 +83,7 @@ def _place(found: SqliteFacts) -> Iterator[Finding]:
     if found.journal_mode != "wal":
         evidence = f"journal_mode is {found.journal_mode}: readers and writers block each other"
         yield problem("The file is not in WAL mode", evidence, "stop everything, then: PRAGMA journal_mode=WAL")
-    if found.filesystem in NETWORK:
+    if (found.filesystem or "").startswith(NETWORK):
         evidence = f"{found.path} is on {found.filesystem}, whose locks SQLite cannot rely on"
         yield problem("The file is on a network drive", evidence, "move it to a local disk")
     if found.links > 1:
