@@ -59,15 +59,15 @@ def clean_lines(text: str) -> list[str]:
 
 def show_json(data: Any) -> None:
     """Print one JSON document on stdout; what a terminal would obey is escaped inside its strings."""
-    has_all = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
-    text = json.dumps(data, indent=2, ensure_ascii=not has_all)
-    click.echo("".join(char if char.isprintable() or char == "\n" else _json_escaped(char) for char in text))
+    click.echo(json_line(data, (sys.stdout.encoding or "utf-8").lower().startswith("utf"), indent=2))
 
 
-def json_line(data: Any, has_all: bool = True) -> str:
-    """Write plain data as JSON on one line, with the same escapes; `has_all`: any character can be written."""
-    text = json.dumps(data, ensure_ascii=not has_all)
-    return text if text.isprintable() else "".join(c if c.isprintable() else _json_escaped(c) for c in text)
+def json_line(data: Any, has_all: bool = True, indent: int | None = None) -> str:
+    """Write plain data as JSON, on one line without `indent`, with escapes; `has_all`: any character can be written."""
+    text = json.dumps(data, indent=indent, ensure_ascii=not has_all)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else _json_escaped(char) for char in text)
 
 
 def _json_escaped(char: str) -> str:
