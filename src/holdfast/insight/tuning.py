@@ -147,13 +147,13 @@ def _false_ones(look: Lookback) -> Iterator[Finding]:
         yield ok("Workers that are given up are dead", number)
         return
     worst: dict[str, Found] = {}
-    for each in look.false:
-        task = look.victims[each.job_id].task
-        if task is not None and (task not in worst or (each.silent_s or 0) > (worst[task].silent_s or 0)):
-            worst[task] = each
+    for each in sorted(look.false, key=lambda each: each.silent_s or 0.0):
+        worst[each.task] = each
     advice = []
     for task, each in worst.items():
         victim = look.victims[each.job_id]
+        if victim.task is None:
+            continue
         wanted = max(1.5 * (each.silent_s or 0), 1.5 * victim.lease_s, BEATS_PER_LEASE * victim.beat_s)
         advice.append(f"lease_s={nice(wanted):g} for {task} (now {victim.lease_s:g})")
     fix = (
