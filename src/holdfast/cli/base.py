@@ -73,7 +73,7 @@ def is_quiet() -> bool:
 
 
 def show_log() -> None:
-    """Show the program's own log with -v; without, a command says itself what it did. Workers have their own way."""
+    """Show the program's own log with -v; without, a command says itself what it did, or chooses a level later."""
     if settings().verbosity > 0:
         log_to_stderr(logging.DEBUG)
     else:
@@ -118,6 +118,7 @@ class Command(_WithCommonOptions):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        show_log()
         given = settings().db_given
         if given is not None and given != masked_url(given):
             say(

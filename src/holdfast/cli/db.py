@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from holdfast import insight
-from holdfast.cli.base import Group, acknowledge, complain, say, settings, show_log, show_result
+from holdfast.cli.base import Group, acknowledge, complain, say, settings, show_result
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.leaving import noting
 from holdfast.cli.loading import open_existing, opened_store, require_schema
@@ -35,7 +35,6 @@ def db() -> None:
 @json_option
 def init(as_json: bool) -> None:
     """Make the store, or bring it up to date. Safe to repeat."""
-    show_log()
     with closing(open_store(settings().db)) as store:
         _migrate(store, as_json)
 
@@ -44,7 +43,6 @@ def init(as_json: bool) -> None:
 @json_option
 def migrate(as_json: bool) -> None:
     """Bring the schema of an existing store up to date. Safe to run from many places at once."""
-    show_log()
     with closing(open_existing()) as store:
         if store.schema().found == 0:
             require_schema(store)
@@ -73,7 +71,6 @@ def _migrate(store: Store, as_json: bool) -> None:
 @json_option
 def status(as_json: bool) -> None:
     """Show the store's address, its schema, and what it holds. Exits with 4 when the schema does not fit."""
-    show_log()
     with closing(open_existing()) as store:
         schema = store.schema()
         found, wanted = schema.found, schema.wanted

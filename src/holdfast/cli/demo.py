@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.base import Command, say, settings, show_log
+from holdfast.cli.base import Command, say, settings
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.leaving import raise_signals
 from holdfast.cli.output import Column, bold, dim, is_terminal, paragraph, show_json, show_table, styled
@@ -72,7 +72,6 @@ def demo(ctx: click.Context, plain: bool, as_json: bool, keep: bool) -> None:
 
     if settings().db_given is not None:
         raise UsageError("the demo makes a store of its own; --db has no meaning here")
-    show_log()
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     try:
         summary = _play(folder, plain, as_json)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from holdfast import insight
-from holdfast.cli.base import Command, is_quiet, say, settings, show_log
+from holdfast.cli.base import Command, is_quiet, say, settings
 from holdfast.cli.exit_codes import Exit, code_of
 from holdfast.cli.loading import import_options, open_existing, own_app
 from holdfast.cli.output import bold, paragraph, show_json, styled
@@ -45,7 +45,6 @@ def doctor(ctx: click.Context, app: str | None, as_json: bool) -> None:
 
     Exits with 7 when it found a warning or a problem, with 3 when the store cannot be read.
     """
-    show_log()
     found, code = _examine(app)
     view = findings_view(insight.shown_url(settings().db), found)
     if as_json:

@@ -8,7 +8,7 @@ import click
 
 from holdfast import insight
 from holdfast.app import App
-from holdfast.cli.base import Command, say, show_log
+from holdfast.cli.base import Command, say
 from holdfast.cli.loading import import_options, named_app
 from holdfast.cli.output import clean, show_json
 from holdfast.cli.types import Duration, Json, Text, call_of, json_option
@@ -50,7 +50,6 @@ def enqueue(app: str, task: str, arguments: Any, as_json: bool, **given: Any) ->
     positional or an object of keyword arguments; - reads it from stdin. Both are checked against the task before
     anything is stored.
     """
-    show_log()
     with named_app(app) as found:
         wanted = _task(found, task)
         args, kwargs = call_of(arguments, _CALL)

@@ -17,7 +17,7 @@ import click
 
 from holdfast import insight
 from holdfast.app import App
-from holdfast.cli.base import Settings, say, settings, show_log
+from holdfast.cli.base import Settings, say, settings
 from holdfast.cli.output import clean
 from holdfast.cli.types import Text, options, shared_option
 from holdfast.clock import Clock
@@ -36,7 +36,6 @@ def opened_store(*, bulk: bool = False) -> Iterator[Store]:
 
     `bulk`: as for `open_store`.
     """
-    show_log()
     with closing(open_existing(bulk=bulk)) as store:
         require_schema(store)
         yield store
@@ -83,7 +82,6 @@ def opened_app(ref: str | None = None) -> Iterator[App]:
 
     With `ref`, `module:name`, it is the user's own app on its own store, unless a flag said otherwise.
     """
-    show_log()
     app = own_app(ref) or App(settings().db, migrate=False)
     app.opener = lambda: open_existing(clock=app.clock)
     with app:
