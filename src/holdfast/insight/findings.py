@@ -32,6 +32,11 @@ def problem(title: str, evidence: str, fix: str) -> Finding:
     return Finding("problem", title, evidence, fix)
 
 
+def long_journal(events: int) -> Finding:
+    fix = "prune ended jobs with their events: holdfast db prune --older-than 30d"
+    return warning("The journal is long", f"about {events:,} events", fix)
+
+
 def findings_view(url: str, findings: Sequence[Finding]) -> dict[str, Any]:
     """Show findings as `holdfast doctor` does, the worst first."""
     worst_first = sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))

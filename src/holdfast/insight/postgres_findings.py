@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.core.text import counted, listed
-from holdfast.insight.findings import Finding, ok, problem, warning
+from holdfast.insight.findings import Finding, long_journal, ok, problem, warning
 from holdfast.insight.format import brief, size
 from holdfast.stores.postgres.facts import PostgresFacts
 from holdfast.stores.protocol import Store
@@ -80,8 +80,7 @@ def _cleaning(found: PostgresFacts) -> Iterator[Finding]:
     else:
         yield ok("Dead rows are cleared away", f"about {found.dead_rows:,} of jobs are waiting for it")
     if found.events > EVENTS_MAX:
-        fix = "prune ended jobs with their events: holdfast db prune --older-than 30d"
-        yield warning("The journal is long", f"about {found.events:,} events", fix)
+        yield long_journal(found.events)
 
 
 def _liveness(found: PostgresFacts) -> Iterator[Finding]:

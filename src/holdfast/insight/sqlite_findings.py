@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.core.text import counted, listed
-from holdfast.insight.findings import Finding, ok, problem, warning
+from holdfast.insight.findings import Finding, long_journal, ok, problem, warning
 from holdfast.insight.format import size
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.facts import SqliteFacts
@@ -109,7 +109,4 @@ def _growth(found: SqliteFacts) -> Iterator[Finding]:
         fix = "end what reads without an end: a stopped process, a shell, a backup with an open transaction"
         yield warning("The WAL cannot be copied back", evidence, fix)
     if found.events > EVENTS_MAX:
-        evidence = f"about {found.events:,} events"
-        yield warning(
-            "The journal is long", evidence, "prune ended jobs with their events: holdfast db prune --older-than 30d"
-        )
+        yield long_journal(found.events)
