@@ -25,6 +25,7 @@ from holdfast.stores.protocol import Store, rows_of
 REPEATS_LEAST = 2  # a job that was a zombie this often perhaps kills its workers; by default a third time ends it
 GROUP_LEAST = 3  # this many jobs of the same call that crashed, each by a death of its own, are not a coincidence
 DECISIONS = (Transition.RETRY, Transition.HOLD, Transition.BURY, Transition.UNDO, Transition.CANCEL)
+_REPEAT_FIELDS = ("id", "task", "queue", "zombies", "state", "error")
 _EVENTS = 2000
 _JOBS = 200
 
@@ -192,17 +193,7 @@ def zombies_view(look: Lookback) -> dict[str, Any]:
         "decisions": _decisions(look.found),
         "now": _states(look.victims.values()),
         "storms": [storm_view(storm) for storm in look.storms],
-        "repeat_offenders": [
-            {
-                "id": victim.id,
-                "task": victim.task,
-                "queue": victim.queue,
-                "zombies": victim.zombies,
-                "state": victim.state,
-                "error": victim.error,
-            }
-            for victim in look.repeats
-        ],
+        "repeat_offenders": [{name: getattr(victim, name) for name in _REPEAT_FIELDS} for victim in look.repeats],
         "groups": [
             {
                 "task": group.call.task,
