@@ -90,7 +90,9 @@ def health(
             "result cannot be saved. Nothing is lost meanwhile. To find that transaction: docs/postgresql.md, "
             '"Locks of others".',
         )
-    return _dead(job, worker, now, vanished, reaped) or _hung(job, now) or _slow(job, now, usual_s) or _well(job, now)
+    if trouble := _dead(job, worker, now, vanished, reaped) or _hung(job, now) or _slow(job, now, usual_s):
+        return trouble
+    return Health("well", f"Its lease ends in {duration(_lease_left(job, now))} unless the worker renews it.")
 
 
 def usual(store: Store, task: str) -> float | None:
@@ -103,9 +105,7 @@ def usual(store: Store, task: str) -> float | None:
     return median(took) if len(took) >= _SAMPLE_LEAST else None
 
 
-def _dead(
-    job: Job, worker: Worker | None, now: Moment, vanished: Collection[str] = (), reaped: bool = True
-) -> Health | None:
+def _dead(job: Job, worker: Worker | None, now: Moment, vanished: Collection[str], reaped: bool) -> Health | None:
     left_s = _lease_left(job, now)
     soon = "A reaper is about to settle it." if reaped else _NOBODY
     if worker is not None and worker.gone_at is not None:
@@ -114,13 +114,12 @@ def _dead(
     if worker is not None and worker.id in vanished:
         known = f"its process has ended or was cut off from the store, and beat last {ago(worker.beat_at, now)}"
         return Health("dead", f"Its worker vanished: {known}. {soon}")
-    silent_s = None if worker is None else now.wall - worker.beat_at
     if left_s < 0:
         settles = "A reaper will settle it." if reaped else _NOBODY
         ended = f"its lease ran out {duration(-left_s)} ago"
         if worker is not None and worker.is_alive(now.wall) and now.wall - worker.beat_at <= -left_s:
             return Health("dead", f"Its worker beats, but no longer for this job: {ended}. {settles}")
-        known = ended if silent_s is None else f"no beat for {duration(silent_s)}, and {ended}"
+        known = ended if worker is None else f"no beat for {duration(now.wall - worker.beat_at)}, and {ended}"
         return Health("dead", f"Its worker is dead, frozen or cut off: {known}. {settles}")
     settles = f"A reaper will settle it when its lease ends, in {duration(left_s)}, or as soon as the death is proved."
     settles = settles if reaped else _NOBODY
@@ -181,10 +180,6 @@ def _slow(job: Job, now: Moment, usual_s: float | None) -> Health | None:
         known = f"it has run for {duration(ran_s)}, and its task usually takes {duration(usual_s)}"
         return Health("slow", f"It is slow: {lives}, but {known}. {_limit(job, now)}")
     return None
-
-
-def _well(job: Job, now: Moment) -> Health:
-    return Health("well", f"Its lease ends in {duration(_lease_left(job, now))} unless the worker renews it.")
 
 
 def _limit(job: Job, now: Moment) -> str:
