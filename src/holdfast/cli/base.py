@@ -213,11 +213,10 @@ def common_options() -> list[click.Parameter]:
 
 def _note(ctx: click.Context, option: click.Parameter, value: Any) -> None:
     given = ctx.find_root().ensure_object(Settings)
-    match option.name:
-        case "db" if value is not None:
-            given.db_given = value
-            overwrite(value, masked_url(value))
-        case "verbose":
-            given.verbosity += value
-        case "quiet":
-            given.verbosity -= value
+    if option.name == "verbose":
+        given.verbosity += value
+    elif option.name == "quiet":
+        given.verbosity -= value
+    elif value is not None:
+        given.db_given = value
+        overwrite(value, masked_url(value))
