@@ -1,5 +1,6 @@
 """The program of one worker process: what it does with an app that it cannot use."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.cli import child as program
 from holdfast.worker.options import WorkerOptions
 from tests.servers import free_port
 
@@ -35,6 +37,22 @@ def child(folder: Path, db: str) -> tuple[int, str]:
     finally:
         os.close(read_end)
     return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(("chosen", "kept"), [((700, 10, 10), 20_000), ((123, 10, 10), 123)])
+def test_a_worker_process_collects_garbage_less_often_unless_its_app_says_otherwise(
+    chosen: tuple[int, int, int], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "_USUAL", (700, 10, 10))
+    before = gc.get_threshold()
+    gc.set_threshold(*chosen)
+    try:
+        program._collect_less_often()
+        assert gc.get_threshold()[0] == kept
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
 
 
 def test_a_module_may_use_the_store_while_it_is_imported(folder: Path) -> None:

@@ -7,6 +7,7 @@ the supervisor closes, the supervisor is dead: give back what runs and leave.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import select
@@ -31,6 +32,9 @@ from holdfast.worker.signals import catch_signals, handle_signals, see_children_
 from holdfast.worker.supervisor import EXIT_UNUSABLE
 
 log = logging.getLogger("holdfast.worker")
+
+COLLECT_AFTER = 20_000  # objects that were made and not removed since the collector looked last
+_USUAL = gc.get_threshold()  # before any code of the user
 
 
 def main() -> None:
@@ -59,6 +63,7 @@ def main() -> None:
         may_exit=True,
         on_beat=lambda beat_s: _tell(orders, f"{beat_s}\n"),
     )
+    _collect_less_often()
     codes: list[int] = []
 
     def run() -> None:
@@ -92,6 +97,16 @@ def main() -> None:
                 sources.remove(orders)
     logging.shutdown()
     os._exit(codes[0] if codes else 1)  # a handler thread that would not stop must not keep us
+
+
+def _collect_less_often() -> None:
+    """Let the garbage collector skip the app, which stays until the end, and look less often: the jobs of a batch leave
+    no garbage behind, and to look through them took a fifth of the time of short jobs. If the app has set a threshold
+    of its own, that stays."""
+    gc.collect()
+    gc.freeze()
+    if gc.get_threshold() == _USUAL:
+        gc.set_threshold(max(COLLECT_AFTER, _USUAL[0]), *_USUAL[1:])
 
 
 def _load(ref: str, url: str, imports: Sequence[str]) -> App:
