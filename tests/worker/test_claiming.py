@@ -112,6 +112,35 @@ def test_what_was_claimed_ahead_and_found_no_slot_is_given_back(house: House, mo
     assert causes == {"claimed ahead, but no slot became free"}
 
 
+@pytest.mark.usefixtures("eager")
+def test_a_handler_that_blocks_the_event_loop_does_not_keep_a_sync_job_from_a_free_slot(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P15: the slot of an async job that has just ended is filled, although the loop gets to nothing any more."""
+    monkeypatch.setattr("holdfast.worker.claimer.BUFFERED_MAX_S", 3600.0)
+    blocks, go_on = threading.Event(), threading.Event()
+
+    @house.app.task
+    async def quick() -> None: ...
+
+    @house.app.task
+    async def block() -> None:
+        blocks.set()
+        go_on.wait(60)
+
+    @house.app.task
+    def sync() -> bool:
+        return blocks.is_set() and not go_on.is_set()
+
+    jobs = house.app.enqueue_many([quick.job(), block.job(), sync.job()])
+    house.start(slots=2)
+    try:
+        assert jobs[2].result(60), "it ran while the loop was blocked"
+    finally:
+        go_on.set()
+    jobs[1].result(60)
+
+
 # --------------------------------------------------------------------------------------- tasks and queues
 
 

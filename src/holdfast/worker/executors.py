@@ -157,7 +157,7 @@ class Loop:
         if not attempts:
             return
         self._attempts.update(attempts)
-        if threading.get_ident() == self._thread.ident:
+        if self.is_current:
             self._spawn(attempts)
         else:
             with contextlib.suppress(RuntimeError):  # the loop is closed: they are stranded
@@ -196,11 +196,18 @@ class Loop:
             if ready is not None:
                 ready.rotate(1)  # before what other handlers have to do
 
+    @property
+    def is_current(self) -> bool:
+        """Say whether this is the loop's own thread."""
+        return threading.get_ident() == self._thread.ident
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Call this after the handlers that are about to run; for the loop's own thread."""
+        self._loop.call_soon(call)
+
     def _spawn(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
-            task = self._loop.create_task(self._run(attempt))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.add(self._loop.create_task(self._run(attempt)))
 
     async def _run(self, attempt: Attempt) -> None:
         attempt.start(self._clock.lease())
@@ -224,6 +231,8 @@ class Loop:
         point("handler.after")
         settled = await self._commit_in_thread(attempt, outcome) if attempt.transaction is not None else outcome
         self._attempts.discard(attempt)
+        if task is not None:
+            self._tasks.discard(task)
         self._report(attempt, settled)
 
     async def _call(self, attempt: Attempt) -> Outcome | Raised:

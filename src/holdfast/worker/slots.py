@@ -27,7 +27,7 @@ from holdfast.worker.stuck_handlers import ABANDONED, StuckHandlers
 
 log = logging.getLogger("holdfast.worker")
 
-AHEAD_MAX = 500  # jobs claimed ahead in one call
+AHEAD_MAX = 1000  # jobs claimed ahead in one call
 NO_THREAD_PAUSE_S = 1.0  # how long not to claim after a thread could not be started
 
 
@@ -65,6 +65,8 @@ class Slots:
         self._buffer: deque[Attempt] = deque()
         self._running = 0
         self._ahead = 0  # how many the buffer should hold
+        self._only_loop = True  # all that the buffer holds will run on the event loop
+        self._refills = False  # the event loop is about to fill free slots
         self._paused_until = float("-inf")
         self._said_short_at = float("-inf")  # that there are no more threads
         self.idle, self.has_room = threading.Event(), threading.Event()
@@ -111,6 +113,7 @@ class Slots:
         """Take claimed attempts, and start as many as there are free slots."""
         with self._lock:
             self._buffer.extend(attempts)
+            self._only_loop = self._only_loop and all(self._is_for_loop(attempt) for attempt in attempts)
         self._fill()
 
     def empty_buffer(self) -> list[Attempt]:
@@ -146,6 +149,7 @@ class Slots:
                 self._running += 1
                 answered_late = attempt.window.must_renew(now)  # without a beat first it might be stopped at once
                 (to_announce if attempt.must_announce or answered_late else now_due).append(attempt)
+            self._only_loop = self._only_loop or not self._buffer
         self.start(now_due)
         self._heartbeat.announce(to_announce)
         for attempt in too_late:
@@ -170,6 +174,10 @@ class Slots:
             self._start_one(self.pool, attempt)
         for attempt in in_threads:
             self._start_one(self.threads, attempt)
+
+    def _is_for_loop(self, attempt: Attempt) -> bool:
+        task, job = attempt.task, attempt.job
+        return task.is_async and not (task.isolate or self._options.isolate or job.suspects or job.crashes)
 
     def _isolates(self, attempt: Attempt, shared: bool) -> bool:
         declared = self._options.isolate or attempt.task.isolate
@@ -223,6 +231,17 @@ class Slots:
             last = self._running == 0
         if last:
             self.idle.set()
+        if not self._only_loop or not self.loop.is_current:  # a handler that blocks the loop must not hold up others
+            self._refill()
+        elif not self._refills:  # its handlers free many slots in one round: to fill them together costs far less
+            self._refills = True
+            self.loop.call_soon(self._refill_on_loop)
+
+    def _refill_on_loop(self) -> None:
+        self._refills = False
+        self._refill()
+
+    def _refill(self) -> None:
         if self._buffer and not self.must_end and self._paused_until < float("inf"):  # otherwise it is given back
             self._fill()
         if len(self._buffer) <= max(self._ahead / 2, self._ahead - AHEAD_MAX / 2) and not self.has_room.is_set():
