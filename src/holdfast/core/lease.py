@@ -7,13 +7,12 @@ worker's own host.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from holdfast.core.policy import BEATS_PER_LEASE
 
 
-@dataclass(frozen=True, slots=True)
-class TrustWindow:
+class TrustWindow(msgspec.Struct, frozen=True):
     """What a worker may believe about one lease, from one successful claim or beat."""
 
     sent_at: float  # the last sign of life that got through

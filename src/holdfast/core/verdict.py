@@ -201,11 +201,14 @@ def judge(outcome: Outcome, job: Job, now: float, *, chance: float) -> Verdict:
 _ACQUITS = (Succeeded, Failed, Diverged, TimedOut, Stalled, Snoozed, Parked)
 
 
+_FINISHED = after(State.RUNNING, Transition.FINISH)
+
+
 def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
     if isinstance(outcome, Succeeded):
         if job.rolling_back:
             return _roll_back(outcome, job)
-        return Verdict(move=Transition.FINISH, state=after(State.RUNNING, Transition.FINISH), result=outcome.result)
+        return Verdict(move=Transition.FINISH, state=_FINISHED, result=outcome.result)
     if job.cancel_requested or isinstance(outcome, Cancelled):
         return _cancel(outcome, job, now)
     if job.open_step and _cut_short(outcome):

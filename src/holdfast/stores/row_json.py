@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.continuity import Standing
-from holdfast.core.machine import ENDED
+from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import Policy
 from holdfast.core.records import (
     Event,
@@ -169,9 +169,9 @@ def pulse(beat: Pulse) -> list[Any]:
 def is_plain_success(settlement: Settlement) -> bool:
     """Say whether nothing but `done`, a result and the last progress is to be written."""
     verdict = settlement.verdict
-    is_done = verdict.state == "done" and not verdict.raises_fence and verdict.suspects is None
-    looked = settlement.seen_lease_until, settlement.seen_open_step, settlement.seen_undoable
-    return is_done and looked == (None, None, None)
+    is_done = verdict.state is State.DONE and not verdict.raises_fence and verdict.suspects is None
+    saw_steps = settlement.seen_open_step is not None or settlement.seen_undoable is not None
+    return is_done and settlement.seen_lease_until is None and not saw_steps
 
 
 def plain_ending(settlement: Settlement) -> list[Any]:

@@ -36,6 +36,7 @@ MEND = (
     "(`holdfast held approve ID`)"
 )
 KILL_S = 1.0  # how long the end of a process may take
+NEVER = float("inf")
 TOLD_MAX = 10  # how many steps of one workflow are reported at once
 
 
@@ -75,6 +76,7 @@ class Attempt:
         "interrupt",
         "interrupted_at",
         "job",
+        "key",
         "killed_at",
         "known_started",
         "lease",
@@ -99,6 +101,7 @@ class Attempt:
         self.job = job
         self.task = task
         self.lease: Lease = job.lease
+        self.key: tuple[str, int] = (job.id, job.fence)
         self.claimed_at = sent_at
         self.window: TrustWindow = trust(sent_at, job.lease_s, job.beat_s)
         self.started_at: float | None = None
@@ -109,10 +112,10 @@ class Attempt:
         self.note: str | None = None
         self.lines: LogCapture | None = None  # None: it has logged nothing
         self.interrupt: Interrupted | None = None  # why the handler was asked to stop
-        self.interrupted_at = float("inf")  # lease clock
-        self.killed_at = float("inf")  # lease clock
+        self.interrupted_at = NEVER  # lease clock
+        self.killed_at = NEVER  # lease clock
         self.parked: Parking | None = None  # the workflow waits: its code has nothing more to do
-        self.parked_at = float("inf")  # lease clock
+        self.parked_at = NEVER  # lease clock
         self.heard = False  # the event loop has passed that on
         self.transaction: Transaction | None = None
         self.failed: dict[str, Step] = {}  # path -> the last try, of calls of a workflow that raised
@@ -131,10 +134,6 @@ class Attempt:
         self._thread: int | None = None
         self._elsewhere: Keeps | None = None
         self._async: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.lease.job_id, self.lease.fence
 
     @property
     def must_announce(self) -> bool:

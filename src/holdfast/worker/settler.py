@@ -76,8 +76,10 @@ class Settler:
     def put(self, attempt: Attempt, outcome: Outcome) -> None:
         """Take an ending; it is written within milliseconds."""
         self._endings.append((attempt, _with_log(attempt, outcome)))
-        self._idle.clear()  # after the append: otherwise the thread could call itself idle in between
-        self._wake.set()
+        if self._idle.is_set():  # after the append: otherwise the thread could call itself idle in between
+            self._idle.clear()
+        if not self._wake.is_set():
+            self._wake.set()
 
     @property
     def is_idle(self) -> bool:
@@ -222,7 +224,8 @@ class Settler:
         self._outdated.clear()
         settlements = [self._judge(attempt, outcome, wall) for attempt, outcome in batch]
         answers = self._store.settle(settlements)
-        again, settled = [], []
+        again: list[Ending] = []
+        settled: list[Attempt] = []
         for (attempt, outcome), settlement, answer in zip(batch, settlements, answers, strict=True):
             if answer is Answer.LOCKED:
                 self._locked.put(attempt.job.id, (attempt, outcome))
@@ -257,13 +260,14 @@ class Settler:
             attempt.ask_to_stop(row)
 
     def _judge(self, attempt: Attempt, outcome: Outcome, wall: float) -> Settlement:
-        verdict = judge(outcome, attempt.job, wall, chance=chance())
+        succeeded = isinstance(outcome, Succeeded)
+        verdict = judge(outcome, attempt.job, wall, chance=0.0 if succeeded else chance())  # only a retry needs a lot
         if attempt.progress is not None or attempt.note is not None:  # a beat may not have carried it
             verdict = msgspec.structs.replace(verdict, progress=attempt.progress, note=attempt.note)
         if self._journal_all:
             claimed = Note("claimed", {"at": iso(attempt.job.claimed_at), "attempt": attempt.job.attempt})
-            succeeded = (Note("succeeded"),) if isinstance(outcome, Succeeded) else ()
-            verdict = msgspec.structs.replace(verdict, notes=(claimed, *succeeded, *verdict.notes))
+            returned = (Note("succeeded"),) if succeeded else ()
+            verdict = msgspec.structs.replace(verdict, notes=(claimed, *returned, *verdict.notes))
         return addressed(attempt.job, verdict)
 
     def _tell(self, job: Job, outcome: Outcome, verdict: Verdict) -> None:

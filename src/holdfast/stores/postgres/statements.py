@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from psycopg import errors
@@ -21,6 +22,7 @@ from holdfast.stores.protocol import Added, Answer, duty_lost
 
 COPY_FROM = 100  # from this many jobs on, they are sent as a stream
 FOLD_EVERY = 500  # the counts are added up after this many batches of endings
+_BY_ID: Callable[[list[Any]], str] = itemgetter(0)
 KEY_LOCK_MS = "100"  # how long a set of jobs waits for a key that another open transaction holds
 
 
@@ -229,6 +231,9 @@ def tell_parents(q: Connections, db: Cursor, news: list[tuple[str, str]], wall: 
 
 def _without_repeats(settlements: Sequence[Settlement]) -> Iterator[list[Settlement]]:
     """Split where a job comes again: one statement says nothing about the order of two attempts of one job."""
+    if len({each.lease.job_id for each in settlements}) == len(settlements):
+        yield list(settlements)
+        return
     part: list[Settlement] = []
     seen: set[str] = set()
     for each in settlements:
@@ -243,16 +248,21 @@ def _without_repeats(settlements: Sequence[Settlement]) -> Iterator[list[Settlem
 def _settle(
     q: Connections, db: Cursor, settlements: list[Settlement], wall: float | None, under: Duty | None
 ) -> list[Answer]:
-    plain = [each for each in settlements if under is None and _is_plain(each)]
-    others = [each for each in settlements if under is not None or not _is_plain(each)]
+    plain: list[Settlement] = []
+    others: list[Settlement] = []
+    for each in settlements:
+        (plain if under is None and _is_plain(each) else others).append(each)
     applied: set[str] = set()
     kept: set[str] = set()  # these were not locked, and something else stands in the way
     if plain:
-        rows = sorted(row_json.plain_ending(each) for each in plain)
+        rows = sorted([row_json.plain_ending(each) for each in plain], key=_BY_ID)
         values = {"endings": row_json.encode(rows).decode(), "many": len(plain), "wall": wall}
-        applied |= _applied(db.execute(q["settle_done"], values, prepare=True).fetchone(), plain, under)
+        row = q.row(db.execute(q["settle_done"], values, prepare=True))
+        if not others and row[1] is None:
+            return [Answer.ACCEPTED] * len(settlements)
+        applied |= _applied(row, plain, under)
     if others:
-        rows = sorted((row_json.ending(each) for each in others), key=lambda row: str(row[0]))
+        rows = sorted([row_json.ending(each) for each in others], key=_BY_ID)
         notes = [line for each in others for line in _lines(each)]
         values = {
             "endings": row_json.encode(rows).decode(),

@@ -73,8 +73,13 @@ def take(
 
 def apply(db: sqlite3.Connection, settlements: Sequence[Settlement], wall: float) -> int:
     """Apply the settlements whose lease is the current one; return how many that were."""
-    plain = [row_json.plain_ending(each) for each in settlements if row_json.is_plain_success(each)]
-    others = [row_json.ending(each) for each in settlements if not row_json.is_plain_success(each)]
+    plain: list[list[Any]] = []
+    others: list[list[Any]] = []
+    for each in settlements:
+        if row_json.is_plain_success(each):
+            plain.append(row_json.plain_ending(each))
+        else:
+            others.append(row_json.ending(each))
     applied = 0
     if plain:
         applied += db.execute(Q["settle_done"], {"endings": row_json.encode(plain).decode(), "wall": wall}).rowcount
