@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 AHEAD_S = 0.1
-AHEAD_MAX = 1000
+AHEAD_MAX = 2000
 _WINDOW_S = 0.02
 
 
