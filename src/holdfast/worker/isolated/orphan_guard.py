@@ -19,18 +19,9 @@ class OrphanGuard:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._orders = -1
         with contextlib.suppress(OSError):
-            theirs, self._orders = os.pipe()
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", __file__, str(theirs)],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=(theirs,),
-                    start_new_session=True,
-                )
-            finally:
-                os.close(theirs)
+            program = [sys.executable, "-I", "-S", __file__]
+            self._process = subprocess.Popen(program, bufsize=0, stdin=subprocess.PIPE, start_new_session=True)
 
     def add(self, group: int) -> None:
         """Watch over a process group."""
@@ -41,24 +32,23 @@ class OrphanGuard:
         self._tell(f"-{group}\n")
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self._orders)
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(1.0)
+                self._process.communicate(timeout=1.0)
 
     def _tell(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # a guard that is gone, or never was
-            os.write(self._orders, line.encode())
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError):  # the guard is gone
+                self._process.stdin.write(line.encode())
 
 
-def watch(orders: int) -> None:
+def watch() -> None:
     """The guard's side: read which groups there are; when there is nothing more to read, kill them."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
     rest = b""
-    while data := os.read(orders, 4096):
+    while data := os.read(sys.stdin.fileno(), 4096):
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             (groups.add if line[:1] == b"+" else groups.discard)(int(line[1:]))
@@ -68,4 +58,4 @@ def watch(orders: int) -> None:
 
 
 if __name__ == "__main__":
-    watch(int(sys.argv[1]))
+    watch()
