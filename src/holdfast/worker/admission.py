@@ -53,7 +53,7 @@ class Admission:
         for attempt in attempts:
             if attempt.job.cancel_requested:
                 self._settle(attempt, Cancelled("cancelled before it started"))
-            elif (why := self._why_not(attempt.job)) is not None:
+            elif self._asks(attempt.job) and (why := self._held_back.get(call_of(attempt.job))) is not None:
                 self._settle(attempt, HeldBack(why))
             else:
                 admitted.append(attempt)
@@ -68,9 +68,6 @@ class Admission:
             self._held_back = self._read()
         except HoldfastError as error:
             log.warning("could not read which calls are held back (%s); using the last known list", error)
-
-    def _why_not(self, job: Job) -> str | None:
-        return self._held_back.get(call_of(job)) if self._asks(job) else None
 
     def _asks(self, job: Job) -> bool:
         return job.task in self._limits and is_new(job)
