@@ -42,13 +42,12 @@ class DutyHolder:
         if self._window is not None and self._window.must_stop(now):
             self._lost("it could not be renewed in time")
         if self._window is None or self._window.must_renew(now) or note is not None:
-            sent_at = self._clock.lease()
             duty = self._store.acquire(self._name, self._holder, self._ttl_s, note)
             if duty is None:
                 self._lost("another process has it")
             else:
                 self._has(duty)
-                self._window = trust(sent_at, self._ttl_s)
+                self._window = trust(now, self._ttl_s)
         return self._duty
 
     def refused(self) -> None:
