@@ -30,11 +30,6 @@ def handle_signals(handler: Callable[..., object] | signal.Handlers) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_ENDING, signal.SIGCHLD))
 
 
-def leave_signals_alone() -> None:
-    """Let them end this process at once, as if they had never been caught. For the main thread only."""
-    handle_signals(signal.SIG_DFL)
-
-
 def see_children_end() -> None:
     """Let the system keep how our processes end until we ask. Code of the user's that ignores SIGCHLD, and some parents
     that start us, would have it forget. For the main thread only."""

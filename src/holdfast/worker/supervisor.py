@@ -27,6 +27,7 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.core.records import SILENT_BEATS, Worker
+from holdfast.core.text import counted
 from holdfast.core.worker_exit import WorkerExit, how_it_ended
 from holdfast.errors import FileLocked, FileReplaced, HoldfastError, StoreLocked
 from holdfast.ids import new_id
@@ -47,7 +48,7 @@ from holdfast.worker.runner import (
     EXIT_TOO_OLD,
     EXIT_UNSUPPORTED,
 )
-from holdfast.worker.signals import catch_signals, leave_signals_alone, see_children_end
+from holdfast.worker.signals import catch_signals, handle_signals, see_children_end
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -130,7 +131,7 @@ class Supervisor:
                 self._kill()
         self._hooks.flush()
         if self._exit_code == EXIT_REPLACED:
-            leave_signals_alone()  # nothing is left that has to end gracefully
+            handle_signals(signal.SIG_DFL)  # nothing is left that has to end gracefully
             was_asked = requests > 0 or bool(select.select([signals], [], [], 0)[0])
             return 0 if was_asked else EXIT_REPLACED
         if self._stopping.is_set():
@@ -229,12 +230,6 @@ class Supervisor:
         except HoldfastError as error:
             log.warning("could not look at the schema (%s); a new child will", error)
 
-    def _leave_replaced(self, error: FileReplaced) -> None:
-        """This process can never write to the store again. A new one settles what the children left."""
-        if not self._stopping.is_set():
-            log.error("%s; the worker starts again, and its jobs are recovered then", error)
-            self._leave(EXIT_REPLACED)
-
     def _leave(self, exit_code: int) -> None:
         self._exit_code = exit_code
         self._stopping.set()
@@ -297,8 +292,10 @@ class Supervisor:
                     threading.Thread(target=self._settle_child, args=given, name="holdfast-locked", daemon=True).start()
                     return True
                 raise next(iter(locked.values()))
-            except FileReplaced as error:
-                self._leave_replaced(error)
+            except FileReplaced as error:  # only a new process can write to the store; it settles what is left
+                if not self._stopping.is_set():
+                    log.error("%s; the worker starts again, and its jobs are recovered then", error)
+                    self._leave(EXIT_REPLACED)
                 return True
             except HoldfastError as error:
                 pause_s = trouble.met(error)
@@ -314,7 +311,7 @@ class Supervisor:
         if released:
             given_back = reaper.release_worker(worker, "the worker stopped")
             if given_back:
-                jobs = "1 job" if given_back == 1 else f"{given_back} jobs"
+                jobs = counted(given_back, "job")
                 log.info(
                     "worker %s stopped with %s running; each was settled by its on_crash policy", worker.name, jobs
                 )
