@@ -758,6 +758,15 @@ def test_the_context_is_no_argument() -> None:
         assert through(signature, 5) == ((), {"x": 5})
 
 
+def test_a_context_that_is_not_the_first_parameter_is_refused_with_what_to_do() -> None:
+    def second(x: int, work: Context) -> None: ...
+    def by_keyword(x: int, *, work: OwnContext) -> None: ...
+
+    for fn in (second, by_keyword):
+        with pytest.raises(PayloadError, match=r"task t: the worker passes .*; make 'work' the first parameter"):
+            Signature(fn, "t")
+
+
 def test_other_first_parameters_are_arguments() -> None:
     def another_type(ctx: int) -> None: ...
     def another_name(x, ctx=1): ...

@@ -161,7 +161,13 @@ class Signature:
         self.result = _result_shape(signature.return_annotation, hints, self._task)
 
     def _shape(self, parameter: Parameter, hints: _Hints) -> JsonType:
-        return self._shape_of(parameter, hints.of(parameter.name, parameter.annotation))
+        hint = hints.of(parameter.name, parameter.annotation)
+        if _is_context_type(hint):
+            raise PayloadError(
+                f"{self._task}: the worker passes a {hint.__name__} only as the first argument; "
+                f"make {parameter.name!r} the first parameter"
+            )
+        return self._shape_of(parameter, hint)
 
     def _shape_of(self, parameter: Parameter, hint: Any) -> JsonType:
         where = f"{self._task}: argument {parameter.name!r}"
@@ -455,6 +461,10 @@ def _is_context(first: Parameter, hints: _Hints) -> bool:
         return str(first.annotation).rpartition(".")[2] in CONTEXT_TYPES
     if hint is Any:
         return first.name in CONTEXT_NAMES
+    return _is_context_type(hint)
+
+
+def _is_context_type(hint: Any) -> bool:
     return any(
         one.__name__ in CONTEXT_TYPES and one.__module__.partition(".")[0] == "holdfast"
         for one in getattr(hint, "__mro__", ())
