@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from holdfast import App
-from holdfast.errors import StoreLocked, StoreUnsupported, UsageError
+from holdfast.errors import StoreLocked, StoreUnavailable, StoreUnsupported, UsageError
 from tests.api.doors import with_django
 
 
@@ -50,6 +50,21 @@ def test_a_rollback_leaves_neither_the_row_nor_the_job(app: App, orders: sqlite3
     orders.rollback()
     assert app.counts()["ready"] == 0
     assert orders.execute("SELECT count(*) FROM orders").fetchone() == (0,)
+
+
+def test_a_transaction_of_the_caller_that_keeps_a_new_file_from_wal_mode_is_named_as_the_cause(tmp_path: Path) -> None:
+    with App(f"sqlite:///{tmp_path}/new.db?busy_s=0.2") as app, closing(sqlite3.connect(tmp_path / "new.db")) as db:
+        ship = app.task(ship_order)
+        db.execute("CREATE TABLE orders (number INTEGER)")
+        db.execute("INSERT INTO orders VALUES (1)")
+        own = "this program has a transaction open on it; open the store before that transaction: call app.counts"
+        with pytest.raises(StoreUnavailable, match=own):
+            ship.using(connection=db).enqueue(1)
+        db.commit()
+        app.counts()
+        ship.using(connection=db).enqueue(1)
+        db.commit()
+        assert app.counts()["ready"] == 1
 
 
 def test_without_an_open_transaction_one_is_begun_for_the_caller_to_end(app: App, orders: sqlite3.Connection) -> None:

@@ -469,15 +469,21 @@ def test_a_file_that_cannot_be_switched_back_is_refused_with_the_reason(path: Pa
     url = f"sqlite:///{path}?busy_s=0.5"
     with App(url) as app:
         app.counts()
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("PRAGMA journal_mode=DELETE")
-        other.execute("BEGIN")
-        other.execute("SELECT * FROM holdfast_job").fetchall()
-        with App(url) as app, pytest.raises(StoreUnavailable, match="is not in WAL mode, and cannot be switched"):
+    reads = (
+        "import sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "db.execute('PRAGMA journal_mode=DELETE'); db.execute('BEGIN')\n"
+        "db.execute('SELECT * FROM holdfast_job').fetchall(); print('reads', flush=True); input()"
+    )
+    command = [sys.executable, "-c", reads, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "reads\n"
+        refused = "is not in WAL mode, and cannot be switched to it while another program uses it"
+        with App(url) as app, pytest.raises(StoreUnavailable, match=refused):
             app.counts()
-        other.execute("ROLLBACK")
-        with App(url) as app:
-            app.counts()
+        other.communicate("\n", timeout=60)
+    with App(url) as app:
+        app.counts()
 
 
 def test_the_journal_mode_of_a_file_that_is_not_a_store_is_left_alone(path: Path) -> None:

@@ -54,7 +54,7 @@ from holdfast.failpoints import point
 from holdfast.stores import row_json
 from holdfast.stores.protocol import Added, Answer, Fired, Schema, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
-from holdfast.stores.sqlite import facts, liveness, names, statements, wal
+from holdfast.stores.sqlite import facts, liveness, locks, names, statements, wal
 from holdfast.stores.sqlite.backup import backup
 from holdfast.stores.sqlite.commit_watch import CommitWatch
 from holdfast.stores.sqlite.connection import Connections, Options, has_little_room, out_of_files
@@ -491,16 +491,25 @@ class SqliteStore:
                     mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
             except StoreUnavailable as error:  # others make the same file; here SQLite does not wait
                 if self._clock.lease() >= give_up_at:
-                    raise StoreUnavailable(
-                        f"{self._db.options.path} is not in WAL mode, and cannot be switched to it while another "
-                        "program uses it; end that program, and leave PRAGMA journal_mode alone"
-                    ) from error
+                    raise self._not_in_wal() from error
                 pause(0.01)
         if mode != "wal":
             raise StoreUnsupported(
                 f"{self._db.options.path}: SQLite could not switch to WAL (it stayed in {mode}); "
                 "is the file on a network drive?"
             )
+
+    def _not_in_wal(self) -> StoreUnavailable:
+        path = self._db.options.path
+        said = f"{path} is not in WAL mode, and cannot be switched to it while"
+        if locks.is_listed(locks.file_of(str(path))):
+            return StoreUnavailable(
+                f"{said} this program has a transaction open on it; open the store before that transaction: "
+                "call app.counts(), or run `holdfast db init` once"
+            )
+        return StoreUnavailable(
+            f"{said} another program uses it; end that program, and leave PRAGMA journal_mode alone"
+        )
 
     def _schema(self, db: sqlite3.Connection) -> Schema:
         if db.execute(Q["schema_exists"]).fetchone() is None:
