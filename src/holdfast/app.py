@@ -93,7 +93,7 @@ class App:
         self.logger = logger if logger is not None else logging.getLogger("holdfast")
         self.journal: Journal = journal
         self.keep = Retention.declare(keep)
-        self.clock: Clock = clock if clock is not None else SystemClock()
+        self._clock: Clock = clock if clock is not None else SystemClock()
         self.hooks = Hooks()
         self.alerts: tuple[Alert, ...] = ()
         self.tasks: dict[str, Task[..., Any]] = {}
@@ -239,6 +239,18 @@ class App:
             if self._store is not None and wanted != self._url:
                 raise UsageError("the store is open; set the url before its first use")
             self._url = wanted
+
+    @property
+    def clock(self) -> Clock:
+        """Return the clock of the app and its store. It may be set until the store is first used."""
+        return self._clock
+
+    @clock.setter
+    def clock(self, clock: Clock) -> None:
+        with self._lock:
+            if self._store is not None and clock is not self._clock:
+                raise UsageError("the store is open and keeps its clock; set the clock before its first use")
+            self._clock = clock
 
     @property
     def store(self) -> Store:

@@ -575,6 +575,16 @@ def test_the_url_may_be_set_until_the_store_is_used() -> None:
     app.close()
 
 
+def test_the_clock_may_be_set_until_the_store_is_used() -> None:
+    app, clock = App("memory://"), FakeClock()
+    app.clock = clock
+    assert app.store.now().wall == clock.wall()
+    with pytest.raises(UsageError, match="set the clock before its first use"):
+        app.clock = FakeClock()
+    app.clock = clock  # the same one
+    app.close()
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [
@@ -670,7 +680,18 @@ def test_other_options_of_the_app() -> None:
 
 # ----------------------------------------------------------------------------------------------- async
 
-NOT_AWAITED = {"aio", "alert", "cron", "named", "on", "store", "task", "url", "workflow"}  # no I/O, or not a verb
+NOT_AWAITED = {
+    "aio",
+    "alert",
+    "clock",
+    "cron",
+    "named",
+    "on",
+    "store",
+    "task",
+    "url",
+    "workflow",
+}  # no I/O, or not a verb
 
 
 def verbs(kind: type) -> dict[str, Any]:
