@@ -364,8 +364,13 @@ class App:
         key: str | None = None,
         limit: int = 100,
     ) -> list[Job[Any]]:
-        """Return the jobs that match, newest first, at most `limit`. `state` is one, several, or None for any."""
+        """Return the jobs that match, newest first, at most `limit`. `state` is one, several, or None for any.
+
+        task: its name; the last part will do where only one task of this app has it.
+        """
         check_storable(queue=queue, task=task, key=key)
+        if task is not None and any(known.rpartition(".")[2] == task for known in self.tasks):
+            task = self.named(task).name
         where = Filter(states=states_named(state), queue=queue, task=task, key=key, limit=limit)
         return [self._handle(row) for row in self.store.find(where)]
 

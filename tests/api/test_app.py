@@ -26,6 +26,7 @@ from holdfast import (
     Refused,
     SchemaMismatch,
     Task,
+    UnknownTask,
     UsageError,
 )
 from holdfast.aio import AsyncApp
@@ -372,6 +373,21 @@ def test_find(app: App, add: Task[[int, int], int]) -> None:
     assert len(app.find(limit=2)) == 2
     with pytest.raises(UsageError, match="'lost' is not a state; known: ready, running"):
         app.find("lost")
+
+
+def test_jobs_are_found_by_the_last_part_of_their_tasks_name(app: App) -> None:
+    ship = app.task(name="shop.ship")(lambda: None)
+    app.task(name="shop.mail.send")(lambda: None)
+    app.task(name="shop.news.send")(lambda: None)
+    job = ship.enqueue()
+    assert (
+        [found.id for found in app.find(task="ship")] == [found.id for found in app.find(task="shop.ship")] == [job.id]
+    )
+    with pytest.raises(
+        UnknownTask, match=r"several tasks are called 'send'; known: shop\.mail\.send, shop\.news\.send"
+    ):
+        app.find(task="send")
+    assert app.find(task="of.another.program") == []
 
 
 def test_counts_have_every_state(app: App, add: Task[[int, int], int]) -> None:
