@@ -601,6 +601,12 @@ def test_the_clock_may_be_set_until_the_store_is_used() -> None:
     app.close()
 
 
+@pytest.mark.parametrize("url", ["sqlite:///:memory:", "sqlite://:memory:", "SQLite:///:MEMORY:?busy_s=1"])
+def test_the_address_of_a_database_in_memory_is_refused_with_the_right_one(url: str) -> None:
+    with pytest.raises(BadURL, match="write memory:// for such a store"):
+        App(url)
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [

@@ -18,6 +18,8 @@ def check_url(url: str) -> str:
 
     What is wrong is said without the rest of the address, where there may be a password.
     """
+    if re.match(r"(?i)sqlite:/*:memory:", url):
+        raise BadURL("the store address names SQLite's :memory:, which is not a file; write memory:// for such a store")
     if found := _ADDRESS.match(url):
         return (found[1] or found[2]).lower()
     scheme, colon, _ = url.partition(":")
