@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import logging
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,7 +37,7 @@ from holdfast.core.payload import JSON
 from holdfast.core.records import NewJob
 from holdfast.core.verdict import Cancelled, Failed, Succeeded
 from holdfast.core.worker_exit import WorkerExit
-from holdfast.errors import StoreMissing
+from holdfast.errors import StoreMissing, StoreUnsupported
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Added, Schema
 from holdfast.testing import FakeClock
@@ -589,6 +590,14 @@ def test_the_url_may_be_set_until_the_store_is_used() -> None:
     with pytest.raises(UsageError, match="before its first use"):
         app.url = "sqlite:///late.db"
     app.close()
+
+
+def test_a_missing_driver_of_postgresql_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "holdfast.stores.postgres.store", None)  # as if its import of psycopg failed
+    with pytest.raises(StoreUnsupported, match=r"install the PostgreSQL driver: pip install 'psycopg\[binary,pool\]"):
+        App("postgresql://app@db.example.org/shop").counts()
 
 
 def test_the_clock_may_be_set_until_the_store_is_used() -> None:

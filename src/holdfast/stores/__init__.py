@@ -8,6 +8,9 @@ from holdfast.forks import importing
 from holdfast.stores.protocol import Store, schema_too_new
 from holdfast.stores.urls import check_url
 
+# A command that works wherever Holdfast itself came from: a clone, a wheel or an index.
+_DRIVER = "pip install 'psycopg[binary,pool]>=3.2'"
+
 
 def open_store(url: str, *, clock: Clock | None = None, create: bool = True, bulk: bool = False) -> Store:
     """Open the store at `url`. Without `create`, raise `StoreMissing` where there is none, and create nothing.
@@ -29,7 +32,7 @@ def open_store(url: str, *, clock: Clock | None = None, create: bool = True, bul
         with importing:
             from holdfast.stores.postgres.store import PostgresStore
     except ModuleNotFoundError as error:
-        raise StoreUnsupported(f"{error}: PostgreSQL needs pip install 'holdfast[postgres]'") from None
+        raise StoreUnsupported(f"{error}; install the PostgreSQL driver: {_DRIVER}") from None
     return PostgresStore(url, clock=clock, create=create, bulk=bulk)
 
 

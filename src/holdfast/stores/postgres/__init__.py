@@ -1,1 +1,1 @@
-"""PostgreSQL: many machines, one database. Needs `pip install holdfast[postgres]`."""
+"""PostgreSQL: many machines, one database. Needs the extra `postgres`: psycopg 3 and its pool."""
