@@ -269,6 +269,15 @@ def test_a_workflow_may_be_rolled_back_when_its_worker_dies(run: Run, folder: Pa
     assert (row.on_crash, row.workflow) == ("rollback", True)
 
 
+def test_an_enqueue_of_an_old_version_says_that_there_is_a_newer_one(run: Run, folder: Path) -> None:
+    newer = "\n@app.workflow(name='flowshop.checkout', version=2)\ndef again(flow: Flow, order: int) -> int: ...\n"
+    (folder / "flowshop.py").write_text(FLOWS + newer)
+    told = run("enqueue", "flowshop:app", "checkout", "[1]").stderr
+    assert told == "flowshop.checkout has a newer version, which only its own name starts: flowshop.checkout@2\n"
+    del sys.modules["flowshop"]  # its app is closed
+    assert run("enqueue", "flowshop:app", "checkout@2", "[1]").stderr == ""
+
+
 # ------------------------------------------------------------------------- a result, given by a person
 
 

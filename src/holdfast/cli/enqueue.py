@@ -17,6 +17,7 @@ from holdfast.core.records import Job as Row
 from holdfast.core.records import NewJob
 from holdfast.errors import UnknownTask
 from holdfast.tasks import Task
+from holdfast.workflow.definition import Workflow
 
 _CALL = (
     """Write an array of positional arguments, '["ann@example.org", 3]', or an object of keyword arguments, """
@@ -63,6 +64,17 @@ def enqueue(app: str, task: str, arguments: Any, as_json: bool, **given: Any) ->
     other = _difference(job.row, draft.new)
     if job.existed and (other or not as_json):
         say(f"This job was there already{other}, and is {state}; no second one was added.")
+    if newer := _newer_version(found, wanted):
+        say(f"{clean(wanted.name)} has a newer version, which only its own name starts: {clean(newer)}")
+
+
+def _newer_version(app: App, wanted: Task[..., Any]) -> str | None:
+    """Return the name of the newest version of a workflow, if that is not the one that was enqueued."""
+    if not isinstance(wanted, Workflow):
+        return None
+    family = [task for task in app.tasks.values() if isinstance(task, Workflow) and task.family == wanted.family]
+    newest = max(family, key=lambda task: task.version)
+    return newest.name if newest.version > wanted.version else None
 
 
 def _difference(there: Row, wanted: NewJob) -> str:

@@ -39,8 +39,8 @@ class Workflow(Task[P, R]):
         **limits: Any,
     ) -> None:
         self.version = check_whole("version", version)
-        plain = name if name is not None else default_name(fn)
-        known = plain if version == 1 else f"{plain}@{version}"
+        self.family = name if name is not None else default_name(fn)  # what all its versions are called
+        known = self.family if version == 1 else f"{self.family}@{version}"
         super().__init__(app, fn, options, known, **limits)
         if not self.takes_context:
             raise UsageError(
