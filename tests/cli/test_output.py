@@ -224,6 +224,32 @@ def test_a_question_is_shown_whole_on_a_narrow_terminal(folder: Path, store: Sto
     assert len(wide.splitlines()) == 2, "where there is room it stays in its row"
 
 
+def test_a_list_shows_what_a_person_must_read_whole_on_a_narrow_terminal(
+    folder: Path, store: Store, url: str, clock: FakeClock
+) -> None:
+    def lines(*words: str) -> list[str]:
+        shown = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(folder, *words, HOLDFAST_DB=url)).splitlines()
+        assert all(len(line) <= 80 for line in shown)
+        return [line.strip() for line in shown]
+
+    refused = "PaymentError: the provider refused the card of order 4711 and asks to try again tomorrow"
+    clock.advance(PAST_S)
+    settle(store, start(store, id="01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d"), Failed(refused))
+    assert " ".join(lines("jobs", "list", "--state", "retrying")[2:]).endswith(f": {refused}")
+
+    question = "Ship order 4711 to Hamburg although its address could not be verified by the carrier?"
+    start_flow(store, id="01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4e")  # it has no detail, and needs no line for it
+    park(store, start_flow(store, id="01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4f"), "signal:approve:2", question=question)
+    flows = lines("workflows", "list")
+    assert " ".join(flows[2:4]) == f'asks "{question}"'
+    assert flows[4].startswith("01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4e")
+
+    enrol(store, name="alive")
+    store.retire(enrol(store, name="warehouse-7.eu-central.example.org/1"), "its process was killed by SIGKILL")
+    workers = lines("workers", "list", "--gone")
+    assert workers[-1] == "its process was killed by SIGKILL"
+
+
 @pytest.mark.parametrize("command", [("jobs", "list"), ("jobs", "show", "x")])
 def test_no_color_is_honoured(folder: Path, store: Store, command: tuple[str, ...]) -> None:
     job_in(store, State.DEAD, id="x")

@@ -94,18 +94,19 @@ def show_jobs(
     if as_json or not found:
         return
     since = {job.id: insight.since_of(store, job) if len(states) == 1 else job.created_at for job in found}
-    show_table(_columns(now, names, states, since, tells=what != "jobs"), found)
+    asks = what == "workflows" and any(job.question is not None for job in found)
+    show_table(_columns(now, names, states, since, tells=what != "jobs", asks=asks), found)
     if len(found) == where.limit:
         say(f"Perhaps there are more: add --before {clean(found[-1].id)}, or a larger --limit.")
 
 
 def _columns(
-    now: Moment, names: insight.Names, states: Sequence[str], since: Mapping[str, float], *, tells: bool
+    now: Moment, names: insight.Names, states: Sequence[str], since: Mapping[str, float], *, tells: bool, asks: bool
 ) -> list[Column]:
     """Return what is shown of jobs. `since`: what the age of each is counted from. `tells`: the detail matters more
-    than queue and attempts."""
+    than queue and attempts. `asks`: a person reads the detail to decide, so all of it is shown."""
     one_state, answers = len(states) == 1, "held" in states
-    asks = tuple(states) in (("held",), ("dead",))  # a person reads them to decide
+    asks = asks or tuple(states) in (("held",), ("dead",), ("retrying",))
     tells = tells or asks
     queue, attempt, age, detail = (4, 5, 3, 1) if tells else (4, 5, 1, 2) if one_state else (2, 3, 1, 4)
     fence = Column("FENCE", lambda job: job.fence, right=True, keep=True)

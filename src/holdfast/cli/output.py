@@ -208,7 +208,7 @@ def _placed(
     """Return the columns that fit and their widths, and what goes below each row if it would be cut there."""
     kept, widths = _fitted(wanted, _cells(wanted, rows), room)
     beneath = [column for column in wanted if column.below]
-    texts = [cell for [cell] in _cells(beneath, rows)] if beneath else []
+    texts = ["" if cell == "-" else cell for [cell] in _cells(beneath, rows)] if beneath else []
     given = next((size for column, size in zip(kept, widths, strict=True) if column.below), 0)
     if all(columns(text) <= given for text in texts):
         return kept, widths, ()

@@ -103,5 +103,5 @@ def _columns(now: Moment, vanished: Collection[str], gone: bool) -> list[Column]
         Column("QUEUES", lambda worker: ", ".join(worker.queues), rank=4),
     ]
     if gone:
-        columns.append(Column("CAUSE", insight.gone_cause, rank=5))
+        columns.append(Column("CAUSE", insight.gone_cause, rank=5, grows=True, below=True))
     return columns
