@@ -181,17 +181,17 @@ def test_durability_is_explained(run: Run, calm: Store, url: str) -> None:
     def titles(address: str) -> list[str]:
         return [finding["title"] for finding in run.json("doctor", "--db", address)["findings"]]
 
-    assert "What was acknowledged survives a power cut" in titles(url)
-    assert "What was acknowledged survives kill -9" in titles(f"{url}?synchronous=normal")
+    assert "Acknowledged jobs survive a power cut" in titles(url)
+    assert "Acknowledged jobs survive kill -9" in titles(f"{url}?synchronous=normal")
 
 
 def test_the_wal_reset_defect(store: Store, clock: FakeClock, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     surroundings(monkeypatch, has_the_defect=True, version="3.40.1")
-    finding = diagnose(store, clock)["SQLite is old, and handled with care"]
+    finding = diagnose(store, clock)["SQLite has a defect that Holdfast avoids"]
     assert (finding.severity, "SQLite 3.40.1 has the WAL-reset defect" in finding.evidence) == ("ok", True)
     with closing(sqlite3.connect(folder / "jobs.db")) as own:
         own.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
-    finding = diagnose(store, clock)["SQLite is old, and your own connections need care"]
+    finding = diagnose(store, clock)["SQLite has a defect that concerns your own connections"]
     assert (finding.severity, "orders" in finding.evidence) == ("ok", True), "nobody sees whether they have it"
     assert "must run PRAGMA wal_autocheckpoint=0, which the doctor cannot see" in finding.evidence
     surroundings(monkeypatch)
@@ -221,14 +221,14 @@ def test_the_surroundings(
 def test_permissions(calm: Store, clock: FakeClock, folder: Path) -> None:
     folder.chmod(0o755)
     (folder / "jobs.db").chmod(0o644)
-    finding = diagnose(calm, clock)["Others may read the store"]
+    finding = diagnose(calm, clock)["Other users may read the store"]
     assert (finding.severity, finding.fix) == ("warning", f"chmod go-rwx {folder}/jobs.db")
     folder.chmod(0o700)
-    assert "Others may read the store" not in diagnose(calm, clock), "nobody gets that far"
+    assert "Other users may read the store" not in diagnose(calm, clock), "nobody gets that far"
     folder.chmod(0o777)
-    assert diagnose(calm, clock)["Others may change the store"].severity == "problem"
+    assert diagnose(calm, clock)["Other users may change the store"].severity == "problem"
     folder.chmod(0o1777)
-    assert "Others may change the store" not in diagnose(calm, clock), "a sticky folder is like /tmp"
+    assert "Other users may change the store" not in diagnose(calm, clock), "a sticky folder is like /tmp"
 
 
 def test_the_real_surroundings_can_be_read(store: Store, folder: Path) -> None:
@@ -257,7 +257,7 @@ def test_the_file_system_is_found_by_its_mount(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_store_in_memory(clock: FakeClock) -> None:
-    assert trouble(MemoryStore(clock=clock), clock) == {"Nothing is kept": "warning"}
+    assert trouble(MemoryStore(clock=clock), clock) == {"Jobs are kept only in memory": "warning"}
 
 
 # ------------------------------------------------------------------------------- workers, queues, tasks
@@ -288,14 +288,14 @@ def test_a_worker_that_is_stopping_is_neither_silent_nor_counted(calm: Store, cl
     enrol(calm, name="new", queues=["default"], version="1.1.0")
     found = diagnose(calm, clock)
     assert found["Workers are alive"].evidence == "1: new"
-    assert found["Workers that stop claim nothing more"].evidence == "old (0 running)"
+    assert found["Workers are stopping"].evidence == "old (0 running)"
     assert trouble(calm, clock) == {}
 
 
 def test_workers_of_several_versions(calm: Store, clock: FakeClock) -> None:
     enrol(calm, version="1.0.0")
     enrol(calm, version="1.1.0")
-    assert diagnose(calm, clock)["Workers of several versions"].evidence == "1.0.0, 1.1.0"
+    assert diagnose(calm, clock)["Workers run several versions"].evidence == "1.0.0, 1.1.0"
 
 
 def test_queues(calm: Store, clock: FakeClock) -> None:
@@ -311,7 +311,9 @@ def test_queues(calm: Store, clock: FakeClock) -> None:
     add(calm, queue="mail")
     clock.advance(601.5)
     enrol(calm, queues=["mail"])
-    assert diagnose(calm, clock)["Jobs wait long"].evidence.startswith("mail: the oldest job has been due for 10 min")
+    assert diagnose(calm, clock)["Due jobs wait for a free slot"].evidence.startswith(
+        "mail: the oldest job has been due for 10 min"
+    )
 
 
 def test_a_workflow_that_waits_for_a_deleted_job_is_named(calm: Store, clock: FakeClock) -> None:
@@ -338,7 +340,9 @@ def test_a_task_that_no_living_worker_has_needs_no_more_slots(calm: Store, clock
     add(calm, queue="mail", task="mail.send")
     clock.advance(601.5)
     enrol(calm, queues=["mail"], tasks={"mail.send": Published("mail")})
-    assert diagnose(calm, clock)["Jobs wait long"].evidence.startswith("mail: the oldest job has been due for 10 min,")
+    assert diagnose(calm, clock)["Due jobs wait for a free slot"].evidence.startswith(
+        "mail: the oldest job has been due for 10 min,"
+    )
 
 
 def test_a_task_that_nobody_has_is_named_also_where_nobody_serves_its_queue(
@@ -390,7 +394,9 @@ def test_a_workflow_whose_time_has_come_is_reported_like_a_due_job(calm: Store, 
     assert finding.evidence == "mail: no living worker has mail.flow (1 due job)"
     clock.advance(601)
     enrol(calm, queues=["mail"], tasks={"mail.flow": Published("mail")})
-    assert diagnose(calm, clock)["Jobs wait long"].evidence.endswith("and 1 workflow has waited long enough")
+    assert diagnose(calm, clock)["Due jobs wait for a free slot"].evidence.endswith(
+        "and 1 workflow has waited long enough"
+    )
 
 
 def test_a_worker_without_tasks_is_not_healthy(calm: Store, clock: FakeClock) -> None:
@@ -494,7 +500,7 @@ def test_questions_to_people(calm: Store, clock: FakeClock) -> None:
 
 def test_the_fix_for_dead_jobs_is_a_whole_command(run: Run, calm: Store, clock: FakeClock) -> None:
     job = job_in(calm, State.DEAD)
-    fix = str(diagnose(calm, clock)["Dead jobs grow in number"].fix)
+    fix = str(diagnose(calm, clock)["More jobs died than the day before"].fix)
     run(*fix.rpartition("holdfast ")[2].split(), "-y")
     assert row(calm, job.id).state is State.READY
 
@@ -505,7 +511,7 @@ def test_dead_jobs_with_an_open_step_are_not_to_be_revived_with_the_others(calm:
     settle(calm, row(calm, job.id), EXPIRED)
     held = row(calm, job.id)
     calm.move(held.id, held.state, held.fence, acts.resolve(held, "fail", clock.wall(), actor="ann"))
-    fix = str(diagnose(calm, clock)["Dead jobs grow in number"].fix)
+    fix = str(diagnose(calm, clock)["More jobs died than the day before"].fix)
     assert "that leaves 1 alone, in which a step may have happened that must not be repeated" in fix
 
 
@@ -516,7 +522,7 @@ def test_dead_jobs_are_named_by_task_and_revived_task_by_task(
     mails = [job_in(calm, State.DEAD, task="mail.send") for _ in range(2)]
     clock.advance(30)
     charge = job_in(calm, State.DEAD, task="charge it")
-    finding = diagnose(calm, clock)["Dead jobs grow in number"]
+    finding = diagnose(calm, clock)["More jobs died than the day before"]
     tasks = f"mail.send (2 since {began}), charge it (1 since {moment(clock.wall())})"
     assert finding.evidence == f"3 dead; 3 gave up in 24 h, 0 in the day before; {tasks}"
     why, revive, other = str(finding.fix).split("; ")
@@ -525,16 +531,19 @@ def test_dead_jobs_are_named_by_task_and_revived_task_by_task(
     run(*revive.rpartition("holdfast ")[2].split(), "-y")
     assert [row(calm, job.id).state for job in (*mails, charge)] == [State.READY, State.READY, State.DEAD]
     monkeypatch.setattr(diagnosis, "DEAD_MAX", 1)
-    assert "; among the newest 1: charge it (1 since " in diagnose(calm, clock)["Dead jobs grow in number"].evidence
+    assert (
+        "; among the newest 1: charge it (1 since "
+        in diagnose(calm, clock)["More jobs died than the day before"].evidence
+    )
 
 
 def test_dead_jobs_that_grow_in_number(calm: Store, clock: FakeClock) -> None:
     for _ in range(2):
         job_in(calm, State.DEAD)
-    assert "Dead jobs grow in number" in trouble(calm, clock)
+    assert "More jobs died than the day before" in trouble(calm, clock)
     clock.advance(86_401)
     job_in(calm, State.DEAD)
-    found = diagnose(calm, clock)["Dead jobs do not grow in number"]
+    found = diagnose(calm, clock)["No more jobs died than the day before"]
     assert found.evidence == "3 dead; 1 gave up in 24 h, 2 in the day before"
 
 
@@ -550,10 +559,10 @@ def test_deaths_that_are_not_all_counted_are_told_as_the_least(
     for _ in range(3):
         job_in(calm, State.DEAD)
     told = {3: "at least 3 gave up in 24 h", 4: "3 gave up in 24 h, at least 1 in the day before"}
-    evidence = diagnose(calm, clock)["Dead jobs grow in number"].evidence
+    evidence = diagnose(calm, clock)["More jobs died than the day before"].evidence
     assert evidence.startswith(f"5 dead; {told.get(most, '3 gave up in 24 h, at least 2 in the day before')}; ")
     monkeypatch.setattr(diagnosis, "DEATHS_MAX", 6)
-    evidence = diagnose(calm, clock)["Dead jobs grow in number"].evidence
+    evidence = diagnose(calm, clock)["More jobs died than the day before"].evidence
     assert evidence.startswith("5 dead; 3 gave up in 24 h, 2 in the day before; ")
 
 
@@ -632,7 +641,7 @@ def test_beats_that_come_late(calm: Store, clock: FakeClock) -> None:
     clock.advance(19)
     assert trouble(calm, clock) == {}
     clock.advance(2.5)
-    finding = diagnose(calm, clock)["Beats come late"]
+    finding = diagnose(calm, clock)["Heartbeats are late"]
     assert finding.evidence == "worker busy gave no sign for 21 s; its shortest lease is 30 s"
     assert "lease_s=120" in str(finding.fix)
     start(calm, worker, lease_s=30.0)
@@ -645,7 +654,7 @@ def test_a_worker_that_vanished_is_not_told_to_beat_sooner(calm: Store, clock: F
     assert calm.vanished() == [], "it is looked at for a beat"
     clock.advance(21.5)
     found = diagnose(calm, clock)
-    assert "Beats come late" not in found
+    assert "Heartbeats are late" not in found
     assert found["No worker is alive"].severity == "ok"
     assert found["A worker vanished"].evidence.startswith("lost, pid 1 on h: last beat 21 s ago; its process has ended")
     assert "holdfast scan --fix" in str(found["A worker vanished"].fix)
@@ -656,9 +665,9 @@ def test_the_living_that_were_given_up(calm: Store, clock: FakeClock) -> None:
     clock.advance(4)
     for zombie in zombies:
         settle(calm, zombie, EXPIRED)
-    assert diagnose(calm, clock)["Workers that are given up are dead"].severity == "ok"
+    assert diagnose(calm, clock)["Workers that were declared dead were dead"].severity == "ok"
     settle(calm, zombies[0], Succeeded())
-    finding = diagnose(calm, clock)["The living are given up"]
+    finding = diagnose(calm, clock)["Living workers are declared dead"]
     assert finding.evidence == "1 of 4 zombies in a day reported later; more than 5% is too many"
     assert str(finding.fix).startswith("lease_s=5 for busy (now 3)")
 
@@ -686,7 +695,7 @@ def test_a_job_that_kills_its_workers(calm: Store, clock: FakeClock) -> None:
         settle(calm, job, EXPIRED)
         clock.advance(1)
         job = again(calm, row(calm, job.id))
-    finding = diagnose(calm, clock)["Jobs lose their worker again and again"]
+    finding = diagnose(calm, clock)["Jobs keep losing their worker"]
     assert finding.evidence == f"over their life: {job.id} (poison, 4 times)"
     assert finding.fix == f"find out what kills it: holdfast jobs show {job.id}"
 

@@ -52,9 +52,9 @@ def test_a_good_server_has_nothing_but_good_findings(store: PostgresStore, good:
 @pytest.mark.parametrize(
     ("change", "title", "severity"),
     [
-        ({"fsync": False}, "The server does not keep what it says", "problem"),
-        ({"full_page_writes": False}, "The server does not keep what it says", "problem"),
-        ({"synchronous_commit": "off"}, "What was acknowledged may be lost", "warning"),
+        ({"fsync": False}, "The server may lose committed jobs", "problem"),
+        ({"full_page_writes": False}, "The server may lose committed jobs", "problem"),
+        ({"synchronous_commit": "off"}, "Acknowledged jobs may be lost", "warning"),
         ({"takes_writes": False}, "The server takes no writes", "problem"),
         ({"connections": 95, "connections_max": 100}, "The server is running out of connections", "warning"),
         ({"notify_share": 0.6}, "Notifications pile up", "warning"),
@@ -102,7 +102,9 @@ def test_an_ordinary_role_counts_all_sessions_and_says_what_it_cannot_see(
         granted = reader.condition()
     assert found.connections >= found.hidden_sessions > 1
     assert (good.hidden_sessions, granted.hidden_sessions) == (0, 0)
-    [finding] = [each for each in of_the_database(reader, found) if each.title == "Transactions of others are hidden"]
+    [finding] = [
+        each for each in of_the_database(reader, found) if each.title == "Transactions of other users are hidden"
+    ]
     assert finding.severity == "ok", "most users are ordinary ones: nothing is wrong"
     assert "GRANT pg_read_all_stats" in finding.evidence
 
@@ -147,7 +149,7 @@ def test_the_command_says_it_and_exits_7(postgres: str, store: PostgresStore) ->
     found = {each["title"]: each for each in json.loads(done.stdout)["findings"]}
     if store.condition().fsync:
         pytest.fail("this server is durable: let HOLDFAST_TEST_POSTGRES name one for tests, with fsync = off")
-    assert (done.returncode, found["The server does not keep what it says"]["severity"]) == (7, "problem")
+    assert (done.returncode, found["The server may lose committed jobs"]["severity"]) == (7, "problem")
 
 
 @pytest.mark.parametrize("error", [StoreLocked("locked"), StoreTimeout("too long")], ids=["locked", "timeout"])

@@ -99,10 +99,12 @@ def _schema(store: Store) -> Finding:
 def _continuity(store: Store) -> Finding:
     doubts = store.doubts()
     if not doubts:
-        return ok("The store is what its workers knew", "no worker has found it replaced, rewound or emptied")
+        return ok(
+            "The store was not replaced, rewound or emptied", "no worker has found it replaced, rewound or emptied"
+        )
     evidence = "; ".join(dict.fromkeys(in_words(doubt) for doubt in doubts))
     fix = "look what has become of the jobs, then: holdfast db accept --by NAME --note TEXT"
-    return problem("The store is not what its workers knew", evidence, fix)
+    return problem("The store was replaced, rewound or emptied", evidence, fix)
 
 
 def _writes(store: Store) -> Finding:
@@ -133,7 +135,7 @@ def _of_workers(store: Store, queues: Sequence[dict[str, Any]], app: str) -> Ite
     else:
         yield ok(none, "and nothing is due")
     if stopping:
-        yield ok("Workers that stop claim nothing more", listed(stopping))
+        yield ok("Workers are stopping", listed(stopping))
     for worker in workers:
         evidence = (
             f"{worker.name}, pid {worker.pid} on {worker.host}: last beat {duration(now.wall - worker.beat_at)} ago"
@@ -157,7 +159,7 @@ def _of_names(alive: Sequence[Worker]) -> Iterator[Finding]:
     versions = sorted({worker.version for worker in alive})
     if len(versions) > 1:
         fix = "restart the old ones when you can; a mixed fleet is meant to be short-lived"
-        yield warning("Workers of several versions", listed(versions), fix)
+        yield warning("Workers run several versions", listed(versions), fix)
 
 
 def _of_queues(
@@ -179,7 +181,7 @@ def _of_queues(
         served = queue["oldest_served_s"]
         if served is not None and served > WAIT_LONG_S:
             evidence = f"{name}: the oldest job has been due for {duration(served)}, {_due_jobs(queue)}"
-            yield warning("Jobs wait long", evidence, "more workers, more --processes, or more --slots")
+            yield warning("Due jobs wait for a free slot", evidence, "more workers, more --processes, or more --slots")
 
 
 def _unserved_queue(queue: dict[str, Any], evidence: str, app: App | None, ref: str) -> Iterator[Finding]:
@@ -322,7 +324,7 @@ def _dead(store: Store) -> Finding:
     else:
         evidence = f"{number} dead; {days[0]} gave up in 24 h, {at_least}{days[1]} in the day before"
     growing = _growing_dead(store, evidence) if days[0] > days[1] else None
-    return growing or ok("Dead jobs do not grow in number", evidence)
+    return growing or ok("No more jobs died than the day before", evidence)
 
 
 def _growing_dead(store: Store, evidence: str) -> Finding | None:
@@ -348,7 +350,7 @@ def _growing_dead(store: Store, evidence: str) -> Finding | None:
             f"; that leaves {opened} alone, in which a step may have happened that must not be repeated: decide for "
             "each, see holdfast workflows show ID"
         )
-    return warning("Dead jobs grow in number", f"{evidence}; {looked}{listed(tasks)}", fix)
+    return warning("More jobs died than the day before", f"{evidence}; {looked}{listed(tasks)}", fix)
 
 
 def _of_schedules(store: Store) -> Iterator[Finding]:

@@ -40,14 +40,14 @@ def _durability(found: PostgresFacts) -> Iterator[Finding]:
     if not found.fsync or not found.full_page_writes:
         off = "fsync" if not found.fsync else "full_page_writes"
         evidence = f"{off} is off: a power cut can destroy the whole database"
-        yield problem("The server does not keep what it says", evidence, f"set {off} = on in postgresql.conf")
+        yield problem("The server may lose committed jobs", evidence, f"set {off} = on in postgresql.conf")
     elif found.synchronous_commit == "off":
         evidence = "synchronous_commit is off: a crash of the server takes the last moments with it"
         fix = "set synchronous_commit = on, at least for this user: ALTER ROLE … SET synchronous_commit = on"
-        yield warning("What was acknowledged may be lost", evidence, fix)
+        yield warning("Acknowledged jobs may be lost", evidence, fix)
     else:
         evidence = f"fsync is on, synchronous_commit is {found.synchronous_commit}"
-        yield ok("What was acknowledged survives a power cut", evidence)
+        yield ok("Acknowledged jobs survive a power cut", evidence)
 
 
 def _load(found: PostgresFacts) -> Finding:
@@ -70,7 +70,7 @@ def _cleaning(found: PostgresFacts) -> Iterator[Finding]:
     if found.hidden_sessions:
         whose = counted(found.hidden_sessions, "session of another user", "sessions of other users")
         grant = "to see it: GRANT pg_read_all_stats TO …"
-        yield ok("Transactions of others are hidden", f"how old that of {whose} is cannot be seen; {grant}")
+        yield ok("Transactions of other users are hidden", f"how old that of {whose} is cannot be seen; {grant}")
     if not found.autovacuum:
         evidence = f"autovacuum is off; about {found.dead_rows:,} rows of jobs are dead"
         yield problem("Dead rows are not cleaned up", evidence, "set autovacuum = on in postgresql.conf")

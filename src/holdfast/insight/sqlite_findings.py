@@ -42,9 +42,9 @@ def _soundness(store: Store, found: SqliteFacts) -> Finding:
 
 def _durability(found: SqliteFacts) -> Finding:
     if found.synchronous == "full":
-        return ok("What was acknowledged survives a power cut", "synchronous=full, in this address")
+        return ok("Acknowledged jobs survive a power cut", "synchronous=full, in this address")
     evidence = "synchronous=normal, in this address: it survives kill -9; a power cut may take the last moments"
-    return ok("What was acknowledged survives kill -9", evidence)
+    return ok("Acknowledged jobs survive kill -9", evidence)
 
 
 def _defect(found: SqliteFacts) -> Finding:
@@ -54,13 +54,13 @@ def _defect(found: SqliteFacts) -> Finding:
     newer = "a Python with SQLite 3.51.3 or newer (3.50.7 and 3.44.6 are repaired too)"
     turns = f"{name} has the WAL-reset defect; Holdfast's own connections take turns, so that they cannot meet it"
     if not found.other_tables:
-        return ok("SQLite is old, and handled with care", f"{turns}. Best is {newer}")
+        return ok("SQLite has a defect that Holdfast avoids", f"{turns}. Best is {newer}")
     # Each connection has its own setting, and nobody else can see it: whether yours are safe is not known here.
     evidence = (
         f"{turns}. The file has other tables too ({listed(found.other_tables, 3)}): each connection of your own that "
         f"writes them must run PRAGMA wal_autocheckpoint=0, which the doctor cannot see. Best is {newer}"
     )
-    return ok("SQLite is old, and your own connections need care", evidence)
+    return ok("SQLite has a defect that concerns your own connections", evidence)
 
 
 def _room(found: SqliteFacts) -> Finding:
@@ -95,10 +95,10 @@ def _place(found: SqliteFacts) -> Iterator[Finding]:
     readable = [path for path, mode in found.modes.items() if mode & 0o077 and path != str(found.path.parent)]
     if open_to_all:
         evidence = f"anybody on this host may write to {listed(open_to_all)}"
-        yield problem("Others may change the store", evidence, f"chmod o-w {' '.join(open_to_all)}")
+        yield problem("Other users may change the store", evidence, f"chmod o-w {' '.join(open_to_all)}")
     elif readable and found.modes.get(str(found.path.parent), 0) & 0o077:
         evidence = f"others than its owner may open {listed(readable)}: arguments and results are readable"
-        yield warning("Others may read the store", evidence, f"chmod go-rwx {' '.join(readable)}")
+        yield warning("Other users may read the store", evidence, f"chmod go-rwx {' '.join(readable)}")
     else:
         yield ok("Only its owner can open the store", f"permissions of {counted(len(found.modes), 'path')}")
 

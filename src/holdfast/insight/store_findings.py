@@ -35,7 +35,11 @@ def of_the_medium(store: Store) -> Iterator[Finding]:
     elif isinstance(found, DatabaseCondition):
         yield from of_the_database(store, found)
     else:
-        yield warning("Nothing is kept", f"{store.url} lives in one process and ends with it", "use sqlite:///jobs.db")
+        yield warning(
+            "Jobs are kept only in memory",
+            f"{store.url} lives in one process and ends with it",
+            "use sqlite:///jobs.db",
+        )
 
 
 def to_be_read(url: str, error: StoreError) -> str:

@@ -135,7 +135,7 @@ def _late_beats(store: Store) -> Iterator[Finding]:
         if silent > shortest * 2 / BEATS_PER_LEASE:
             evidence = f"worker {worker.name} gave no sign for {duration(silent)}; its shortest lease is {shortest:g} s"
             fix = f"fewer slots on that host, isolate=True for code that blocks, or lease_s={nice(3 * silent):g}"
-            yield warning("Beats come late", evidence, fix)
+            yield warning("Heartbeats are late", evidence, fix)
 
 
 def _false_ones(look: Lookback) -> Iterator[Finding]:
@@ -144,7 +144,7 @@ def _false_ones(look: Lookback) -> Iterator[Finding]:
         return
     number = f"{len(look.false)} of {counted(len(look.found), 'zombie')} in a day reported later"
     if look.false_rate <= FALSE_MAX:
-        yield ok("Workers that are given up are dead", number)
+        yield ok("Workers that were declared dead were dead", number)
         return
     worst: dict[str, Found] = {}
     for each in sorted(look.false, key=lambda each: each.silent_s or 0.0):
@@ -161,7 +161,7 @@ def _false_ones(look: Lookback) -> Iterator[Finding]:
         if advice
         else "see above"
     )
-    yield warning("The living are given up", f"{number}; more than {FALSE_MAX:.0%} is too many", fix)
+    yield warning("Living workers are declared dead", f"{number}; more than {FALSE_MAX:.0%} is too many", fix)
 
 
 def _crashes(seen: Sample, look: Lookback, jobs_kept: int) -> Iterator[Finding]:
@@ -169,7 +169,7 @@ def _crashes(seen: Sample, look: Lookback, jobs_kept: int) -> Iterator[Finding]:
     if look.repeats:
         often = listed([f"{victim.id} ({victim.task}, {victim.zombies} times)" for victim in look.repeats], 3)
         fix = f"find out what kills it: holdfast jobs show {look.repeats[0].id}"
-        yield warning("Jobs lose their worker again and again", f"over their life: {often}", fix)
+        yield warning("Jobs keep losing their worker", f"over their life: {often}", fix)
     yield from _groups(look)
     lost = f"{counted(len(look.found), 'attempt')} in {brief(look.until - look.since)}"
     shares = {
