@@ -145,11 +145,11 @@ class PostgresBed:
 
     def __init__(self, folder: Path, database: str = "postgres") -> None:
         self.schema = f"bench_{new_id()}"
-        base = server().removesuffix("postgres") + database
-        self.url = f"{base}?schema={self.schema}"
+        self.base = server().removesuffix("postgres") + database
+        self.url = f"{self.base}?schema={self.schema}"
         self._store = PostgresStore(self.url)
         self._store.migrate()
-        self._db = psycopg.connect(base, autocommit=True, options=f"-c search_path={self.schema}")
+        self._db = psycopg.connect(self.base, autocommit=True, options=f"-c search_path={self.schema}")
 
     @staticmethod
     def engine() -> dict[str, str]:

@@ -57,6 +57,7 @@ class PostgresServer:
             "listen_addresses=127.0.0.1",
             "unix_socket_directories=",
             "max_connections=200",
+            "max_prepared_transactions=10",
             *self._settings,
         )
         options = [word for setting in settings for word in ("-c", setting)]

@@ -26,6 +26,8 @@ INSERT = "INSERT INTO orders VALUES ({})"
 class Psycopg:
     """A plain connection, in a transaction of its own accord."""
 
+    tells: ClassVar[bool] = False  # of its commit
+
     def __init__(self, url: str) -> None:
         self.connection: Any = psycopg.connect(url)
 
@@ -90,6 +92,8 @@ class SqlAlchemy(Psycopg):
 class SqlAlchemySession(SqlAlchemy):
     """A Session of SQLAlchemy's."""
 
+    tells = True
+
     def made(self) -> Any:
         return Session(self.engine)
 
@@ -97,6 +101,7 @@ class SqlAlchemySession(SqlAlchemy):
 class Django(Psycopg):
     """Django's connection, inside `transaction.atomic()`."""
 
+    tells = True
     alias = "default"
 
     def __init__(self, url: str) -> None:
@@ -180,6 +185,8 @@ class AsyncSqlAlchemy(AsyncPsycopg):
 
 class AsyncSqlAlchemySession(AsyncSqlAlchemy):
     """An AsyncSession of SQLAlchemy's."""
+
+    tells = True
 
     async def amade(self, url: str) -> Any:
         return AsyncSession(create_async_engine(driver(url), poolclass=NullPool))

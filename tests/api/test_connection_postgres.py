@@ -2,6 +2,7 @@
 transaction."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -34,6 +35,7 @@ def outside(app: App, postgres: str) -> Iterator[psycopg.Connection[Any]]:
     """Somebody else's look at the caller's table, who also hears of new jobs."""
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute("DROP TABLE IF EXISTS orders; CREATE TABLE orders (number INTEGER); LISTEN holdfast")
+        connection.execute("SELECT nextval('holdfast.sleep_count')")  # a worker has gone to sleep
         yield connection
 
 
@@ -50,6 +52,9 @@ def orders(outside: psycopg.Connection[Any]) -> list[int]:
 
 def wakeups(outside: psycopg.Connection[Any]) -> int:
     """How many were sent until now: one of our own comes after them."""
+    for thread in threading.enumerate():
+        if thread.name == "holdfast-wakeup":
+            thread.join(60)
     outside.execute("SELECT pg_notify('holdfast', 'the last')")
     for count, notify in enumerate(outside.notifies(timeout=60)):
         if notify.payload == "the last":
@@ -65,17 +70,60 @@ def test_row_job_and_wakeup_appear_with_the_commit_and_not_before(
     job = door.enqueue(ship, 1)
     assert (orders(outside), app.counts()["ready"], wakeups(outside)) == ([], 0, 0)
     door.commit()
-    assert (orders(outside), app.get(job.id).state, wakeups(outside)) == ([1], "ready", 1)
+    assert (orders(outside), app.get(job.id).state, wakeups(outside)) == ([1], "ready", int(door.tells))
 
 
-def test_a_rollback_leaves_neither_row_nor_job_nor_wakeup(
-    app: App, door: Psycopg, outside: psycopg.Connection[Any]
-) -> None:
+def test_a_rollback_leaves_neither_row_nor_job(app: App, door: Psycopg, outside: psycopg.Connection[Any]) -> None:
     ship = app.task(ship_order)
     door.write(1)
     door.enqueue(ship, 1)
     door.rollback()
-    assert (orders(outside), app.counts()["ready"], wakeups(outside)) == ([], 0, 0)
+    assert (orders(outside), app.counts()["ready"]) == ([], 0)
+
+
+@pytest.mark.parametrize("kind", [DOORS["sqlalchemy connection"], DOORS["sqlalchemy async connection"]])
+def test_a_connection_of_sqlalchemy_tells_of_its_commit_when_it_is_given_back(
+    app: App, kind: type[Psycopg], outside: psycopg.Connection[Any], postgres: str
+) -> None:
+    door = kind(postgres)
+    door.enqueue(app.task(ship_order), 1)
+    door.commit()
+    assert wakeups(outside) == 0
+    door.close()
+    assert wakeups(outside) == 1
+
+
+def test_the_callers_transaction_may_be_prepared(app: App, door: Psycopg, outside: psycopg.Connection[Any]) -> None:
+    ship = app.task(ship_order)
+    door.write(1)
+    jobs = [door.enqueue(ship, 1), *door.enqueue_many(ship, range(2)), *door.enqueue_many(ship, range(150))]
+    door.sql("PREPARE TRANSACTION 'holdfast-test'")
+    assert (orders(outside), app.counts()["ready"]) == ([], 0)
+    outside.execute("COMMIT PREPARED 'holdfast-test'")
+    assert (orders(outside), app.counts()["ready"]) == ([1], len(jobs))
+
+
+@pytest.mark.parametrize("kind", [psycopg.connect, "sqlalchemy"], ids=["psycopg", "sqlalchemy"])
+@pytest.mark.parametrize("many", [1, 2, 150])
+def test_two_phase_commit(app: App, outside: psycopg.Connection[Any], postgres: str, kind: Any, many: int) -> None:
+    ship = app.task(ship_order)
+    if kind == "sqlalchemy":
+        engine = sqlalchemy.create_engine(driver(postgres), poolclass=NullPool)
+        with Session(engine, twophase=True) as session:
+            session.execute(sqlalchemy.text("INSERT INTO orders VALUES (1)"))
+            app.enqueue_many([ship.using(connection=session).job(number) for number in range(many)])
+            session.prepare()
+            assert app.counts()["ready"] == 0
+            session.commit()
+    else:
+        with psycopg.connect(postgres) as connection:
+            connection.tpc_begin(connection.xid(1, "holdfast", f"{many}"))
+            connection.execute("INSERT INTO orders VALUES (1)")
+            app.enqueue_many([ship.using(connection=connection).job(number) for number in range(many)])
+            connection.tpc_prepare()
+            assert app.counts()["ready"] == 0
+            connection.tpc_commit()
+    assert (orders(outside), app.counts()["ready"]) == ([1], many)
 
 
 @pytest.mark.parametrize("many", [2, 150], ids=["as rows", "as a stream"])
@@ -404,19 +452,6 @@ def test_the_loop_goes_on_while_an_enqueue_waits(app: App, outside: psycopg.Conn
 
     assert asyncio.run(caller()) is False
     holder.close()
-
-
-def test_a_commit_wakes_a_worker_that_waits(app: App, postgres: str) -> None:
-    ship = app.task(ship_order)
-    with App(postgres) as worker, ThreadPoolExecutor(1) as waiter, psycopg.connect(postgres) as connection:
-        while not waiter.submit(worker.store.wait, 0.05).result():
-            ship.enqueue(0)  # until it listens
-        while waiter.submit(worker.store.wait, 0.2).result():
-            pass
-        ship.using(connection=connection).enqueue(1)
-        waiting = waiter.submit(worker.store.wait, 60.0)
-        connection.commit()
-        assert waiting.result()
 
 
 def test_what_is_rolled_back_wakes_nobody_in_this_process_either(app: App, postgres: str) -> None:

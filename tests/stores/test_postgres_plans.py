@@ -15,7 +15,7 @@ JOBS = 30_000
 CLAIM = {"worker": "w", "claim_id": "c", "try": 0, "limit": 1, "ahead": 0, "even": True, "first": True, "aside": False}
 VALUES: dict[str, dict[str, Any]] = {
     "claim": CLAIM | {"queues": ["default"], "tasks": ["t"], "lanes": None, "wall": None, "lease": None},
-    "due": {"queues": ["default"], "tasks": ["t"], "lanes": None},
+    "due": {"queues": ["default"], "tasks": ["t"], "lanes": None, "sleeps": False, "wall": None},
     "deadline": {},
     "settle_done": {"endings": '[["j1", 1, "c", null]]', "many": 1, "wall": None},
     "beat": {

@@ -1,6 +1,10 @@
 """The caller's own connection: what is below one of SQLAlchemy's or Django's, and how one that is awaited is used.
 
 None of these packages is imported here: an object of theirs is known by where its class comes from.
+
+A store may want to know when the caller has committed. Django has a hook for that. SQLAlchemy tells when a connection
+comes back to its pool, which is right after the commit of a session and at the end of a `with engine.begin()`. A plain
+connection of a driver does not tell.
 """
 
 from __future__ import annotations
@@ -8,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -27,6 +33,14 @@ class LoopConnection:
         self.wait = wait
 
 
+def after_commit(connection: object, call: Callable[[], object]) -> None:
+    """Have `call` made after the commit of the transaction that is open on this connection of a driver, if it was
+    found below one of SQLAlchemy's or Django's. It may be made after a rollback too, and in any thread."""
+    with _lock, contextlib.suppress(TypeError):
+        if connection in _calls:
+            _calls[connection].append(call)
+
+
 def driver_connection(given: object) -> object:
     """Return the driver's own connection below one of SQLAlchemy's or Django's, inside the transaction that is open on
     it; anything else as it is."""
@@ -38,6 +52,7 @@ def driver_connection(given: object) -> object:
     if _comes_from(given, "sqlalchemy"):
         with _refusing(given):
             found = _below_sqlalchemy(given)
+            _watch_pool(given, found)
         # Inside SQLAlchemy's run_sync: below the plain session is a driver that is awaited.
         return LoopConnection(found, sys.modules["sqlalchemy"].util.await_only) if _is_awaited(found) else found
     if _comes_from(given, "django"):
@@ -108,7 +123,9 @@ async def _below_async(given: Any) -> Any:
         given = await given.connection()
     elif not given.in_transaction():
         await given.begin()
-    return (await given.get_raw_connection()).driver_connection
+    found = (await given.get_raw_connection()).driver_connection
+    _watch_pool(given.sync_connection, found)
+    return found
 
 
 def _below_django(given: Any) -> object:
@@ -117,7 +134,46 @@ def _below_django(given: Any) -> object:
     given.validate_thread_sharing()
     given.validate_no_broken_transaction()
     given.ensure_connection()
+    if given.in_atomic_block:
+        _expect(given.connection)
+        given.on_commit(functools.partial(_committed, given.connection))
     return given.connection
+
+
+_calls: weakref.WeakKeyDictionary[Any, list[Callable[[], object]]] = weakref.WeakKeyDictionary()
+_pools: weakref.WeakSet[Any] = weakref.WeakSet()
+_lock = threading.Lock()
+
+
+def _watch_pool(given: Any, connection: object) -> None:
+    """Hear when this connection comes back to the pool of the engine that it is from."""
+    owner = given.connection() if callable(getattr(given, "connection", None)) else given
+    pool = getattr(getattr(owner, "engine", None), "pool", None)
+    if pool is None:
+        return
+    _expect(connection)
+    with _lock:
+        is_new = pool not in _pools
+        _pools.add(pool)
+    if is_new:
+        sys.modules["sqlalchemy"].event.listen(pool, "checkin", _checked_in)
+
+
+def _checked_in(_: object, record: Any) -> None:
+    _committed(record.driver_connection)
+
+
+def _expect(connection: Any) -> None:
+    with _lock, contextlib.suppress(TypeError):  # a driver whose connections cannot be referred to weakly
+        _calls.setdefault(connection, [])
+
+
+def _committed(connection: Any) -> None:
+    calls: list[Callable[[], object]] = []
+    with _lock, contextlib.suppress(TypeError):
+        calls = _calls.pop(connection, [])
+    for call in calls:
+        call()
 
 
 def _is_awaited(connection: object) -> bool:

@@ -456,8 +456,12 @@ class Store(Protocol):
 
     # ------------------------------------------------------------------------------------ hints and house
 
-    def due(self, queues: Sequence[str], tasks: Sequence[str]) -> float | None:
-        """Return the earliest run_at (wall) of the jobs that a claim could give; None when there are none."""
+    def due(self, queues: Sequence[str], tasks: Sequence[str], *, sleeps: bool = False) -> float | None:
+        """Return the earliest run_at (wall) of the jobs that a claim could give; None when there are none.
+
+        `sleeps`: the caller is a worker that calls `wait` next if nothing is due. Where producers have to send hints,
+        the store tells them that a worker sleeps: a job that is committed from now on ends that `wait`.
+        """
         ...
 
     def wait(self, timeout_s: float) -> bool:

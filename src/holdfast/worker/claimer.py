@@ -149,7 +149,7 @@ class Claimer:
         return self._slots.room(self._prefetch.ahead(self._settler.settled, self._clock.lease()))
 
     def _is_due(self) -> bool:
-        due = self._store.due(self._queues, self._task_locator.claimable())
+        due = self._store.due(self._queues, self._task_locator.claimable(), sleeps=not self._until_idle)
         self._due_in_s = None if due is None else due - self._store.now().wall
         return self._due_in_s is not None and self._due_in_s <= 0
 

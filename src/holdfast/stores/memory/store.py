@@ -369,7 +369,7 @@ class MemoryStore:
 
     # ------------------------------------------------------------------------------------ hints and house
 
-    def due(self, queues: Sequence[str], tasks: Sequence[str]) -> float | None:
+    def due(self, queues: Sequence[str], tasks: Sequence[str], *, sleeps: bool = False) -> float | None:
         open_queues = [queue for queue in queues if queue not in self._paused]
         return min((job.run_at for job in self._ready(open_queues) if job.task in tasks), default=None)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from holdfast.errors import HoldfastError, StoreUnavailable, UsageError
-from holdfast.stores.caller_connection import LoopConnection, driver_connection
+from holdfast.stores.caller_connection import LoopConnection, after_commit, driver_connection
 from holdfast.stores.postgres.connection import Connections, Cursor
 
 
@@ -36,19 +36,22 @@ class Callers:
         self._lock = threading.Lock()
 
     @contextmanager
-    def joined(self, given: object, *, many: bool) -> Iterator[Cursor]:
+    def joined(self, given: object, *, many: bool, then: Callable[[], object]) -> Iterator[Cursor]:
         """Lend a cursor of the caller's connection, inside the transaction that is open on it.
 
         If none is open, one is begun and stays open for the caller to end; in autocommit mode it is ours and ends here.
         Several threads or tasks may enqueue on one connection at once: they take turns, or the savepoint of one would
-        take back what another has stored. `many`: several statements follow, in a savepoint of their own.
+        take back what another has stored. `many`: several statements follow, in a savepoint of their own. `then` is
+        called after the commit, where we learn of it.
         """
         found = driver_connection(given)
-        with (
-            self._turn(found.connection if isinstance(found, LoopConnection) else found),
-            self._joined(given, found, many) as cursor,
-        ):
+        below: Any = found.connection if isinstance(found, LoopConnection) else found
+        with self._turn(below), self._joined(given, found, many) as cursor:
             yield cursor
+        if below.info.transaction_status == TransactionStatus.IDLE:
+            then()
+        else:
+            after_commit(below, then)
 
     @contextmanager
     def _turn(self, connection: object) -> Iterator[None]:

@@ -26,8 +26,9 @@ from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import psycopg
-from psycopg import errors, pq, sql
+from psycopg import errors, generators, pq, sql
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq.abc import PGconn, PGresult
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from holdfast.clock import SystemClock, pause
@@ -176,6 +177,34 @@ class Session(psycopg.Connection[Any]):
     answer_s: float | None = None  # None: ANSWER_S
     limits: Limits | None = None  # None: none of ours yet
 
+    def __init__(self, pgconn: PGconn) -> None:
+        super().__init__(pgconn)
+        self._statements: set[bytes] = set()
+
+    def first_row(self, name: bytes, query: bytes, values: list[bytes | None]) -> list[bytes | None] | None:
+        """Run a statement that this session prepares once; return its first row, or None if there is none.
+
+        Values and row are texts as the server writes them. What the driver does with a statement and its values takes
+        as long as to store a job does.
+        """
+        if name not in self._statements:
+            self.pgconn.send_prepare(name, query)
+            self._result()
+            self._statements.add(name)
+        self.pgconn.send_query_prepared(name, values)
+        try:
+            found = self._result()
+        except errors.InvalidSqlStatementName:  # the driver forgets all of them after a migration
+            self._statements.clear()
+            return self.first_row(name, query, values)
+        return [found.get_value(0, column) for column in range(found.nfields)] if found.ntuples else None
+
+    def _result(self) -> PGresult:
+        found: PGresult = self.wait(generators.execute(self.pgconn))[-1]
+        if found.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
+            raise errors.error_from_result(found, self.info.encoding)
+        return found
+
     def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         """Every operation of the driver passes here."""
         limit_s = ANSWER_S if self.answer_s is None else self.answer_s
@@ -224,6 +253,7 @@ class Connections:
         self.channel = options.schema  # what NOTIFY is sent to
         names = {"schema": sql.Identifier(options.schema), "channel": sql.Identifier(self.channel)}
         self._sql = {name: self._written(text, names) for name, text in _QUERIES.items()}
+        self.add_one = _numbered(self._sql["add_one"])
         self._names = names
         self._lock = threading.Lock()
         self._pool: ConnectionPool[Session] | None = None
@@ -505,6 +535,12 @@ _SETTINGS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
+
+
+def _numbered(query: bytes) -> bytes:
+    """Return a statement with the parameters of the driver, one after the other, as the server knows them."""
+    texts = query.split(b"%s")
+    return b"".join([texts[0], *(b"$%d%s" % (number, text) for number, text in enumerate(texts[1:], 1))])
 
 
 # To plan a claim takes longer than to claim a job. But a plan for all cases is made without knowing how few jobs are

@@ -20,6 +20,10 @@ coalesce(%(wall)s::float8, extract(epoch FROM clock_timestamp())::float8)
 -- fragment: lease
 coalesce(%(lease)s::float8, extract(epoch FROM clock_timestamp())::float8)
 
+-- fragment: instant
+-- When this statement came in, unless a test gives its own clock: the same wherever it stands in a statement.
+coalesce(%s::float8, extract(epoch FROM statement_timestamp())::float8)
+
 -- fragment: path_is_ours
 -- Whether the search_path leads to PostgreSQL's own functions.
 pg_catalog.array_position(
@@ -28,6 +32,11 @@ pg_catalog.array_position(
         ),
         'pg_catalog'
     ) OPERATOR(pg_catalog.=) 1
+
+-- fragment: slept
+-- How often a worker has gone to sleep, by now and not by this statement's snapshot. NULL: this user may not know.
+CASE WHEN has_sequence_privilege('{schema}.sleep_count'::regclass, 'SELECT, USAGE')
+        THEN coalesce(pg_sequence_last_value('{schema}.sleep_count'::regclass), 0) END
 
 -- fragment: new_job
 -- The columns of a job that is stored.
@@ -109,11 +118,21 @@ stored AS (
     ORDER BY (value ->> 4) COLLATE "C", place
     ON CONFLICT DO NOTHING
     RETURNING id
-),
-told AS MATERIALIZED (
-    SELECT pg_notify(%(channel)s, '') FROM (SELECT FROM stored LIMIT 1) AS anything
 )
-SELECT coalesce(json_agg(id), '[]')::text, (SELECT count(*) FROM told), (SELECT is_ours FROM path) FROM stored;
+SELECT coalesce(json_agg(id), '[]')::text, (SELECT is_ours FROM path) FROM stored;
+
+-- name: add_one
+-- One job, by a session of our own: its search_path is pinned, so nothing but the insert is left. The statement's own
+-- instant comes before and after the delay. Returns nothing when the id or the key is taken.
+INSERT INTO {schema}.job (
+    {new_job}
+)
+VALUES (
+    %s, %s, %s, %s, %s, %s, coalesce(%s::float8, {instant} + %s), {instant},
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
+)
+ON CONFLICT DO NOTHING
+RETURNING {slept};
 
 -- name: add_copy
 COPY {schema}.job (
@@ -128,10 +147,9 @@ COPY {schema}.job (
 -- name: add_numbers
 SELECT json_agg(nextval('{schema}.job_seq_seq'))::text FROM generate_series(1, %(many)s);
 
--- name: add_tell
+-- name: add_path
 -- Says whether the search_path leads to PostgreSQL's own functions, as `add` does.
-SELECT pg_notify(%(channel)s, ''),
-    {path_is_ours};
+SELECT {path_is_ours};
 
 -- name: add_holders
 -- For each wanted job: the id that is stored, its own or that of the job that has the key; NULL: neither any more.
@@ -1431,7 +1449,8 @@ SELECT coalesce(json_agg(json_build_array(task, jobs)), '[]')::text FROM (
 ) AS counted;
 
 -- name: due
--- As in `claim`: the lanes are found by leaping, unless they are given.
+-- As in `claim`: the lanes are found by leaping, unless they are given. A worker that %(sleeps)s says so, if nothing is
+-- due: it counts one more sleep, which every producer sees at once.
 WITH RECURSIVE wanted AS (
     SELECT DISTINCT each AS queue FROM unnest(%(queues)s::text[]) AS each
     WHERE NOT EXISTS (SELECT FROM {schema}.queue WHERE queue.name = each AND queue.paused)
@@ -1461,23 +1480,43 @@ begun (queue, priority, run_at, seq) AS (
     SELECT value ->> 0, (value ->> 1)::bigint, (value ->> 2)::float8, (value ->> 3)::bigint
     FROM json_array_elements(%(lanes)s::json) AS value
     WHERE value ->> 0 IN (SELECT queue FROM wanted)
+),
+earliest AS MATERIALIZED (
+    SELECT min(first.run_at) AS run_at
+    FROM begun
+    CROSS JOIN LATERAL (
+        SELECT job.run_at FROM {schema}.job AS job
+        WHERE job.state = 'ready' AND job.queue = begun.queue AND job.priority = begun.priority
+            AND (job.run_at, job.seq) > (begun.run_at, begun.seq)
+            AND job.task = ANY (%(tasks)s::text[])
+        ORDER BY job.run_at, job.seq
+        LIMIT 1
+    ) AS first
 )
-SELECT min(first.run_at)
-FROM begun
-CROSS JOIN LATERAL (
-    SELECT job.run_at FROM {schema}.job AS job
-    WHERE job.state = 'ready' AND job.queue = begun.queue AND job.priority = begun.priority
-        AND (job.run_at, job.seq) > (begun.run_at, begun.seq)
-        AND job.task = ANY (%(tasks)s::text[])
-    ORDER BY job.run_at, job.seq
-    LIMIT 1
-) AS first;
+SELECT run_at,
+    CASE WHEN %(sleeps)s::boolean AND coalesce(run_at > {wall}, true)
+        AND has_sequence_privilege('{schema}.sleep_count'::regclass, 'USAGE')
+        AND current_setting('transaction_read_only') = 'off'
+    THEN nextval('{schema}.sleep_count') END
+FROM earliest;
 
 -- name: wait
 LISTEN {channel};
 
 -- name: wait_look
 SELECT 1;
+
+-- name: wake
+-- Sends a hint for each queue for which somebody may have gone to sleep since this process has last sent one.
+WITH slept AS MATERIALIZED (
+    SELECT {slept} AS number
+)
+SELECT number, (
+    SELECT count(pg_notify(%(channel)s, to_json(each.queue)::text))
+    FROM unnest(%(queues)s::text[], %(woken)s::bigint[]) AS each (queue, woken)
+    WHERE each.woken IS DISTINCT FROM slept.number
+)
+FROM slept;
 
 -- name: ping
 -- Asks for the lock that every change of a job takes, and changes nothing: reads may work while nobody can renew. A

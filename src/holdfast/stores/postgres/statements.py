@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 from psycopg import errors
 
@@ -17,7 +17,7 @@ from holdfast.core.settlement import Settlement, own_ending, stale_report
 from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.stores import row_json
 from holdfast.stores.postgres.claim_cursor import ClaimCursor
-from holdfast.stores.postgres.connection import Connections, Cursor
+from holdfast.stores.postgres.connection import Connections, Cursor, Session
 from holdfast.stores.protocol import Added, Answer, duty_lost
 
 COPY_FROM = 100  # from this many jobs on, they are sent as a stream
@@ -43,14 +43,35 @@ def add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) 
     )
 
 
+def add_one(q: Connections, db: Cursor, job: NewJob, wall: float | None) -> tuple[list[Added], int | None]:
+    """Store a job with a session of our own; return how often workers have gone to sleep, or None if nobody looked."""
+    head = (job.id, job.task, job.queue, job.payload, job.key, job.priority, job.run_at)
+    values = (*head, wall, job.delay_s, wall, *_policy(job.policy), job.workflow, job.parent)
+    if q.pooled:
+        row = db.execute(q["add_one"], values).fetchone()
+    else:
+        row = cast(Session, db.connection).first_row(b"add_one", q.add_one, [_text(value) for value in values])
+    if row is None:
+        return add(q, db, [job], wall), None
+    slept = row[0]
+    return [Added(job.id, False)], int(slept) if slept is not None else None
+
+
+def _text(value: Any) -> bytes | None:
+    """Write a value as the server reads it."""
+    if value is None:
+        return None
+    return value.encode() if isinstance(value, str) else repr(value).encode()
+
+
 class _KeyFreed(Exception):
     """A job that had a key has ended before it could be read."""
 
 
 def _add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) -> list[Added]:
     rows = row_json.encode([row_json.new_job(job) for job in jobs]).decode()
-    row = q.row(db.execute(q["add"], {"jobs": rows, "wall": wall, "channel": q.channel}))
-    _check_path(row[2])
+    row = q.row(db.execute(q["add"], {"jobs": rows, "wall": wall}))
+    _check_path(row[1])
     new = row_json.names_from(row[0])
     if len(new) == len(jobs):
         return [Added(job.id, False) for job in jobs]
@@ -81,7 +102,7 @@ def _copy(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None
             else:
                 with db.copy(q["add_copy"]) as stream:
                     stream.write("".join([_line(job, added_at) for job in jobs]))
-            _check_path(q.row(db.execute(q["add_tell"], {"channel": q.channel}))[1])
+            _check_path(q.row(db.execute(q["add_path"]))[0])
     except errors.UniqueViolation:
         return False
     return True
@@ -101,6 +122,11 @@ def _line(job: NewJob, wall: float) -> str:
     texts = "\t".join([text.translate(_ESCAPES) for text in (job.id, job.task, job.queue, job.payload)])
     key = r"\N" if job.key is None else job.key.translate(_ESCAPES)
     return f"{texts}\t{key}\t{job.priority}\t{run_at!r}\t{wall!r}\t{_tail(job.policy, job.workflow)}{_parent(job)}\n"
+
+
+@lru_cache(maxsize=256)
+def _policy(policy: Policy) -> tuple[Any, ...]:
+    return tuple(row_json.policy(policy))
 
 
 @lru_cache(maxsize=256)

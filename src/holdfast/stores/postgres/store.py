@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -67,6 +69,7 @@ from holdfast.stores.postgres.liveness import LivenessSession
 from holdfast.stores.postgres.purge import Purge, referred_to
 from holdfast.stores.postgres.records import send, write_records
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
+from holdfast.stores.postgres.wakeup_sender import LOOK_AGAIN_S, WakeupSender
 from holdfast.stores.protocol import Added, Answer, Fired, Schema, duty_lost, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
 from holdfast.stores.wakeups import Wakeups
@@ -107,6 +110,11 @@ class PostgresStore:
         self._beat_s = BEAT_S  # the shortest of this process
         self._identity: str | None = None  # of the tables that our workers were enrolled in
         self._liveness = LivenessSession(self._db, self._hear)
+        self._sender = WakeupSender(self._db)
+        self._asleep: set[str] = set()  # the queues for which this process has said that it sleeps
+        self._serves: set[str] = set()  # those that it has ever said it for
+        self._heard = 0  # how many hints
+        self._said = threading.local()  # whether this thread has just said so
         self._purge = Purge(self._db, self._clock)
         _forks.add(self)
 
@@ -135,11 +143,12 @@ class PostgresStore:
             return []
         point("add.before")
         if connection is not None:
-            with self._callers.joined(connection, many=len(jobs) > 1) as joined:
+            tell = functools.partial(self._committed_elsewhere, {job.queue for job in jobs})
+            with self._callers.joined(connection, many=len(jobs) > 1, then=tell) as joined:
                 answers = statements.add(self._db, joined, jobs, self._wall())
         else:
             answers = self._add(jobs)
-            self.wake()  # with the caller's connection its commit does it
+            self.wake()
         point("add.after")
         return answers
 
@@ -173,6 +182,8 @@ class PostgresStore:
             return self.claim(worker_id, claim_id, queues, tasks, (limit + 1) // 2, ahead // 2)
         self._unanswered.pop(claim_id, None)
         self._keep_beat(job.beat_s for job in jobs or ())
+        if jobs:
+            self._asleep.clear()  # the next sleep is another one
         point("claim.after")
         if jobs is None:
             raise WorkerGone(f"worker {worker_id} is not enrolled or was declared dead")
@@ -408,23 +419,47 @@ class PostgresStore:
 
     # ------------------------------------------------------------------------------------ hints and house
 
-    def due(self, queues: Sequence[str], tasks: Sequence[str]) -> float | None:
-        lanes = self._claim_cursor.lanes(self._clock.lease())
-        earliest: float | None = self._hot.one("due", {"queues": list(queues), "tasks": list(tasks), "lanes": lanes})[0]
-        return earliest
+    def due(self, queues: Sequence[str], tasks: Sequence[str], *, sleeps: bool = False) -> float | None:
+        lanes, heard = self._claim_cursor.lanes(self._clock.lease()), self._heard
+        says = sleeps and not self._asleep.issuperset(queues)
+        if says:
+            self._serves.update(queues)  # from now on hints for them are heard
+            self._liveness.start()
+        values = {"queues": list(queues), "tasks": list(tasks), "lanes": lanes, "sleeps": says, "wall": self._wall()}
+        earliest, slept = self._hot.one("due", values)
+        if slept is not None and heard == self._heard:
+            self._asleep.update(queues)
+            self._said.just_now = True
+        found: float | None = earliest
+        return found
 
     def wait(self, timeout_s: float) -> bool:
         self._liveness.start()
+        if getattr(self._said, "just_now", False):
+            self._said.just_now = False
+            timeout_s = min(timeout_s, LOOK_AGAIN_S)
         return self._hints.wait(self._clock, timeout_s)
 
     def wake(self) -> None:
         self._hints.wake()
 
     def _hear(self, news: str | None) -> None:
-        """Take what was told to all who listen: where jobs have come back; "" is any other change."""
+        """Take what was told to all who listen: the queue of a new job, or where jobs have come back; "" is any other
+        change, None: we may have missed some."""
+        if news is not None and news[:1] == '"' and not self._is_ours(news):
+            return
+        self._heard += 1
+        self._asleep.clear()  # only now: who sent this believes that we are awake
         with contextlib.suppress(msgspec.DecodeError):  # anybody may tell anything
             self._claim_cursor.come_back(news)
         self.wake()
+
+    def _is_ours(self, queue: str) -> bool:
+        """Say whether a worker of this process serves the queue; if it has none, whatever is new may be for it."""
+        try:
+            return not self._serves or msgspec.json.decode(queue, type=str) in self._serves
+        except msgspec.DecodeError:
+            return True
 
     def ping(self) -> None:
         self._hot.run(lambda db: db.execute(self._hot["ping"]))
@@ -484,8 +519,12 @@ class PostgresStore:
     # ------------------------------------------------------------------------------------- parts
 
     def _add(self, jobs: Sequence[NewJob]) -> list[Added]:
+        began, wall, slept = self._clock.lease(), self._wall(), None
         try:
-            return self._db.run(lambda db: statements.add(self._db, db, jobs, self._wall()))
+            if len(jobs) == 1:
+                answers, slept = self._db.run(lambda db: statements.add_one(self._db, db, jobs[0], wall))
+            else:
+                answers = self._db.run(lambda db: statements.add(self._db, db, jobs, wall))
         except OutcomeUnknown as error:
             ids = tuple(job.id for job in jobs)
             named = f"{', '.join(ids[:3])}{', …' if len(ids) > 3 else ''}"
@@ -494,6 +533,12 @@ class PostgresStore:
                 f"safe, and stores nothing twice: using(id=…), id {named}",
                 ids,
             ) from error
+        self._sender.committed({job.queue for job in jobs}, slept, began)
+        return answers
+
+    def _committed_elsewhere(self, queues: set[str]) -> None:
+        self._sender.committed_elsewhere(queues)
+        self.wake()
 
     def _keep_beat(self, beats: Iterable[float]) -> None:
         """Let no verb that a worker lives by wait longer than the shortest beat of this process allows."""
@@ -559,6 +604,7 @@ class PostgresStore:
     def _after_fork(self) -> None:
         self._liveness.forget()
         self._sessions.forget()
+        self._sender.forget()
         self._hints = Wakeups()
 
     # ---------------------------------------------------------------------------- schedules
@@ -612,6 +658,8 @@ class PostgresStore:
         answers = self._hot.run(lambda db: write_records(self._hot, db, records, self._wall()))
         if any(record.jobs or record.sent for record in records):
             self.wake()
+        if children := {new.queue for record in records for new in record.jobs}:
+            self._sender.committed(children)
         point("record.after")
         return answers
 
@@ -651,6 +699,7 @@ class PostgresStore:
             return added
 
         added = self._db.run(fork)
+        self._sender.committed([new.queue])
         self.wake()
         return added
 

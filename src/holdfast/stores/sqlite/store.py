@@ -342,7 +342,7 @@ class SqliteStore:
 
     # ------------------------------------------------------------------------------------ hints and house
 
-    def due(self, queues: Sequence[str], tasks: Sequence[str]) -> float | None:
+    def due(self, queues: Sequence[str], tasks: Sequence[str], *, sleeps: bool = False) -> float | None:
         known = row_json.encode(tasks).decode()
         earliest: float | None = None
         with self._db.reading() as db:

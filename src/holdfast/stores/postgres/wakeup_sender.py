@@ -1,0 +1,87 @@
+"""Sends hints to sleeping workers, and to nobody else.
+
+NOTIFY is not free: its transaction holds a lock of the whole server until its commit is durable, so that all commits
+with a NOTIFY in them happen one after the other. And nobody needs a hint while all workers are busy. So:
+
+- A worker that finds nothing due raises the number in `sleep_count` (`due`), and then sleeps. The number is a
+  sequence: everybody sees the new one at once, in whatever transaction and under whatever snapshot. Any hint for one of
+  its queues makes it look again, and raise the number before its next sleep.
+- A producer remembers for each queue the number that it saw when it last sent a hint. If the number is still the same
+  after the commit of a job, nobody has gone to sleep since, and nothing is sent. A hint goes out after the commit, on a
+  connection of ours: never inside a caller's transaction.
+- To look at the number after each commit would cost a statement. So the insert itself reads it, a moment before its
+  commit. A worker that falls asleep within that moment looks once more after `LOOK_AGAIN_S`; a producer whose insert
+  took longer than `FRESH_S` reads the number again. One of the two finds the job.
+
+Hints can be lost, with a connection or with a program that ends. Polling is the truth.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+
+from holdfast.clock import SystemClock
+from holdfast.errors import StoreError
+from holdfast.stores.postgres.connection import Connections
+
+log = logging.getLogger("holdfast.stores")
+
+FRESH_S = 0.1  # an insert that took longer does not know whether a worker sleeps
+LOOK_AGAIN_S = 0.2  # longer than any insert that trusts the number that it has read
+_CLOCK = SystemClock()
+
+
+class WakeupSender:
+    """What one process knows about sleeping workers; see the module's docstring."""
+
+    def __init__(self, db: Connections) -> None:
+        self._db = db
+        self._woken: dict[str, int] = {}  # queue -> the number when we last sent a hint; 0: nobody has slept ever
+        self._wanted: set[str] = set()
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+
+    def committed(self, queues: Iterable[str], slept: int | None = None, since: float = 0.0) -> None:
+        """Send a hint for jobs that are committed by now, unless nobody sleeps.
+
+        `slept`: the number that their statement has read, after it was sent at `since`; None: it has read none.
+        Threads share their hints: while one is being sent, the next one waits for all who come.
+        """
+        if slept is not None and _CLOCK.lease() - since <= FRESH_S:
+            queues = [queue for queue in queues if self._woken.get(queue, 0) != slept]
+            if not queues:
+                return
+        with self._lock:
+            self._wanted.update(queues)
+        with self._sending:
+            self._send()
+
+    def committed_elsewhere(self, queues: Iterable[str]) -> None:
+        """Do the same from a hook of the caller's, which must not wait for us."""
+        with self._lock:
+            is_under_way = bool(self._wanted)
+            self._wanted.update(queues)
+        if not is_under_way:
+            threading.Thread(target=self.committed, args=((),), name="holdfast-wakeup").start()
+
+    def _send(self) -> None:
+        with self._lock:
+            queues, self._wanted = sorted(self._wanted), set()
+        if not queues:
+            return  # another thread has sent ours too
+        woken = [self._woken.get(queue, 0) for queue in queues]
+        slept: int | None
+        try:
+            slept, _ = self._db.one("wake", {"queues": queues, "woken": woken, "channel": self._db.channel})
+        except StoreError as error:  # the jobs are stored, and are found by polling
+            log.debug("could not wake sleeping workers: %s", error)
+            return
+        if slept is not None:
+            self._woken |= dict.fromkeys(queues, slept)
+
+    def forget(self) -> None:
+        """Let a forked child start afresh."""
+        self._lock, self._sending = threading.Lock(), threading.Lock()
+        self._wanted = set()
