@@ -23,7 +23,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Published, Schedule
 from holdfast.core.schedule import LATE_S
 from holdfast.core.text import listed
-from holdfast.core.verdict import Lost, Succeeded
+from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.insight import diagnosis, postgres_findings, sqlite_findings, tuning
 from holdfast.insight.explain import explain
 from holdfast.insight.findings import Finding
@@ -39,6 +39,7 @@ from tests.factory import (
     a_step,
     add,
     again,
+    claim,
     enrol,
     job_in,
     make_job,
@@ -535,6 +536,25 @@ def test_dead_jobs_are_named_by_task_and_revived_task_by_task(
         "; among the newest 1: charge it (1 since "
         in diagnose(calm, clock)["More jobs died than the day before"].evidence
     )
+
+
+def test_jobs_that_fail_again_and_again_are_named_before_they_are_dead(calm: Store, clock: FakeClock) -> None:
+    assert diagnose(calm, clock)["No job is retried after a failure"].severity == "ok"
+    once = start(calm, task="shop.mail")
+    settle(calm, once, Failed("ConnectionError: mail is away"))
+    found = diagnose(calm, clock)["Jobs are retried after failures"]
+    assert (found.severity, found.evidence) == ("ok", "shop.mail (1 job; ConnectionError: mail is away)")
+    for _ in range(3):
+        settle(calm, start(calm, task="shop.charge"), Failed("CardError: an older one"))
+    clock.advance(60)
+    for number, job in enumerate(claim(calm, tasks=["shop.charge"])):
+        settle(calm, job, Failed(f"CardError: refused {number}\nTraceback"))
+    settle(calm, again(calm, once), Succeeded())
+    found = diagnose(calm, clock)["Jobs are retried after failures"]
+    assert (found.severity, found.evidence) == ("warning", "shop.charge (3 jobs; CardError: refused 2)")
+    assert found.fix == "see the errors: holdfast jobs list --state retrying --task shop.charge"
+    clock.advance(diagnosis.FAILED_S + 1)
+    assert "No job is retried after a failure" in diagnose(calm, clock)
 
 
 def test_dead_jobs_that_grow_in_number(calm: Store, clock: FakeClock) -> None:

@@ -22,7 +22,7 @@ from holdfast.core.records import Filter, Job, Worker
 from holdfast.core.text import counted, listed
 from holdfast.errors import StoreError, StoreFull
 from holdfast.insight.findings import Finding, Severity, ok, problem, warning
-from holdfast.insight.format import moment
+from holdfast.insight.format import first_line, moment
 from holdfast.insight.health import SET_BACK_S, enqueued_ahead_s, vanished_ids, worker_state
 from holdfast.insight.schedules import late_now
 from holdfast.insight.steps import awaited_jobs, since_of
@@ -39,6 +39,7 @@ DAY_S = 86_400.0
 ASKED_LONG_S = DAY_S
 PAUSED_LONG_S = 3600.0
 WAIT_LONG_S = 600.0
+FAILED_S = 3600.0  # how far back failures are looked at; the default `Retry` never pauses for longer
 ENDED_MAX = 1_000_000
 WAITING_MAX = 100_000  # workflows that are looked at, from the newest
 DEATHS_MAX = 10_000  # lines of the journal about jobs that died, from the newest
@@ -75,6 +76,7 @@ def diagnose(store: Store, clock: Clock, app: App | None = None, name: str = "AP
     yield from _locked(store)
     yield from _orphaned(store)
     yield _held(store)
+    yield _retrying(store)
     yield _dead(store)
     yield from _of_schedules(store)
     yield from of_settings(store, look_back(store, DAY_S))
@@ -305,6 +307,30 @@ def _held(store: Store) -> Finding:
     # A held job was interrupted, and its work stands still. A question is part of a workflow's ordinary way.
     severity: Severity = "warning" if held or waited > ASKED_LONG_S else "ok"
     return Finding(severity, said, "; ".join(evidence), "decide: holdfast held list")
+
+
+def _retrying(store: Store) -> Finding:
+    """Find jobs that failed and will run again. The newest failures of the journal lead to them, by its index on kind
+    and time and then by id: neither the ready jobs nor the ended ones are walked over."""
+    since = store.now().wall - FAILED_S
+    failures = store.journal(kinds=("failed", "timed_out", "stalled"), since=since, limit=_PAGE)
+    ids = tuple(dict.fromkeys(event.job_id for event in reversed(failures)))  # the newest first
+    ready = store.find(Filter(ids=ids, states=(State.READY,), limit=len(ids))) if ids else []
+    failed = {job.id: job for job in ready if job.failures}
+    tasks: dict[str, list[Job]] = {}
+    for job_id in ids:
+        if job_id in failed:
+            tasks.setdefault(failed[job_id].task, []).append(failed[job_id])
+    if not tasks:
+        return ok("No job is retried after a failure", "none that failed within the last hour")
+    worst = sorted(tasks, key=lambda task: -len(tasks[task]))
+    evidence = listed(
+        [f"{task} ({counted(len(tasks[task]), 'job')}; {first_line(tasks[task][0].error)})" for task in worst], 3
+    )
+    # A single failure may pass. A job that fails again after a pause needs a person, before its attempts are spent.
+    severity: Severity = "warning" if any(job.failures > 1 for job in failed.values()) else "ok"
+    fix = f"see the errors: holdfast jobs list --state retrying --task {quote(worst[0])}"
+    return Finding(severity, "Jobs are retried after failures", evidence, fix)
 
 
 def _dead(store: Store) -> Finding:
