@@ -61,6 +61,7 @@ def test_help_fits_the_terminal(words: str, command: click.Command, ctx: click.C
     narrow = click.Context(command, ctx.parent, ctx.info_name, terminal_width=columns)
     lines = command.get_help(narrow).splitlines()
     assert [line for line in lines if len(line) > columns] == []
+    assert [line for line in lines[1:] if line.endswith("...")] == [], "a summary is cut"
     assert not any(first == second == "" for first, second in pairwise(lines))
 
 

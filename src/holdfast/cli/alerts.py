@@ -50,18 +50,18 @@ class Limit(ParamType):
 
 
 _flags = options(
-    shared_option("--alert-log", is_flag=True, help="Tell alerts in the log."),
+    shared_option("--alert-log", is_flag=True, help="Write alerts to the log."),
     shared_option(
         "--alert-command",
         type=Text(),
         metavar="WORDS",
-        help="Tell alerts to this program, without a shell; JSON on its stdin.",
+        help="Send alerts to this program, without a shell; JSON on its stdin.",
     ),
     shared_option(
         "--alert-webhook",
         type=Text(),
         metavar="URL",
-        help=f"Tell alerts to this https address; signed with ${SECRET}, if that is set.",
+        help=f"Send alerts to this https address; signed with ${SECRET}, if that is set.",
     ),
     shared_option("--alert-private", is_flag=True, help="The webhook may be on a private network or on this machine."),
     shared_option("--alert-on", type=Words(KINDS), metavar="A,B", help=f"Only these of: {', '.join(KINDS)}."),
@@ -70,7 +70,7 @@ _flags = options(
         type=Limit(),
         multiple=True,
         metavar="NAME=NUMBER",
-        help=f"From when on, or how often; may be repeated. One of: {', '.join(Given.__annotations__)}.",
+        help=f"Change a limit; may be repeated. One of: {', '.join(Given.__annotations__)}.",
     ),
 )
 

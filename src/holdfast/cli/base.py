@@ -206,8 +206,8 @@ def common_options() -> list[click.Parameter]:
     where = f"The store.  [env: HOLDFAST_DB; default: {DEFAULT_URL}]"
     return [
         option(["--db"], metavar="URL", help=where),
-        option(["-v", "--verbose"], count=True, help="Say more; tracebacks too."),
-        option(["-q", "--quiet"], count=True, help="Say nothing but data and errors; for cron."),
+        option(["-v", "--verbose"], count=True, help="Print the log, and tracebacks of errors."),
+        option(["-q", "--quiet"], count=True, help="Print only data and errors, for cron."),
     ]
 
 

@@ -100,7 +100,7 @@ def status(as_json: bool) -> None:
 @json_option
 @click.pass_context
 def check(ctx: click.Context, as_json: bool) -> None:
-    """Verify that the store is sound, and is what its workers knew. Exits with 7 when it is not."""
+    """Verify that the store is sound. Exits with 7 when it is not."""
     with opened_store() as store:
         damage = store.check()
         doubts = [] if store.missing() else list(dict.fromkeys(map(in_words, store.doubts())))
@@ -145,9 +145,10 @@ def accept(by: str, note: str, as_json: bool) -> None:
 @click.argument("target", metavar="FILE", type=click.Path(path_type=Path))
 @json_option
 def backup(target: Path, as_json: bool) -> None:
-    """Copy a SQLite store to a new file, while workers and other programs use it.
+    """Copy a SQLite store to a new file.
 
-    FILE is one consistent snapshot, made by SQLite's online backup. It must not exist yet, and appears when it is
+    Workers and other programs may use the store meanwhile. FILE is one consistent snapshot, made by SQLite's online
+    backup. It must not exist yet, and appears when it is
     complete. A PostgreSQL store is copied with pg_dump.
     """
     with opened_store() as store:

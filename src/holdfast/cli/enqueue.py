@@ -36,18 +36,20 @@ _CALL = (
 @click.argument("app", metavar="APP", type=Text())
 @click.argument("task", metavar="TASK", type=Text())
 @click.argument("arguments", metavar="[JSON]", type=Json(_CALL), required=False)
-@click.option("--queue", type=Text(), help="Another queue than the task's.")
-@click.option("--key", type=Text(), help="While a live job has this key, no second one is added.")
+@click.option("--queue", type=Text(), help="Use this queue instead of the task's.")
+@click.option("--key", type=Text(), help="Add no second job while a live one has this key.")
 @click.option("--run-after", type=Duration(), metavar="TIME", help="Start the job after this delay: seconds, 15m, 2h.")
 @click.option("--priority", type=int, help="Larger is sooner.")
-@click.option("--id", type=Text(), help="Your own id; repeated, there is still one job.")
-@click.option("--on-crash", type=click.Choice(get_args(OnCrash)), help="When its worker dies; rollback: of a workflow.")
+@click.option("--id", type=Text(), help="Your own id. Repeating the command with it adds no second job.")
+@click.option(
+    "--on-crash", type=click.Choice(get_args(OnCrash)), help="What to do if its worker dies; rollback is for workflows."
+)
 @import_options
 @json_option
 def enqueue(app: str, task: str, arguments: Any, as_json: bool, **given: Any) -> None:
     """Add a job.
 
-    TASK is a task of APP (module:name); its last part will do where only one task has it. JSON is an array of
+    TASK is a task of APP (module:name); its last part is enough if only one task has it. JSON is an array of
     positional or an object of keyword arguments; - reads it from stdin. Both are checked against the task before
     anything is stored.
     """

@@ -47,7 +47,13 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell th
     "--format", "form", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True, help="How to write it."
 )
 @step_arguments_option
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Not to stdout.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write into this file instead of stdout.",
+)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists. A file of the store is never replaced.")
 def export(
     states: tuple[str, ...],

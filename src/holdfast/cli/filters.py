@@ -39,7 +39,7 @@ def page_options(command: F, *, kind: str = "task", key: bool = False) -> F:
     ) -> Any:
         return command(where=Filter(queue=queue, task=task, key=key, limit=limit, before=before), **rest)
 
-    listed: Any = click.option("--before", metavar="ID", type=JobId(), help="The page after this job.")(run)
+    listed: Any = click.option("--before", metavar="ID", type=JobId(), help="Show the page after this job.")(run)
     listed = limit_option(listed)
     if key:
         listed = click.option("--key", type=Text(), help="Only with this key.")(listed)

@@ -105,7 +105,7 @@ import_options = options(
     _modules(
         "--discover",
         metavar="PACKAGE",
-        help="Import the modules below this package that are, or are in, one named tasks; may be repeated.",
+        help="Import the modules named tasks below this package, and those in packages so named; may be repeated.",
     ),
 )
 

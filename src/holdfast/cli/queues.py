@@ -52,7 +52,10 @@ _UNSERVED = Column("NO WORKER HAS", lambda queue: ", ".join(queue["missing"]) or
 )
 @json_option
 def list_(as_json: bool) -> None:
-    """Show every queue: jobs by state, how long the oldest due one has waited, and due tasks that no worker has."""
+    """Show every queue, with its jobs by state.
+
+    OLDEST DUE is how long the oldest due job has waited. NO WORKER HAS names tasks of due jobs that no living worker
+    has."""
     with opened_store() as store:
         views = insight.queue_views(store)
     if as_json:

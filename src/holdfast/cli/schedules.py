@@ -64,7 +64,10 @@ _COLUMNS = [
 )
 @json_option
 def list_(as_json: bool) -> None:
-    """Show every schedule: when it comes next or how late it is, when it came last, and what became of that job."""
+    """Show every schedule, with its next and its last instant.
+
+    A schedule whose instant was not fired shows how late it is. The list has the state of the last job.
+    """
     with opened_store() as store:
         views = insight.schedule_views(store)
     if as_json:
@@ -81,7 +84,7 @@ def list_(as_json: bool) -> None:
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, type=Text())
 @json_option
 def pause(keys: tuple[str, ...], as_json: bool) -> None:
-    """Fire schedules no more until they are resumed. Jobs that are stored stay."""
+    """Stop firing schedules until you resume them. Stored jobs stay."""
     _set(keys, True, as_json)
 
 
@@ -89,7 +92,10 @@ def pause(keys: tuple[str, ...], as_json: bool) -> None:
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, type=Text())
 @json_option
 def resume(keys: tuple[str, ...], as_json: bool) -> None:
-    """Fire schedules again, from the next instant on: those in between are not made up for."""
+    """Fire schedules again, from the next instant on.
+
+    Instants during the pause are not made up for.
+    """
     _set(keys, False, as_json)
 
 
@@ -102,7 +108,10 @@ def resume(keys: tuple[str, ...], as_json: bool) -> None:
 @click.argument("key", metavar="KEY", type=Text())
 @json_option
 def fire(key: str, as_json: bool) -> None:
-    """Enqueue the schedule's job now, in addition to its regular times, and print its id. Works when paused, too."""
+    """Enqueue the job of a schedule now, and print its id.
+
+    The regular instants stay as they are. A paused schedule may be fired, too.
+    """
     with opened_store() as store:
         [found] = _known(store, [key])
         [added] = store.add([replace(found.job, id=new_job_id(SystemClock()))])

@@ -154,10 +154,10 @@ grace_option = click.option(
     "--grace", "grace_s", type=Duration(), default=0.0, metavar="TIME", help="Wait this long after a lease expires."
 )
 fence_option = click.option(
-    "--fence", type=click.IntRange(0), metavar="N", help="Only if this is still its fence, as you saw it."
+    "--fence", type=click.IntRange(0), metavar="N", help="Only if the job still has this fence, which you saw."
 )
 step_arguments_option = click.option(
-    "--step-arguments", is_flag=True, help="Also the arguments that undos of steps get; without it, only their size."
+    "--step-arguments", is_flag=True, help="Show the arguments of steps with an undo, not only their size."
 )
 repeat_step_option = click.option(
     "--repeat-step", is_flag=True, help="Also run steps again that must not be repeated and may have happened."
@@ -185,7 +185,7 @@ by_option = shared_option(
     "--by",
     type=Text(),
     callback=lambda _ctx, _option, by: person(by),
-    help="Who.  [env: HOLDFAST_BY; default: user@host]",
+    help="Who does this.  [env: HOLDFAST_BY; default: user@host]",
 )
 # Who does it and why: both are written to the job's journal.
-person_options = options(by_option, click.option("--note", type=Text(), help="Why; kept in the job's journal."))
+person_options = options(by_option, click.option("--note", type=Text(), help="The reason, for the journal."))

@@ -33,7 +33,7 @@ def workers() -> None:
     holdfast workers list --gone --json
     """,
 )
-@click.option("--gone", is_flag=True, help="Those too that stopped or died.")
+@click.option("--gone", is_flag=True, help="Also show workers that stopped or died, with the cause.")
 @json_option
 def list_(gone: bool, as_json: bool) -> None:
     """Show the workers, oldest first, with their last beat."""

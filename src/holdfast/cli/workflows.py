@@ -78,7 +78,7 @@ def list_(states: tuple[str, ...], where: Filter, as_json: bool) -> None:
 @step_arguments_option
 @json_option
 def show(job_id: str, step_arguments: bool, as_json: bool) -> None:
-    """Show one workflow: its steps, what it waits for, who died where, and all that happened to it."""
+    """Show one workflow: its steps, what it waits for, and its history."""
     with opened_store() as store:
         job = _known(store, job_id)
         if not as_json:
@@ -106,7 +106,7 @@ def _known(store: Store, job_id: str) -> Job:
 )
 @click.argument("job_id", metavar="ID", type=JobId())
 @click.option(
-    "--from-step", "step", type=Text(), metavar="NAME", help="Run this one again, and all behind it. A name or number."
+    "--from-step", "step", type=Text(), metavar="NAME", help="The first step to run again, by name or number."
 )
 @repeat_step_option
 @person_options
@@ -223,19 +223,23 @@ def signal(job_id: str, name: str, value: Any, app_ref: str | None, as_json: boo
 )
 @click.argument("job_id", metavar="ID", type=JobId())
 @click.argument("arguments", metavar="[JSON]", type=Json(_CALL), required=False)
-@click.option("--from-step", "step", type=Text(), metavar="NAME", required=True, help="Where the new one begins.")
-@click.option("--app", "app_ref", type=Text(), metavar="APP", help="Check the arguments against the workflow of this.")
+@click.option(
+    "--from-step", "step", type=Text(), metavar="NAME", required=True, help="The first step that the new one runs."
+)
+@click.option(
+    "--app", "app_ref", type=Text(), metavar="APP", help="Check the arguments against the workflow of this app."
+)
 @import_options
 @repeat_step_option
 @person_options
 @json_option
 def fork(job_id: str, arguments: Any, app_ref: str | None, as_json: bool, **said: Any) -> None:
-    """Start a new workflow with what an ended one has recorded before a step.
+    """Start a new workflow from the recorded steps of an ended one.
 
     The copied steps are not run again, and the new workflow never undoes them: their effects belong to the old one. The
     new workflow has the arguments of the old one (see `holdfast workflows show ID`). JSON replaces some of them: an
     object of named ones, or with --app (module:name) also an array of positional ones. With --app all of them are
-    checked against the workflow before it is stored; without it, one that does not fit gives up at its first attempt.
+    checked against the workflow before it is stored; without it, one that does not fit fails and is retried.
     If a step that must not be repeated would run again, fork is refused, unless that step is named, or --repeat-step is
     given.
     """

@@ -58,16 +58,20 @@ _ROWS_MAX = 50  # of the jobs that come again and again; a person reads no more
     """,
 )
 @click.option(
-    "--since", type=Duration(), default="24h", show_default=True, metavar="TIME", help="Look back so far, such as 7d."
+    "--since",
+    type=Duration(),
+    default="24h",
+    show_default=True,
+    metavar="TIME",
+    help="How far to look back, such as 7d.",
 )
 @json_option
 def zombies(since: float, as_json: bool) -> None:
     """Look back at the jobs that lost their worker.
 
-    How many, of which tasks, found by what and how fast, what became of them, when very many did and what was behind
-    it, which jobs lose their worker again and again, which calls (the same task with the same arguments) crash under
-    one id after the other, and how often the worker had not died after all. What is lost now is shown by
-    `holdfast scan`.
+    Shows how many there were, of which tasks, how and how fast they were found, and what happened to them. Lists storms
+    with their cause, jobs that keep losing their worker, and calls (the same task with the same arguments) that crash
+    under several ids. Says how often the worker was not dead. `holdfast scan` shows what is lost now.
 
     The time from the last sign of life (a beat, or the claim) until a zombie was found is an upper bound for the time
     that recovery took: the worker died somewhere in between.
