@@ -20,7 +20,8 @@ from holdfast.cli.output import Column
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
 from holdfast.core.records import Pulse, Schedule
-from holdfast.core.verdict import Failed, Lost, Succeeded
+from holdfast.core.stop_reason import told
+from holdfast.core.verdict import Failed, Lost, Outcome, Succeeded
 from holdfast.errors import StoreError
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
@@ -378,6 +379,16 @@ def test_the_story_of_a_running_and_of_a_done_job(run: Run, store: Store) -> Non
     told = run("jobs", "show", job.id).stdout
     assert "It succeeded at attempt 1" in told
     assert "all of it with --json" in told
+
+
+@pytest.mark.parametrize("outcome", [EXPIRED, Failed("MailDown: no route to it")], ids=["held", "dead"])
+def test_the_story_of_a_job_that_stopped_gives_the_reason_once(run: Run, store: Store, outcome: Outcome) -> None:
+    job = start(store, on_crash="hold", attempts_max=1)
+    settle(store, job, outcome)
+    said = told(row(store, job.id))
+    shown = " ".join(run("jobs", "show", job.id).stdout.split())
+    assert said is not None
+    assert shown.count(said) == 1
 
 
 def test_the_story_of_a_failure_has_its_last_lines(run: Run, store: Store) -> None:

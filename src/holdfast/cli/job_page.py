@@ -64,7 +64,8 @@ def tell(store: Store, job: Job, *, step_arguments: bool = False) -> None:
     click.echo()
     steps = insight.steps_of(store, job, aside=True)
     for label, value in _facts(job, now, names, insight.uncounted(job, events), insight.fresh_since(events), steps):
-        _show(label, value, "  ")
+        if not (label == "error" and value in why.sentence):  # once is enough
+            _show(label, value, "  ")
     for warning in insight.warnings_of(events):
         _show("warning", insight.in_words(warning), "  ")
     lost = insight.deaths(steps, events) if job.workflow else []
@@ -77,7 +78,7 @@ def tell(store: Store, job: Job, *, step_arguments: bool = False) -> None:
         was = {ending.seq: ending for ending in insight.endings(job, events)}
         for event in events:
             places = ", ".join(death.place for death in lost if death.event is event)
-            _tell_event(event, names, was.get(event.seq), places)
+            _tell_event(event, names, was.get(event.seq), places, told(job))
 
 
 def _show_answers(answers: Sequence[tuple[str, str]]) -> None:
@@ -154,7 +155,8 @@ def _span(job: Job) -> str:
     return f"; its retries span {longest}"
 
 
-def _tell_event(event: Event, names: insight.Names, was: insight.Ending | None, places: str) -> None:
+def _tell_event(event: Event, names: insight.Names, was: insight.Ending | None, places: str, said: str | None) -> None:
+    """Print a line of the journal. `said`: the reason of the job's state, which is on the page already."""
     who = [f"fence {event.fence}"]
     if event.worker:
         who.append(f"worker {names.get(event.worker, event.worker)}")
@@ -166,7 +168,8 @@ def _tell_event(event: Event, names: insight.Names, was: insight.Ending | None, 
         for line in textwrap.wrap(clean(was.sentence), width() - 6, break_on_hyphens=False):
             click.echo(f"      {line}")
     for label, value in _details(event, places):
-        _show(label, value, "      ")
+        if not (label == "reason" and value == said):
+            _show(label, value, "      ")
 
 
 def _details(event: Event, places: str) -> Iterator[tuple[str, str]]:
