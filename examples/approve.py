@@ -11,12 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from holdfast import App, Context
+from holdfast import App, Context, Retry
 
 app = App()
 
 
-@app.task(on_crash="hold")
+@app.task(on_crash="hold", retry=Retry(attempts_max=1))  # nor is it repeated after an exception
 def charge(ctx: Context, order_id: int, cents: int) -> str:
     if ctx.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)  # before or after the money moved? Nobody here can know.
