@@ -153,6 +153,33 @@ def test_the_web_application_of_the_docs_serves_a_second_test_client(
         atexit.unregister(tasks.app.close)
 
 
+@pytest.mark.slow  # a PostgreSQL server
+def test_the_web_application_of_the_docs_stores_order_and_job_together_on_postgresql(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: str
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", postgres)
+    monkeypatch.setitem(sys.modules, "fastapi", SimpleNamespace(FastAPI=Web))
+    shop = documented("tasks.md", "shop", tmp_path, monkeypatch)
+    api = documented("tasks.md", "api", tmp_path, monkeypatch)
+
+    async def client(number: int) -> str:
+        async with api.api.lifespan(api.api):
+            return str((await api.create(number))["job"])
+
+    async def second(number: int) -> None:
+        async with api.api.lifespan(api.api):
+            with pytest.raises(Exception, match="duplicate key"):
+                await api.create(number)
+
+    try:
+        assert [shop.app.get(asyncio.run(client(number))).state for number in (1, 2)] == ["ready", "ready"]
+        asyncio.run(second(2))
+        assert shop.app.counts()["ready"] == 2
+    finally:
+        shop.app.close()
+        atexit.unregister(shop.app.close)
+
+
 @pytest.mark.slow  # a real worker, and a server that cuts its sessions
 def test_a_django_task_of_the_docs_survives_the_end_of_its_connections(tmp_path: Path, postgres: str) -> None:
     for name in ("shop", "baskets"):
