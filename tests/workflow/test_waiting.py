@@ -484,6 +484,31 @@ def test_a_child_that_dies_raises_in_its_parent_now_and_in_a_replay(house: House
     assert "ValueError: no" in job.result(60)
 
 
+def test_a_dead_workflow_continues_with_the_result_of_its_revived_child(house: House) -> None:
+    broken = [True]
+
+    @house.app.task(name="t", retry=Retry(attempts_max=1))
+    def work() -> int:
+        if broken:
+            raise ValueError("no")
+        return 7
+
+    @house.app.workflow(name="p")
+    def parent(flow: Flow) -> int:
+        return flow.result(flow.start(work))
+
+    house.start()
+    job = parent.enqueue()
+    with pytest.raises(JobDead, match="it would fail the same way again"):  # the default Retry has nine more attempts
+        job.result(60)
+    [child] = house.app.find(task="t")
+    broken.clear()
+    assert house.app.revive(child.id).result(60) == 7
+    house.app.retry_from(job.id, "2")
+    assert job.result(60) == 7
+    assert len(house.app.find(task="t")) == 1
+
+
 def test_a_signal_to_nobody_raises_in_the_workflow(house: House) -> None:
     @house.app.workflow(name="w")
     def work(flow: Flow) -> str:
