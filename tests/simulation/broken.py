@@ -148,7 +148,7 @@ BROKEN = [
     ),
     Broken(
         "a crash costs nothing",
-        ((verdict, "_judge", "crashes=0 if _is_forgiven(outcome, job) else 1", "crashes=0"),),
+        ((verdict, "_cost", "0 if _is_forgiven(outcome, job) else 1", "0"),),
         world="the last crash",
     ),
     Broken(
@@ -163,8 +163,7 @@ BROKEN = [
     ),
     Broken(
         "hold and revive raise no fence, so an approval works twice",
-        ((acts, "revive", "raises_fence=True", "raises_fence=False"),
-         (acts, "hold", "raises_fence=True", "raises_fence=False")),
+        ((acts, "_moved", "raises_fence=True", "raises_fence=False"),),
         world="hold, approved twice, held by hand",
     ),
     Broken(
