@@ -6,7 +6,7 @@ applies it only if state *and* fence are still what the person saw, so a repeate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from msgspec.structs import replace
@@ -28,7 +28,7 @@ def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     """
     if job.state is State.RUNNING:
         asked = () if job.cancel_requested else (Note("moved", {"cancel_requested": True, "reason": reason}, actor),)
-        return Verdict(move=Transition.CANCEL, state=State.RUNNING, cancel_requested=True, notes=asked)
+        return _asked_to_stop(*asked)
     note = Note("cancelled", {"reason": reason}, actor)
     return _moved(job, Transition.CANCEL, note, error=reason or f"cancelled by {actor}")
 
@@ -55,6 +55,11 @@ def revive(
     note = Note("revived", {"from": job.state.value, **repeated, "note": reason}, actor)
     # The answer that it may run covers the step that was begun, too.
     return _back(job, now, note, error=_answered(job), open_step="", cancel_requested=False, undo_requested=False)
+
+
+def _asked_to_stop(*notes: Note, **more: Any) -> Verdict:
+    """Return the verdict on a job that runs on until its worker reads it."""
+    return Verdict(move=Transition.CANCEL, state=State.RUNNING, cancel_requested=True, notes=notes, **more)
 
 
 def _moved(job: Job, move: Transition, *notes: Note, **more: Any) -> Verdict:
@@ -114,14 +119,7 @@ def rollback(job: Job, now: float, *, actor: str, reason: str | None = None) -> 
     why = None if job.rolling_back else reason or f"rolled back by {actor}"  # the cause stays
     if job.state is State.RUNNING:
         asked = Note("moved", {"undo_requested": True, "reason": reason}, actor)
-        return Verdict(
-            move=Transition.CANCEL,
-            state=State.RUNNING,
-            error=why,
-            cancel_requested=True,
-            undo_requested=True,
-            notes=(asked,),
-        )
+        return _asked_to_stop(asked, error=why, undo_requested=True)
     note = Note("moved", {"rolling_back": True, "from": job.state.value, "reason": reason}, actor)
     fresh = {"rolling_back": True, "cancel_requested": False, "undo_requested": False, "open_step": ""}
     return _back(job, now, note, Transition.UNDO, error=why, **fresh)
@@ -214,21 +212,28 @@ def resolve(
         raise IllegalMove(f'workflow {job.id} asks "{job.question}": answer yes (approve) or no (fail)')
     if job.state is not State.HELD:
         raise IllegalMove(f"job {job.id} is {job.state.value}; only a held job waits for an answer")
+
+    def line(**of: str) -> Note:
+        return Note("resolved", {"answer": answer, **of, "note": reason}, actor)
+
     if answer == "retry":
-        return _run_it(job, steps, now, actor=actor, reason=reason)
+        match asked_about(job, steps):
+            case [first, second, *_]:
+                return _ask_next(replace(first, repeatable=True), second, line(step=first.name))
+        return revive(job, now, actor=actor, reason=reason, repeat_step=True)
     if answer == "rollback":
         return rollback(job, now, actor=actor, reason=reason)
     if answer == "done" and job.open_step is not None:
-        return _it_happened(job, steps, now, actor=actor, reason=reason, result=result)
+        return _it_happened(job, steps, now, result, line)
     if answer == "done" and job.rolling_back:
-        return _it_is_undone(job, steps, now, actor=actor, reason=reason, result=result)
+        return _it_is_undone(job, steps, now, result, line)
     if answer == "done" and job.workflow and result is None:
         raise IllegalMove(
             f"workflow {job.id} has no open step, so this would be said of all of it: run it again (held approve), or "
             "say what the whole workflow returned (held done --result JSON, null if nothing); then no more of it is run"
         )
     move = Transition.RESOLVE if answer == "done" else Transition.BURY
-    notes = [_resolved(answer, actor, reason)]
+    notes = [line()]
     error = (reason or f"given up by {actor}") if move is Transition.BURY else None
     because = why_undone(job)
     if error is not None:
@@ -236,20 +241,10 @@ def resolve(
     return _moved(job, move, *notes, result=result, error=error, rollback_cause=because)
 
 
-def _resolved(answer: Answer, actor: str, reason: str | None, **of: str) -> Note:
-    """Return the line about an answer; `of`: the step that it is about."""
-    return Note("resolved", {"answer": answer, **of, "note": reason}, actor)
+Line = Callable[..., Note]  # of the journal, about an answer to the question of one step
 
 
-def _run_it(job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None) -> Verdict:
-    match asked_about(job, steps):
-        case [first, second, *_]:
-            return _ask_next(replace(first, repeatable=True), second, "retry", actor, reason)
-        case _:
-            return revive(job, now, actor=actor, reason=reason, repeat_step=True)
-
-
-def _ask_next(said: Step, following: Step, answer: Answer, actor: str, reason: str | None) -> Verdict:
+def _ask_next(said: Step, following: Step, note: Note) -> Verdict:
     """Keep what was said of one open step; the next one has its own question."""
     return Verdict(
         move=Transition.HOLD,
@@ -257,13 +252,11 @@ def _ask_next(said: Step, following: Step, answer: Answer, actor: str, reason: s
         open_step=following.name,
         raises_fence=True,  # a repeated answer must not be taken for one about the next step
         steps=(said,),
-        notes=(_resolved(answer, actor, reason, step=said.name),),
+        notes=(note,),
     )
 
 
-def _it_happened(
-    job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None, result: str | None
-) -> Verdict:
+def _it_happened(job: Job, steps: Sequence[Step], now: float, result: str | None, line: Line) -> Verdict:
     opened = asked_about(job, steps)
     if not opened:
         raise IllegalMove(f"workflow {job.id}: the step {job.open_step!r} is not on record; retry it, or give up")
@@ -276,14 +269,11 @@ def _it_happened(
         )
     said = replace(first, result=result, ended_at=now)  # it is recorded by the worker that can read it
     if others:
-        return _ask_next(said, others[0], "done", actor, reason)
-    note = _resolved("done", actor, reason, step=first.name)
-    return _back(job, now, note, error=_answered(job), open_step="", steps=(said,))
+        return _ask_next(said, others[0], line(step=said.name))
+    return _back(job, now, line(step=said.name), error=_answered(job), open_step="", steps=(said,))
 
 
-def _it_is_undone(
-    job: Job, steps: Sequence[Step], now: float, *, actor: str, reason: str | None, result: str | None
-) -> Verdict:
+def _it_is_undone(job: Job, steps: Sequence[Step], now: float, result: str | None, line: Line) -> Verdict:
     left = to_undo(steps)
     if not left:
         raise IllegalMove(f"workflow {job.id} is being rolled back, and has nothing left to undo: continue, or give up")
@@ -293,7 +283,7 @@ def _it_is_undone(
             f"{left[0].name!r} was undone by hand"
         )
     undone = replace(left[0], state="undone", undone_at=now)
-    return _back(job, now, _resolved("done", actor, reason, undone=undone.name), steps=(undone,))
+    return _back(job, now, line(undone=undone.name), steps=(undone,))
 
 
 def hold(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
