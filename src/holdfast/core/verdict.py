@@ -191,7 +191,7 @@ def judge(outcome: Outcome, job: Job, now: float, *, chance: float) -> Verdict:
     a process that died, is innocent when its attempt ended and its process did not: its crash is taken back.
     """
     if job.suspects > 1 and isinstance(outcome, _ACQUITS):
-        innocent = msgspec.structs.replace(job, crashes=0, suspects=0)
+        innocent = msgspec.structs.replace(job, crashes=0)
         verdict = _judge(outcome, innocent, now, chance)
         taken_back = 0 if verdict.fresh_budgets else -job.crashes
         return msgspec.structs.replace(verdict, crashes=taken_back, suspects=0)
@@ -242,7 +242,7 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
 def _cut_short(outcome: Outcome) -> bool:
     """Say whether the handler was in the middle of something. One that was never started was not; one that wants to
     come back later was, if it left a step open beside itself."""
-    return isinstance(outcome, (_Erred, Lost, Snoozed, Parked)) or getattr(outcome, "started", False)
+    return isinstance(outcome, (*_ERRORS, Snoozed, Parked)) or getattr(outcome, "started", False)
 
 
 def _cost(outcome: Outcome, job: Job) -> tuple[int, int]:
@@ -279,9 +279,10 @@ RELEASE_DELAY_MAX_S = 60.0
 OUTAGE_S = 1.0  # when a job comes back whose transaction met an outage: the store may be in trouble for longer
 
 
-def _by_on_crash(
-    outcome: Failed | TimedOut | Stalled | Lost | Released, job: Job, now: float, chance: float
-) -> Verdict:
+CutShort = Failed | TimedOut | Stalled | Lost | Released
+
+
+def _by_on_crash(outcome: CutShort, job: Job, now: float, chance: float) -> Verdict:
     """Every ending short of the handler's own passes through what the job declared; but undoing always continues."""
     if job.rolling_back:
         if getattr(outcome, "goes_on", False):
@@ -298,7 +299,7 @@ def _by_on_crash(
             return _run_again(outcome, job, now, chance)
 
 
-def _run_again(outcome: Failed | TimedOut | Stalled | Lost | Released, job: Job, now: float, chance: float) -> Verdict:
+def _run_again(outcome: CutShort, job: Job, now: float, chance: float) -> Verdict:
     """Run the job again while its budgets last; then bury it, or hold it if it was rolling back."""
     if isinstance(outcome, Released):  # given back while it rolls back: it costs nothing, and waits for nothing
         return _release(outcome, job, now)
@@ -431,7 +432,7 @@ def _verdict(
 ) -> Verdict:
     """Return the verdict, with what each ending does to the row. `free`: it costs nothing. `more`: other fields."""
     failures, crashes = (0, 0) if free else _cost(outcome, job)
-    lost = isinstance(outcome, Lost)
+    lost = type(outcome) is Lost
     kind = ENDING_EVENT.get(type(outcome))
     first = (Note(kind, {**_detail(outcome), "decision": move.value}),) if kind else ()
     return Verdict(
@@ -441,7 +442,7 @@ def _verdict(
         failures=failures,
         crashes=crashes,
         zombies=1 if lost else 0,
-        suspects=outcome.suspects if isinstance(outcome, Lost) and not _is_forgiven(outcome, job) else None,
+        suspects=outcome.suspects if type(outcome) is Lost and not _is_forgiven(outcome, job) else None,
         raises_fence=lost,
         notes=first + notes,
         **more,
@@ -467,12 +468,15 @@ def _keeps_its_error(job: Job) -> bool:
 
 def _error(outcome: Outcome) -> str | None:
     """Return the error of the row; a release or a snooze is not an error, and the last one stays readable."""
-    return _reason(outcome) if isinstance(outcome, (_Erred, Lost)) else None
+    return _reason(outcome) if type(outcome) in _ERRORS else None
+
+
+_ERRORS = (Failed, Diverged, TimedOut, Stalled, Lost)
 
 
 def _reason(outcome: Outcome) -> str:
     match outcome:
-        case _Erred():
+        case Failed() | Diverged() | TimedOut() | Stalled():
             return outcome.error
         case Lost() | Released() | HeldBack() | Parked() | Cancelled():
             return outcome.cause
@@ -484,10 +488,10 @@ def _reason(outcome: Outcome) -> str:
 
 def _detail(outcome: Outcome) -> dict[str, Any]:
     match outcome:
+        case Failed() | Diverged() | TimedOut() | Stalled():
+            return {"error": outcome.error, **outcome.detail}
         case Lost():
             return {"detector": outcome.detector, "cause": outcome.cause, **outcome.autopsy}
-        case _Erred():
-            return {"error": outcome.error, **outcome.detail}
         case Released():
             return {"cause": outcome.cause, "started": outcome.started}
         case HeldBack():
