@@ -101,12 +101,8 @@ class JsonType:
                 check_plain(value, self._depth_max)
                 return value
             return self._checked(value)
-        except Misfit as misfit:
-            raise PayloadError(f"{self.where}{misfit.path}: {misfit.reason}") from misfit
-        except RecursionError as error:
-            raise PayloadError(f"{self.where}: {too_deep(value, self._depth_max)}") from error
         except Exception as error:
-            raise PayloadError(f"{self.where}: {_reason(error)}") from error
+            raise refusal(error, self.where, value, self._depth_max) from error
 
     def is_kept(self, plain: Any) -> bool:
         """Say whether `from_plain` returns this very value."""
@@ -119,7 +115,7 @@ class JsonType:
         try:
             return self._read(plain)
         except Exception as error:
-            raise PayloadError(f"{self.where}: {_reason(error)}") from error
+            raise PayloadError(f"{self.where}: {reason_of(error)}") from error
 
     def _checked(self, value: Any) -> Any:
         survey = self._survey
@@ -199,7 +195,7 @@ def check_plain(value: Any, room: int) -> None:
     if kind in _SCALARS:
         return
     if kind is not list and kind is not dict:
-        raise Misfit(_unlike(value))
+        raise Misfit(unlike(value))
     if room <= 0:
         raise RecursionError
     if kind is list:
@@ -389,7 +385,7 @@ def lower(value: Any) -> Any:
         return float(value)
     if _is_model(type(value)):
         return value.model_dump(mode="json")
-    raise Misfit(_unlike(value))
+    raise Misfit(unlike(value))
 
 
 def _lift(kind: Any, plain: Any) -> Any:
@@ -472,7 +468,8 @@ def _field_values(value: Any) -> list[Any]:
     return [getattr(value, name, None) for name in _field_names(value) or ()]
 
 
-def _unlike(value: Any) -> str:
+def unlike(value: Any) -> str:
+    """Say why a value is not plain JSON, and what to do about it."""
     kind = _kind(value)
     if isinstance(value, BYTES):
         return f"{kind} cannot travel as JSON; pass base64 text, or store them elsewhere and pass their name"
@@ -485,11 +482,20 @@ def _unlike(value: Any) -> str:
     return f"an object of type {kind} cannot travel as JSON; {ADVICE}"
 
 
-def _reason(error: Exception) -> str:
+def refusal(error: Exception, where: str, value: Any, depth_max: int) -> PayloadError:
+    """Return the error that says why a value cannot travel, from what converting it has raised."""
+    if isinstance(error, Misfit):
+        return PayloadError(f"{where}{error.path}: {error.reason}")
+    why = too_deep(value, depth_max) if isinstance(error, RecursionError) else reason_of(error)
+    return PayloadError(f"{where}: {why}")
+
+
+def reason_of(error: Exception) -> str:
+    """Return what an exception says of a value."""
     text = str(error) or type(error).__name__
     if isinstance(error, msgspec.ValidationError):
         return text.replace(" - at `$", " at `").replace("at `key` in `$`", "in a key")
-    return f"{type(error).__name__}: {text}"
+    return text if isinstance(error, PayloadError) else f"{type(error).__name__}: {text}"
 
 
 def _kind(value: Any) -> str:

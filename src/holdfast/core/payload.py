@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec
 
-from holdfast.core.json_types import BYTES, JsonType, Misfit, depth_of, lower, too_deep
+from holdfast.core.json_types import BYTES, JsonType, depth_of, lower, reason_of, refusal, too_deep, unlike
 from holdfast.errors import PayloadError
 
 CONTEXT_TYPES = frozenset({"Context", "Flow", "AsyncFlow"})
@@ -64,6 +64,10 @@ def _no_doubled_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _refuse(value: object) -> NoReturn:
+    raise PayloadError(unlike(value))
+
+
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
@@ -80,7 +84,7 @@ class JsonCodec:
 
     def __init__(self) -> None:
         self._encoder = json.JSONEncoder(
-            ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
+            ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"), default=_refuse
         )
         self._decoder = json.JSONDecoder(
             object_pairs_hook=_no_doubled_keys, parse_constant=_no_constant, parse_float=_finite
@@ -93,8 +97,6 @@ class JsonCodec:
             if "integer string" in str(error):
                 raise PayloadError("an integer has too many digits for Python's JSON; pass it as text") from error
             raise PayloadError("NaN and Infinity have no JSON form; pass None or text instead") from error
-        except TypeError as error:
-            raise PayloadError(_not_json(error)) from error
         except RecursionError as error:
             raise PayloadError(too_deep(plain, LIMITS.depth_max)) from error
 
@@ -147,13 +149,15 @@ class Signature:
         if self.takes_context:
             parameters = parameters[1:]
         self._signature = signature.replace(parameters=parameters)
-        self._positional = tuple(p.name for p in parameters if p.kind in _POSITIONAL)
-        self._only_positional = tuple(p.name for p in parameters if p.kind is Parameter.POSITIONAL_ONLY)
-        self._named = frozenset(
-            p.name for p in parameters if p.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-        )
-        self._star = next((p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
-        self._stars = next((p.name for p in parameters if p.kind is Parameter.VAR_KEYWORD), None)
+
+        def named(*kinds: object) -> tuple[str, ...]:
+            return tuple(p.name for p in parameters if p.kind in kinds)
+
+        self._positional = named(*_POSITIONAL)
+        self._only_positional = named(Parameter.POSITIONAL_ONLY)
+        self._named = frozenset(named(Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY))
+        self._star = next(iter(named(Parameter.VAR_POSITIONAL)), None)
+        self._stars = next(iter(named(Parameter.VAR_KEYWORD)), None)
         self._required = frozenset(
             p.name for p in parameters if p.default is Parameter.empty and p.name not in (self._star, self._stars)
         )
@@ -297,8 +301,8 @@ class Signature:
             try:
                 _check_text(self._codec.encode(value), self._limits)
             except Exception as culprit:
-                raise PayloadError(f"{self._shapes[name].where}: {_said(culprit)}") from error
-        raise PayloadError(f"{self._task}: the arguments together: {_said(error)}") from error
+                raise PayloadError(f"{self._shapes[name].where}: {reason_of(culprit)}") from error
+        raise PayloadError(f"{self._task}: the arguments together: {reason_of(error)}") from error
 
 
 class StepSignature(Signature):
@@ -369,12 +373,8 @@ def encode_value(value: Any, where: str, limits: Limits = LIMITS, codec: Codec =
         plain = msgspec.to_builtins(value, builtin_types=BYTES, enc_hook=lower, str_keys=True)
         text = codec.encode(plain)
         _check_text(text, limits)
-    except Misfit as misfit:
-        raise PayloadError(f"{where}: {misfit.reason}") from misfit
-    except RecursionError as error:
-        raise PayloadError(f"{where}: {too_deep(value, limits.depth_max)}") from error
     except Exception as error:
-        raise PayloadError(f"{where}: {_said(error)}") from error
+        raise refusal(error, where, value, limits.depth_max) from error
     _check_depth(where, text, plain, limits, 0, codec)
     return text
 
@@ -393,7 +393,7 @@ def decode_plain(text: str, where: str, limits: Limits, codec: Codec, *, outer: 
         _check_size(text, limits)
         plain = codec.decode(text)
     except Exception as error:
-        raise PayloadError(f"{where}: {_said(error)}") from error
+        raise PayloadError(f"{where}: {reason_of(error)}") from error
     _check_depth(where, text, plain, limits, outer, codec)
     return plain
 
@@ -502,16 +502,3 @@ def _arguments(before: str, names: Sequence[str], after: str = "") -> str:
     """Say one thing of several arguments; nothing when there are none."""
     noun = "argument" if len(names) == 1 else "arguments"
     return f"{before}{noun} {', '.join(map(repr, names))}{after}" if names else ""
-
-
-def _not_json(error: TypeError) -> str:
-    kind = str(error).removeprefix("Object of type ").partition(" ")[0]
-    if kind in {one.__name__ for one in BYTES}:
-        return f"{kind} cannot travel as JSON; pass base64 text, or store them elsewhere and pass their name"
-    return f"a {kind} has no JSON form of its own; annotate it as {kind}, or convert it first"
-
-
-def _said(error: Exception) -> str:
-    if isinstance(error, PayloadError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from holdfast.errors import UsageError
 
-_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _PASSWORD = re.compile(r"(://[^\s:/?#@]*:)[^\s@/]*@")
 _NAMED = re.compile(
     r"(?i)((?:password|passwd|pwd|secret|token|api[_-]?key|access[_-]?key|authorization|cookie)[\w-]{0,40}"
@@ -31,12 +30,7 @@ def escaped(text: str) -> str:
 
 
 def _escaped(char: str) -> str:
-    if char.isprintable():
-        return char
-    code = ord(char)
-    if code < 0x100:
-        return _SHORT.get(char, f"\\x{code:02x}")
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return char if char.isprintable() else char.encode("unicode_escape").decode()
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
