@@ -239,13 +239,14 @@ class AsyncDriver:
         with self._seeing_cancellation(pending.place):
             if call is not None:
                 await self._await_turn(call)
-            return await self._driven(operation)
+            return await self.carry_out(operation)
 
     def _scope(self) -> Scope:
         """Return the scope of this task, whose call it may have begun: the main one if it has none."""
         return self.run.scope() or self.run.main
 
-    async def _driven(self, operation: Operation[T]) -> T:
+    async def carry_out(self, operation: Operation[T]) -> T:
+        """Carry the operation out, and return its value."""
         self._active += 1
         self._activity += 1
         try:
@@ -447,7 +448,7 @@ class AsyncDriver:
         self._begin(pending)
         scope = self._scope()
         with self._seeing_cancellation(pending.place):
-            await self._driven(self.run.write_caught(scope.take_failed()))
+            await self.carry_out(self.run.write_caught(scope.take_failed()))
         tasks = []
         gather = self._gathers[path] = _Gather([])
         for number, (branch, handed) in enumerate(zip(branches, pending.handed, strict=True), 1):
@@ -477,12 +478,8 @@ class AsyncDriver:
         value = await found if inspect.isawaitable(found) else found
         if not scope.dropped and self.parking is None:
             self._check_awaited(self._pending.get(scope, ()))
-            await self._driven(self.run.write_caught(scope.take_failed()))
+            await self.carry_out(self.run.write_caught(scope.take_failed()))
         return value
-
-    async def undo_all(self) -> None:
-        """Undo what is to be undone."""
-        await self._driven(self.run.undo_all())
 
     def _drop_again(self, dropped: Dropped) -> None:
         """End the branch that has come to a call in which it was dropped."""
@@ -576,7 +573,7 @@ async def play(driver: AsyncDriver, code: Callable[[], Any]) -> Any:
             except* (Rewinding, Exception):  # noqa: S110  it comes as far as it ever did; a TaskGroup wraps its signal
                 pass
         run.check_goes_on()
-        await driver.undo_all()
+        await driver.carry_out(run.undo_all())
         return None
     except Exception as error:
         if run.is_recorded(error):

@@ -19,7 +19,7 @@ from holdfast.errors import UsageError
 from holdfast.ids import chance, new_id, new_uuid
 from holdfast.jobs import Job
 from holdfast.workflow.effects import Operation
-from holdfast.workflow.run import Run
+from holdfast.workflow.run import DeclaredUndo, Run
 from holdfast.workflow.values import NOTHING, checked_name, name_of, signal_name
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ class Flow:
         limit_s = _limit("timeout_s", timeout_s)
         if limit_s == 0:
             raise UsageError("timeout_s=0 must be more than 0 seconds")
-        if undo is not None:
-            self._run.register_undo(call, undo, fn, args, kwargs)
+        if undo is not None:  # now: a rollback ends the code once it has made all calls to undo
+            self._run.undos[call.path] = DeclaredUndo(undo, fn, args, kwargs)
         options: dict[str, Any] = {"undo": undo, "retry": retry, "timeout_s": limit_s, "repeatable": repeatable}
         return self._driver.drive(self._run.step(call, fn, args, kwargs, **options), call)
 

@@ -80,7 +80,6 @@ class DeclaredUndo:
     of: Callable[..., Any]  # the step's own function
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    shape: JsonType | None
 
 
 class Run:
@@ -101,7 +100,7 @@ class Run:
         self.in_order = in_order  # in each scope a call begins when the one before it has ended
         self.caught_at: Place | None = None  # where the code first caught the signal that parks it
         self._reported_caught = False
-        self._undos: dict[str, DeclaredUndo] = {}  # by path
+        self.undos: dict[str, DeclaredUndo] = {}  # by path, noted when the step is called
         self._signals: dict[str, deque[Signal]] = {}  # by name: those that were read and not taken
         self._signals_taken: set[str] = set()
         self._taking = 0  # how many of them are not recorded yet
@@ -208,17 +207,6 @@ class Run:
         yield from self._record(call, result=self._encode(call, made))
         return made
 
-    def register_undo(
-        self,
-        call: FlowCall,
-        undo: Callable[..., Any],
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> None:
-        """Note what undoes a step, when it is called: a rollback ends the code once it has made all calls to undo."""
-        self._undos[call.path] = DeclaredUndo(undo, fn, args, kwargs, shape_of(fn))
-
     def step(
         self,
         call: FlowCall,
@@ -306,11 +294,7 @@ class Run:
         is_over = self.in_order and call.was_passed  # a clock that was set back does not start it again
         if is_over or self.rewinds or self.ended_at(call) is not None:
             return
-        left = wake_at - self._wall()
-        if left > SHORT_S:
-            yield from self._park(call, Parking(wake_at))
-        if left > 0:
-            yield Pause(left)
+        yield from self._until(call, Parking(wake_at))
         yield from self._end_sleep(call, wake_at)
 
     def _end_sleep(self, call: FlowCall, wake_at: float) -> Operation[None]:
@@ -476,12 +460,12 @@ class Run:
         """Undo what happened, or may have, in the reverse order; each undo is recorded."""
         self.replay.check_undos_matched()
         for step in self.replay.to_undo():
-            if step.path not in self._undos:
+            if step.path not in self.undos:
                 raise Diverged(f"step {step.name!r} ({step.path}) is to be undone, and the code has no undo for it")
-            undo = self._undos[step.path]
+            undo = self.undos[step.path]
             args, kwargs = self._arguments_of(step, undo)
             happened = (step.state == "recorded" and step.error is None) or is_answered(step)
-            result = self._read(step, undo.shape) if happened else None
+            result = self._read(step, shape_of(undo.of)) if happened else None
             point("undo.before")
             yield Do((step.path, step.name), undo.fn, (result, *args), kwargs, what="undo")
             point("undo.after")
@@ -587,7 +571,9 @@ class Run:
         while True:
             if base.retry_at is not None:
                 tries_max = base.tries + 1 if retry is None else retry.attempts_max
-                yield from self._next_try(call, base.retry_at, Awaited("step", call.name, base.tries, tries_max))
+                what = Awaited("step", call.name, base.tries, tries_max)
+                yield from self._until(call, Parking(base.retry_at, (what,)))
+                self._check_may_run(call)
                 base = replace(base, retry_at=None, error=None, error_kind=None, started_at=self._wall())
             if base.has_undo or not base.repeatable:
                 yield from self._begin(call, base)
@@ -607,14 +593,13 @@ class Run:
                 base = replace(base, retry_at=retry_at, **_why(error))
             yield from self._begin(call, base)
 
-    def _next_try(self, call: FlowCall, instant: float, what: Awaited) -> Operation[None]:
-        """Wait until a step is tried again: a short pause stays in its slot, a long one parks the workflow."""
-        left = instant - self._wall()
+    def _until(self, call: FlowCall, until: Parking) -> Operation[None]:
+        """Wait for an instant: a short pause stays in its slot, a long one parks the workflow."""
+        left = (until.wake_at or 0.0) - self._wall()
         if left > SHORT_S:
-            yield from self._park(call, Parking(instant, (what,)))
+            yield from self._park(call, until)
         if left > 0:
             yield Pause(left)
-        self._check_may_run(call)
 
     def _too_late(self, call: FlowCall, default: Any) -> Any:
         if default is not NOTHING:
