@@ -17,6 +17,7 @@ import decimal
 import inspect
 import json
 import typing
+from collections.abc import Iterator
 from typing import Any, TypeGuard
 
 import msgspec
@@ -56,6 +57,14 @@ _ARRAY_INFO = (mi.ListType, mi.VarTupleType, mi.SetType, mi.FrozenSetType)
 _ROW_INFO = (*_ARRAY_INFO, mi.TupleType, mi.NamedTupleType)
 _FIELD_INFO = (mi.DataclassType, mi.StructType, mi.TypedDictType)
 
+# What a type may hold that its values must be checked for.
+FREE = "anything"
+FIELDS = "named fields"
+FLOATS = "floats"  # integers pass for them, and may have too many digits
+NATIVE = "dates, UUIDs, decimals"  # written as text in JSON
+TIMES = "times"  # written as text, which does not keep all of them
+KEYS = "mappings whose keys are not text"
+
 ADVICE = (
     "use plain types, datetime, UUID, Decimal, Enum, dataclasses, TypedDict, NamedTuple or msgspec.Struct, "
     "or pass an id and load the object inside the task"
@@ -84,11 +93,14 @@ class JsonType:
         self._hint = Any if hint is inspect.Parameter.empty or hint is object else hint
         try:
             self._info = mi.type_info(self._hint)
-            self._survey = _Survey(self._info)
+            inside = set(_inside(self._info, []))
         except Exception as error:
             raise PayloadError(
                 f"{where}: the annotation {_show(hint)} cannot travel as JSON ({error}); {ADVICE}"
             ) from error
+        self._is_walked = not inside.isdisjoint((FREE, FIELDS, FLOATS))
+        self._changes = not inside.isdisjoint((NATIVE, TIMES, KEYS))
+        self._is_compared = not inside.isdisjoint((TIMES, KEYS))
         self._free = isinstance(self._info, mi.AnyType)
         self._exact = _exact_types(self._info)
 
@@ -118,16 +130,15 @@ class JsonType:
             raise PayloadError(f"{self.where}: {reason_of(error)}") from error
 
     def _checked(self, value: Any) -> Any:
-        survey = self._survey
-        if survey.free or survey.fields or survey.floats:
+        if self._is_walked:
             _inspect(self._info, value, self._depth_max)
         # First with dates and the like left alone, so that a datetime for a `str` is a wrong type and not a text.
         plain = msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=lower)
         seen = msgspec.convert(plain, self._hint, dec_hook=_lift)
-        if not survey.native and not survey.keys:
+        if not self._changes:
             return plain
         plain = msgspec.to_builtins(value, builtin_types=BYTES, enc_hook=lower, str_keys=True)
-        if survey.delicate and not _same(seen, self._read(plain)):
+        if self._is_compared and not _same(seen, self._read(plain)):
             raise Misfit(
                 "it would not come back as it is: JSON keeps keys that stay distinct and of one type as text; "
                 "pass it in such a form"
@@ -138,55 +149,44 @@ class JsonType:
         return msgspec.convert(plain, self._hint, str_keys=True, dec_hook=_lift)
 
 
-class _Survey:
-    """What is inside a type: decides which checks a value needs, and refuses what cannot travel at all."""
+def _inside(info: mi.Type, seen: list[object]) -> Iterator[str]:
+    """Yield what a type holds that a value must be checked for; raise `TypeError` for what cannot travel at all.
 
-    def __init__(self, info: mi.Type) -> None:
-        self.free = False  # something that may hold anything
-        self.fields = False  # named fields
-        self.floats = False  # integers pass for them, and may have too many digits
-        self.native = False  # written as text in JSON: dates, UUIDs, decimals
-        self.keys = False  # mappings whose keys are not text
-        self.delicate = False  # the round trip itself must be compared
-        self._seen: list[object] = []  # types with fields: one may hold itself
-        self._visit(info)
+    `seen`: types with fields that were met before: one may hold itself.
+    """
+    if _is_free(info):
+        yield FREE
+    elif isinstance(info, mi.CustomType):
+        if not _is_model(info.cls):
+            raise TypeError(f"{_show(info.cls)} is not a type that JSON can carry")
+        yield FIELDS
+    elif isinstance(info, mi.RawType | mi.ExtType):
+        raise TypeError(f"{type(info).__name__} has no JSON form")
+    elif isinstance(info, _NATIVE_INFO):
+        yield TIMES if isinstance(info, mi.DateTimeType | mi.TimeType) else NATIVE
+    elif _is_mapping(info):
+        if not isinstance(_bare(info.key_type), mi.StrType | mi.AnyType):
+            yield KEYS
+    elif isinstance(info, _FIELD_INFO):
+        yield FIELDS
+    elif isinstance(info, mi.FloatType):
+        yield FLOATS
+    for child in _children(info, seen):
+        yield from _inside(child, seen)
 
-    def _visit(self, info: mi.Type) -> None:
-        if isinstance(info, mi.AnyType) or _is_object(info):
-            self.free = True
-        elif isinstance(info, mi.CustomType):
-            if not _is_model(info.cls):
-                raise TypeError(f"{_show(info.cls)} is not a type that JSON can carry")
-            self.fields = True
-        elif isinstance(info, mi.RawType | mi.ExtType):
-            raise TypeError(f"{type(info).__name__} has no JSON form")
-        elif isinstance(info, _NATIVE_INFO):
-            self.native = True
-            self.delicate |= isinstance(info, mi.DateTimeType | mi.TimeType)
-        elif _is_mapping(info):
-            if not isinstance(_bare(info.key_type), mi.StrType | mi.AnyType):
-                self.keys = self.delicate = True
-        elif isinstance(info, _FIELD_INFO):
-            self.fields = True
-        elif isinstance(info, mi.FloatType):
-            self.floats = True
-        for child in self._children(info):
-            self._visit(child)
 
-    def _children(self, info: mi.Type) -> list[mi.Type]:
-        if isinstance(info, (*_FIELD_INFO, mi.NamedTupleType)):
-            if info.cls in self._seen:
-                return []
-            self._seen.append(info.cls)
-        if isinstance(info, (*_FIELD_INFO, *_ROW_INFO)):
-            return _items(info, 1)
-        if _is_mapping(info):
-            return [info.key_type, info.value_type]
-        if isinstance(info, mi.UnionType):
-            return list(info.types)
-        if isinstance(info, mi.Metadata):
-            return [info.type]
-        return []
+def _children(info: mi.Type, seen: list[object]) -> list[mi.Type]:
+    if isinstance(info, (*_FIELD_INFO, mi.NamedTupleType)):
+        if info.cls in seen:
+            return []
+        seen.append(info.cls)
+    if isinstance(info, (*_FIELD_INFO, *_ROW_INFO)):
+        return _items(info, 1)
+    if _is_mapping(info):
+        return [info.key_type, info.value_type]
+    if isinstance(info, mi.UnionType):
+        return list(info.types)
+    return [info.type] if isinstance(info, mi.Metadata) else []
 
 
 def check_plain(value: Any, room: int) -> None:
@@ -198,20 +198,18 @@ def check_plain(value: Any, room: int) -> None:
         raise Misfit(unlike(value))
     if room <= 0:
         raise RecursionError
-    if kind is list:
-        for index, item in enumerate(value):
-            try:
-                check_plain(item, room - 1)
-            except Misfit as misfit:
-                raise misfit.at(f"[{index}]") from None
-        return
-    for key, item in value.items():
-        if type(key) is not str:
-            raise Misfit(f"the key {key!r} would come back as text; use text keys, or annotate dict[{_kind(key)}, …]")
+    for key, item in enumerate(value) if kind is list else value.items():
+        if kind is dict:
+            _check_key(key)
         try:
             check_plain(item, room - 1)
         except Misfit as misfit:
             raise misfit.at(f"[{key!r}]") from None
+
+
+def _check_key(key: object) -> None:
+    if type(key) is not str:
+        raise Misfit(f"the key {key!r} would come back as text; use text keys, or annotate dict[{_kind(key)}, …]")
 
 
 def depth_of(plain: Any) -> int:
@@ -236,7 +234,7 @@ def _inspect(info: mi.Type, value: Any, room: int) -> None:
     info = _bare(info)
     if room < 0:
         raise RecursionError
-    if isinstance(info, mi.AnyType) or _is_object(info):
+    if _is_free(info):
         check_plain(value, room)
     elif isinstance(info, mi.UnionType):
         member = _member(info, value)
@@ -266,8 +264,8 @@ def _inspect(info: mi.Type, value: Any, room: int) -> None:
 def _inspect_dict(info: mi.DictType, value: dict[Any, Any], room: int) -> None:
     free = isinstance(_bare(info.key_type), mi.AnyType)
     for key, item in value.items():
-        if free and type(key) is not str:
-            raise Misfit(f"the key {key!r} would come back as text; use text keys, or annotate dict[{_kind(key)}, …]")
+        if free:
+            _check_key(key)
         try:
             _inspect(info.key_type, key, room - 1)
             _inspect(info.value_type, item, room - 1)
@@ -328,9 +326,8 @@ def _changed_field(one: Any, other: Any) -> str | None:
 def _member(union: mi.UnionType, value: Any) -> mi.Type | None:
     """Return the member of the union that the value will be read as, as far as that matters here."""
     members = [_bare(member) for member in union.types]
-    for member in members:
-        if isinstance(member, mi.AnyType) or _is_object(member):
-            return member
+    if free := [member for member in members if _is_free(member)]:
+        return free[0]
     if isinstance(value, dict):
         for member in members:
             if isinstance(member, mi.StructType) and member.tag_field is not None:
@@ -371,8 +368,7 @@ def _exact_types(info: mi.Type) -> frozenset[type]:
     if isinstance(info, mi.AnyType):
         return _SCALARS
     members = info.types if isinstance(info, mi.UnionType) else (info,)
-    kinds = {kind for member in members for known, kind in _EXACT if member == known}
-    return frozenset(kinds)
+    return frozenset(kind for member in members for known, kind in _EXACT if member == known)
 
 
 def lower(value: Any) -> Any:
@@ -402,8 +398,9 @@ def _is_mapping(info: mi.Type) -> TypeGuard[mi.DictType]:
     return hasattr(info, "key_type")
 
 
-def _is_object(info: mi.Type) -> bool:
-    return isinstance(info, mi.CustomType) and info.cls is object
+def _is_free(info: mi.Type) -> bool:
+    """Say whether it may hold anything: `Any` or `object`."""
+    return isinstance(info, mi.AnyType) or (isinstance(info, mi.CustomType) and info.cls is object)
 
 
 def _bare(info: mi.Type) -> mi.Type:
