@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 from holdfast.core.payload import Signature, decode_value, encode_value
 from holdfast.core.policy import OnCrash, Policy, Retry
 from holdfast.core.records import NewJob
+from holdfast.core.text import check_storable
 from holdfast.errors import PolicyError, UsageError
 from holdfast.ids import new_job_id
 
@@ -229,7 +230,7 @@ class Task(Sender[P, R]):
         return self.fn(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<Task {self.name}>"
+        return f"<{type(self).__name__} {self.name}>"
 
     @property
     def queue(self) -> str:
@@ -248,7 +249,7 @@ class Task(Sender[P, R]):
 
     def check_policy(self, policy: Policy) -> Policy:
         """Return the policy if this task can follow it."""
-        if policy.on_crash == "rollback":
+        if policy.on_crash == "rollback" and not self.is_workflow:
             raise PolicyError(
                 f'task {self.name}: on_crash="rollback" needs recorded steps with undos, which only workflows have; '
                 'use "retry", "hold" or "fail"'
@@ -337,8 +338,7 @@ def check_name(what: str, name: object) -> str:
 def _check_key(key: object) -> None:
     if not isinstance(key, str) or not 1 <= len(key) <= KEY_MAX:
         raise UsageError(f"key={key!r} must be text of 1 to {KEY_MAX} characters")
-    if "\0" in key or any("\ud800" <= letter <= "\udfff" for letter in key):
-        raise UsageError(f"key={key!r} holds a character that cannot be stored")
+    check_storable(key=key)
 
 
 def _when(run_after: float | timedelta | None, run_at: datetime | None) -> tuple[float | None, float]:

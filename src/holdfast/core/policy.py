@@ -32,10 +32,6 @@ def _seconds(name: str, value: object, *, least: float) -> None:
         )
 
 
-def _listed(words: object) -> str:
-    return ", ".join(repr(word) for word in get_args(words))
-
-
 @dataclass(frozen=True, slots=True)
 class Retry:
     """How often and how soon a job is run again after it failed.
@@ -58,7 +54,9 @@ class Retry:
         if isinstance(self.jitter, bool):
             object.__setattr__(self, "jitter", "full" if self.jitter else "none")
         elif self.jitter not in get_args(Jitter):
-            raise PolicyError(f"jitter={self.jitter!r} is not known; choose one of {_listed(Jitter)}")
+            raise PolicyError(
+                f"jitter={self.jitter!r} is not known; choose one of {', '.join(map(repr, get_args(Jitter)))}"
+            )
 
     def delay_s(self, nth: int, chance: float) -> float:
         """Return the pause before the run that follows the nth failure; `chance` is from 0 up to 1."""

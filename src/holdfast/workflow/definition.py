@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from holdfast.core.policy import Policy
 from holdfast.errors import UsageError
 from holdfast.tasks import Options, Task, TaskOptions, check_whole, default_name
 
@@ -46,13 +45,6 @@ class Workflow(Task[P, R]):
             raise UsageError(
                 f"workflow {self.name}: its first argument must be the flow: `def {self.fn.__name__}(flow: Flow, …)`"
             )
-
-    def __repr__(self) -> str:
-        return f"<Workflow {self.name}>"
-
-    def check_policy(self, policy: Policy) -> Policy:
-        """Return the policy: a workflow can follow every one."""
-        return policy
 
 
 if TYPE_CHECKING:
