@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 from typing import cast
 
 from holdfast.core.machine import ENDED, State
@@ -26,7 +27,7 @@ from holdfast.core.records import Lease, Vanished
 from holdfast.errors import HoldfastError
 from holdfast.stores.protocol import Store
 from holdfast.testing.clock import FakeClock
-from holdfast.testing.faults import AFTER, BEFORE, Dice, Fault, FaultyStore
+from holdfast.testing.faults import AFTER, BEFORE, Fault, FaultyStore
 from tests.simulation.checker import CheckedStore, Checker, Role, Violation
 
 FAULTS_S = 45.0  # how long there are faults
@@ -51,7 +52,7 @@ class FaultRates:
     lock_looks_free_every_s: float  # a living worker's lock looks free for a moment
 
     @classmethod
-    def draw(cls, dice: Dice) -> FaultRates:
+    def draw(cls, dice: Random) -> FaultRates:
         """Switch each kind of fault on or off, and choose how bad it is."""
 
         def rate(*some: float) -> float:
@@ -106,7 +107,7 @@ class Process:
 class Fleet:
     """The clock, the order of events, the faults, and the way to the store."""
 
-    def __init__(self, dice: Dice, store: Store, clock: FakeClock) -> None:
+    def __init__(self, dice: Random, store: Store, clock: FakeClock) -> None:
         self.dice = dice
         self.clock = clock
         self.store = store
@@ -320,7 +321,7 @@ class Simulated:
     digest: tuple[object, ...]
 
 
-def simulate(dice: Dice, store: Store, clock: FakeClock) -> Simulated:
+def simulate(dice: Random, store: Store, clock: FakeClock) -> Simulated:
     """Play one fleet through bad fault_rates and the calm after it; raises `Violation` when a promise is broken."""
     from tests.simulation.sim_actors import start_actors  # the actors need a fleet
 

@@ -46,10 +46,6 @@ class Dice(Protocol):
 
     def random(self) -> float: ...
 
-    def uniform(self, a: float, b: float, /) -> float: ...
-
-    def choice(self, seq: Sequence[T], /) -> T: ...
-
 
 def scripted(faults: Iterable[Fault | None], verbs: Sequence[str] = VERBS) -> Plan:
     """Give these faults to the next calls of these verbs, in order; after the last one all is well."""
