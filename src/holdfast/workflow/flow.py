@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, TypeVarTuple, overload
 
 from holdfast.core.payload import encode_value
@@ -104,8 +105,7 @@ class Flow:
         Without it, what it raises goes to your code. repeatable: False for what is dangerous to do twice: if the worker
         dies in it, a person decides. name: what it is recorded by, the function's name by default.
         """
-        known = checked_name(name) if name is not None else name_of(fn)
-        call = self._run.call("step", known, self._driver.scope())
+        call = self._run.call("step", name_of(fn, name), self._driver.scope())
         limit_s = _limit("timeout_s", timeout_s)
         if limit_s == 0:
             raise UsageError("timeout_s=0 must be more than 0 seconds")
@@ -123,8 +123,8 @@ class Flow:
     ) -> Any:
         """Run `fn(connection, *args, **kwargs)` inside a transaction of the store; its writes and the record of the
         step are one commit: exactly once. Only stores with SQL have it. Keep it short."""
-        known = checked_name(name) if name is not None else name_of(fn)
-        return self._made("transaction", known, lambda call: self._run.transaction(call, fn, args, kwargs))
+        make = partial(self._run.transaction, fn=fn, args=args, kwargs=kwargs)
+        return self._made("transaction", name_of(fn, name), make)
 
     def gather(self, *branches: Callable[[], Any]) -> list[Any]:
         """Run functions without arguments side by side, and return what they return, in order, once all have ended.

@@ -41,11 +41,6 @@ class _NotPlain(Exception):
     """A value that the record cannot hold."""
 
 
-def kind_of(error: BaseException) -> str:
-    """Return what an exception is recorded by: the name of its class."""
-    return _name_of(type(error))
-
-
 def written(error: Exception) -> tuple[dict[str, Any], bool]:
     """Return an exception as it is recorded, and whether that is all of it."""
     writer = _Writer()
@@ -87,7 +82,7 @@ class _Writer:
 
     def error(self, error: BaseException, depth: int = 0) -> dict[str, Any]:
         bases = [each for each in type(error).__mro__ if issubclass(each, Exception) and each is not Exception]
-        kinds = [_name_of(each) for each in bases] or ["Exception"]
+        kinds = [name_of_class(each) for each in bases] or ["Exception"]
         self.whole &= not bases or _class_named(kinds[0]) is type(error)
         text = _text_of(error)
         said: dict[str, Any] = {"kinds": kinds, "text": text if text is not None else "(its text could not be read)"}
@@ -157,7 +152,7 @@ def _built(found: type[Exception], said: dict[str, Any]) -> Exception:
     attributes = {name: _read(value) for name, value in said.get("attributes", {}).items()}
     error = _new(found, args, attributes)
     name: str = said["kinds"][0]
-    if _name_of(found) != name or _text_of(error) != said["text"]:
+    if name_of_class(found) != name or _text_of(error) != said["text"]:
         module, _, short = name.rpartition(".")
         own = {"__module__": module, "__str__": lambda _: said["text"]}
         error = _new(type(short, (found,), own), args, attributes)
@@ -196,7 +191,8 @@ def _text_of(error: BaseException) -> str | None:
         return None
 
 
-def _name_of(kind: type) -> str:
+def name_of_class(kind: type) -> str:
+    """Return what an exception is recorded by: the name of its class."""
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -210,6 +206,6 @@ def _class_named(kind: str) -> type[Exception] | None:
     for place, rest in places:
         for part in rest:
             place = getattr(place, "__dict__", {}).get(part)
-        if isinstance(place, type) and issubclass(place, Exception) and _name_of(place) == kind:
+        if isinstance(place, type) and issubclass(place, Exception) and name_of_class(place) == kind:
             return None if issubclass(place, _ITERATION) else place
     return None

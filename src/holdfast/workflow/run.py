@@ -47,7 +47,7 @@ from holdfast.stores.protocol import Answer, Store
 from holdfast.tracebacks import describe
 from holdfast.workflow.caught import LINGER_S, Place, report_once
 from holdfast.workflow.effects import Do, Operation, Pause, Read, Wait, Write, current_scope
-from holdfast.workflow.raised import as_recorded, kind_of, raised, shortened, written
+from holdfast.workflow.raised import as_recorded, name_of_class, raised, shortened, written
 from holdfast.workflow.values import NOTHING, nothing_to_do, shape_of, shown, signature_of
 
 if TYPE_CHECKING:
@@ -775,4 +775,4 @@ class Run:
 
 def _why(error: BaseException) -> dict[str, str]:
     """Return what the record of a step says of its error."""
-    return {"error": describe(error)[:ERROR_MAX], "error_kind": kind_of(error)}
+    return {"error": describe(error)[:ERROR_MAX], "error_kind": name_of_class(type(error))}

@@ -45,7 +45,7 @@ class SyncDriver:
             raise self.run.stopped
         if scope.parked is not None:
             if not is_on_its_way(scope.parked):
-                self._note_caught(scope.parked)
+                self._note_caught(scope.parked, None)
             if self.run.lingers():
                 with shielded():
                     self.run.report_caught()
@@ -65,9 +65,9 @@ class SyncDriver:
         else:
             scope.parked = until
 
-    def _note_caught(self, parked: Parking) -> None:
-        """Note where the code caught the signal to park, and went on."""
-        if self.run.caught_at is None:
+    def _note_caught(self, parked: Parking | None, error: BaseException | None) -> None:
+        """Note where the code caught the signal to park, if it did: it has ended by another error, or by none."""
+        if parked is not None and error is not parked and self.run.caught_at is None:
             self.run.caught_at = place_of(parked) or calling_place()
 
     def drive(self, operation: Operation[T], call: FlowCall | None = None) -> T:
@@ -90,9 +90,7 @@ class SyncDriver:
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         """Return what the attempt ends with when its code has returned, or raised `error`."""
-        parked = self.run.main.parked
-        if parked is not None and error is not parked:
-            self._note_caught(parked)
+        self._note_caught(self.run.main.parked, error)
         with shielded():
             return self.run.ended_by(error)
 
@@ -179,10 +177,8 @@ class SyncDriver:
 
     def _error_of(self, thread: _BranchThread) -> BaseException | None:
         """Return how a branch ended short of a value. One that waits cannot make anything else of that."""
-        parked = thread.scope.parked
-        if parked is not None and thread.error is not parked:
-            self._note_caught(parked)
-        return parked or thread.error
+        self._note_caught(thread.scope.parked, thread.error)
+        return thread.scope.parked or thread.error
 
 
 class _BranchThread(threading.Thread):

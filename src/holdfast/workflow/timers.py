@@ -18,8 +18,8 @@ class Timers:
     def __init__(self, store: Store, clock: Clock, tasks: Mapping[str, Task[..., Any]]) -> None:
         self._store = store
         self._clock = clock
-        self._used = any(task.is_workflow for task in tasks.values())
-        self._next_at = float("-inf") if self._used else float("inf")
+        used = any(task.is_workflow for task in tasks.values())
+        self._next_at = float("-inf") if used else float("inf")
 
     def wake_due(self) -> None:
         """Make the workflows ready whose time has come, if it is time to look."""

@@ -20,8 +20,10 @@ FUNCTIONS_MAX = 1_000  # functions of steps whose signatures are kept; lambdas a
 NOTHING: Any = object()  # no default was given
 
 
-def name_of(fn: Any) -> str:
-    """Return what a step is called by default: the name of its function."""
+def name_of(fn: Any, given: str | None = None) -> str:
+    """Return what a step is called: as the code says, or else by the name of its function."""
+    if given is not None:
+        return checked_name(given)
     while isinstance(fn, functools.partial):
         fn = fn.func
     name = getattr(fn, "name", None) if hasattr(fn, "enqueue") else None
