@@ -30,10 +30,11 @@ import holdfast
 from holdfast import errors
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.main import cli
+from holdfast.core import records
 from holdfast.core.records import EventKind
 from holdfast.hooks import HookKind
 from holdfast.stores.protocol import Store
-from holdfast.tasks import Sender, TaskOptions
+from holdfast.tasks import Sender, Task, TaskOptions
 from holdfast.worker.context import Context
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -404,6 +405,61 @@ def test_every_option_of_an_app_and_verb_of_it_is_documented() -> None:
     options = [name for name in inspect.signature(holdfast.App).parameters if name != "url"]
     missing = [name for name in verbs if f"{name}" not in text]
     assert not missing + [name for name in options if not re.search(rf"\b{name}=|`{name}`", text)]
+
+
+DECORATORS = {"task", "workflow"}  # properties that are called like methods
+API: dict[str, tuple[type, list[str]]] = {
+    "Attributes of the app": (
+        holdfast.App,
+        [name for name, value in vars(holdfast.App).items() if isinstance(value, property) and name not in DECORATORS],
+    ),
+    "Methods of the app": (
+        holdfast.App,
+        [*DECORATORS, *(name for name, value in vars(holdfast.App).items() if inspect.isfunction(value))],
+    ),
+    "Tasks": (Sender, [*vars(Sender), *(name for name, value in vars(Task).items() if inspect.isfunction(value))]),
+    "Job": (holdfast.Job, [*vars(holdfast.Job)]),
+    "Context": (Context, [*vars(Context)]),
+    "Flow": (holdfast.Flow, [*vars(holdfast.Flow)]),
+}
+COLUMNS = {"Columns of a job": records.Job, "Columns of an event": records.Event, "Columns of a step": records.Step}
+
+
+def first_cells(title: str) -> str:
+    """Return what a section of the page on the API lists in the first column of its tables."""
+    text = (ROOT / "docs" / "api.md").read_text("utf-8")
+    [section] = re.findall(rf"^##+ {re.escape(title)}$(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+    return "\n".join(re.findall(r"^\| (`.*?`) \|", section, re.MULTILINE))
+
+
+@pytest.mark.parametrize("title", API)
+def test_the_page_on_the_api_lists_every_public_name_with_its_parameters(title: str) -> None:
+    cells, (kind, names) = first_cells(title), API[title]
+    for name in names:
+        if name.startswith("_"):
+            continue
+        assert re.search(rf"`{name}\b", cells), f"{name} is missing"
+        method = vars(kind).get(name)
+        if inspect.isfunction(method) and kind is not Sender:  # what tasks are called with has a table of its own
+            [listed] = re.findall(rf"`{name}\(([^)]*)\)`", cells)
+            assert re.findall(r"\w+", listed) == [*inspect.signature(method).parameters][1:], name
+
+
+@pytest.mark.parametrize("title", COLUMNS)
+def test_the_page_on_the_api_lists_every_column(title: str) -> None:
+    assert sorted(re.findall(r"`(\w+)`", first_cells(title))) == sorted(COLUMNS[title].__struct_fields__)
+
+
+def test_the_page_on_the_api_lists_every_option() -> None:
+    options = re.findall(r"`(\w+)`", first_cells("Options of tasks and workflows"))
+    using = inspect.signature(Sender.using).parameters
+    assert sorted(options) == sorted({*TaskOptions.__annotations__, "version", *using} - {"self"})
+    listed = re.findall(r"`(\w+)`", first_cells("App"))
+    assert listed == [*inspect.signature(holdfast.App).parameters]
+    text = (ROOT / "docs" / "api.md").read_text("utf-8")
+    assert f"`Retry({', '.join(inspect.signature(holdfast.Retry).parameters)})`" in text
+    [kinds] = re.findall(r"^\| `kind` \| (.*) \|$", text.partition("### Columns of an event")[2], re.MULTILINE)[:1]
+    assert re.findall(r"`(\w+)`", kinds) == list(EventKind.__args__)  # type: ignore[attr-defined]
 
 
 def test_every_exit_code_is_documented() -> None:
