@@ -301,8 +301,9 @@ class Reaper:
         `others`: jobs of the same worker that were judged before.
         """
         zombies, together = [], recovery.suspects([*jobs, *others])
+        holders = self._holders_of(jobs) if death.worker is None else {}
         for job in jobs:
-            now, holder = self._store.now(), death.worker or self._holder(job)
+            now, holder = self._store.now(), death.worker or holders.get(job.worker or "")
             in_gap = self.looks.is_in_gap(job)
             outcome = recovery.outcome_of(job, death, holder, now, suspects=together[job.worker], in_gap=in_gap)
             try:
@@ -313,10 +314,11 @@ class Reaper:
                 zombies.append(Zombie(job=job, worker=holder, detector=death.exit.detector, verdict=verdict))
         return zombies
 
-    def _holder(self, job: Job) -> Worker | None:
-        if job.worker not in self._holders:
+    def _holders_of(self, jobs: Sequence[Job]) -> dict[str, Worker]:
+        """Return the workers, by id. They are asked for once for each page that has new ones: some may have no row."""
+        if any(job.worker not in self._holders for job in jobs):
             self._holders = {worker.id: worker for worker in self._store.workers(gone=True)}
-        return self._holders.get(job.worker or "")
+        return self._holders
 
     def _settle(self, zombies: list[Zombie], *, seen_lease: bool) -> list[Zombie]:
         batch = [settlement(zombie.job, zombie.verdict, seen_lease=seen_lease) for zombie in zombies]

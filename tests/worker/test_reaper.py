@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.core import acts
 from holdfast.core.machine import State
-from holdfast.core.records import Job, Pulse
+from holdfast.core.records import Job, Pulse, Worker
 from holdfast.core.recovery import SECOND_LOOK_S, STORM, STORM_SPREAD_S
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Succeeded
@@ -294,6 +294,22 @@ def test_more_than_a_page_of_zombies_is_recovered_in_one_go(store: Store, clock:
     clock.advance(LEASE_S)
     assert twice(reaper, clock) == 2 * PAGE + 37
     assert store.counts() == {"default": {State.READY: 2 * PAGE + 37}}
+
+
+def test_the_workers_of_a_page_are_asked_for_once_though_none_of_them_has_a_row(
+    store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many(store, 30, enrol(store), on_crash="retry")
+    clock.advance(LEASE_S)
+    asked = [0]
+
+    def nobody(gone: bool = False) -> list[Worker]:
+        asked[0] += gone
+        return []
+
+    monkeypatch.setattr(store, "workers", nobody)
+    assert twice(Reaper(store, clock), clock) == 30
+    assert asked[0] < 5, "once, and by stores for themselves"
 
 
 def test_more_than_a_page_of_one_dead_worker_is_recovered_in_one_pass(

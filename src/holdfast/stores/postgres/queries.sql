@@ -1,7 +1,8 @@
 -- The statements of the PostgreSQL store, named like the protocol's verbs and in their order.
 --
 -- Each verb is one statement: one round trip, one commit. Batches come in as one JSON value and rows go out as one,
--- which costs the client a tenth of what separate values cost.
+-- which costs the client a tenth of what separate values cost. Entries with many fields come as jsonb, which is parsed
+-- once; json is parsed again for each field that is taken out of it.
 --
 -- Where rows are found by their ids, the state is compared as `state || ''`: no partial index fits that. The planner
 -- would take one for short, and while an old transaction keeps dead entries it is the longest of all.
@@ -408,7 +409,7 @@ ending AS MATERIALIZED (
         value ->> 25 AS seen_open_step, (value ->> 26)::boolean AS seen_undoable,
         (value ->> 27)::float8 AS progress, value ->> 28 AS note, (value ->> 29)::integer AS releases,
         value ->> 30 AS stop_reason, value ->> 31 AS rollback_cause
-    FROM json_array_elements(%(endings)s::json) AS value
+    FROM jsonb_array_elements(%(endings)s::jsonb) AS value
     WHERE coalesce(value ->> 0, '') = value ->> 0
 ),
 free AS MATERIALIZED (
@@ -477,7 +478,7 @@ tallied AS (
 noted AS (
     INSERT INTO {schema}.journal (job_id, at, kind, fence, worker, actor, detail)
     SELECT value ->> 0, clock.wall, value ->> 1, (value ->> 2)::bigint, value ->> 3, value ->> 4, (value ->> 5)::json
-    FROM clock, json_array_elements(%(notes)s::json) WITH ORDINALITY AS note (value, place)
+    FROM clock, jsonb_array_elements(%(notes)s::jsonb) WITH ORDINALITY AS note (value, place)
     WHERE value ->> 0 IN (SELECT id FROM applied)
     ORDER BY place
 ),
@@ -831,12 +832,11 @@ WHERE job_id = %(source)s AND aside = 0 AND position < %(before)s AND state = 'r
 
 -- name: overdue
 -- The ends of the leases come bit by bit as well, because `settle` compares them: how many digits of a float are
--- written is a setting of the session.
-SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY place), '') || ']',
+-- written is a setting of the session. Only the rows of the page are written as JSON, not those before it.
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY lease_until, seq), '') || ']',
     coalesce(json_agg(json_build_array(id, encode(float8send(lease_until), 'hex'))), '[]')::text
 FROM (
-    SELECT {schema}.as_json(job) AS line, row_number() OVER (ORDER BY job.lease_until, job.seq) AS place,
-        job.id, job.lease_until
+    SELECT job, job.id, job.lease_until, job.seq
     FROM {schema}.job AS job, (
         SELECT {lease} - %(grace)s AS latest
         OFFSET 0
