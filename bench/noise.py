@@ -42,7 +42,12 @@ def _machine() -> tuple[float, float]:
 
 
 def _ours() -> float:
-    return sum(os.times()[:4]) + sum(_with_children(pid) for pid in servers)
+    return sum(os.times()[:4]) + of_servers()
+
+
+def of_servers() -> float:
+    """Return the CPU time of the servers that were started here."""
+    return sum(_with_children(pid) for pid in servers)
 
 
 def _with_children(pid: int) -> float:

@@ -50,7 +50,7 @@ def _scene(name: str, leases: int, bed: Bed, options: list[str], reaper: Callabl
     """Probe with fresh jobs before, while and after the leases are reaped: some in the queue that the lost jobs come
     back to, some in a queue of their own."""
     with tasks.make_app(bed.url, aside=True) as app:
-        silent = _lost(app, leases)
+        silent = lost(app, leases)
         probed = [app.named("stamp"), app.named("stamp_aside")]
         with worker(bed, *options, app="tasks:app_aside", ready=True):
             ends_at = _let_end(app, bed)
@@ -70,7 +70,7 @@ def _scene(name: str, leases: int, bed: Bed, options: list[str], reaper: Callabl
     return found
 
 
-def _lost(app: App, leases: int) -> str:
+def lost(app: App, leases: int) -> str:
     """Claim so many jobs for a worker that lives, in this process, but will not renew; return its id."""
     fill(app, "async_noop", leases)
     me = new_id()
