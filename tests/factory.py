@@ -9,13 +9,15 @@ from typing import Any
 import msgspec
 
 from holdfast.core import acts
+from holdfast.core.acts import Move
 from holdfast.core.machine import State
 from holdfast.core.policy import Policy, Retry
-from holdfast.core.records import Event, Filter, Job, Lease, NewJob, Record, Signal, Step, Worker
+from holdfast.core.records import Event, Filter, Job, Lease, NewJob, Record, Seen, Signal, Step, Worker
 from holdfast.core.row_text import Awaits, awaited
 from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
-from holdfast.core.verdict import Cancelled, Failed, Lost, Outcome, Parked, Succeeded, judge
+from holdfast.core.verdict import Cancelled, Failed, Lost, Outcome, Parked, Succeeded, Verdict, judge
+from holdfast.errors import KeyTaken
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
@@ -148,9 +150,25 @@ def a_job(state: State = State.RUNNING, **changes: Any) -> Job:
     return msgspec.structs.replace(job_in(MemoryStore(clock=FakeClock()), state), **changes)
 
 
+def move(store: Store, job_id: str, state: State, fence: int, verdict: Verdict) -> bool:
+    """Act on one job as it was seen; return whether it still was so."""
+    [answer] = store.move([Move(Seen(job_id, state, fence), verdict)])
+    if answer is Answer.TAKEN:
+        raise KeyTaken(f"job {job_id}")
+    assert answer in (Answer.ACCEPTED, Answer.REFUSED)
+    return answer is Answer.ACCEPTED
+
+
+def delete(store: Store, job_id: str, state: State, fence: int) -> bool:
+    """Delete one job as it was seen; return whether it still was so."""
+    [answer] = store.delete([Seen(job_id, state, fence)])
+    assert answer in (Answer.ACCEPTED, Answer.REFUSED)
+    return answer is Answer.ACCEPTED
+
+
 def revive(store: Store, job: Job) -> bool:
     verdict = acts.revive(job, store.now().wall, actor="ann")
-    return store.move(job.id, job.state, job.fence, verdict)
+    return move(store, job.id, job.state, job.fence, verdict)
 
 
 def picture(store: Store) -> Any:
@@ -229,7 +247,7 @@ def _after_a_reap_that_buried(store: Store) -> Lease:
 
 def _after_a_reap_that_cancelled(store: Store) -> Lease:
     zombie = start(store)
-    store.move(zombie.id, State.RUNNING, zombie.fence, acts.cancel(zombie, actor="ann"))
+    move(store, zombie.id, State.RUNNING, zombie.fence, acts.cancel(zombie, actor="ann"))
     settle(store, row(store, zombie.id), EXPIRED)
     return zombie.lease
 

@@ -18,7 +18,7 @@ from holdfast.scheduler import DECLARE_S, DECLARED_S, DUTY, LOCKED_S, LOOK_S, TT
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import AFTER, BEFORE, FaultyStore, scripted
-from tests.factory import picture
+from tests.factory import delete, picture
 
 NOON = 1_700_049_600.0  # 2023-11-15 12:00 UTC
 
@@ -196,7 +196,7 @@ def test_an_instant_is_not_fired_again_when_its_job_was_deleted_and_the_duty_mov
     clock.advance(60)
     assert first.look()[0] == 1
     [job] = jobs(store)
-    assert store.delete(job.id, job.state, job.fence)
+    assert delete(store, job.id, job.state, job.fence)
     clock.advance(TTL_S)
     assert second.look()[0] == 0
     assert jobs(store) == []

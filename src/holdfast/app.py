@@ -11,6 +11,7 @@ from functools import partial
 from socket import gethostname
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, get_args, overload
 
+from holdfast.bulk import move_one
 from holdfast.clock import Clock, SystemClock
 from holdfast.closing import CLOSED, Closing
 from holdfast.continuity import PRODUCER, Continuity
@@ -679,25 +680,12 @@ class App:
     # ---------------------------------------------------------------------------------------- inside
 
     def _move(self, row: Row, verdict: Verdict) -> Job[Any]:
-        for each in verdict.notes:
-            check_storable(by=each.actor, note=each.detail.get("reason") or each.detail.get("note"))
-        if not self.store.move(row.id, row.state, row.fence, verdict):
-            now = self._row(row.id)
-            raise Refused(
-                f"job {row.id} was {row.state.value} (fence {row.fence}) and is {now.state.value} (fence {now.fence}) "
-                "by now; nothing was changed"
-            )
+        move_one(self.store, row, verdict)
         self.store.wake()
         return self.get(row.id)
 
     def _seen(self, id: str, seen_fence: int | None) -> Row:
-        row = self._row(id)
-        if seen_fence is not None and row.fence != seen_fence:
-            raise Refused(
-                f"job {id} is {row.state.value} with fence {row.fence} by now, and you saw fence {seen_fence}; "
-                "nothing was changed, look again"
-            )
-        return row
+        return acts.as_seen(self._row(id), seen_fence)
 
     def _row(self, id: str) -> Row:
         check_storable(id=id)

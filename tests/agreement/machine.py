@@ -44,6 +44,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Answer, Store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
+from tests.factory import delete, move
 
 MOMENT_S = 1 / 32
 QUEUES, TASKS, KEYS = ["a", "b"], ["t", "u"], [None, None, "k", "l"]
@@ -364,8 +365,8 @@ class Stores(RuleBasedStateMachine):
 
     def _act(self, store: Store, job: Job, act: str) -> bool:
         if act == "delete":
-            return store.delete(job.id, job.state, job.fence)
-        return store.move(job.id, job.state, job.fence, decided(act, job, self.clock))
+            return delete(store, job.id, job.state, job.fence)
+        return move(store, job.id, job.state, job.fence, decided(act, job, self.clock))
 
     def _new(self, policy: Policy, *, queue: str = "a", task: str = "t", **given: Any) -> NewJob:
         number = next(self.numbers)

@@ -16,7 +16,7 @@ from holdfast.core.verdict import Failed, Outcome, Parked
 from holdfast.errors import HoldfastError
 from holdfast.stores.protocol import Answer, Store
 from tests.agreement.machine import KEYS, MOMENT_S, Pair, Stores, informed, judged, mixtures, policies, rarely, some
-from tests.factory import awaiting
+from tests.factory import awaiting, move
 
 NAMES = ["go", "stop"]
 states = st.sampled_from(["started", "recorded", "recorded", "undone"])
@@ -169,7 +169,7 @@ class Workflows(Stores):
                     verdict = acts.retry_from(now, steps[nth % len(steps)], steps, wall, actor="ann", repeat_step=True)
                 else:
                     verdict = acts.revive(now, wall, actor="ann", repeat_step=nth % 2 == 0)
-                return store.move(now.id, now.state, now.fence, verdict)
+                return move(store, now.id, now.state, now.fence, verdict)
             except HoldfastError as error:
                 return type(error).__name__
 
@@ -198,7 +198,7 @@ class Workflows(Stores):
                 verdict = acts.retry_from(now, first, known, self.clock.wall(), actor="ann", repeat_step=True)
             except HoldfastError as error:
                 return written, ended, type(error).__name__
-            return written, ended, store.move(now.id, now.state, now.fence, verdict)
+            return written, ended, move(store, now.id, now.state, now.fence, verdict)
 
         self.agree(call, pair)
 

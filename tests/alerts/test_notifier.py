@@ -27,7 +27,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
 from tests.alerts.waiting import FOR_EVER_S, PATIENCE_S, until
-from tests.factory import EXPIRED, again, enrol, job_in, make_job, park, row, settle, start
+from tests.factory import EXPIRED, again, delete, enrol, job_in, make_job, move, park, row, settle, start
 
 SECRET = "s3cret-s3cret"
 
@@ -103,7 +103,7 @@ def test_what_is_held_and_dead_is_told_with_its_reason_and_its_end(store: Store,
     jobs = {job["id"]: job["reason"] for message in told.ear.heard for job in message.jobs}
     assert jobs == {held: "the lease ran out; on_crash=hold: a person decides", dead.id: reason(row(store, dead.id))}
     job = row(store, held)
-    store.move(job.id, job.state, job.fence, acts.resolve(job, "done", clock.wall(), actor="ann"))
+    move(store, job.id, job.state, job.fence, acts.resolve(job, "done", clock.wall(), actor="ann"))
     assert told.look() == [("held", "over", "charge")]
     assert look_all(clock, told, s=600) == [("dead", "over", "mail")]
     assert told.ear.urls == {store.url}
@@ -127,7 +127,7 @@ def test_a_question_to_a_person_is_told_once_and_its_end(store: Store, clock: Fa
     assert told.ear.heard[-1].jobs_concerned == 3
     for job_id in (job.id, asks.id, held.id):
         now = row(store, job_id)
-        store.move(now.id, now.state, now.fence, acts.cancel(now, actor="ann"))
+        move(store, now.id, now.state, now.fence, acts.cancel(now, actor="ann"))
     assert told.look() == [("held", "over", "order")]
 
 
@@ -208,7 +208,7 @@ def test_a_channel_that_is_too_slow_for_a_short_program_goes_on_without_it(
 def test_what_a_person_did_is_nothing_to_tell(store: Store, clock: FakeClock) -> None:
     told = Told(store, clock, "dead")
     job = job_in(store, State.HELD)
-    store.move(job.id, job.state, job.fence, acts.resolve(job, "fail", clock.wall(), actor="ann"))
+    move(store, job.id, job.state, job.fence, acts.resolve(job, "fail", clock.wall(), actor="ann"))
     assert store.journal(job.id, kinds=["dead"]) != []
     assert told.look() == []
 
@@ -355,9 +355,9 @@ def test_what_ended_before_a_death_is_told_neither_as_new_nor_as_over_again(
     held, dead = row(store, hold(store)), job_in(store, State.DEAD, task="mail")
     asked = park(store, start(store, task="order", workflow=True), "signal:approve:2", question="Ship it?")
     assert len(look_all(clock, first, standby, s=LOOK_S)) == 3
-    store.move(held.id, held.state, held.fence, acts.resolve(held, "fail", clock.wall(), actor="ann"))
-    store.move(asked.id, asked.state, asked.fence, acts.cancel(asked, actor="ann"))
-    store.move(dead.id, dead.state, dead.fence, acts.revive(dead, clock.wall(), actor="ann"))
+    move(store, held.id, held.state, held.fence, acts.resolve(held, "fail", clock.wall(), actor="ann"))
+    move(store, asked.id, asked.state, asked.fence, acts.cancel(asked, actor="ann"))
+    move(store, dead.id, dead.state, dead.fence, acts.revive(dead, clock.wall(), actor="ann"))
     over = [("held", "over", "charge"), ("held", "over", "order")]
     assert sorted(look_all(clock, first, standby, s=2 * LOOK_S)) == over
     clock.advance(gap_s)
@@ -372,7 +372,7 @@ def test_what_was_told_is_left_for_the_next_one_at_the_next_look(store: Store, c
     assert first.look() == [("held", "new", "charge")]
     clock.advance(1.0)
     assert first.look() == []
-    store.move(held.id, held.state, held.fence, acts.resolve(held, "done", clock.wall(), actor="ann"))
+    move(store, held.id, held.state, held.fence, acts.resolve(held, "done", clock.wall(), actor="ann"))
     clock.advance(TTL_S)
     assert Told(store, clock).look() == [("held", "over", "charge")]
 
@@ -397,11 +397,11 @@ def test_what_was_settled_while_nobody_was_there_is_not_told_and_the_rest_is_cou
 ) -> None:
     ids = [hold(store) for _ in range(3)]
     gone = row(store, ids[-1])
-    store.move(gone.id, gone.state, gone.fence, acts.resolve(gone, "fail", clock.wall(), actor="ann"))
+    move(store, gone.id, gone.state, gone.fence, acts.resolve(gone, "fail", clock.wall(), actor="ann"))
     died, revived = (job_in(store, State.DEAD, task="mail") for _ in range(2))
-    store.move(revived.id, revived.state, revived.fence, acts.revive(revived, clock.wall(), actor="ann"))
+    move(store, revived.id, revived.state, revived.fence, acts.revive(revived, clock.wall(), actor="ann"))
     alone = job_in(store, State.DEAD, task="alone")
-    store.delete(alone.id, alone.state, alone.fence)
+    delete(store, alone.id, alone.state, alone.fence)
     clock.advance(70)
     told = Told(store, clock)
     assert sorted(told.look()) == [("dead", "new", "mail"), ("held", "new", "charge")]
@@ -444,7 +444,7 @@ def test_a_restart_goes_on_at_once_and_tells_the_end_of_what_was_told(store: Sto
     first, held = Told(store, clock), row(store, hold(store))
     assert first.look() == [("held", "new", "charge")]
     first.stop()
-    store.move(held.id, held.state, held.fence, acts.resolve(held, "done", clock.wall(), actor="ann"))
+    move(store, held.id, held.state, held.fence, acts.resolve(held, "done", clock.wall(), actor="ann"))
     assert Told(store, clock).look() == [("held", "over", "charge")]
 
 

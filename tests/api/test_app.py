@@ -41,7 +41,7 @@ from holdfast.errors import StoreMissing, StoreUnsupported
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Added, Schema
 from holdfast.testing import FakeClock
-from tests.factory import EXPIRED, claim, job_in, park, picture, settle, start_flow
+from tests.factory import EXPIRED, claim, delete, job_in, park, picture, settle, start_flow
 
 
 @pytest.fixture
@@ -326,7 +326,7 @@ def test_waiting_ends_when_the_job_does(url: str) -> None:
 
 def test_a_removed_job_is_not_found(app: App, add: Task[[int, int], int]) -> None:
     job = add.enqueue(1, 2)
-    assert app.store.delete(job.id, job.state, job.row.fence)
+    assert delete(app.store, job.id, job.state, job.row.fence)
     with pytest.raises(NotFound, match=job.id):
         job.refresh()
     with pytest.raises(NotFound):

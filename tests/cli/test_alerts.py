@@ -25,7 +25,7 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.alerts.receiver import Receiver, receiving
 from tests.cli.conftest import Run, lose
-from tests.factory import enrol, job_in, start
+from tests.factory import enrol, job_in, move, start
 
 SECRET = "s3cret-s3cret"
 
@@ -204,7 +204,7 @@ def test_a_reaper_that_is_started_after_a_kill_tells_the_end_of_what_was_told_an
         held.append(job_in(store, State.HELD, task="refund"))  # while nobody is there
         for job in held:
             done = acts.resolve(job, "done", SystemClock().wall(), actor="ann")
-            assert store.move(job.id, job.state, job.fence, done)
+            assert move(store, job.id, job.state, job.fence, done)
         with reaping(command) as second:
             until(lambda: len(receiver.told) > 1, "the end was told")
             second.send_signal(signal.SIGTERM)

@@ -30,7 +30,7 @@ from holdfast.demo.script import ACTS
 from holdfast.demo.summary import sum_up
 from holdfast.demo.view import HEIGHT_MIN, WIDTH_MIN, frame
 from tests.cli.conftest import Run
-from tests.factory import a_job
+from tests.factory import a_job, delete
 
 CLOCK = SystemClock()
 
@@ -266,7 +266,7 @@ def failed() -> dict[str, Any]:
     book = Book()
     kept, gone = task.enqueue(), task.enqueue()
     book.submitted([kept.id, gone.id], State.READY)
-    assert app.store.delete(gone.id, State.READY, 0)
+    assert delete(app.store, gone.id, State.READY, 0)
     return sum_up(app, book, acts=[], story={}, seconds=1.0, trouble=[])
 
 

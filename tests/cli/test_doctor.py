@@ -40,9 +40,11 @@ from tests.factory import (
     add,
     again,
     claim,
+    delete,
     enrol,
     job_in,
     make_job,
+    move,
     park,
     record,
     row,
@@ -324,7 +326,7 @@ def test_a_workflow_that_waits_for_a_deleted_job_is_named(calm: Store, clock: Fa
     park(calm, parent, f"job:{done.id}", f"job:{gone.id}", "signal:go")
     park(calm, start_flow(calm), "signal:go")
     assert trouble(calm, clock) == {}
-    assert calm.delete(gone.id, gone.state, gone.fence)
+    assert delete(calm, gone.id, gone.state, gone.fence)
     assert trouble(calm, clock) == {"A workflow waits for a job that does not exist": "problem"}
     finding = diagnose(calm, clock)["A workflow waits for a job that does not exist"]
     assert finding.evidence == f"order-1 (order) waits for {gone.id}"
@@ -511,7 +513,7 @@ def test_dead_jobs_with_an_open_step_are_not_to_be_revived_with_the_others(calm:
     record(calm, job, a_step(1, "started", repeatable=False, name="charge"), open_step="charge")
     settle(calm, row(calm, job.id), EXPIRED)
     held = row(calm, job.id)
-    calm.move(held.id, held.state, held.fence, acts.resolve(held, "fail", clock.wall(), actor="ann"))
+    move(calm, held.id, held.state, held.fence, acts.resolve(held, "fail", clock.wall(), actor="ann"))
     fix = str(diagnose(calm, clock)["More jobs died than the day before"].fix)
     assert "that leaves 1 alone, in which a step may have happened that must not be repeated" in fix
 

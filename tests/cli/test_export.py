@@ -19,7 +19,7 @@ from holdfast.core.verdict import Failed, Succeeded
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import Run
-from tests.factory import add, job_in, make_job, settle, start
+from tests.factory import add, delete, job_in, make_job, settle, start
 
 RECORD = {
     *("id", "task", "queue", "state", "attempt", "fence", "failures", "crashes", "run_at", "worker", "lease_until"),
@@ -264,5 +264,5 @@ def test_jobs_that_come_or_go_meanwhile_do_not_disturb(store: Store) -> None:
         found.append(record["id"])
         add(store)
         if len(found) == 3:
-            store.delete(jobs[2].id, State.READY, 0)
+            delete(store, jobs[2].id, State.READY, 0)
     assert found == [job.id for job in jobs]

@@ -14,7 +14,7 @@ from holdfast.scheduler import DECLARED_S
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run
-from tests.factory import make_job, picture, row
+from tests.factory import delete, make_job, picture, row
 
 VIEW = {
     *("key", "spec", "tz", "missed", "task", "queue", "paused", "declared"),
@@ -50,7 +50,7 @@ def test_the_list_says_what_was_and_what_comes(run: Run, store: Store, nightly: 
     [after] = run.json("schedules", "list")
     assert (after["job"], after["job_state"]) == ("fired", "ready")
     assert PAST_S - 2 <= after["last_s"] <= PAST_S + 60
-    assert store.delete("fired", State.READY, 0)
+    assert delete(store, "fired", State.READY, 0)
     assert run.json("schedules", "list")[0]["job_state"] == "deleted"
 
 

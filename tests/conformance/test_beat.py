@@ -21,6 +21,7 @@ from tests.factory import (
     enrol,
     job_in,
     make_job,
+    move,
     picture,
     row,
     settle,
@@ -236,7 +237,7 @@ def test_a_beat_lists_every_job_of_the_worker_that_was_asked_to_stop(store: Stor
     worker = enrol(store)
     asked, named, others = start(store, worker), start(store, worker), start(store)
     for job in (asked, others):
-        store.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
+        move(store, job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
     assert beat(store, named) == BeatAnswer(cancelled=[asked.id])
     assert beat(store, named, asked) == BeatAnswer(cancelled=[asked.id])
     assert row(store, asked.id).state is State.RUNNING
@@ -244,7 +245,7 @@ def test_a_beat_lists_every_job_of_the_worker_that_was_asked_to_stop(store: Stor
 
 def test_a_job_asked_to_stop_keeps_its_lease_while_it_stops(store: Store, clock: FakeClock) -> None:
     job = start(store)
-    store.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
+    move(store, job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
     clock.advance(10)
     beat(store, job)
     assert row(store, job.id).lease_until == clock.lease() + job.lease_s

@@ -11,7 +11,7 @@ from holdfast.core.records import Filter
 from holdfast.core.verdict import Failed, Outcome, Succeeded
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.factory import EXPIRED, STALE, again, job_in, make_job, revive, row, settle, settlement, start
+from tests.factory import EXPIRED, STALE, again, delete, job_in, make_job, move, revive, row, settle, settlement, start
 
 ENDINGS: list[Outcome] = [Succeeded(), Failed("x"), EXPIRED]
 
@@ -41,7 +41,7 @@ def test_states_and_queues_with_none_are_left_out(store: Store, clock: FakeClock
     held = job_in(store, State.HELD, queue="b")
     assert store.counts() == {"a": {State.DONE: 1}, "b": {State.HELD: 1}}
     store.purge([State.DONE], clock.wall() + 1)
-    store.delete(held.id, State.HELD, held.fence)
+    delete(store, held.id, State.HELD, held.fence)
     assert store.counts() == {}
 
 
@@ -55,9 +55,9 @@ def test_a_revived_job_is_counted_where_it_is(store: Store, state: State) -> Non
 
 def test_acts_that_end_a_job_are_counted(store: Store) -> None:
     ready, held, other = job_in(store, State.READY), job_in(store, State.HELD), job_in(store, State.HELD)
-    store.move(ready.id, ready.state, ready.fence, acts.cancel(ready, actor="ann"))
-    store.move(held.id, held.state, held.fence, acts.resolve(held, "done", 0.0, actor="ann"))
-    store.move(other.id, other.state, other.fence, acts.resolve(other, "fail", 0.0, actor="ann"))
+    move(store, ready.id, ready.state, ready.fence, acts.cancel(ready, actor="ann"))
+    move(store, held.id, held.state, held.fence, acts.resolve(held, "done", 0.0, actor="ann"))
+    move(store, other.id, other.state, other.fence, acts.resolve(other, "fail", 0.0, actor="ann"))
     assert store.counts() == {"default": {State.CANCELLED: 1, State.DONE: 1, State.DEAD: 1}}
 
 
@@ -92,7 +92,7 @@ def test_counts_stay_exact_through_a_long_life(store: Store, clock: FakeClock) -
                 revive(store, dead)
         if step % 7 == 0:
             for old in store.find(Filter(states=(State.DONE,), limit=1)):
-                store.delete(old.id, old.state, old.fence)
+                delete(store, old.id, old.state, old.fence)
         if step % 11 == 0:
             store.purge([State.DONE, State.DEAD], clock.wall(), limit=3)
         clock.advance(1)

@@ -9,7 +9,7 @@ from holdfast.core.records import Filter, Job
 from holdfast.core.verdict import Failed
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.factory import EXPIRED, add, enrol, job_in, make_job, park, row, settle, start, start_flow
+from tests.factory import EXPIRED, add, enrol, job_in, make_job, move, park, row, settle, start, start_flow
 
 
 def ids(jobs: list[Job]) -> list[str]:
@@ -71,7 +71,7 @@ def test_by_worker_what_it_runs_now(store: Store, states: tuple[State, ...]) -> 
 @pytest.mark.parametrize("states", [(), (State.RUNNING,)])
 def test_by_whether_it_was_asked_to_stop(store: Store, states: tuple[State, ...]) -> None:
     asked, other = start(store), start(store)
-    store.move(asked.id, State.RUNNING, asked.fence, acts.cancel(asked, actor="ann"))
+    move(store, asked.id, State.RUNNING, asked.fence, acts.cancel(asked, actor="ann"))
     assert store.find(Filter(cancel_requested=True, states=states)) == [row(store, asked.id)]
     assert ids(store.find(Filter(cancel_requested=False, states=states))) == [other.id]
     assert len(store.find(Filter(states=states))) == 2

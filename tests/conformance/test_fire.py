@@ -14,7 +14,7 @@ from holdfast.core.verdict import Succeeded
 from holdfast.errors import DutyLost
 from holdfast.stores.protocol import Added, Fired, Store
 from holdfast.testing import FakeClock
-from tests.factory import add, again, make_job, picture, row, settle
+from tests.factory import add, again, delete, make_job, picture, row, settle
 
 DAY_S = 86_400.0
 
@@ -216,7 +216,7 @@ def test_an_instant_is_fired_once_also_when_its_job_is_gone(store: Store) -> Non
     instant, duty = declared(store).mark + 10, the_duty(store)
     assert fire(store, instant, duty, id="j") is not None
     job = row(store, "j")
-    assert store.delete("j", job.state, job.fence)
+    assert delete(store, "j", job.state, job.fence)
     assert fire(store, instant, duty, id="j") is None
     assert fire(store, instant, duty, id="other") is None
     assert store.get("j") is None

@@ -9,7 +9,7 @@ from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Job, Note, Record, Step
 from holdfast.core.verdict import Cancelled
 from holdfast.stores.protocol import Answer, Store
-from tests.factory import add, again, job_in, make_job, picture, row, settle, start
+from tests.factory import add, again, job_in, make_job, move, picture, row, settle, start
 
 NOTE = Note("moved", {"forked_from": "old"}, "ann")
 
@@ -35,7 +35,7 @@ def recorded(store: Store) -> Job:
 
 def cancelled(store: Store, job: Job) -> Job:
     job = row(store, job.id)
-    assert store.move(job.id, job.state, job.fence, acts.cancel(job, actor="ann"))
+    assert move(store, job.id, job.state, job.fence, acts.cancel(job, actor="ann"))
     if job.state is State.RUNNING:
         assert settle(store, row(store, job.id), Cancelled()) is Answer.ACCEPTED
     ended = row(store, job.id)
@@ -47,7 +47,7 @@ def from_second(store: Store, job: Job) -> bool:
     """Run it again from its second step."""
     steps = store.steps(job.id)
     verdict = acts.retry_from(job, steps[1], steps, store.now().wall, actor="ann")
-    return store.move(job.id, job.state, job.fence, verdict)
+    return move(store, job.id, job.state, job.fence, verdict)
 
 
 def test_what_is_recorded_before_the_position_is_copied(store: Store) -> None:
@@ -107,7 +107,7 @@ def test_who_was_run_again_is_not_forked(store: Store) -> None:
     old = again(store, old)
     other = job_in(store, State.DEAD, workflow=True)
     while other.fence < old.fence:
-        store.move(other.id, other.state, other.fence, acts.revive(other, store.now().wall, actor="ann"))
+        move(store, other.id, other.state, other.fence, acts.revive(other, store.now().wall, actor="ann"))
         other = cancelled(store, again(store, other))
     assert other.fence == old.fence, "somebody else has ended with that fence"
     before = picture(store)

@@ -5,7 +5,7 @@ import pytest
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
 from holdfast.stores.protocol import Store
-from tests.factory import add, job_in, picture
+from tests.factory import add, delete, job_in, picture
 
 
 @pytest.mark.parametrize("state", list(State))
@@ -23,7 +23,7 @@ def test_an_unknown_or_malformed_id_is_none(store: Store, job_id: str) -> None:
 
 def test_what_was_read_does_not_change_when_the_job_does(store: Store) -> None:
     job = add(store)
-    store.delete(job.id, State.READY, 0)
+    delete(store, job.id, State.READY, 0)
     assert (job.state, store.get(job.id)) == (State.READY, None)
 
 

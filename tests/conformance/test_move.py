@@ -5,13 +5,29 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.core import acts
+from holdfast.core.acts import Move
 from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Job
+from holdfast.core.records import Filter, Job, Seen
 from holdfast.core.verdict import Failed, Succeeded, Verdict
 from holdfast.errors import KeyTaken
 from holdfast.stores.protocol import Answer, Store
 from holdfast.testing import FakeClock
-from tests.factory import EXPIRED, add, again, claim, job_in, picture, revive, row, settle, start
+from tests.factory import (
+    EXPIRED,
+    add,
+    again,
+    claim,
+    job_in,
+    make_job,
+    move,
+    park,
+    picture,
+    revive,
+    row,
+    settle,
+    start,
+    start_flow,
+)
 
 Act = Callable[[Job], Verdict]
 
@@ -41,7 +57,7 @@ def test_an_act_is_applied_and_raises_the_fence(
 ) -> None:
     seen = job_in(store, state)
     clock.advance(60)
-    assert store.move(seen.id, seen.state, seen.fence, act(seen)) is True
+    assert move(store, seen.id, seen.state, seen.fence, act(seen)) is True
     moved = row(store, seen.id)
     assert (moved.state, moved.fence, moved.claim_id) == (after, seen.fence + 1, None)
     assert (moved.worker, moved.lease_until, moved.attempt) == (None, None, seen.attempt)
@@ -56,7 +72,7 @@ def test_an_act_is_journalled_under_the_fence_that_was_seen_with_its_actor(
     known = len(store.journal(seen.id))
     clock.advance(60)
     verdict = act(seen)
-    store.move(seen.id, seen.state, seen.fence, verdict)
+    move(store, seen.id, seen.state, seen.fence, verdict)
     events = store.journal(seen.id)[known:]
     assert [event.kind for event in events] == [note.kind for note in verdict.notes]
     assert {(event.fence, event.actor, event.at) for event in events} == {(seen.fence, "ann", clock.wall())}
@@ -67,9 +83,9 @@ def test_an_act_whose_answer_was_lost_is_repeated_and_changes_nothing(
     store: Store, state: State, act: Act, after: State
 ) -> None:
     seen = job_in(store, state)
-    store.move(seen.id, seen.state, seen.fence, act(seen))
+    move(store, seen.id, seen.state, seen.fence, act(seen))
     before = picture(store)
-    assert store.move(seen.id, seen.state, seen.fence, act(seen)) is False
+    assert move(store, seen.id, seen.state, seen.fence, act(seen)) is False
     assert picture(store) == before
 
 
@@ -80,7 +96,7 @@ def test_an_act_on_another_fence_than_was_seen_changes_nothing(
     seen = job_in(store, state)
     before = picture(store)
     for fence in (seen.fence - 1, seen.fence + 1):
-        assert store.move(seen.id, seen.state, fence, act(seen)) is False
+        assert move(store, seen.id, seen.state, fence, act(seen)) is False
     assert picture(store) == before
 
 
@@ -91,12 +107,12 @@ def test_an_act_on_another_state_than_was_seen_changes_nothing(
     seen = job_in(store, state)
     before = picture(store)
     for other in set(State) - {state}:
-        assert store.move(seen.id, other, seen.fence, act(seen)) is False
+        assert move(store, seen.id, other, seen.fence, act(seen)) is False
     assert picture(store) == before
 
 
 def test_an_act_on_an_unknown_job_is_false(store: Store) -> None:
-    assert store.move("nobody", State.HELD, 1, acts.cancel(job_in(store, State.HELD), actor="ann")) is False
+    assert move(store, "nobody", State.HELD, 1, acts.cancel(job_in(store, State.HELD), actor="ann")) is False
 
 
 def test_an_approval_repeated_after_the_second_hold_starts_no_third_run(store: Store) -> None:
@@ -135,7 +151,7 @@ def test_a_revived_job_is_claimed_under_a_higher_fence(store: Store) -> None:
 
 def test_a_revived_job_is_no_longer_asked_to_stop(store: Store) -> None:
     running = start(store)
-    store.move(running.id, State.RUNNING, running.fence, acts.cancel(running, actor="ann"))
+    move(store, running.id, State.RUNNING, running.fence, acts.cancel(running, actor="ann"))
     settle(store, row(store, running.id), EXPIRED)
     cancelled = row(store, running.id)
     assert (cancelled.state, cancelled.cancel_requested) == (State.CANCELLED, True)
@@ -157,7 +173,7 @@ def test_what_the_person_saw_is_checked_before_the_key(store: Store) -> None:
     ended = job_in(store, State.DEAD, key="order-42")
     add(store, key="order-42")
     verdict = acts.revive(ended, 0.0, actor="ann")
-    assert store.move(ended.id, State.DEAD, ended.fence + 1, verdict) is False
+    assert move(store, ended.id, State.DEAD, ended.fence + 1, verdict) is False
 
 
 def test_a_held_job_keeps_its_key_and_can_be_revived_onto_it(store: Store) -> None:
@@ -177,7 +193,7 @@ def test_a_key_is_free_for_a_revival_once_its_holder_has_ended(store: Store) -> 
 
 def test_a_running_job_is_asked_to_stop_and_keeps_its_lease(store: Store) -> None:
     job = start(store)
-    assert store.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann")) is True
+    assert move(store, job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann")) is True
     asked = row(store, job.id)
     assert asked.cancel_requested is True
     assert (asked.state, asked.fence, asked.claim_id, asked.worker) == (
@@ -193,14 +209,14 @@ def test_a_running_job_is_asked_to_stop_and_keeps_its_lease(store: Store) -> Non
 def test_a_job_that_is_asked_to_stop_before_its_start_is_not_taken_for_started(store: Store) -> None:
     add(store)
     [job] = claim(store, limit=0, ahead=1)
-    assert store.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann")) is True
+    assert move(store, job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann")) is True
     assert (row(store, job.id).cancel_requested, row(store, job.id).started) == (True, False)
 
 
 def test_a_cancel_that_comes_after_the_end_is_refused(store: Store) -> None:
     job = start(store)
     settle(store, job, Succeeded())
-    assert store.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann")) is False
+    assert move(store, job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann")) is False
     assert row(store, job.id).state is State.DONE
 
 
@@ -208,28 +224,114 @@ def test_a_cancel_aimed_at_one_attempt_does_not_hit_the_next(store: Store) -> No
     zombie = start(store)
     settle(store, zombie, EXPIRED)
     successor = again(store, row(store, zombie.id))
-    assert store.move(zombie.id, State.RUNNING, zombie.fence, acts.cancel(zombie, actor="ann")) is False
+    assert move(store, zombie.id, State.RUNNING, zombie.fence, acts.cancel(zombie, actor="ann")) is False
     assert row(store, zombie.id) == successor
 
 
 def test_a_claim_that_comes_before_a_persons_act_wins(store: Store) -> None:
     seen = add(store)
     claim(store)
-    assert store.move(seen.id, State.READY, seen.fence, acts.cancel(seen, actor="ann")) is False
+    assert move(store, seen.id, State.READY, seen.fence, acts.cancel(seen, actor="ann")) is False
     assert row(store, seen.id).state is State.RUNNING
 
 
 def test_a_persons_act_that_comes_before_a_settle_does_not_refuse_it(store: Store) -> None:
     job = start(store)
-    store.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
+    move(store, job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
     assert settle(store, job, Succeeded()) is Answer.ACCEPTED
 
 
 def test_a_ready_job_is_moved_in_its_queue(store: Store, clock: FakeClock) -> None:
     first, second = add(store), add(store)
     verdict = acts.reprioritise(second, actor="ann", priority=9, run_at=clock.wall() - 1)
-    assert store.move(second.id, State.READY, second.fence, verdict) is True
+    assert move(store, second.id, State.READY, second.fence, verdict) is True
     moved = row(store, second.id)
     assert (moved.priority, moved.run_at, moved.state, moved.fence) == (9, clock.wall() - 1, State.READY, 0)
     assert [job.id for job in claim(store, limit=1)] == [second.id]
     assert row(store, first.id) == first
+
+
+# ----------------------------------------------------------------------------------------------- many at once
+
+
+def test_acts_on_many_jobs_are_answered_in_their_order(store: Store, clock: FakeClock) -> None:
+    ready, held, dead, other = add(store), job_in(store, State.HELD), job_in(store, State.DEAD), add(store)
+    moves = [
+        Move(ready.seen, acts.cancel(ready, actor="ann", reason="twice")),
+        Move(Seen("nobody", State.HELD, 1), acts.cancel(held, actor="ann")),
+        Move(held.seen, acts.resolve(held, "done", 5.0, actor="bob", result='"x"')),
+        Move(other.seen._replace(fence=7), acts.cancel(other, actor="ann")),
+        Move(dead.seen, acts.revive(dead, 5.0, actor="ann")),
+    ]
+    known = {job.id: len(store.journal(job.id)) for job in (ready, held, dead, other)}
+    clock.advance(60)
+    yes, no = Answer.ACCEPTED, Answer.REFUSED
+    assert store.move(moves) == [yes, no, yes, no, yes]
+    assert [row(store, job.id).state for job in (ready, held, dead)] == ["cancelled", "done", "ready"]
+    assert row(store, other.id) == other
+    assert (row(store, ready.id).error, row(store, held.id).result) == ("twice", '"x"')
+    lines = {job_id: [event.actor for event in store.journal(job_id)[number:]] for job_id, number in known.items()}
+    assert lines == {ready.id: ["ann"], held.id: ["bob"], dead.id: ["ann"], other.id: []}
+    assert store.counts() == {"default": {State.CANCELLED: 1, State.DONE: 1, State.READY: 2}}
+    before = picture(store)
+    assert store.move(moves) == [no] * 5
+    assert picture(store) == before
+
+
+def test_no_act_is_no_work(store: Store) -> None:
+    before = picture(store)
+    assert store.move([]) == []
+    assert picture(store) == before
+
+
+def test_of_jobs_with_one_key_the_first_comes_alive(store: Store) -> None:
+    dead = [job_in(store, State.DEAD, key="order-42") for _ in range(3)]
+    other = job_in(store, State.DEAD, key="order-43")
+    moves = [Move(job.seen, acts.revive(job, 5.0, actor="ann")) for job in (dead[1], dead[0], other, dead[2])]
+    assert store.move(moves) == [Answer.ACCEPTED, Answer.TAKEN, Answer.ACCEPTED, Answer.TAKEN]
+    assert [row(store, job.id).state for job in dead] == ["dead", "ready", "dead"]
+    assert [len(store.journal(job.id, kinds=["revived"])) for job in dead] == [0, 1, 0]
+
+
+def test_a_key_is_taken_by_who_has_it_before_the_acts_though_one_of_them_ends_that_job(store: Store) -> None:
+    dead = job_in(store, State.DEAD, key="order-42")
+    holder = add(store, key="order-42")
+    moves = [Move(holder.seen, acts.cancel(holder, actor="ann")), Move(dead.seen, acts.revive(dead, 5.0, actor="ann"))]
+    assert store.move(moves) == [Answer.ACCEPTED, Answer.TAKEN]
+    assert store.move(moves) == [Answer.REFUSED, Answer.ACCEPTED]
+
+
+def test_an_act_that_was_seen_wrongly_takes_no_key(store: Store) -> None:
+    first, second = (job_in(store, State.DEAD, key="order-42") for _ in range(2))
+    stale = Move(first.seen._replace(fence=9), acts.revive(first, 5.0, actor="ann"))
+    assert store.move([stale, Move(second.seen, acts.revive(second, 5.0, actor="ann"))]) == [
+        Answer.REFUSED,
+        Answer.ACCEPTED,
+    ]
+
+
+def test_jobs_that_stay_alive_or_end_take_no_key(store: Store) -> None:
+    held = job_in(store, State.HELD, key="order-42")
+    ended = [job_in(store, State.CANCELLED, key="order-43"), job_in(store, State.HELD, key="order-44")]
+    moves = [
+        Move(held.seen, acts.revive(held, 5.0, actor="ann")),
+        Move(ended[0].seen, acts.revive(ended[0], 5.0, actor="ann")),
+        Move(ended[1].seen, acts.cancel(ended[1], actor="ann")),
+    ]
+    assert store.move(moves) == [Answer.ACCEPTED] * 3
+
+
+def test_children_of_one_workflow_that_end_together_are_all_told_to_it(store: Store) -> None:
+    parent = start_flow(store)
+    children = [add(store, parent=parent.id) for _ in range(3)]
+    park(store, parent, *(f"job:{child.id}" for child in children))
+    store.move([Move(child.seen, acts.cancel(child, actor="ann")) for child in children])
+    assert (row(store, parent.id).state, row(store, parent.id).inbox) == (State.READY, 3)
+
+
+def test_a_large_page_of_acts_is_applied(store: Store) -> None:
+    store.add([make_job() for _ in range(1_000)])
+    jobs = store.find(Filter(limit=1_000))
+    assert store.move([Move(job.seen, acts.cancel(job, actor="ann")) for job in jobs]) == [Answer.ACCEPTED] * 1_000
+    assert store.counts() == {"default": {State.CANCELLED: 1_000}}
+    assert len(store.journal(kinds=["cancelled"], limit=2_000)) == 1_000

@@ -10,11 +10,11 @@ from holdfast.core.machine import State
 from holdfast.core.records import Job
 from holdfast.core.verdict import Failed, Verdict
 from holdfast.stores.protocol import Answer, Store
-from tests.factory import EXPIRED, a_signal, a_step, again, job_in, park, picture, record, row, settle, start_flow
+from tests.factory import EXPIRED, a_signal, a_step, again, job_in, move, park, picture, record, row, settle, start_flow
 
 
-def move(store: Store, seen: Job, verdict: Verdict) -> bool:
-    return store.move(seen.id, seen.state, seen.fence, verdict)
+def applied(store: Store, seen: Job, verdict: Verdict) -> bool:
+    return move(store, seen.id, seen.state, seen.fence, verdict)
 
 
 def dead_after(store: Store, *steps: Any) -> Job:
@@ -45,7 +45,7 @@ def test_it_happened_is_written_to_the_step_and_the_workflow_goes_on(store: Stor
     held = held_with(store, 1)
     steps = store.steps(held.id)
     verdict = acts.resolve(held, "done", 50.0, actor="ann", result='"paid"', steps=steps)
-    assert move(store, held, verdict) is True
+    assert applied(store, held, verdict) is True
     [said] = store.steps(held.id)
     assert said == replace(steps[0], result='"paid"', ended_at=50.0)  # a worker records it
     now = row(store, held.id)
@@ -57,26 +57,28 @@ def test_an_answer_removes_the_error_that_asked_for_it(store: Store, answer: act
     held = held_with(store, 1)
     assert held.stop_reason == "open_step"
     result = "1" if answer == "done" else None
-    assert move(store, held, acts.resolve(held, answer, 50.0, actor="ann", result=result, steps=store.steps(held.id)))
+    assert applied(
+        store, held, acts.resolve(held, answer, 50.0, actor="ann", result=result, steps=store.steps(held.id))
+    )
     assert row(store, held.id).error is None
 
 
 def test_the_answer_about_one_of_two_leaves_the_question_about_the_other(store: Store) -> None:
     held = held_with(store, 1, 2)
     answer = acts.resolve(held, "done", 50.0, actor="ann", result="1", steps=store.steps(held.id))
-    assert move(store, held, answer) is True
+    assert applied(store, held, answer) is True
     now = row(store, held.id)
     assert (now.state, now.open_step) == (State.HELD, "charge-2")
     assert [step.result for step in store.steps(held.id)] == ["1", None]
     answer = acts.resolve(now, "done", 51.0, actor="ann", result="2", steps=store.steps(held.id))
-    assert move(store, now, answer) is True
+    assert applied(store, now, answer) is True
     assert [step.result for step in store.steps(held.id)] == ["1", "2"]
 
 
 def test_an_answer_never_changes_what_is_recorded(store: Store) -> None:
     held = held_with(store, 1)
     verdict = acts.resolve(held, "done", 50.0, actor="ann", result="1", steps=store.steps(held.id))
-    assert move(store, held, verdict) is True
+    assert applied(store, held, verdict) is True
     revived = again(store, row(store, held.id))
     record(store, revived, a_step(1, result="1", repeatable=False, name="charge-1"))
     settle(store, revived, EXPIRED)
@@ -85,7 +87,7 @@ def test_an_answer_never_changes_what_is_recorded(store: Store) -> None:
     before = store.steps(held.id)
     assert [step.result for step in before] == ["1"]
     other = a_step(1, result="2", attempt=7, fence=7, ended_at=70.0)
-    assert move(store, now, replace(held_again, steps=(other,))) is True
+    assert applied(store, now, replace(held_again, steps=(other,))) is True
     assert store.steps(held.id) == before
 
 
@@ -94,7 +96,7 @@ def test_a_person_may_say_that_a_recorded_step_was_undone(store: Store) -> None:
     [known] = store.steps(dead.id)
     undone = replace(known, state="undone", attempt=4, fence=6, ended_at=60.0)
     revived = acts.revive(dead, store.now().wall, actor="ann")
-    assert move(store, dead, replace(revived, steps=(undone,))) is True
+    assert applied(store, dead, replace(revived, steps=(undone,))) is True
     assert store.steps(dead.id) == [undone]
 
 
@@ -104,13 +106,13 @@ def test_an_answer_to_what_is_no_longer_there_changes_no_step(store: Store, seen
     store.signal(a_signal(held))
     verdict = acts.resolve(held, "done", 50.0, actor="ann", result="1", steps=store.steps(held.id))
     before = picture(store)
-    assert move(store, replace(held, **seen), replace(verdict, aside_from=1)) is False
+    assert applied(store, replace(held, **seen), replace(verdict, aside_from=1)) is False
     assert picture(store) == before
 
 
 def test_who_may_run_again_has_no_open_step_and_the_step_stays_begun(store: Store) -> None:
     held = held_with(store, 1)
-    assert move(store, held, acts.revive(held, 50.0, actor="ann", repeat_step=True)) is True
+    assert applied(store, held, acts.revive(held, 50.0, actor="ann", repeat_step=True)) is True
     assert row(store, held.id).open_step is None
     assert [step.state for step in store.steps(held.id)] == ["started"]
 
@@ -118,7 +120,7 @@ def test_who_may_run_again_has_no_open_step_and_the_step_stays_begun(store: Stor
 def test_that_one_of_two_may_run_again_leaves_the_question_about_the_other(store: Store) -> None:
     held = held_with(store, 1, 2)
     answer = acts.resolve(held, "retry", 50.0, actor="ann", steps=store.steps(held.id))
-    assert move(store, held, answer) is True
+    assert applied(store, held, answer) is True
     now = row(store, held.id)
     assert (now.state, now.open_step) == (State.HELD, "charge-2")
     assert [step.repeatable for step in store.steps(held.id)] == [True, False]
@@ -129,7 +131,7 @@ def test_that_one_of_two_may_run_again_leaves_the_question_about_the_other(store
 
 def test_steps_are_set_aside_from_a_position_on_and_keep_their_rows(store: Store) -> None:
     dead = dead_after(store, a_step(1), a_step(2), a_step(3, "started"))
-    assert move(store, dead, retry_from(store, dead, 1)) is True
+    assert applied(store, dead, retry_from(store, dead, 1)) is True
     assert store.steps(dead.id) == [a_step(1)]
     aside = [a_step(2, aside=dead.fence), a_step(3, "started", aside=dead.fence)]
     assert store.steps(dead.id, aside=True) == [a_step(1), *aside]
@@ -140,7 +142,7 @@ def test_steps_are_set_aside_from_a_position_on_and_keep_their_rows(store: Store
 def test_steps_are_set_aside_as_often_as_somebody_asks(store: Store) -> None:
     dead = dead_after(store, a_step(1), a_step(2))
     for _ in range(3):
-        assert move(store, dead, retry_from(store, dead, 1)) is True
+        assert applied(store, dead, retry_from(store, dead, 1)) is True
         running = again(store, row(store, dead.id))
         record(store, running, a_step(2, attempt=running.attempt))
         settle(store, running, Failed("x", final=True))
@@ -153,7 +155,7 @@ def test_the_steps_of_others_stay(store: Store) -> None:
     dead, other = dead_after(store, a_step(1)), dead_after(store, a_step(1))
     for job in (dead, other):
         assert len(store.steps(job.id)) == 1
-    move(store, dead, retry_from(store, dead, 0))
+    applied(store, dead, retry_from(store, dead, 0))
     assert store.steps(dead.id) == []
     assert store.steps(other.id) == [a_step(1)]
 
@@ -167,7 +169,7 @@ def test_signals_that_were_taken_by_what_is_set_aside_wait_to_be_taken_again(sto
             record(store, job, a_step(number, kind="wait"), taken=(f"{job.id}/{number}",))
         settle(store, row(store, job.id), Failed("x"))
     dead, other = (row(store, job.id) for job in jobs)
-    assert move(store, dead, retry_from(store, dead, 1)) is True
+    assert applied(store, dead, retry_from(store, dead, 1)) is True
     assert [signal.id for signal in store.inbox(dead.id).signals] == [f"{dead.id}/{number}" for number in (2, 3, 4)]
     assert [signal.id for signal in store.inbox(other.id).signals] == [f"{other.id}/4"]
     assert store.inbox(dead.id).count == 4
@@ -182,7 +184,7 @@ def test_answers_to_questions_that_are_set_aside_are_not_for_those_that_are_aske
         record(store, job, a_step(1, kind="approve"), taken=(f"{job.id}/taken",))
         settle(store, row(store, job.id), Failed("x"))
     dead, other = (row(store, job.id) for job in jobs)
-    assert move(store, dead, retry_from(store, dead, 0)) is True
+    assert applied(store, dead, retry_from(store, dead, 0)) is True
     assert store.inbox(dead.id).signals == []
     assert [signal.id for signal in store.inbox(other.id).signals] == [f"{other.id}/late"]
 
@@ -193,7 +195,7 @@ def test_answers_to_questions_that_are_set_aside_are_not_for_those_that_are_aske
 @pytest.mark.parametrize("state", [State.READY, State.WAITING, State.HELD, State.DEAD, State.CANCELLED])
 def test_a_rollback_makes_it_ready_to_be_undone(store: Store, state: State) -> None:
     job = job_in(store, state, workflow=True)
-    assert move(store, job, acts.rollback(job, 50.0, actor="ann")) is True
+    assert applied(store, job, acts.rollback(job, 50.0, actor="ann")) is True
     now = row(store, job.id)
     assert (now.state, now.rolling_back, now.fence) == (State.READY, True, job.fence + 1)
     assert (now.wake_at, now.awaits, now.question, now.open_step) == (None, None, None, None)
@@ -201,7 +203,7 @@ def test_a_rollback_makes_it_ready_to_be_undone(store: Store, state: State) -> N
 
 def test_a_running_one_is_asked_to_stop_and_keeps_its_lease(store: Store) -> None:
     job = start_flow(store)
-    assert move(store, job, acts.rollback(job, 50.0, actor="ann")) is True
+    assert applied(store, job, acts.rollback(job, 50.0, actor="ann")) is True
     asked = replace(job, cancel_requested=True, undo_requested=True, error="rolled back by ann")
     assert row(store, job.id) == asked
     assert record(store, job, a_step(1)) is Answer.ACCEPTED
@@ -209,7 +211,7 @@ def test_a_running_one_is_asked_to_stop_and_keeps_its_lease(store: Store) -> Non
 
 def test_an_attempt_that_was_asked_for_a_rollback_ends_in_one(store: Store) -> None:
     job = start_flow(store)
-    move(store, job, acts.rollback(job, 50.0, actor="ann"))
+    applied(store, job, acts.rollback(job, 50.0, actor="ann"))
     assert settle(store, job, Failed("x")) is Answer.AGAIN, "it has not heard of it"
     assert settle(store, row(store, job.id), Failed("x")) is Answer.ACCEPTED
     now = row(store, job.id)
@@ -220,6 +222,6 @@ def test_an_attempt_that_was_asked_for_a_rollback_ends_in_one(store: Store) -> N
 def test_who_is_stopped_while_it_waits_waits_for_nothing_more(store: Store, act: str) -> None:
     waiting = park(store, start_flow(store), "signal:a", wake_at=store.now().wall + 9, question="Ship it?")
     verdict = acts.cancel(waiting, actor="ann") if act == "cancel" else acts.hold(waiting, actor="ann")
-    assert move(store, waiting, verdict) is True
+    assert applied(store, waiting, verdict) is True
     now = row(store, waiting.id)
     assert (now.wake_at, now.awaits, now.question) == (None, None, None)

@@ -24,6 +24,7 @@ from tests.factory import (
     enrol,
     job_in,
     make_job,
+    move,
     park,
     picture,
     record,
@@ -92,7 +93,7 @@ def test_a_stale_lease_parks_nobody(store: Store, stale: object) -> None:
 
 def test_who_was_asked_to_stop_is_judged_again(store: Store) -> None:
     job = start_flow(store)
-    store.move(job.id, job.state, job.fence, acts.cancel(job, actor="ann"))
+    move(store, job.id, job.state, job.fence, acts.cancel(job, actor="ann"))
     before = picture(store)
     assert settle(store, job, Parked("waits")) is AGAIN
     assert picture(store) == before
@@ -243,9 +244,9 @@ def test_a_person_who_ends_a_child_wakes_the_parent(store: Store) -> None:
     child = job_in(store, State.HELD, parent=parent.id)
     waiting = park(store, parent, f"job:{child.id}")
     other = job_in(store, State.READY, parent=parent.id)
-    store.move(other.id, other.state, other.fence, acts.hold(other, actor="ann"))
+    move(store, other.id, other.state, other.fence, acts.hold(other, actor="ann"))
     assert row(store, parent.id) == waiting, "a move that ends nothing"
-    store.move(child.id, child.state, child.fence, acts.resolve(child, "done", 5.0, actor="ann"))
+    move(store, child.id, child.state, child.fence, acts.resolve(child, "done", 5.0, actor="ann"))
     assert (row(store, parent.id).state, row(store, parent.id).inbox) == (State.READY, 1)
 
 

@@ -21,8 +21,10 @@ from tests.factory import (
     add,
     again,
     claim,
+    delete,
     enrol,
     make_job,
+    move,
     park,
     picture,
     record,
@@ -342,7 +344,7 @@ def test_who_took_a_signal_first_has_it(store: Store) -> None:
     settle(store, row(store, job.id), Failed("x", final=True))
     dead = row(store, job.id)
     verdict = replace(acts.revive(dead, store.now().wall, actor="ann"), aside_from=5)
-    assert store.move(dead.id, dead.state, dead.fence, verdict) is True
+    assert move(store, dead.id, dead.state, dead.fence, verdict) is True
     assert store.inbox(job.id).signals == []
 
 
@@ -450,7 +452,7 @@ def test_steps_and_signals_go_with_their_job(store: Store) -> None:
     record(store, job, a_step())
     settle(store, job, Succeeded())
     done = row(store, job.id)
-    assert store.delete(done.id, done.state, done.fence)
+    assert delete(store, done.id, done.state, done.fence)
     assert store.steps(job.id) == []
     assert store.inbox(job.id).signals == []
 

@@ -11,7 +11,20 @@ from holdfast.core.records import Filter
 from holdfast.core.verdict import Parked
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.factory import again, awaiting, claim, enrol, job_in, make_job, park, picture, row, settlement, start_flow
+from tests.factory import (
+    again,
+    awaiting,
+    claim,
+    enrol,
+    job_in,
+    make_job,
+    move,
+    park,
+    picture,
+    row,
+    settlement,
+    start_flow,
+)
 
 DUE_S = 60.0
 
@@ -78,8 +91,8 @@ def test_no_more_than_the_limit_and_the_longest_due_first(store: Store, clock: F
 def test_who_stopped_waiting_has_no_timer_any_more(store: Store, clock: FakeClock) -> None:
     wall = clock.wall()
     cancelled, held = (park(store, start_flow(store), wake_at=wall + 5) for _ in range(2))
-    store.move(cancelled.id, cancelled.state, cancelled.fence, acts.cancel(cancelled, actor="ann"))
-    store.move(held.id, held.state, held.fence, acts.hold(held, actor="ann"))
+    move(store, cancelled.id, cancelled.state, cancelled.fence, acts.cancel(cancelled, actor="ann"))
+    move(store, held.id, held.state, held.fence, acts.hold(held, actor="ann"))
     clock.advance(10)
     before = picture(store)
     assert store.rouse() is None

@@ -38,6 +38,7 @@ from tests.factory import (
     enrol,
     job_in,
     make_job,
+    move,
     picture,
     record,
     revive,
@@ -468,7 +469,7 @@ def test_a_report_of_a_worker_marked_gone_is_accepted_while_nobody_has_reaped_it
 def test_the_report_of_a_revived_jobs_earlier_attempt_is_refused(store: Store) -> None:
     held = job_in(store, State.HELD)
     assert held.fence == 2
-    store.move(held.id, held.state, held.fence, acts.revive(held, 0.0, actor="ann"))
+    move(store, held.id, held.state, held.fence, acts.revive(held, 0.0, actor="ann"))
     revived = again(store, row(store, held.id))
     assert store.settle([report(Lease(held.id, 1, "claim"))]) == [REFUSED]
     assert row(store, held.id) == revived
@@ -478,7 +479,7 @@ def test_the_report_of_a_revived_jobs_earlier_attempt_is_refused(store: Store) -
 
 
 def cancel(store: Store, job: Job) -> None:
-    assert store.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
+    assert move(store, job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
 
 
 JUDGED_TOO_EARLY = {name: pair[0] for name, pair in ENDINGS.items() if name != "success"} | {"loss": EXPIRED}

@@ -18,6 +18,7 @@ from tests.factory import (
     again,
     awaiting,
     job_in,
+    move,
     park,
     picture,
     record,
@@ -214,7 +215,7 @@ def test_steps_are_set_aside_and_their_signals_wait_again(store: Store, clock: F
     dead = row(store, job.id)
     steps = store.steps(job.id)
     verdict = acts.retry_from(dead, steps[1], steps, clock.wall(), actor="ann")
-    assert store.move(dead.id, dead.state, dead.fence, verdict)
+    assert move(store, dead.id, dead.state, dead.fence, verdict)
     assert [step.position for step in store.steps(job.id)] == [1]
     assert [(step.position, step.aside) for step in store.steps(job.id, aside=True)] == [
         *((1, 0), (2, dead.fence), (3, dead.fence), (4, dead.fence)),
@@ -234,10 +235,10 @@ def test_a_persons_answer_is_not_given_back(store: Store) -> None:
     record(store, job, a_step(2, kind="wait"), taken=(paid.id,))
     settle(store, job, Lost("exit", "gone"))
     ready = row(store, job.id)
-    store.move(job.id, ready.state, ready.fence, acts.cancel(ready, actor="ann"))
+    move(store, job.id, ready.state, ready.fence, acts.cancel(ready, actor="ann"))
     cancelled, steps = row(store, job.id), store.steps(job.id)
     verdict = acts.retry_from(cancelled, steps[0], steps, 0.0, actor="ann")
-    assert store.move(job.id, cancelled.state, cancelled.fence, verdict)
+    assert move(store, job.id, cancelled.state, cancelled.fence, verdict)
     assert [signal.name for signal in store.inbox(job.id).signals] == ["paid"]
 
 
@@ -259,10 +260,10 @@ def test_what_was_taken_before_that_and_by_others_stays_taken(store: Store) -> N
     record(store, other, a_step(2), taken=(others.id,))
     settle(store, job, Failed("no"))
     ready = row(store, job.id)
-    store.move(job.id, ready.state, ready.fence, acts.cancel(ready, actor="ann"))
+    move(store, job.id, ready.state, ready.fence, acts.cancel(ready, actor="ann"))
     cancelled, steps = row(store, job.id), store.steps(job.id)
     verdict = acts.retry_from(cancelled, steps[1], steps, 0.0, actor="ann")
-    assert store.move(job.id, cancelled.state, cancelled.fence, verdict)
+    assert move(store, job.id, cancelled.state, cancelled.fence, verdict)
     assert [signal.id for signal in store.inbox(job.id).signals] == [mine[1].id]
     assert store.inbox(other.id).signals == []
 

@@ -7,7 +7,7 @@ from holdfast.core.machine import State
 from holdfast.core.verdict import Succeeded
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.factory import add, enrol, job_in, settle, start
+from tests.factory import add, delete, enrol, job_in, settle, start
 
 REWOUND = Doubt("rewound", "beats", "12", "11", "w")
 
@@ -52,7 +52,7 @@ def test_a_job_that_is_known_is_there_until_it_is_removed(store: Store) -> None:
 def test_a_job_that_is_deleted_counts_as_removed(store: Store) -> None:
     job = add(store)
     before = store.standing("", (), None).removals
-    assert store.delete(job.id, job.state, job.fence)
+    assert delete(store, job.id, job.state, job.fence)
     assert store.standing("", (), None).removals > before
 
 
@@ -60,8 +60,8 @@ def test_a_purge_or_a_delete_that_finds_nothing_removes_nothing(store: Store) ->
     job = add(store)
     before = store.standing("", (), None).removals
     store.purge([State.DONE], 2e9)
-    assert not store.delete(job.id, job.state, job.fence + 1)
-    assert not store.delete("unknown", job.state, job.fence)
+    assert not delete(store, job.id, job.state, job.fence + 1)
+    assert not delete(store, "unknown", job.state, job.fence)
     assert store.standing("", (), None).removals == before
 
 

@@ -8,7 +8,7 @@ from holdfast.core import acts
 from holdfast.core.verdict import Failed
 from holdfast.stores.protocol import Store
 from tests.conformance.test_add import AWKWARD
-from tests.factory import a_record, a_step, again, record, row, settle, start_flow
+from tests.factory import a_record, a_step, again, move, record, row, settle, start_flow
 
 
 def test_a_workflow_without_steps_has_none(store: Store) -> None:
@@ -73,7 +73,7 @@ def test_those_that_were_set_aside_are_read_only_on_demand(store: Store) -> None
     dead = row(store, job.id)
     steps = store.steps(job.id)
     verdict = acts.retry_from(dead, steps[1], steps, store.now().wall, actor="ann")
-    assert store.move(dead.id, dead.state, dead.fence, verdict) is True
+    assert move(store, dead.id, dead.state, dead.fence, verdict) is True
     successor = again(store, row(store, job.id))
     record(store, successor, a_step(2, name="new", attempt=2))
     aside = [a_step(2, aside=dead.fence), a_step(3, aside=dead.fence)]

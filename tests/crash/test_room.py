@@ -9,6 +9,7 @@ import pytest
 from holdfast.core.machine import State
 from holdfast.errors import StoreFull
 from tests.crash.world import World, on_every_store, until
+from tests.factory import delete
 
 TEXT = "x" * 20_000
 
@@ -42,7 +43,7 @@ def test_a_full_file_is_said_loudly_and_kills_nobody(tmp_path: Path) -> None:
         until(lambda: worker.said("no room left"), "the worker runs into it as well, and says so")
         for job in stored[-10:]:  # the last to be claimed
             row = world.row(job)
-            world.store.delete(job, row.state, row.fence)  # False: it was running just then
+            delete(world.store, job, row.state, row.fence)  # False: it was running just then
         world.go()
         for job in [running, *stored[:-10]]:
             world.until_state(job, "done")

@@ -12,6 +12,7 @@ from holdfast.core.records import Note
 from tests.crash.book import Book, Figures, check
 from tests.crash.storm import Plan, storm
 from tests.crash.world import World, now
+from tests.factory import delete
 from tests.servers import PostgresServer
 
 
@@ -67,7 +68,7 @@ def test_the_checker_can_fail(world: World) -> None:
     world.tasks.write("start", Fake(jobs[1], 1))
     assert any("P4: its fences did not rise" in line for line in wrong())
     row = world.row(jobs[2])
-    assert world.store.delete(jobs[2], row.state, row.fence)
+    assert delete(world.store, jobs[2], row.state, row.fence)
     assert any("P1: it is lost" in line for line in wrong())
     _journal(world, jobs[3], Note("zombie", {"detector": "expired", "pid": 1}))
     assert any("P9: a false zombie" in line for line in wrong())

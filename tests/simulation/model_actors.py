@@ -17,6 +17,7 @@ from holdfast.core.verdict import Cancelled, Failed, Lost, Outcome, Released, Su
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import WorkerGone
 from holdfast.stores.protocol import Answer
+from tests.factory import move
 
 if TYPE_CHECKING:
     from tests.simulation.model_check import Model
@@ -292,7 +293,7 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
 
     def _act(self, model: Model) -> Actor:
         job, verdict = model.sure(self.decided)
-        model.attempts.move(job.id, job.state, job.fence, verdict)
+        move(model.attempts, job.id, job.state, job.fence, verdict)
         return replace(self, decided=None)
 
 

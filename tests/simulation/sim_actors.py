@@ -32,6 +32,7 @@ from holdfast.errors import DutyLost, HoldfastError, IllegalMove, Refused, Store
 from holdfast.hooks import Hooks
 from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Answer
+from tests.factory import move
 from tests.simulation.simulation import Fleet, Process
 
 QUEUES, TASKS = ["q"], ["t"]
@@ -336,7 +337,7 @@ class Person(Process):
 
     def _act(self, job: Job, verdict: Verdict, times: int) -> None:
         try:
-            self.store.move(job.id, job.state, job.fence, verdict)
+            move(self.store, job.id, job.state, job.fence, verdict)
         except StoreError:
             if times < 6:
                 self.fleet.sometimes["acts repeated"] += 1

@@ -20,7 +20,19 @@ from holdfast.stores.protocol import Added, Answer, Store
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import AFTER, BEFORE, VERBS, Fault, FaultyStore, scripted, seeded
 from tests.conftest import open_store
-from tests.factory import EXPIRED, a_record, a_signal, a_step, a_worker, make_job, picture, row, settlement
+from tests.factory import (
+    EXPIRED,
+    a_record,
+    a_signal,
+    a_step,
+    a_worker,
+    delete,
+    make_job,
+    move,
+    picture,
+    row,
+    settlement,
+)
 
 Call = Callable[[Store], Any]
 
@@ -68,7 +80,7 @@ def settle_as(scene: Scene, outcome: Any, *, seen_lease: bool = False) -> Call:
 
 def move_dead(scene: Scene) -> Call:
     verdict = acts.revive(scene.dead, 7.0, actor="ann")
-    return lambda store: store.move(scene.dead.id, scene.dead.state, scene.dead.fence, verdict)
+    return lambda store: move(store, scene.dead.id, scene.dead.state, scene.dead.fence, verdict)
 
 
 def through_transaction(scene: Scene) -> Call:
@@ -97,7 +109,7 @@ WRITES: dict[str, Callable[[Scene], Call]] = {
     "move": move_dead,
     "pause": lambda scene: lambda store: store.pause("default", True),
     "purge": lambda scene: lambda store: store.purge([State.DEAD], 2e9),
-    "delete": lambda scene: lambda store: store.delete(scene.dead.id, scene.dead.state, scene.dead.fence),
+    "delete": lambda scene: lambda store: delete(store, scene.dead.id, scene.dead.state, scene.dead.fence),
     "record": lambda scene: lambda store: store.record([a_record(scene.flow, a_step(1, result="1"), a_step(2))]),
     "signal": lambda scene: lambda store: store.signal(a_signal(scene.flow, id="once")),
     "rouse": lambda scene: lambda store: store.rouse(),

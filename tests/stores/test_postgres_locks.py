@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from holdfast.core import acts
+from holdfast.core.acts import Move
 from holdfast.core.machine import State
 from holdfast.core.records import Job, Note
 from holdfast.core.verdict import Failed, Succeeded
@@ -23,6 +24,7 @@ from tests.factory import (
     add,
     job_in,
     make_job,
+    move,
     park,
     record,
     row,
@@ -73,19 +75,25 @@ def meanwhile(postgres: str, call: Callable[[], object], *first: tuple[str, tupl
 
 
 def cancels(store: PostgresStore, job: Job) -> Callable[[], object]:
-    return lambda: store.move(job.id, job.state, job.fence, acts.cancel(job, actor="ann"))
+    return lambda: move(store, job.id, job.state, job.fence, acts.cancel(job, actor="ann"))
 
 
-@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")], ids=["parent first", "child first"])
-def test_a_person_who_ends_a_child_locks_it_and_its_parent_in_one_order(
-    store: PostgresStore, postgres: str, names: tuple[str, str]
+@pytest.mark.parametrize("locked", ["parent", "child"])
+def test_a_person_who_ends_children_passes_by_a_locked_one_and_one_whose_parent_is_locked(
+    store: PostgresStore, postgres: str, locked: str
 ) -> None:
-    """Somebody has the first of the two, and wants the other: whoever waits for the first has not taken that one."""
-    parent = start_flow(store, id=names[0])
-    call = cancels(store, add(store, id=names[1], parent=parent.id))
-    with meanwhile(postgres, call, (LOCK, ("a",))) as (db, answers):
-        db.execute(f"{LOCK} NOWAIT", ("b",))
-    assert answers == [True]
+    parent = start_flow(store, id="parent")
+    child = add(store, id="child", parent=parent.id)
+    flow, orphan = start_flow(store), add(store, parent="nobody")
+    other = add(store, parent=flow.id)
+    moves = [Move(job.seen, acts.cancel(job, actor="ann")) for job in (child, other, orphan)]
+    with psycopg.connect(postgres) as db:
+        db.execute(LOCK, (locked,))
+        assert store.move(moves) == [Answer.LOCKED, Answer.ACCEPTED, Answer.ACCEPTED]
+        assert row(store, child.id) == child
+        assert (row(store, parent.id).inbox, row(store, flow.id).inbox) == (0, 1)
+    assert store.move(moves) == [Answer.ACCEPTED, Answer.REFUSED, Answer.REFUSED]
+    assert row(store, parent.id).inbox == 1
 
 
 @pytest.mark.parametrize("locked", ["parent", "child"])
@@ -175,16 +183,18 @@ def test_a_child_that_a_person_ends_wakes_its_parent(store: PostgresStore) -> No
     assert (row(store, parent.id).state, row(store, parent.id).inbox) == (State.READY, 1)
 
 
-def test_a_delete_that_waited_for_a_signal_takes_it_along(store: PostgresStore, postgres: str) -> None:
+def test_a_delete_passes_by_a_workflow_that_gets_a_signal_and_takes_it_along_later(
+    store: PostgresStore, postgres: str
+) -> None:
     """Else the signal, and what the journal says of it, would be there for ever."""
-    flow = add(store, workflow=True)
-    reach = "UPDATE holdfast.job SET inbox = inbox + 1 WHERE id = %s"
-    signal = "INSERT INTO holdfast.signal (id, job_id, name, sent_at) VALUES ('s', %s, 'go', 1)"
-    line = "INSERT INTO holdfast.journal (job_id, at, kind, fence, detail) VALUES (%s, 1, 'signalled', 0, '{}')"
-    sends = [(statement, (flow.id,)) for statement in (reach, signal, line)]
-    with meanwhile(postgres, lambda: store.delete(flow.id, flow.state, flow.fence), *sends) as (_, answers):
-        assert answers == []
-    assert answers == [True]
+    flow, other = add(store, workflow=True), add(store)
+    with psycopg.connect(postgres) as db:
+        db.execute("UPDATE holdfast.job SET inbox = inbox + 1 WHERE id = %s", (flow.id,))
+        db.execute("INSERT INTO holdfast.signal (id, job_id, name, sent_at) VALUES ('s', %s, 'go', 1)", (flow.id,))
+        line = "INSERT INTO holdfast.journal (job_id, at, kind, fence, detail) VALUES (%s, 1, 'signalled', 0, '{}')"
+        db.execute(line, (flow.id,))
+        assert store.delete([flow.seen, other.seen]) == [Answer.LOCKED, Answer.ACCEPTED]
+    assert store.delete([flow.seen]) == [Answer.ACCEPTED]
     assert store.inbox(flow.id).signals == []
     assert store.journal(flow.id) == []
 

@@ -461,7 +461,7 @@ def test_a_read_only_server_is_called_that_by_every_verb(server: PostgresServer,
         lambda: other.acquire("d", "h", 5.0),
         lambda: other.pause("default", True),
         lambda: other.purge([State.DONE], 0.0),
-        lambda: other.delete(spare.id, State.READY, 0),
+        lambda: other.delete([spare.seen]),
         lambda: other.enroll(a_worker()),
         other.ping,
     ]

@@ -18,7 +18,7 @@ from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from holdfast.worker.attempt import TOLD_MAX, Attempt
 from holdfast.worker.heartbeat import Heartbeat
-from tests.factory import EXPIRED, add, claim, enrol, row, settle, start
+from tests.factory import EXPIRED, add, claim, enrol, move, row, settle, start
 from tests.worker.house import House, until
 from tests.worker.meddler import Meddler
 
@@ -406,4 +406,4 @@ def _lose_the_answer(_: Any) -> None:
 
 def _ask_to_stop(desk: Desk, attempt: Attempt) -> None:
     job = desk.row(attempt)
-    assert desk.store.real.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
+    assert move(desk.store.real, job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))

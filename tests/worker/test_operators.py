@@ -8,6 +8,7 @@ import pytest
 from holdfast import Context, JobDead, KeyTaken, Refused, Retry
 from holdfast.core import acts
 from holdfast.core.machine import State
+from tests.factory import move
 from tests.worker.house import House, on_every_store, until
 
 
@@ -32,9 +33,9 @@ def test_a_repeated_approval_cannot_start_a_second_run(house: House) -> None:
     job = held(house)
     seen = house.row(job)
     first, second = (acts.revive(seen, time.time(), actor=name) for name in ("ann", "bob"))
-    assert house.store.move(job, seen.state, seen.fence, first)
+    assert move(house.store, job, seen.state, seen.fence, first)
     house.until_state(job, "done")
-    assert not house.store.move(job, seen.state, seen.fence, second)
+    assert not move(house.store, job, seen.state, seen.fence, second)
     assert house.row(job).attempt == 2
     assert house.kinds(job).count("revived") == 1
 
@@ -57,7 +58,7 @@ def test_an_approval_that_comes_after_the_job_was_held_again_is_refused(house: H
     assert started.acquire(timeout=60)
     again = house.until_state(job.id, "held")
     assert again.fence > seen.fence
-    assert not house.store.move(job.id, seen.state, seen.fence, acts.revive(seen, time.time(), actor="bob"))
+    assert not move(house.store, job.id, seen.state, seen.fence, acts.revive(seen, time.time(), actor="bob"))
     assert house.row(job.id).state is State.HELD
 
 
@@ -74,7 +75,7 @@ def test_a_cancel_of_a_job_that_was_claimed_meanwhile_says_so(house: House) -> N
     seen = house.row(job.id)
     house.start()
     house.until_state(job.id, "running")
-    assert not house.store.move(job.id, seen.state, seen.fence, acts.cancel(seen, actor="ann"))
+    assert not move(house.store, job.id, seen.state, seen.fence, acts.cancel(seen, actor="ann"))
     go_on.set()
     assert job.result(60) == "ran"
 
@@ -86,7 +87,7 @@ def test_a_move_that_lost_the_race_is_refused_by_the_app(house: House) -> None:
 
     def somebody_gives_up(*_: object) -> None:
         verdict = acts.resolve(seen, "fail", time.time(), actor="bob")
-        house.store.real.move(job, seen.state, seen.fence, verdict)
+        move(house.store.real, job, seen.state, seen.fence, verdict)
 
     with house.store.before("move", somebody_gives_up), pytest.raises(Refused, match=r"was held .* and is dead"):
         house.app.revive(job)

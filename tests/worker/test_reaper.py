@@ -32,6 +32,7 @@ from tests.factory import (
     claim,
     enrol,
     make_job,
+    move,
     picture,
     record,
     row,
@@ -260,7 +261,7 @@ def test_the_crash_of_a_job_that_was_asked_to_stop_is_its_cancellation(
 ) -> None:
     """15.11"""
     job = start(store)
-    store.move(job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
+    move(store, job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
     clock.advance(LEASE_S)
     assert twice(reaper, clock) == 1
     assert row(store, job.id).state is State.CANCELLED

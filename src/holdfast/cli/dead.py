@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from holdfast import insight
+from holdfast.bulk import move_all
 from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.db import purge as purge_ended
 from holdfast.cli.filters import page_options
-from holdfast.cli.jobs import confirm, show_jobs
+from holdfast.cli.jobs import confirm, revival, show_jobs
 from holdfast.cli.jobs import revive as revive_each
 from holdfast.cli.leaving import noting
-from holdfast.cli.loading import opened_app, opened_store, suggest_task
+from holdfast.cli.loading import opened_store, suggest_task
 from holdfast.cli.output import Progress, clean, show_json
 from holdfast.cli.types import (
     JobId,
@@ -27,7 +28,8 @@ from holdfast.cli.types import (
 )
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
-from holdfast.errors import Refused, StoreLocked, StoreTimeout, UsageError
+from holdfast.errors import UsageError
+from holdfast.stores.protocol import Store
 
 _PAGE = 500
 
@@ -98,27 +100,23 @@ def revive(
 
 
 def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bool) -> None:
-    """Revive page by page, starting from those that were dead when we began; what moved on meanwhile is left alone."""
+    """Revive page by page those that were dead when we began; what moved on meanwhile is left alone."""
     with opened_store(bulk=True) as store:
-        found = list(insight.all_jobs(store, where))
-        if not found:
+        ids, opened = _dead_jobs(store, where)
+        if not ids and not opened:
             suggest_task(store, where.task, [State.DEAD])
-    ids = [job.id for job in found if job.open_step is None]
-    opened = [job for job in found if job.open_step is not None]
-    if ids:
-        confirm(f"Revive {insight.counted(len(ids), 'dead job')}?", yes)
-    with opened_app() as app:
+        if ids:
+            confirm(f"Revive {insight.counted(len(ids), 'dead job')}?", yes)
         revived = 0
         refused: list[str] = []
-        how_far = noting(lambda: f"at least {revived} of {insight.counted(len(ids), 'job')} revived")
+        how_far = noting(
+            lambda: f"at least {revived} of {insight.counted(len(ids), 'job')} revived; repeat it for the others"
+        )
         with Progress("reviving", len(ids)) as progress, how_far:
-            for job_id in ids:
-                try:
-                    app.revive(job_id, by=by, note=note)
-                    revived += 1
-                except (Refused, StoreLocked, StoreTimeout) as error:
-                    refused.append(str(error))
-                progress.advance(1)
+            for page in move_all(store, ids, lambda job: revival(store, job, by, note)):
+                refused += [str(acted.error) for acted in page if acted.error is not None]
+                revived += sum(acted.error is None for acted in page)
+                progress.advance(len(page))
     if as_json:
         show_json({"revived": revived, "refused": len(refused), "open_steps": len(opened)})
     else:
@@ -130,9 +128,21 @@ def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bo
     if opened:
         say(
             f"Left alone: {insight.counted(len(opened), 'workflow')} with a step that may have happened and must not "
-            f"be repeated: {', '.join(clean(f'{job.id} ({job.open_step})') for job in opened[:10])}"
+            f"be repeated: {', '.join(clean(f'{job_id} ({step})') for job_id, step in opened[:10])}"
             f"{', …' if len(opened) > 10 else ''}. Find out for each: holdfast workflows show ID"
         )
+
+
+def _dead_jobs(store: Store, where: Filter) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the ids of dead jobs, and apart from these the workflows with an open step, each with that step."""
+    ids: list[str] = []
+    opened: list[tuple[str, str]] = []
+    for job in insight.all_jobs(store, where):
+        if job.open_step is None:
+            ids.append(job.id)
+        else:
+            opened.append((job.id, job.open_step))
+    return ids, opened
 
 
 @dead.command(

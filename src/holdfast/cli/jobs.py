@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import click
 
 from holdfast import insight
 from holdfast.app import App
+from holdfast.bulk import READ, Acted, delete_all, move_all
 from holdfast.cli import job_page
 from holdfast.cli.base import Group, acknowledge, complain, is_quiet, say, told
 from holdfast.cli.exit_codes import Exit, code_of
@@ -29,10 +30,13 @@ from holdfast.cli.types import (
     require_one,
     yes_option,
 )
-from holdfast.core.machine import LIVE
-from holdfast.core.records import Filter, Job, Moment
+from holdfast.core import acts
+from holdfast.core.machine import LIVE, State
+from holdfast.core.records import Filter, Job, Moment, Seen
+from holdfast.core.replay import STEPS_MAX
+from holdfast.core.verdict import Verdict
 from holdfast.errors import NotFound, Refused, UsageError
-from holdfast.stores.protocol import Store
+from holdfast.stores.protocol import Store, rows_of
 
 _MANY = 20  # jobs that are named at once: more take a while
 
@@ -175,12 +179,13 @@ def retry(
 def revive(
     job_ids: Sequence[str], repeat_step: bool, by: str | None, note: str | None, fence: int | None, as_json: bool
 ) -> None:
-    """Revive each of these jobs."""
+    """Revive these jobs."""
+    actor = person(by)
 
-    def act(app: App, job_id: str) -> Job:
-        return app.revive(job_id, by=person(by), note=note, fence=fence, repeat_step=repeat_step).row
+    def decide(store: Store, job: Job) -> Verdict:
+        return revival(store, acts.as_seen(job, fence), actor, note, repeat_step=repeat_step)
 
-    act_on(job_ids, act, as_json)
+    move_each(job_ids, decide, as_json)
 
 
 @jobs.command(
@@ -195,7 +200,8 @@ def revive(
 def cancel(job_ids: tuple[str, ...], by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
     """Stop jobs. A running one is asked to stop, and may still succeed."""
     require_one(fence, job_ids)
-    act_on(job_ids, lambda app, job_id: app.cancel(job_id, by=person(by), note=note, fence=fence).row, as_json)
+    actor = person(by)
+    move_each(job_ids, lambda _, job: acts.cancel(acts.as_seen(job, fence), actor=actor, reason=note), as_json)
 
 
 @jobs.command(
@@ -216,28 +222,86 @@ def delete(job_ids: tuple[str, ...], fence: int | None, yes: bool, as_json: bool
     require_one(fence, job_ids)
     confirm(f"Delete {insight.counted(len(set(job_ids)), 'job')} for good?", yes)
 
-    def remove(app: App, job_id: str) -> Job:
-        job = known(app.store, job_id)
-        parent = app.store.get(job.parent) if job.parent is not None else None
-        if parent is not None and job_id in insight.awaited_jobs(parent):
-            raise Refused(
-                f"workflow {parent.id} waits for job {job_id} and would wait for ever; cancel the job first, then the "
-                f"workflow is notified: holdfast jobs cancel {job_id}"
-            )
-        if not app.store.delete(job_id, job.state, job.fence if fence is None else fence):
-            present = known(app.store, job_id)
-            advice = "cancel it first" if present.state == "running" else "look again"
-            raise Refused(f"job {job_id} is {present.state.value} with fence {present.fence} by now; {advice}")
-        return job
+    deleted: dict[str, Job] = {}  # as they were, if they are to be shown
 
-    act_on(job_ids, remove, as_json, said="deleted")
+    def decide(store: Store, job: Job) -> Seen:
+        seen = acts.as_seen(job, fence).seen
+        if seen.state is State.RUNNING:
+            raise Refused(f"job {job.id} is running with fence {job.fence}; cancel it first")
+        parent = store.get(job.parent) if job.parent is not None else None
+        if parent is not None and job.id in insight.awaited_jobs(parent):
+            raise Refused(
+                f"workflow {parent.id} waits for job {job.id} and would wait for ever; cancel the job first, then the "
+                f"workflow is notified: holdfast jobs cancel {job.id}"
+            )
+        if as_json:
+            deleted[job.id] = job
+        return seen
+
+    def remove(store: Store, ids: Sequence[str]) -> Iterator[list[Acted]]:
+        return delete_all(store, ids, partial(decide, store))
+
+    act_on_all(job_ids, remove, as_json, deleted)
+
+
+def move_each(job_ids: Sequence[str], decide: Callable[[Store, Job], Verdict], as_json: bool) -> None:
+    """Act on each of these jobs, whatever becomes of the others."""
+
+    def move(store: Store, ids: Sequence[str]) -> Iterator[list[Acted]]:
+        return move_all(store, ids, partial(decide, store))
+
+    act_on_all(job_ids, move, as_json)
+
+
+def act_on_all(
+    job_ids: Sequence[str],
+    act: Callable[[Store, Sequence[str]], Iterator[list[Acted]]],
+    as_json: bool,
+    deleted: Mapping[str, Job] | None = None,
+) -> None:
+    """Act page by page and say what became of each job; exit with the code of the first that was not possible.
+
+    `deleted`: the jobs are deleted, and these are as they were before.
+    """
+    ids, done = list(dict.fromkeys(job_ids)), 0
+    views: list[dict[str, Any]] = []
+    first_code: Exit | None = None
+    shown = len(ids) >= _MANY and not as_json and not is_quiet() and not is_terminal()  # there each has its line
+    how_far = noting(lambda: f"at least {done} of {insight.counted(len(ids), 'job')} done; repeat it for the others")
+    with opened_store(bulk=True) as store, Progress("acting", len(ids) if shown else 0) as progress, how_far:
+        names = insight.worker_names(store) if as_json else {}
+        for page in act(store, ids):
+            now, well = store.now(), [acted.job_id for acted in page if acted.error is None]
+            done += len(well)
+            rows = {job.id: job for job in rows_of(store, well, READ)} if deleted is None else deleted
+            for job_id, error in page:
+                if error is not None:
+                    why = unknown(job_id) if isinstance(error, NotFound) else error
+                    progress.make_way()
+                    complain(told(why))
+                    first_code = first_code or code_of(why)
+                elif not as_json:
+                    acknowledge(f"{clean(job_id)}  {outcome(rows[job_id], now) if job_id in rows else 'deleted'}")
+                elif job_id in rows:
+                    views.append(insight.job_view(rows[job_id], now, names))
+            progress.advance(len(page))
+    if as_json:
+        show_json(views)
+    if first_code is not None:
+        click.get_current_context().exit(first_code)
+
+
+def revival(store: Store, job: Job, actor: str, note: str | None, *, repeat_step: bool = False) -> Verdict:
+    """Decide what a revival makes of a job."""
+    steps = store.steps(job.id, limit=STEPS_MAX) if job.open_step is not None else []
+    now = store.now().wall
+    return acts.revive(job, now, actor=actor, reason=note, repeat_step=repeat_step, steps=steps)
 
 
 def act_on(
     job_ids: Sequence[str],
     act: Callable[[App, str], Job],
     as_json: bool,
-    said: str | None = None,
     app_ref: str | None = None,
     answered: Callable[[], str] = lambda: "",
 ) -> None:
@@ -261,7 +325,7 @@ def act_on(
             now = app.store.now()
             done.append(insight.job_view(job, now, insight.worker_names(app.store)))
             if not as_json:
-                acknowledge(f"{clean(job.id)}  {said or outcome(job, now)}{answered()}")
+                acknowledge(f"{clean(job.id)}  {outcome(job, now)}{answered()}")
     if as_json:
         show_json(done)
     if first_code is not None:

@@ -7,18 +7,35 @@ applies it only if state *and* fence are still what the person saw, so a repeate
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from holdfast.core.machine import ENDED, State, Transition, after
-from holdfast.core.records import Job, Note, Step
+from holdfast.core.records import Job, Note, Seen, Step
 from holdfast.core.replay import asked_about, open_steps, to_undo, would_repeat
 from holdfast.core.stop_reason import sentence
 from holdfast.core.verdict import Verdict, why_undone
-from holdfast.errors import IllegalMove
+from holdfast.errors import IllegalMove, Refused
 
 Answer = Literal["retry", "done", "fail", "rollback"]
+
+
+class Move(NamedTuple):
+    """An act on its way to the row: the job as the person saw it, and what becomes of it."""
+
+    seen: Seen
+    verdict: Verdict
+
+
+def as_seen(job: Job, fence: int | None) -> Job:
+    """Return the job if it has the fence that the person saw; None: the person has not said. Raises `Refused`."""
+    if fence is not None and job.fence != fence:
+        raise Refused(
+            f"job {job.id} is {job.state.value} with fence {job.fence} by now, and you saw fence {fence}; "
+            "nothing was changed, look again"
+        )
+    return job
 
 
 def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:

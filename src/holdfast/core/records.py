@@ -7,7 +7,7 @@ them), so that a store can hand over many rows as one JSON array.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -74,6 +74,14 @@ class Lease(msgspec.Struct, frozen=True):
     job_id: str
     fence: int
     claim_id: str
+
+
+class Seen(NamedTuple):
+    """A job as a person saw it. What the person decided counts only while the job has this state and this fence."""
+
+    job_id: str
+    state: State
+    fence: int
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +161,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     def lease(self) -> Lease:
         """Return the token of the current attempt; only a running job has a valid one."""
         return Lease(self.id, self.fence, self.claim_id or "")
+
+    @property
+    def seen(self) -> Seen:
+        """Return what an act on this job is compared with."""
+        return Seen(self.id, self.state, self.fence)
 
     @property
     def begun(self) -> bool:

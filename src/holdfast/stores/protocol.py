@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol
 
+from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import State
 from holdfast.core.records import (
@@ -29,6 +30,7 @@ from holdfast.core.records import (
     Pulse,
     Record,
     Schedule,
+    Seen,
     Signal,
     Step,
     Unroused,
@@ -36,7 +38,6 @@ from holdfast.core.records import (
     Worker,
 )
 from holdfast.core.settlement import Settlement
-from holdfast.core.verdict import Verdict
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import DutyLost, SchemaMismatch, StoreError
 
@@ -49,14 +50,14 @@ class Added(NamedTuple):
 
 
 class Answer(StrEnum):
-    """What a store says to one settlement, record or signal."""
+    """What a store says to one settlement, record, signal or act."""
 
     ACCEPTED = "accepted"
     ALREADY = "already"  # this very settlement was accepted before; its answer was lost
     REFUSED = "refused"  # the lease is not the current one
     AGAIN = "again"  # what the judge looked at has changed since: look, and judge again
     LOCKED = "locked"  # another transaction has locked the row: nothing was looked at or changed; try again later
-    TAKEN = "taken"  # a child's key belongs to another live job, or its id to a job that is not this child
+    TAKEN = "taken"  # the key belongs to another live job, or the id of a child to a job that is not this child
     GONE = "gone"  # there is no live workflow that a signal could reach
 
 
@@ -354,13 +355,15 @@ class Store(Protocol):
 
     # --------------------------------------------------------------------------- the operator's door
 
-    def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
-        """Apply an act if state and fence are still what the person saw; False otherwise, and nothing changed.
+    def move(self, moves: Sequence[Move]) -> list[Answer]:
+        """Apply each act whose job still has the state and the fence that the person saw, and answer in order.
 
-        The verdict's notes are written under the fence that the person saw, its steps as in `record`; steps from
+        REFUSED: the job is another by now, or is not there; nothing changed. TAKEN: the job would come alive onto a key
+        that another live job held before this call, or that an earlier one of this call gets. LOCKED: another
+        transaction has locked the row, its parent's row or its key; the others do not wait. No job may come twice.
+        The notes of a verdict are written under the fence that the person saw, its steps as in `record`; steps from
         `aside_from` on are set aside under that fence, and the signals that they took wait to be taken again, except
         answers of people (`approve:…`): these are asked again. A parent is woken as in `settle`.
-        Raises `KeyTaken` when the job would come alive onto a key that another live job holds.
         """
         ...
 
@@ -376,8 +379,12 @@ class Store(Protocol):
         """
         ...
 
-    def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
-        """Delete one job that is not running, with its history, if it is still what the person saw."""
+    def delete(self, jobs: Sequence[Seen]) -> list[Answer]:
+        """Delete each job that is still what the person saw and not running, with its history, and answer in order.
+
+        REFUSED: it is another by now, runs, or is not there. LOCKED: as in `move`. Raises `Refused`, and deletes none,
+        when a row of another table refers to one of them. No job may come twice.
+        """
         ...
 
     # ------------------------------------------------------------------------------------- schedules

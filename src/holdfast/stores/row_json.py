@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.acts import Move
 from holdfast.core.continuity import Standing
-from holdfast.core.machine import ENDED, State
+from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.policy import Policy
 from holdfast.core.records import (
     Event,
@@ -222,16 +223,15 @@ def signal(one: Signal) -> dict[str, Any]:
     return {**flat, "what": one.awaited.text, "seen_fence": one.seen_fence}
 
 
-def changes(verdict: Verdict) -> dict[str, Any]:
+def move(one: Move) -> list[Any]:
     """Flatten an act of a person."""
-    said = {name: getattr(verdict, name) for name in _CHANGED}
-    return {"state": verdict.state.value, "ended": verdict.state in ENDED, **said}
-
-
-_CHANGED = (
-    *("run_at", "error", "stop_reason", "rollback_cause", "result", "rolling_back", "cancel_requested"),
-    *("undo_requested", "open_step", "priority", "fresh_budgets", "raises_fence"),
-)
+    seen, verdict = one
+    return [
+        *(seen.job_id, seen.state, seen.fence, verdict.state, verdict.state in ENDED),
+        *(seen.state not in LIVE and verdict.state in LIVE, verdict.run_at, verdict.error, verdict.stop_reason),
+        *(verdict.rollback_cause, verdict.result, verdict.rolling_back, verdict.cancel_requested),
+        *(verdict.undo_requested, verdict.open_step, verdict.priority, verdict.fresh_budgets, verdict.raises_fence),
+    ]
 
 
 def journal_lines(job_id: str, fence: int, worker: str | None, notes: Iterable[Note]) -> list[list[Any]]:

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.core import transitions
+from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.records import (
@@ -38,6 +39,7 @@ from holdfast.core.records import (
     Pulse,
     Record,
     Schedule,
+    Seen,
     Signal,
     Step,
     Unroused,
@@ -48,7 +50,7 @@ from holdfast.core.row_text import ANSWER, Awaited
 from holdfast.core.settlement import Settlement, is_as_judged, own_ending, stale_report
 from holdfast.core.verdict import Verdict
 from holdfast.core.worker_exit import WorkerExit, gone
-from holdfast.errors import KeyTaken, StoreUnsupported, UsageError, WorkerGone
+from holdfast.errors import StoreUnsupported, UsageError, WorkerGone
 from holdfast.stores.protocol import Added, Answer, Fired, Schema, Transaction, duty_lost
 from holdfast.stores.wakeups import Wakeups
 
@@ -255,17 +257,26 @@ class MemoryStore:
 
     # --------------------------------------------------------------------------- the operator's door
 
-    def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
-        job = self._as_seen(job_id, seen_state, seen_fence)
-        if job is None:
-            return False
-        holder = self._holder(job.key)
-        if verdict.state in LIVE and holder is not None and holder.id != job_id:
-            raise KeyTaken(f"key {job.key!r} belongs to job {holder.id}, which is {holder.state.value}")
-        self._apply(job, verdict, None)
-        self._tell_parent(job_id)
+    def move(self, moves: Sequence[Move]) -> list[Answer]:
+        keys = {job.key for job in self._jobs.values() if job.key is not None and job.state in LIVE}
+        answers = [self._may_move(move, keys) for move in moves]
+        for move, answer in zip(moves, answers, strict=True):
+            if answer is Answer.ACCEPTED:
+                self._apply(self._jobs[move.seen.job_id], move.verdict, None)
+                self._tell_parent(move.seen.job_id)
         self.wake()
-        return True
+        return answers
+
+    def _may_move(self, move: Move, keys: set[str]) -> Answer:
+        """Answer one act, and take its key if it comes alive onto one. `keys`: those that are taken."""
+        job = self._as_seen(move.seen)
+        if job is None:
+            return Answer.REFUSED
+        if job.key is not None and job.state not in LIVE and move.verdict.state in LIVE:
+            if job.key in keys:
+                return Answer.TAKEN
+            keys.add(job.key)
+        return Answer.ACCEPTED
 
     def pause(self, queue: str, paused: bool) -> None:
         (self._paused.add if paused else self._paused.discard)(queue)
@@ -282,12 +293,15 @@ class MemoryStore:
             self._forget(job_id)
         return len(old[:limit])
 
-    def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
-        job = self._as_seen(job_id, seen_state, seen_fence)
+    def delete(self, jobs: Sequence[Seen]) -> list[Answer]:
+        return [self._delete_one(seen) for seen in jobs]
+
+    def _delete_one(self, seen: Seen) -> Answer:
+        job = self._as_seen(seen)
         if job is None or job.state is State.RUNNING:
-            return False
-        self._forget(job_id)
-        return True
+            return Answer.REFUSED
+        self._forget(job.id)
+        return Answer.ACCEPTED
 
     # ------------------------------------------------------------------------------------- schedules
 
@@ -447,9 +461,9 @@ class MemoryStore:
         if duty is not None and not self._is_current(duty):
             raise duty_lost(duty)
 
-    def _as_seen(self, job_id: str, state: State, fence: int) -> Job | None:
-        job = self._jobs.get(job_id)
-        return job if job is not None and (job.state, job.fence) == (state, fence) else None
+    def _as_seen(self, seen: Seen) -> Job | None:
+        job = self._jobs.get(seen.job_id)
+        return job if job is not None and job.seen == seen else None
 
     def _forget(self, job_id: str) -> None:
         del self._jobs[job_id]

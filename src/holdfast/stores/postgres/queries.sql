@@ -971,61 +971,106 @@ UPDATE {schema}.duty SET holder = NULL, note = coalesce(%(note)s, note)
 WHERE name = %(name)s AND holder = %(holder)s AND term = %(term)s;
 
 -- name: move
--- The operator's door: compare-and-set on the state and the fence that the person saw.
+-- The operator's door: compare-and-set on the state and the fence that the person saw. A row that another transaction
+-- has locked is skipped: it is as the person saw it, and not in `free`. A key that another live job has, or that an
+-- earlier one of these gets, is taken; who stores a job with that key just now is waited for.
 WITH clock AS MATERIALIZED (
     SELECT {wall} AS wall
 ),
+act AS MATERIALIZED (
+    SELECT value ->> 0 AS id, value ->> 1 AS seen_state, (value ->> 2)::bigint AS seen_fence, value ->> 3 AS state,
+        (value ->> 4)::boolean AS ended, (value ->> 5)::boolean AS comes_alive, (value ->> 6)::float8 AS run_at,
+        value ->> 7 AS error, value ->> 8 AS stop_reason, value ->> 9 AS rollback_cause, value ->> 10 AS result,
+        (value ->> 11)::boolean AS rolling_back, (value ->> 12)::boolean AS cancel_requested,
+        (value ->> 13)::boolean AS undo_requested, value ->> 14 AS open_step, (value ->> 15)::bigint AS priority,
+        (value ->> 16)::boolean AS fresh_budgets, (value ->> 17)::boolean AS raises_fence, place
+    FROM jsonb_array_elements(%(moves)s::jsonb) WITH ORDINALITY AS each (value, place)
+),
+free AS MATERIALIZED (
+    SELECT act.*, job.key FROM act, {schema}.job AS job
+    WHERE job.id = act.id AND job.state || '' = act.seen_state AND job.fence = act.seen_fence
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
+taken AS MATERIALIZED (
+    SELECT id FROM (
+        SELECT id, key, row_number() OVER (PARTITION BY key ORDER BY place) AS turn FROM free
+        WHERE comes_alive AND key IS NOT NULL
+    ) AS wanted
+    WHERE turn > 1 OR EXISTS (
+        SELECT FROM {schema}.job AS other
+        WHERE other.key = wanted.key AND other.state IN ('ready', 'running', 'waiting', 'held')
+    )
+),
 moved AS (
     UPDATE {schema}.job AS job SET
-        state = %(state)s,
-        run_at = coalesce(%(run_at)s, job.run_at),
-        error = nullif(coalesce(%(error)s, job.error), ''),
-        stop_reason = nullif(coalesce(%(stop_reason)s, job.stop_reason), ''),
-        rollback_cause = coalesce(%(rollback_cause)s, job.rollback_cause),
-        result = coalesce(%(result)s, job.result),
-        failures = CASE WHEN %(fresh_budgets)s THEN 0 ELSE job.failures END,
-        crashes = CASE WHEN %(fresh_budgets)s THEN 0 ELSE job.crashes END,
+        state = act.state,
+        run_at = coalesce(act.run_at, job.run_at),
+        error = nullif(coalesce(act.error, job.error), ''),
+        stop_reason = nullif(coalesce(act.stop_reason, job.stop_reason), ''),
+        rollback_cause = coalesce(act.rollback_cause, job.rollback_cause),
+        result = coalesce(act.result, job.result),
+        failures = CASE WHEN act.fresh_budgets THEN 0 ELSE job.failures END,
+        crashes = CASE WHEN act.fresh_budgets THEN 0 ELSE job.crashes END,
         releases = 0,
-        rolling_back = coalesce(%(rolling_back)s, job.rolling_back),
-        cancel_requested = coalesce(%(cancel_requested)s, job.cancel_requested),
-        undo_requested = coalesce(%(undo_requested)s, job.undo_requested),
-        open_step = nullif(coalesce(%(open_step)s, job.open_step), ''),
+        rolling_back = coalesce(act.rolling_back, job.rolling_back),
+        cancel_requested = coalesce(act.cancel_requested, job.cancel_requested),
+        undo_requested = coalesce(act.undo_requested, job.undo_requested),
+        open_step = nullif(coalesce(act.open_step, job.open_step), ''),
         wake_at = NULL,
         awaits = NULL,
         question = NULL,
-        priority = coalesce(%(priority)s, job.priority),
-        fence = job.fence + %(raises_fence)s::boolean::integer,
-        claim_id = CASE WHEN %(raises_fence)s THEN NULL ELSE job.claim_id END,
-        ended_at = CASE WHEN %(ended)s THEN clock.wall END
-    FROM clock
-    WHERE job.id = %(id)s AND job.state = %(seen_state)s AND job.fence = %(seen_fence)s
-    RETURNING job.id, job.queue, job.state, job.parent
+        priority = coalesce(act.priority, job.priority),
+        fence = job.fence + act.raises_fence::integer,
+        claim_id = CASE WHEN act.raises_fence THEN NULL ELSE job.claim_id END,
+        ended_at = CASE WHEN act.ended THEN clock.wall END
+    FROM free AS act, clock
+    WHERE job.id = act.id AND act.id NOT IN (SELECT id FROM taken)
+    RETURNING job.id, job.queue, job.state, job.parent, act.seen_state, act.ended
 ),
 tallied AS (
     INSERT INTO {schema}.tally (queue, state, jobs)
-    SELECT moved.queue, change.state, change.jobs
-    FROM moved, (VALUES (%(seen_state)s, -1), (%(state)s, 1)) AS change (state, jobs)
-    WHERE change.state IN ('done', 'dead', 'cancelled', 'rolled_back')
+    SELECT queue, state, sum(jobs) FROM (
+        SELECT queue, seen_state AS state, -1 AS jobs FROM moved
+        UNION ALL
+        SELECT queue, state, 1 FROM moved
+    ) AS change
+    WHERE state IN ('done', 'dead', 'cancelled', 'rolled_back')
+    GROUP BY queue, state
 ),
 noted AS (
     INSERT INTO {schema}.journal (job_id, at, kind, fence, worker, actor, detail)
     SELECT value ->> 0, clock.wall, value ->> 1, (value ->> 2)::bigint, value ->> 3, value ->> 4, (value ->> 5)::json
-    FROM clock, json_array_elements(%(notes)s::json) WITH ORDINALITY AS note (value, place)
-    WHERE EXISTS (SELECT FROM moved)
+    FROM clock, jsonb_array_elements(%(notes)s::jsonb) WITH ORDINALITY AS note (value, place)
+    WHERE value ->> 0 IN (SELECT id FROM moved)
     ORDER BY place
 ),
 told AS MATERIALIZED (
-    SELECT pg_notify(%(channel)s, '') FROM moved
+    SELECT pg_notify(%(channel)s, '') FROM (SELECT FROM moved LIMIT 1) AS anything
 )
-SELECT EXISTS (SELECT FROM moved), (SELECT parent FROM moved), (SELECT count(*) FROM told);
+SELECT
+    (SELECT coalesce(json_agg(id), '[]')::text FROM moved),
+    (SELECT coalesce(json_agg(json_build_array(parent, id)), '[]')::text FROM moved WHERE ended AND parent IS NOT NULL),
+    (SELECT coalesce(json_agg(id), '[]')::text FROM taken),
+    (
+        SELECT coalesce(json_agg(act.id), '[]')::text FROM act, {schema}.job AS job
+        WHERE job.id = act.id AND job.state || '' = act.seen_state AND job.fence = act.seen_fence
+            AND act.id NOT IN (SELECT id FROM free)
+    ),
+    (SELECT count(*) FROM told);
 
 -- name: move_lock
--- The job and its parent, in the order of their ids: two of these never block each other.
-SELECT count(*) FROM (
-    SELECT FROM {schema}.job
-    WHERE id = ANY (ARRAY[%(id)s, (SELECT parent FROM {schema}.job WHERE id = %(id)s)])
-    ORDER BY id FOR NO KEY UPDATE
-) AS locked;
+-- Locks these jobs and their parents for the rest of the transaction, and waits for none. Returns the ids of those jobs
+-- of which another transaction has locked the row, or that of the parent.
+WITH family AS MATERIALIZED (
+    SELECT id, parent FROM {schema}.job WHERE id = ANY (%(ids)s::text[])
+),
+mine AS MATERIALIZED (
+    SELECT id FROM {schema}.job
+    WHERE id IN (SELECT id FROM family UNION SELECT parent FROM family)
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT coalesce(json_agg(family.id), '[]')::text FROM family, {schema}.job AS one
+WHERE one.id IN (family.id, family.parent) AND one.id NOT IN (SELECT id FROM mine);
 
 -- name: move_steps
 -- What a person says of steps, written as in `record`: a test compares the two. One statement for both would have to
@@ -1166,14 +1211,20 @@ SELECT coalesce(json_agg(id), '[]')::text FROM (
 ) AS page;
 
 -- name: delete_lock
-SELECT FROM {schema}.job WHERE id = %(id)s FOR UPDATE;
+-- Returns the ids of those of these jobs that another transaction has locked.
+WITH mine AS MATERIALIZED (
+    SELECT id FROM {schema}.job WHERE id = ANY (%(ids)s::text[]) FOR UPDATE SKIP LOCKED
+)
+SELECT coalesce(json_agg(id), '[]')::text FROM {schema}.job
+WHERE id = ANY (%(ids)s::text[]) AND id NOT IN (SELECT id FROM mine);
 
 -- name: delete
 -- Behind `delete_lock`: a transaction that was about to add a line or a signal has done so, and this sees it.
 WITH gone AS (
-    DELETE FROM {schema}.job
-    WHERE id = %(id)s AND state = %(seen_state)s AND fence = %(seen_fence)s AND state <> 'running'
-    RETURNING id, queue, state
+    DELETE FROM {schema}.job AS job USING jsonb_array_elements(%(seen)s::jsonb) AS seen
+    WHERE job.id = seen ->> 0 AND job.state || '' = seen ->> 1 AND job.fence = (seen ->> 2)::bigint
+        AND job.state || '' <> 'running'
+    RETURNING job.id, job.queue, job.state
 ),
 lines AS (
     DELETE FROM {schema}.journal WHERE job_id IN (SELECT id FROM gone)
@@ -1186,12 +1237,13 @@ signals AS (
 ),
 tallied AS (
     INSERT INTO {schema}.tally (queue, state, jobs)
-    SELECT queue, state, -1 FROM gone WHERE state IN ('done', 'dead', 'cancelled', 'rolled_back')
+    SELECT queue, state, -count(*) FROM gone WHERE state IN ('done', 'dead', 'cancelled', 'rolled_back')
+    GROUP BY queue, state
 ),
 removed AS (
     UPDATE {schema}.meta SET value = (value::bigint + 1)::text WHERE name = 'removals' AND EXISTS (SELECT FROM gone)
 )
-SELECT count(*) FROM gone;
+SELECT coalesce(json_agg(id), '[]')::text FROM gone;
 
 -- name: declare
 -- In the order of the keys: two that declare at once wait for each other, and not crosswise.

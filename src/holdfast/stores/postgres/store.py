@@ -9,13 +9,14 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from psycopg import errors
 
 from holdfast.clock import Clock, SystemClock
+from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import (
@@ -34,19 +35,17 @@ from holdfast.core.records import (
     Pulse,
     Record,
     Schedule,
+    Seen,
     Signal,
     Step,
     Unroused,
     Vanished,
     Worker,
 )
-from holdfast.core.row_text import ANSWER
 from holdfast.core.settlement import Settlement, stale_report
 from holdfast.core.transitions import ABANDONED_S, RENEW_S
-from holdfast.core.verdict import Verdict
 from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import (
-    KeyTaken,
     OutcomeUnknown,
     Refused,
     StoreError,
@@ -60,7 +59,7 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import point
 from holdfast.stores import row_json
-from holdfast.stores.postgres import statements
+from holdfast.stores.postgres import acts, statements
 from holdfast.stores.postgres.caller_connection import Callers
 from holdfast.stores.postgres.claim_cursor import ClaimCursor
 from holdfast.stores.postgres.connection import BEAT_S, BULK, Connections, Cursor, Limits, Options, in_its_own_time
@@ -78,6 +77,7 @@ log = logging.getLogger("holdfast.stores")
 
 _MIGRATIONS = load_migrations("holdfast.stores.postgres")
 _TABLES = tables_of(_MIGRATIONS)
+T = TypeVar("T")
 _CLOCK_S = 5.0  # how long the difference to the server's clock is believed
 
 
@@ -332,15 +332,10 @@ class PostgresStore:
 
     # --------------------------------------------------------------------------- the operator's door
 
-    def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
-        try:
-            moved = self._db.run(lambda db: self._move(db, job_id, seen_state, seen_fence, verdict), self._hot.limits)
-        except Exception as error:
-            if isinstance(error.__cause__, errors.UniqueViolation):
-                raise KeyTaken(f"job {job_id}: its key belongs to another live job") from error
-            raise
+    def move(self, moves: Sequence[Move]) -> list[Answer]:
+        answers = self._moved(moves)
         self.wake()
-        return moved
+        return answers
 
     def pause(self, queue: str, paused: bool) -> None:
         self._db.one("pause", {"queue": queue, "paused": paused, "channel": self._db.channel})
@@ -353,19 +348,17 @@ class PostgresStore:
             raise duty_lost(under)
         return deleted
 
-    def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
-        values = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence}
-
-        def delete(db: Cursor) -> bool:
-            with db.connection.transaction():
-                db.execute(self._db["delete_lock"], {"id": job_id}, prepare=False)
-                return bool(self._db.row(db.execute(self._db["delete"], values, prepare=False))[0])
-
+    def delete(self, jobs: Sequence[Seen]) -> list[Answer]:
         try:
-            return self._db.run(delete, self._hot.limits)
+            return self._db.run(lambda db: acts.delete(self._db, db, jobs), self._hot.limits)
         except StoreError as error:
+            if isinstance(error, StoreLocked | StoreTimeout) and len(jobs) > 1:
+                return _in_halves(self.delete, jobs)
+            if isinstance(error, StoreLocked):
+                return [Answer.LOCKED]
             if isinstance(error.__cause__, errors.ForeignKeyViolation):
-                raise Refused(f"job {job_id} cannot be deleted: {referred_to(error.__cause__)}") from error
+                which = f"job {jobs[0].job_id}" if len(jobs) == 1 else f"one of {len(jobs)} jobs"
+                raise Refused(f"{which} cannot be deleted: {referred_to(error.__cause__)}") from error
             raise
 
     # ---------------------------------------------------------------------------------- the read side
@@ -703,25 +696,24 @@ class PostgresStore:
         self.wake()
         return added
 
-    def _move(self, db: Cursor, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
-        """Apply an act of a person, with all that belongs to it."""
-        seen = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence, "wall": self._wall()}
-        notes = row_json.encode(row_json.journal_lines(job_id, seen_fence, None, verdict.notes)).decode()
-        values = {**row_json.changes(verdict), **seen, "notes": notes, "channel": self._db.channel}
-        with db.connection.transaction():
-            if verdict.state in ENDED:  # then its parent is told, and may have to be locked before it
-                db.execute(self._db["move_lock"], {"id": job_id}, prepare=False)
-            moved, parent, _ = self._db.row(db.execute(self._db["move"], values, prepare=False))
-            if moved and verdict.steps:
-                rows = row_json.encode([row_json.step(job_id, step) for step in verdict.steps]).decode()
-                db.execute(self._db["move_steps"], {"steps": rows}, prepare=False)
-            if moved and verdict.aside_from is not None:
-                first = {**seen, "aside_from": verdict.aside_from, "answer": ANSWER}
-                for query in ("move_aside", "move_give_back"):
-                    db.execute(self._db[query], first, prepare=False)
-            if moved and parent is not None and verdict.state in ENDED:
-                statements.tell_parents(self._db, db, [(parent, job_id)], self._wall())
-        return bool(moved)
+    def _moved(self, moves: Sequence[Move]) -> list[Answer]:
+        """Apply acts. If that takes too long, or a key is stored just now, in halves: it does not stop the others."""
+        try:
+            return self._db.run(lambda db: acts.move(self._db, db, moves, self._wall()), self._hot.limits)
+        except StoreError as error:
+            taken = isinstance(error.__cause__, errors.UniqueViolation)
+            if not taken and not isinstance(error, StoreLocked | StoreTimeout):
+                raise
+            if len(moves) > 1:
+                return _in_halves(self._moved, moves)
+            if isinstance(error, StoreTimeout):
+                raise
+            return [Answer.TAKEN if taken else Answer.LOCKED]
+
+
+def _in_halves(act: Callable[[Sequence[T]], list[Answer]], many: Sequence[T]) -> list[Answer]:
+    middle = len(many) // 2
+    return act(many[:middle]) + act(many[middle:])
 
 
 @contextlib.contextmanager

@@ -506,29 +506,53 @@ WHERE name = :name AND holder = :holder AND term = :term;
 
 -- name: move
 -- The operator's door: compare-and-set on the state and the fence that the person saw.
-UPDATE holdfast_job SET
-    state = :state,
-    run_at = coalesce(:run_at, run_at),
-    error = nullif(coalesce(:error, error), ''),
-    stop_reason = nullif(coalesce(:stop_reason, stop_reason), ''),
-    rollback_cause = coalesce(:rollback_cause, rollback_cause),
-    result = coalesce(:result, result),
-    failures = iif(:fresh_budgets, 0, failures),
-    crashes = iif(:fresh_budgets, 0, crashes),
+UPDATE holdfast_job AS job SET
+    state = act.state,
+    run_at = coalesce(act.run_at, job.run_at),
+    error = nullif(coalesce(act.error, job.error), ''),
+    stop_reason = nullif(coalesce(act.stop_reason, job.stop_reason), ''),
+    rollback_cause = coalesce(act.rollback_cause, job.rollback_cause),
+    result = coalesce(act.result, job.result),
+    failures = iif(act.fresh_budgets, 0, job.failures),
+    crashes = iif(act.fresh_budgets, 0, job.crashes),
     releases = 0,
-    rolling_back = coalesce(:rolling_back, rolling_back),
-    cancel_requested = coalesce(:cancel_requested, cancel_requested),
-    undo_requested = coalesce(:undo_requested, undo_requested),
-    open_step = nullif(coalesce(:open_step, open_step), ''),
+    rolling_back = coalesce(act.rolling_back, job.rolling_back),
+    cancel_requested = coalesce(act.cancel_requested, job.cancel_requested),
+    undo_requested = coalesce(act.undo_requested, job.undo_requested),
+    open_step = nullif(coalesce(act.open_step, job.open_step), ''),
     wake_at = NULL,
     awaits = NULL,
     question = NULL,
-    priority = coalesce(:priority, priority),
-    fence = fence + :raises_fence,
-    claim_id = iif(:raises_fence, NULL, claim_id),
-    ended_at = iif(:ended, :wall, NULL)
-WHERE id = :id AND state = :seen_state AND fence = :seen_fence
-RETURNING queue, parent;
+    priority = coalesce(act.priority, job.priority),
+    fence = job.fence + act.raises_fence,
+    claim_id = iif(act.raises_fence, NULL, job.claim_id),
+    ended_at = iif(act.ended, :wall, NULL)
+FROM (
+    SELECT value ->> 0 AS id, value ->> 1 AS seen_state, value ->> 2 AS seen_fence, value ->> 3 AS state,
+        value ->> 4 AS ended, value ->> 6 AS run_at, value ->> 7 AS error, value ->> 8 AS stop_reason,
+        value ->> 9 AS rollback_cause, value ->> 10 AS result, value ->> 11 AS rolling_back,
+        value ->> 12 AS cancel_requested, value ->> 13 AS undo_requested, value ->> 14 AS open_step,
+        value ->> 15 AS priority, value ->> 16 AS fresh_budgets, value ->> 17 AS raises_fence
+    FROM json_each(:moves)
+    WHERE value ->> 0 NOT IN (SELECT value FROM json_each(:taken))
+) AS act
+WHERE job.id = act.id AND job.state = act.seen_state AND job.fence = act.seen_fence
+RETURNING id, queue, parent;
+
+-- name: move_taken
+-- Those that would come alive onto a key that another live job has, or that an earlier one of them gets.
+SELECT json_group_array(id) FROM (
+    SELECT job.id, job.key, row_number() OVER (PARTITION BY job.key ORDER BY act.key) AS turn
+    FROM json_each(:moves) AS act
+    CROSS JOIN holdfast_job AS job
+    WHERE act.value ->> 5
+        AND job.id = act.value ->> 0 AND job.state = act.value ->> 1 AND job.fence = act.value ->> 2
+        AND job.key IS NOT NULL
+) AS wanted
+WHERE turn > 1 OR EXISTS (
+    SELECT 1 FROM holdfast_job AS other
+    WHERE other.key = wanted.key AND other.state IN ('ready', 'running', 'waiting', 'held')
+);
 
 -- name: move_aside
 UPDATE holdfast_step SET aside = :seen_fence WHERE job_id = :id AND aside = 0 AND position >= :aside_from;
@@ -564,8 +588,11 @@ DELETE FROM holdfast_step WHERE job_id IN (SELECT value ->> 1 FROM json_each(:jo
 DELETE FROM holdfast_signal WHERE job_id IN (SELECT value ->> 1 FROM json_each(:jobs));
 
 -- name: delete
-SELECT json_group_array(json_array(seq, id, queue, state)) FROM holdfast_job
-WHERE id = :id AND state = :seen_state AND fence = :seen_fence AND state <> 'running';
+SELECT json_group_array(json_array(job.seq, job.id, job.queue, job.state))
+FROM json_each(:seen) AS seen
+CROSS JOIN holdfast_job AS job
+WHERE job.id = seen.value ->> 0 AND job.state = seen.value ->> 1 AND job.fence = seen.value ->> 2
+    AND job.state <> 'running';
 
 -- name: declare
 INSERT INTO holdfast_schedule AS there (key, spec, tz, missed, job, mark, declared_at)

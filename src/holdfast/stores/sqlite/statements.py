@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Duty, NewJob
+from holdfast.core.acts import Move
+from holdfast.core.machine import ENDED, LIVE, State
+from holdfast.core.records import Duty, NewJob, Seen
 from holdfast.core.row_text import ANSWER, Awaited
 from holdfast.core.settlement import Settlement, is_as_judged, own_ending, stale_report
 from holdfast.core.verdict import Verdict
@@ -147,29 +148,41 @@ def reach(db: Executes, job_id: str, what: Awaited, wall: float, seen_fence: int
     return row[0] if row is not None else None
 
 
-def move(
-    db: sqlite3.Connection, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict, wall: float
-) -> bool:
-    """Apply an act of a person, with all that belongs to it."""
-    seen = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence, "wall": wall}
-    row = db.execute(Q["move"], {**row_json.changes(verdict), **seen}).fetchone()
-    if row is None:
-        return False
-    queue, parent = row
+def move(db: sqlite3.Connection, moves: Sequence[Move], wall: float) -> list[Answer]:
+    """Apply acts of people, with all that belongs to them."""
+    rows = row_json.encode([row_json.move(each) for each in moves]).decode()
+    comes_alive = any(each.verdict.state in LIVE and each.seen.state not in LIVE for each in moves)
+    taken = db.execute(Q["move_taken"], {"moves": rows}).fetchone()[0] if comes_alive else "[]"
+    found = db.execute(Q["move"], {"moves": rows, "taken": taken, "wall": wall}).fetchall()
+    moved = {job_id: (queue, parent) for job_id, queue, parent in found}
+    tallies: Counter[tuple[str, State]] = Counter()
+    notes: list[list[Any]] = []
+    for seen, verdict in (each for each in moves if each.seen.job_id in moved):
+        queue, parent = moved[seen.job_id]
+        _say_of_steps(db, seen, verdict)
+        if parent is not None and verdict.state in ENDED:
+            reach(db, parent, Awaited("job", seen.job_id), wall)
+        tallies[queue, seen.state] -= seen.state in ENDED
+        tallies[queue, verdict.state] += verdict.state in ENDED
+        notes += row_json.journal_lines(seen.job_id, seen.fence, None, verdict.notes)
+    write_tallies(db, tallies)
+    write_notes(db, notes, wall)
+    others = set(row_json.names_from(taken))
+    return [
+        Answer.ACCEPTED if seen.job_id in moved else Answer.TAKEN if seen.job_id in others else Answer.REFUSED
+        for seen, _ in moves
+    ]
+
+
+def _say_of_steps(db: sqlite3.Connection, seen: Seen, verdict: Verdict) -> None:
+    """Write down what a person says of steps, and set aside what is to be run again."""
     if verdict.steps:
-        rows = [row_json.step(job_id, step) for step in verdict.steps]
+        rows = [row_json.step(seen.job_id, step) for step in verdict.steps]
         db.execute(Q["record"], {"steps": row_json.encode(rows).decode()})
     if verdict.aside_from is not None:
-        first = {"id": job_id, "aside_from": verdict.aside_from}
-        db.execute(Q["move_aside"], {**first, "seen_fence": seen_fence})
+        first = {"id": seen.job_id, "aside_from": verdict.aside_from}
+        db.execute(Q["move_aside"], {**first, "seen_fence": seen.fence})
         db.execute(Q["move_give_back"], {**first, "answer": ANSWER})
-    if parent is not None and verdict.state in ENDED:
-        reach(db, parent, Awaited("job", job_id), wall)
-    tallies = Counter({(queue, seen_state): -1 if seen_state in ENDED else 0})
-    tallies[queue, verdict.state] += 1 if verdict.state in ENDED else 0
-    write_tallies(db, tallies)
-    write_notes(db, row_json.journal_lines(job_id, seen_fence, None, verdict.notes), wall)
-    return True
 
 
 def _is_repeat(db: sqlite3.Connection, settlement: Settlement) -> bool:
@@ -186,14 +199,14 @@ def _is_repeat(db: sqlite3.Connection, settlement: Settlement) -> bool:
     return db.execute(Q["settle_before"], line).fetchone() is not None
 
 
-def remove(db: sqlite3.Connection, found: str) -> int:
-    """Delete the jobs that were found, with their history, and count them no more; return how many."""
+def remove(db: sqlite3.Connection, found: str) -> list[str]:
+    """Delete the jobs that were found, with their history, and count them no more; return their ids."""
     rows = row_json.rows_from(found)
     for query in ("purge_journal", "purge_steps", "purge_signals", "purge_jobs"):
         db.execute(Q[query], {"jobs": found})
     ended = [(queue, State(state)) for _, _, queue, state in rows if State(state) in ENDED]
     write_tallies(db, Counter({key: -count for key, count in Counter(ended).items()}))
-    return len(rows)
+    return [job_id for _, job_id, _, _ in rows]
 
 
 def check_duty(db: sqlite3.Connection, duty: Duty | None) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Clock, SystemClock, pause
+from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import State
 from holdfast.core.policy import BEATS_PER_LEASE
@@ -32,6 +33,7 @@ from holdfast.core.records import (
     Pulse,
     Record,
     Schedule,
+    Seen,
     Signal,
     Step,
     Unroused,
@@ -40,10 +42,8 @@ from holdfast.core.records import (
 )
 from holdfast.core.settlement import Settlement, stale_report
 from holdfast.core.transitions import ABANDONED_S, RENEW_S
-from holdfast.core.verdict import Verdict
 from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import (
-    KeyTaken,
     Refused,
     StoreReadOnly,
     StoreUnavailable,
@@ -249,14 +249,9 @@ class SqliteStore:
 
     # --------------------------------------------------------------------------- the operator's door
 
-    def move(self, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> bool:
+    def move(self, moves: Sequence[Move]) -> list[Answer]:
         with self._db.writing() as db:
-            try:
-                return statements.move(db, job_id, seen_state, seen_fence, verdict, self._clock.wall())
-            except sqlite3.IntegrityError as error:
-                if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_UNIQUE:
-                    raise KeyTaken(f"job {job_id}: its key belongs to another live job") from error
-                raise
+            return statements.move(db, moves, self._clock.wall())
 
     def pause(self, queue: str, paused: bool) -> None:
         with self._db.writing() as db:
@@ -268,18 +263,18 @@ class SqliteStore:
             deleted = 0
             for state in states:
                 values = {"state": state.value, "before": before, "limit": limit - deleted}
-                deleted += statements.remove(db, db.execute(Q["purge"], values).fetchone()[0])
+                deleted += len(statements.remove(db, db.execute(Q["purge"], values).fetchone()[0]))
             if deleted:
                 db.execute(Q["standing_removed"])
         return deleted
 
-    def delete(self, job_id: str, seen_state: State, seen_fence: int) -> bool:
-        values = {"id": job_id, "seen_state": seen_state.value, "seen_fence": seen_fence}
+    def delete(self, jobs: Sequence[Seen]) -> list[Answer]:
         with self._db.writing() as db:
-            deleted = statements.remove(db, db.execute(Q["delete"], values).fetchone()[0]) == 1
+            found = db.execute(Q["delete"], {"seen": row_json.encode(jobs).decode()}).fetchone()[0]
+            deleted = set(statements.remove(db, found))
             if deleted:
                 db.execute(Q["standing_removed"])
-        return deleted
+        return [Answer.ACCEPTED if seen.job_id in deleted else Answer.REFUSED for seen in jobs]
 
     # ---------------------------------------------------------------------------------- the read side
 

@@ -1,0 +1,74 @@
+"""What acts of people on jobs do on a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.acts import Move
+from holdfast.core.machine import ENDED
+from holdfast.core.records import Seen
+from holdfast.core.row_text import ANSWER
+from holdfast.stores import row_json
+from holdfast.stores.postgres import statements
+from holdfast.stores.postgres.connection import Connections, Cursor
+from holdfast.stores.protocol import Answer
+
+
+def move(q: Connections, db: Cursor, moves: Sequence[Move], wall: float | None) -> list[Answer]:
+    """Apply the acts whose jobs are still what the person saw, with all that belongs to them, in one commit."""
+    with db.connection.transaction():
+        ending = [each.seen.job_id for each in moves if each.verdict.state in ENDED]
+        # Those that end tell their parents, which may have to be locked before them.
+        busy = set(row_json.names_from(_one(q, db, "move_lock", {"ids": ending}))) if ending else set[str]()
+        if len(moves) > 1:  # many jobs do not wait long for the key of one
+            db.execute(q["record_limit"], {"lock_ms": statements.KEY_LOCK_MS}, prepare=False)
+        answers = _move(q, db, [each for each in moves if each.seen.job_id not in busy], wall)
+    return [answers.get(each.seen.job_id, Answer.LOCKED) for each in moves]
+
+
+def _move(q: Connections, db: Cursor, moves: Sequence[Move], wall: float | None) -> dict[str, Answer]:
+    notes = [
+        line for seen, verdict in moves for line in row_json.journal_lines(seen.job_id, seen.fence, None, verdict.notes)
+    ]
+    values = {
+        "moves": row_json.encode([row_json.move(each) for each in moves]).decode(),
+        "notes": row_json.encode(notes).decode(),
+        "wall": wall,
+        "channel": q.channel,
+    }
+    moved, parents, taken, locked, _ = q.row(db.execute(q["move"], values, prepare=False))
+    answers = dict.fromkeys((each.seen.job_id for each in moves), Answer.REFUSED)
+    for names, answer in ((moved, Answer.ACCEPTED), (taken, Answer.TAKEN), (locked, Answer.LOCKED)):
+        answers |= dict.fromkeys(row_json.names_from(names), answer)
+    _say_of_steps(q, db, [each for each in moves if answers[each.seen.job_id] is Answer.ACCEPTED])
+    statements.tell_parents(q, db, [(parent, job_id) for parent, job_id in row_json.rows_from(parents)], wall)
+    return answers
+
+
+def _say_of_steps(q: Connections, db: Cursor, moves: Sequence[Move]) -> None:
+    """Write down what people say of steps, and set aside what is to be run again."""
+    steps = [row_json.step(seen.job_id, step) for seen, verdict in moves for step in verdict.steps]
+    if steps:
+        db.execute(q["move_steps"], {"steps": row_json.encode(steps).decode()}, prepare=False)
+    for seen, verdict in moves:
+        if verdict.aside_from is not None:
+            first = {"id": seen.job_id, "seen_fence": seen.fence, "aside_from": verdict.aside_from, "answer": ANSWER}
+            for query in ("move_aside", "move_give_back"):
+                db.execute(q[query], first, prepare=False)
+
+
+def delete(q: Connections, db: Cursor, jobs: Sequence[Seen]) -> list[Answer]:
+    """Delete the jobs that are still what the person saw, with their history, in one commit."""
+    with db.connection.transaction():
+        busy = set(row_json.names_from(_one(q, db, "delete_lock", {"ids": [seen.job_id for seen in jobs]})))
+        free = [seen for seen in jobs if seen.job_id not in busy]
+        gone = set(row_json.names_from(_one(q, db, "delete", {"seen": row_json.encode(free).decode()})))
+    return [
+        Answer.LOCKED if seen.job_id in busy else Answer.ACCEPTED if seen.job_id in gone else Answer.REFUSED
+        for seen in jobs
+    ]
+
+
+def _one(q: Connections, db: Cursor, query: str, values: dict[str, object]) -> str:
+    text: str = q.row(db.execute(q[query], values, prepare=False))[0]
+    return text
