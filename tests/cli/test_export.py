@@ -16,6 +16,7 @@ from holdfast import insight
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job
 from holdfast.core.verdict import Failed, Succeeded
+from holdfast.insight import views
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import Run
@@ -48,6 +49,16 @@ def test_every_job_with_its_arguments_and_history(run: Run, store: Store) -> Non
     assert [event["kind"] for event in held["events"]] == ["zombie", "held"]
     assert run("jobs", "export").stderr == "8 jobs exported.\n"
     assert run("-q", "jobs", "export").stderr == ""
+
+
+def test_a_job_with_many_events_is_exported_with_all_of_them(
+    run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "_FEW_EVENTS", 1)
+    jobs = [job_in(store, state).id for state in (State.DEAD, State.READY, State.HELD)]
+    found = {line["id"]: [event["kind"] for event in line["events"]] for line in lines(run)}
+    assert found == {job_id: [event.kind for event in store.journal(job_id)] for job_id in jobs}
+    assert found[jobs[0]] == ["failed", "dead"]
 
 
 def test_nothing_is_an_empty_file(run: Run, store: Store) -> None:

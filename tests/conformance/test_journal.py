@@ -41,6 +41,18 @@ def test_all_jobs_events_come_in_the_order_of_their_writing(store: Store) -> Non
     assert [event.job_id for event in store.journal()] == [second.id, first.id]
 
 
+def test_the_histories_of_several_jobs_come_at_once_each_with_its_first_events(store: Store) -> None:
+    first, second, other = (start(store, attempts_max=9, base_s=0.0, cap_s=0.0) for _ in range(3))
+    for _ in range(3):
+        for job in (second, first, other):
+            settle(store, row(store, job.id), Failed("x"))
+            again(store, row(store, job.id))
+    found = store.journals([first.id, "nobody", second.id], 2)
+    assert found == {job.id: store.journal(job.id)[:2] for job in (first, second)}
+    assert store.journals([first.id], 99) == {first.id: store.journal(first.id)}
+    assert store.journals([], 99) == {}
+
+
 def test_by_kind(store: Store) -> None:
     held = job_in(store, State.HELD)
     job_in(store, State.DEAD)

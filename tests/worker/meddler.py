@@ -14,6 +14,7 @@ READS = (
     "find",
     "counts",
     "journal",
+    "journals",
     "workers",
     "paused",
     "unserved",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 from math import ceil
 from typing import overload
 
@@ -17,8 +18,11 @@ def iso(wall: float) -> str: ...
 def iso(wall: float | None) -> str | None: ...
 def iso(wall: float | None) -> str | None:
     """Write wall time as people and JSON readers expect it: ISO 8601, UTC, to the millisecond."""
-    if wall is None:
-        return None
+    return None if wall is None else _iso(wall)
+
+
+@lru_cache(maxsize=1000)  # jobs that were stored or settled together have their instants in common
+def _iso(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

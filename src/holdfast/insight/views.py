@@ -30,6 +30,7 @@ _PARTS = frozenset({"scheduled", "retrying"})  # of those that are ready
 _PAGE = 1000
 _SAMPLE = 200  # jobs, where a guess is all that is wanted
 EVENTS_MAX = 100_000  # of one job
+_FEW_EVENTS = 50  # of one job: read with those of other jobs
 
 Names = Mapping[str, str]  # worker id -> worker name
 
@@ -92,16 +93,10 @@ def job_records(
     With `since_s` only those that were added within this many seconds; with `arguments` also those of steps.
     """
     now, names = store.now(), worker_names(store)
-    since = None if since_s is None else now.wall - since_s
-    older = 0
-    for job in walk_jobs(store, shown_states, where):
-        if since is not None and job.created_at < since:
-            older += 1  # jobs come in the order in which they were added, but the clock may have been set in between
-            if older > where.limit:
-                return
-            continue
-        older = 0
-        events = store.journal(job.id, limit=EVENTS_MAX)
+    jobs = walk_jobs(store, shown_states, where)
+    if since_s is not None:
+        jobs = _added_since(jobs, now.wall - since_s, where.limit)
+    for job, events in _with_events(store, jobs, where.limit):
         yield {
             **job_view(job, now, names),
             "log": lines_of(job.log),
@@ -116,6 +111,27 @@ def job_records(
                 step_view(step, arguments=arguments) for step in with_failures(job, steps_of(store, job), events)
             ],
         }
+
+
+def _added_since(jobs: Iterator[Job], since: float, limit: int) -> Iterator[Job]:
+    older = 0
+    for job in jobs:
+        if job.created_at >= since:
+            older = 0
+            yield job
+            continue
+        older += 1  # jobs come in the order in which they were added, but the clock may have been set in between
+        if older > limit:
+            return
+
+
+def _with_events(store: Store, jobs: Iterator[Job], limit: int) -> Iterator[tuple[Job, list[Event]]]:
+    """Read the events of a page of jobs at once; of a job that has many of them, apart from the others."""
+    while page := list(islice(jobs, limit)):
+        found = store.journals([job.id for job in page], _FEW_EVENTS + 1)
+        for job in page:
+            events = found.get(job.id, [])
+            yield job, events if len(events) <= _FEW_EVENTS else store.journal(job.id, limit=EVENTS_MAX)
 
 
 def find_jobs(store: Store, shown_states: Sequence[str], where: Filter) -> list[Job]:

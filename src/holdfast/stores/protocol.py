@@ -449,6 +449,10 @@ class Store(Protocol):
         """
         ...
 
+    def journals(self, job_ids: Sequence[str], limit: int) -> dict[str, list[Event]]:
+        """Return the first `limit` events of each of these jobs, oldest first. A job without events is left out."""
+        ...
+
     def workers(self, gone: bool = False) -> list[Worker]:
         """Return the enrolled workers, oldest first; with `gone` also those marked gone, without their tasks."""
         ...

@@ -126,6 +126,15 @@ def event_from(row: list[Any]) -> Event:
     return Event(*row)
 
 
+def events_by_job(text: str) -> dict[str, list[Event]]:
+    """Read lines of the journal, for each job in their order."""
+    found: dict[str, list[Event]] = {}
+    for row in rows_from(text):
+        event = event_from(row)
+        found.setdefault(event.job_id, []).append(event)
+    return found
+
+
 def new_job(job: NewJob) -> list[Any]:
     """Flatten a job that is to be stored."""
     return [

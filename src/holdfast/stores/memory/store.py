@@ -367,6 +367,9 @@ class MemoryStore:
         wanted = [event for event in wanted if before is None or event.seq < before]
         return wanted[:limit] if job_id is not None else wanted[max(0, len(wanted) - limit) :]
 
+    def journals(self, job_ids: Sequence[str], limit: int) -> dict[str, list[Event]]:
+        return {job_id: self._events[job_id][:limit] for job_id in job_ids if job_id in self._events}
+
     def workers(self, gone: bool = False) -> list[Worker]:
         running = Counter(job.worker for job in self._running())
         listed = [worker for worker in self._workers.values() if gone or worker.gone_at is None]

@@ -1474,6 +1474,14 @@ SELECT coalesce(json_agg(json_build_array(seq, job_id, at, kind, fence, worker, 
     LIMIT %(limit)s::bigint
 ) AS line;
 
+-- name: journals
+SELECT coalesce(json_agg(json_build_array(
+    line.seq, line.job_id, line.at, line.kind, line.fence, line.worker, line.actor, line.detail
+) ORDER BY line.seq), '[]')::text
+FROM unnest(%(job_ids)s::text[]) AS wanted (id) CROSS JOIN LATERAL (
+    SELECT * FROM {schema}.journal WHERE job_id = wanted.id ORDER BY seq LIMIT %(limit)s::bigint
+) AS line;
+
 -- name: workers
 SELECT coalesce(json_agg(json_build_array(
     id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at,

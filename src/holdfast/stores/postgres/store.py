@@ -400,6 +400,10 @@ class PostgresStore:
         query = "journal_all" if job_id is None else "journal"
         return [row_json.event_from(row) for row in row_json.rows_from(self._db.one(query, values)[0])]
 
+    def journals(self, job_ids: Sequence[str], limit: int) -> dict[str, list[Event]]:
+        values = {"job_ids": list(job_ids), "limit": limit}
+        return row_json.events_by_job(self._db.one("journals", values)[0])
+
     def workers(self, gone: bool = False) -> list[Worker]:
         return [worker for worker, _ in row_json.workers_from(self._db.one("workers", {"gone": gone})[0])]
 

@@ -736,6 +736,16 @@ SELECT json_group_array({event}) FROM (
     ORDER BY seq
 );
 
+-- name: journals
+SELECT json_group_array({event}) FROM (
+    SELECT line.*, row_number() OVER (PARTITION BY line.job_id ORDER BY line.seq) AS place
+    FROM json_each(:job_ids) AS wanted
+    CROSS JOIN holdfast_journal AS line
+    WHERE line.job_id = wanted.value
+    ORDER BY line.seq
+)
+WHERE place <= :limit;
+
 -- name: workers
 SELECT json_group_array(json_array(
     id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, beats,

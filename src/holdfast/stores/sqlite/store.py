@@ -321,6 +321,10 @@ class SqliteStore:
         query = recent if job_id is None else "journal"
         return [row_json.event_from(row) for row in row_json.rows_from(self._one(query, values))]
 
+    def journals(self, job_ids: Sequence[str], limit: int) -> dict[str, list[Event]]:
+        values = {"job_ids": row_json.encode(job_ids).decode(), "limit": limit}
+        return row_json.events_by_job(self._one("journals", values))
+
     def workers(self, gone: bool = False) -> list[Worker]:
         return [worker for worker, _ in row_json.workers_from(self._one("workers", {"gone": gone}))]
 
