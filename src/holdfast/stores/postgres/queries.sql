@@ -493,14 +493,15 @@ SELECT
     (SELECT count(*) FROM told);
 
 -- name: settle_done
--- The same guards for the plain success, which is most of all endings.
+-- The same guards for the plain success, which is most of all endings. As jsonb, each ending is parsed once, not once for
+-- each of its values.
 WITH clock AS MATERIALIZED (
     SELECT {wall} AS wall
 ),
 ending AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, value ->> 3 AS result,
         (value ->> 4)::float8 AS progress, value ->> 5 AS note
-    FROM json_array_elements(%(endings)s::json) AS value
+    FROM jsonb_array_elements(%(endings)s::jsonb) AS value
     WHERE coalesce(value ->> 0, '') = value ->> 0
 ),
 free AS MATERIALIZED (
