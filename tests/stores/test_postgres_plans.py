@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
@@ -12,7 +13,7 @@ from holdfast.stores.postgres.store import PostgresStore
 from tests.servers import PostgresServer
 
 JOBS = 30_000
-CLAIM = {"worker": "w", "claim_id": "c", "try": 0, "limit": 1, "ahead": 0, "even": True, "first": True, "aside": False}
+CLAIM = {"worker": "w", "claim_id": "c", "try": 0, "limit": 1, "most": 1, "even": True, "first": True, "aside": False}
 VALUES: dict[str, dict[str, Any]] = {
     "claim": CLAIM | {"queues": ["default"], "tasks": ["t"], "lanes": None, "wall": None, "lease": None},
     "due": {"queues": ["default"], "tasks": ["t"], "lanes": None, "sleeps": False, "wall": None},
@@ -156,3 +157,9 @@ def test_a_list_reads_no_more_than_it_shows(
 
 
 READ = "SELECT seq_scan, seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'plans.job'::regclass"
+
+
+@pytest.mark.parametrize("query", ["claim", "beat", "settle_done", "due"])
+def test_the_driver_keeps_in_mind_what_runs_all_the_time(full: PostgresStore, query: str) -> None:
+    """It takes a longer statement apart each time."""
+    assert len(full._hot[query]) <= MAX_CACHED_STATEMENT_LENGTH

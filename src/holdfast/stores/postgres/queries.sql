@@ -166,7 +166,7 @@ LEFT JOIN {schema}.job AS holder
 -- there are enough; those that another claim has locked are left to it.
 -- Jobs are claimed ahead of a free slot only with on_crash = 'retry', the only policy that a claim looks at: if the
 -- worker dies, nobody knows whether the handler of such a job had begun, and only a job that may run again needs no
--- answer.
+-- answer. %(most)s is how many may be claimed in all, those ahead included.
 WITH clock AS MATERIALIZED (
     SELECT {wall} AS wall,
         {lease} AS lease,
@@ -183,10 +183,10 @@ given AS MATERIALIZED (
 wanted AS MATERIALIZED (
     SELECT each.name AS queue,
         CASE WHEN %(even)s THEN
-            (%(limit)s::bigint + %(ahead)s::bigint) / count(*) OVER ()
+            %(most)s::bigint / count(*) OVER ()
             + (row_number() OVER (ORDER BY each.place)
-                <= (%(limit)s::bigint + %(ahead)s::bigint) %% count(*) OVER ())::integer
-        ELSE %(limit)s::bigint + %(ahead)s::bigint END AS share
+                <= %(most)s::bigint %% count(*) OVER ())::integer
+        ELSE %(most)s::bigint END AS share
     FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS each (name, place)
     WHERE NOT EXISTS (SELECT FROM {schema}.queue WHERE queue.name = each.name AND queue.paused)
         AND EXISTS (SELECT FROM enrolled)
@@ -230,17 +230,17 @@ picked AS MATERIALIZED (
                     AND job.task = ANY (%(tasks)s::text[])
                     AND (%(limit)s::bigint > 0 OR job.on_crash = 'retry')
                 ORDER BY job.run_at, job.seq
-                LIMIT %(limit)s::bigint + %(ahead)s::bigint
+                LIMIT %(most)s::bigint
                 FOR NO KEY UPDATE SKIP LOCKED
             ) AS ready
             LIMIT wanted.share
         ) AS lot
-        LIMIT %(limit)s::bigint + %(ahead)s::bigint
+        LIMIT %(most)s::bigint
     ) AS found
 ),
 looked AS MATERIALIZED (
-    SELECT extract(epoch FROM clock_timestamp() - clock.began)::float8 AS seconds, all_of_them.jobs
-    FROM clock, (SELECT count(*) AS jobs FROM picked) AS all_of_them
+    SELECT extract(epoch FROM clock_timestamp() - clock.began)::float8 AS seconds, them.jobs
+    FROM clock, (SELECT count(*) AS jobs FROM picked) AS them
 ),
 -- The worker as it is now, and stays until this ends; not as it was when this began. Only with something to take: a
 -- lock is a write. Nobody finds out by waiting whether a stranger has locked the row: with %(aside)s the lock of

@@ -163,7 +163,7 @@ def claim(
     first = True
     for most, further, even in _plan(len(values["queues"]), limit, ahead, jobs):
         lanes = frontier.lanes(now)
-        asked = {**values, "limit": most, "ahead": further, "even": even, "first": first, "lanes": lanes}
+        asked = {**values, "limit": most, "most": most + further, "even": even, "first": first, "lanes": lanes}
         enrolled, given, took_s, found, ends, lines = _claim(q, db, asked)
         if not enrolled:
             return None
