@@ -897,6 +897,23 @@ def test_another_codec_replaces_json() -> None:
         signature.decode('{"x":1}')
 
 
+class Wrapped:
+    """A codec whose text for anything looks like an empty object of JSON."""
+
+    def encode(self, plain: Any) -> str:
+        return "{}"
+
+    def decode(self, text: str) -> Any:
+        return {"x": 1}
+
+
+def test_what_looks_like_no_arguments_is_for_the_codec_to_say() -> None:
+    def fn(x: int = 0) -> None: ...
+
+    assert Signature(fn, "t").decode("{}") == ((), {})
+    assert Signature(fn, "t", codec=Wrapped()).decode("{}") == ((), {"x": 1})
+
+
 def test_depth_is_limited_under_another_codec_too() -> None:
     def fn(x: list[Any]) -> None: ...
 
