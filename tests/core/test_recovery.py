@@ -74,6 +74,29 @@ def test_a_lock_that_was_taken_again_must_be_seen_free_anew() -> None:
     assert looks.believed([dead], 1000.75, 0.5) == []
 
 
+@pytest.mark.parametrize("evidence", ["lock", "session"])
+@pytest.mark.parametrize("beat", [{"beats": 8}, {"beat_at": 4990.5}], ids=["counted", "noted beside a locked row"])
+def test_a_worker_that_beats_while_its_lock_is_free_is_not_dead(evidence: Any, beat: dict[str, Any]) -> None:
+    """Its session was cut, and the server has no room for another one. When its beats stop, it is dead."""
+    looks, before = Looks(), Vanished(a_worker(id="w", beats=7, beat_at=4990.0), evidence)
+    after = Vanished(a_worker(**{"id": "w", "beats": 7, "beat_at": 4990.0} | beat), evidence)
+    looks.believed([before], 1000.0, 0.5)
+    looks.begin()
+    assert looks.believed([after], 1000.5, 0.5) == []
+    assert looks.doubts == [0.5], "the wait begins again with the beat"
+    looks.begin()
+    assert looks.believed([after], 1000.75, 0.5) == []
+    assert looks.doubts == [0.25]
+    assert looks.believed([after], 1001.0, 0.5) == [after]
+
+
+def test_a_beat_of_one_worker_does_not_save_another() -> None:
+    looks, dead = Looks(), Vanished(a_worker(id="dead", beats=7), "session")
+    living = [Vanished(a_worker(id="living", beats=beats), "session") for beats in (1, 2)]
+    looks.believed([dead, living[0]], 1000.0, 0.5)
+    assert looks.believed([dead, living[1]], 1000.5, 0.5) == [dead]
+
+
 @pytest.mark.parametrize("evidence", ["boot", "gone"])
 def test_a_new_boot_and_a_mark_are_believed_at_once(evidence: Any) -> None:
     looks, dead = Looks(), Vanished(a_worker(id="w"), evidence)

@@ -227,6 +227,117 @@ def test_a_worker_is_given_as_long_to_come_back_as_the_address_says(
     fleet.is_whole()
 
 
+@pytest.fixture
+def visitor(server: PostgresServer, schema: str) -> Iterator[str]:
+    """The address of a user that owns the schema; the test may take away its right to connect."""
+    server.execute("CREATE ROLE visitor LOGIN")
+    server.execute(f"CREATE SCHEMA {schema} AUTHORIZATION visitor")
+    url = server.url.replace("holdfast@", "visitor@")
+    store = PostgresStore(f"{url}?schema={schema}")
+    store.migrate()
+    store.close()
+    yield url
+    server.execute(f"DROP SCHEMA {schema} CASCADE")
+    server.execute("DROP ROLE visitor")
+
+
+@pytest.mark.slow  # a death would be believed after a second and a half
+def test_a_worker_whose_session_was_cut_beats_and_lives_while_the_server_has_no_connection_for_it(
+    visitor: str, houses: Houses, server: PostgresServer, schema: str
+) -> None:
+    """Everything else of it works: only its lock is free, and nobody knows for how long."""
+    house, other = houses(visitor), houses(server.url)
+    fleet = Fleet(house, other)
+    assert fleet.consumes()
+    liveness_of = house.store.real._liveness
+    assert house.store.holds_lock(fleet.runner.worker_id)
+    server.execute("ALTER ROLE visitor CONNECTION LIMIT 0")
+    lock = f"(hashtextextended('{fleet.runner.worker_id}', 0) & 4294967295)::oid"
+    holder = f"FROM pg_locks WHERE locktype = 'advisory' AND granted AND objid = {lock}"
+    server.execute(f"SELECT pg_terminate_backend(pid) {holder}")
+    until(lambda: liveness_of._cut, "it notices")
+    assert not house.store.holds_lock(fleet.runner.worker_id)
+    beats = f"SELECT beats FROM {schema}.worker WHERE id = '{fleet.runner.worker_id}'"
+    [[before]] = server.execute(beats)
+    cut_at = time.monotonic()
+    until(lambda: time.monotonic() > cut_at + liveness.SETTLE_S + 4 * liveness.SESSION_GRACE_S)
+    [[after]] = server.execute(beats)
+    assert int(str(after)) - int(str(before)) >= 5, "it beats about twice a second; every ten by itself"
+    assert server.execute(f"SELECT count(*) {holder}") == [(0,)], "its lock was free all the time"
+    server.execute("ALTER ROLE visitor CONNECTION LIMIT -1")
+    until(lambda: house.store.holds_lock(fleet.runner.worker_id), "it has a session again")
+    fleet.is_whole()
+
+
+@pytest.mark.slow  # it is dead for as long as a death is doubted
+def test_a_worker_that_dies_without_a_session_is_found_by_its_silence(
+    visitor: str, houses: Houses, server: PostgresServer, schema: str
+) -> None:
+    """Its beats are all that others see of it, and they end with it."""
+    house = houses(server.url)
+
+    @house.app.task(name="work", lease_s=300)
+    def work(ctx: Context, wait: bool) -> int:
+        return ctx.attempt
+
+    victim = subprocess.Popen(
+        [sys.executable, "-c", LONE, f"{visitor}?schema={schema}"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert victim.stdout is not None
+        job = work.enqueue(True)
+        assert victim.stdout.readline() == b"begun\n"
+        server.execute("ALTER ROLE visitor CONNECTION LIMIT 0")
+        server.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+        house.start(name="other")
+        beats = f"SELECT beats FROM {schema}.worker WHERE name = 'victim' AND gone_at IS NULL"
+        [[before]] = server.execute(beats)
+        until(lambda: int(str(server.execute(beats)[0][0])) > int(str(before)) + 1, "its beats show that it lives")
+    finally:
+        victim.kill()
+        victim.wait(60)
+        if victim.stdout is not None:
+            victim.stdout.close()
+        server.execute("ALTER ROLE visitor CONNECTION LIMIT -1")
+    assert job.result(60) == 2
+    [zombie] = house.events(job.id, "zombie")
+    assert zombie.detail["detector"] == "vanished"
+
+
+def test_a_session_that_does_not_answer_in_time_proves_nothing(
+    server: PostgresServer, schema: str, proxy: Proxy
+) -> None:
+    """The server may have ended it, and its word of that may be lost: for some seconds nobody here can know."""
+    store = PostgresStore(f"{proxy.url}?schema={schema}")
+    store.migrate()
+    worker = enrol(store)
+    assert store.holds_lock(worker)
+    proxy.stall()
+    until(lambda: not store.holds_lock(worker), "a look is late")
+    assert not store._liveness._cut, "it was not given up yet"
+    proxy.flow()
+    until(lambda: store.holds_lock(worker), "it has answered")
+    assert store.holds_lock("a worker of another process")
+    store.close()
+
+
+def test_a_beat_beside_a_locked_row_is_seen_by_those_who_look_for_free_locks(
+    server: PostgresServer, schema: str
+) -> None:
+    first, second = (PostgresStore(f"{server.url}?schema={schema}") for _ in range(2))
+    first.migrate()
+    worker = enrol(first)
+    first._liveness.close()  # its lock is free
+    [before] = second.vanished()
+    with psycopg.connect(server.url) as other:
+        other.execute(f"SELECT 1 FROM {schema}.worker FOR UPDATE".encode())
+        assert not first.beat(worker, []).counted
+        [after] = second.vanished()
+    assert after.worker.beat_at > before.worker.beat_at
+    first.close()
+    second.close()
+
+
 # ------------------------------------------------------------------------------------------ deaths
 
 LONE = """

@@ -75,6 +75,18 @@ def test_a_third_of_a_lease_passes_before_it_is_renewed(desk: Desk) -> None:
     assert desk.beat() == []
 
 
+def test_a_worker_whose_lock_may_be_free_beats_at_every_look(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others see the lock free, and would take it for dead."""
+    desk.keep(lease_s=30.0)
+    desk.beat()
+    assert desk.beat() == []
+    holds = [False]
+    monkeypatch.setattr(desk.store.real, "holds_lock", lambda worker_id: holds[0], raising=False)
+    assert [desk.beat(), desk.beat()] == [[[]], [[]]], "and renews no lease before its time"
+    holds[0] = True
+    assert desk.beat() == []
+
+
 def test_all_leases_that_need_it_are_renewed_in_one_call_and_no_others(desk: Desk) -> None:
     due = [desk.keep(lease_s=30.0) for _ in range(5)]
     long = [desk.keep(lease_s=600.0) for _ in range(5)]

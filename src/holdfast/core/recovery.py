@@ -3,6 +3,7 @@
 A reaper is patient, for these reasons:
 
 - A free lock and an overdue lease count only at a second look. A worker that was merely held up comes first.
+- A worker that beats while its lock is free lives: it has lost the session that holds the lock, and has no other yet.
 - After a gap, in which nobody could renew a lease for longer than a beat, every worker gets one more beat to renew.
   A job that is lost in the gap is excused. A store's clock that is set ahead makes a gap as well: leases end that
   nobody had the time to renew.
@@ -33,6 +34,7 @@ STORM_SPREAD_S = 5.0  # they come back over this many seconds
 SILENT_MAX_S = 86_400.0  # a worker that holds nothing and has not beaten for longer is gone
 
 OverdueKey = tuple[str, int, float | None]  # of a job: id, fence, end of the lease
+LastBeat = tuple[int, float]  # of a worker: how many there were, and when the last one came
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Looks:
         self.doubts: list[float] = []  # seconds until each thing that this pass was not sure of can be settled
         self.overdue: dict[OverdueKey, float] = {}  # -> since when it is seen so, with its row not locked
         self._seen: dict[OverdueKey, float] = {}  # the same, of this pass alone
-        self._free_locks: dict[str, float] = {}  # worker -> since when its lock is seen free
+        self._free_locks: dict[str, tuple[float, LastBeat]] = {}  # worker -> since when its lock is seen free
         self._gaps: deque[Gap] = deque(maxlen=GAPS)
         self._answered_at: float | None = None  # on the reaper's clock
         self._ahead: float | None = None  # the store's clock minus the reaper's, at the last look
@@ -93,10 +95,12 @@ class Looks:
         return max(self.doubts, default=0.0)
 
     def believed(self, vanished: Sequence[Vanished], now: float, believe_s: float) -> list[Vanished]:
-        """Return the workers that are dead. A lock must have been seen free for `believe_s` seconds."""
-        free = [each.worker.id for each in vanished if each.evidence in ("lock", "session")]
-        self._free_locks = {worker: self._free_locks.get(worker, now) for worker in free}
-        left_s = {worker: believe_s - (now - since) for worker, since in self._free_locks.items()}
+        """Return the workers that are dead. A lock must have been seen free for `believe_s` seconds, and no beat may
+        have come in that time: each one begins it again."""
+        free = {each.worker.id: _last_beat(each.worker) for each in vanished if each.evidence in ("lock", "session")}
+        same = {worker: seen for worker, seen in self._free_locks.items() if free.get(worker) == seen[1]}
+        self._free_locks = {worker: same.get(worker, (now, beat)) for worker, beat in free.items()}
+        left_s = {worker: believe_s - (now - since) for worker, (since, _) in self._free_locks.items()}
         self.doubts += [left for left in left_s.values() if left > 0]
         return [each for each in vanished if left_s.get(each.worker.id, 0.0) <= 0]
 
@@ -219,6 +223,11 @@ def suspects(jobs: Iterable[Job]) -> Counter[str | None]:
 def spread_s(begun: int) -> float:
     """Return over how many seconds jobs come back. Only those that had begun make a storm."""
     return STORM_SPREAD_S if begun > STORM else 0.0
+
+
+def _last_beat(worker: Worker) -> LastBeat:
+    """Return what changes with every beat; a beat that was noted beside a locked row changes only the instant."""
+    return worker.beats, worker.beat_at
 
 
 def overdue_key(job: Job) -> OverdueKey:

@@ -318,8 +318,15 @@ class Store(Protocol):
     def vanished(self) -> list[Vanished]:
         """Return the workers that are provably dead, and those marked gone that still hold leases. Only reads.
 
-        Evidence `lock`: the liveness lock is free; look again a moment later before you believe it. A lock that cannot
-        be judged is not listed.
+        Evidence `lock` or `session`: the liveness lock is free. Look again a moment later before you believe it, and
+        compare `beats` and `beat_at`: a worker that beats lives. A lock that cannot be judged is not listed.
+        """
+        ...
+
+    def holds_lock(self, worker_id: str) -> bool:
+        """Say whether the liveness lock of this worker of ours is surely held, or is not needed here. Asks nobody.
+
+        While it is not, other processes see a free lock: only beats show that the worker lives.
         """
         ...
 

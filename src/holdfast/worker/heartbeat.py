@@ -2,6 +2,8 @@
 
 A handler that blocks the event loop or holds a thread cannot stop it. Short jobs cost no beat: only a lease that has
 used up a third of itself is renewed. An attempt is kept until the store has acknowledged its end.
+
+While the worker's liveness lock may be free, a beat at every look is what shows others that it lives.
 """
 
 from __future__ import annotations
@@ -132,7 +134,7 @@ class Heartbeat:
             due |= {each for each in attempts if not each.reported or each.has_other_steps(now)} | talkers
             due |= {each for each in attempts if each.has_begun_unseen(now)}
             self._progress_at = now
-        if not due and now - self._beat_at < self._beat_s:
+        if not due and now - self._beat_at < self._beat_s and self._store.holds_lock(self.worker_id):
             return
         self._renew([attempt for attempt in attempts if attempt in due], talkers)
 

@@ -2,7 +2,8 @@
 
 It holds the liveness locks of the process's workers: advisory locks, which the server drops when the session ends,
 and listens for the hint that there may be work. Its own thread looks after it twice a second, so that a session that
-was cut is noticed and made again, locks first, before anybody believes in a death (see `SESSION_GRACE_S`).
+was cut is noticed and made again, locks first, before anybody believes in a death (see `SESSION_GRACE_S`). Where that
+takes longer, because the server has no connection to spare, the worker's beats show that it lives (`holds`).
 
 What cut one session may have cut all of them, and some come back sooner than others. So a process whose session was cut
 does not look for free locks before the others had the time to take theirs again (`SETTLE_S`).
@@ -31,6 +32,7 @@ from holdfast.stores.postgres.connection import SESSION_GRACE_S, Connection, Con
 log = logging.getLogger("holdfast.stores")
 
 LOOK_S = 0.5
+SURE_S = 0.75  # a look that was answered longer ago than this proves nothing: one is late
 SETTLE_S = 2.5  # how long others may need to come back after a cut
 TURN_S = 10.0  # the process that looks for free locks may be frozen: so the others look too, this rarely,
 LOOKS_S = 2 * SESSION_GRACE_S  # for long enough to believe what they see
@@ -58,6 +60,7 @@ class LivenessSession:
         self._watches = False
         self._cut = False  # a session of this process has ended that was not to end
         self._since = 0.0  # when the session began
+        self._answered_at = float("-inf")  # when it last answered
         self._pooled = False
         self._wake_r, self._wake_w = -1, -1
         self._rest = threading.Event()
@@ -77,6 +80,13 @@ class LivenessSession:
             raise Refused(_ENROLLED.format(worker_id))
         found: str | None = self._ask(lambda session: self._take(session, worker_id))
         return found
+
+    def holds(self, worker_id: str) -> bool:
+        """Say whether the lock of one of our workers is surely held; True for others, which have none to lose. The
+        server may have ended the session, and its word of that may be lost: so the last answer must be a recent one."""
+        if worker_id not in self._workers:
+            return True
+        return worker_id in self._held and _CLOCK.lease() - self._answered_at < SURE_S
 
     def drop(self, worker_id: str) -> None:
         """Give the lock of one of our workers up; do nothing for others."""
@@ -159,7 +169,7 @@ class LivenessSession:
             except Exception as error:
                 if pause_s == 0.05:  # it was there, or this is the first try
                     lost_at = _CLOCK.lease()
-                self._cut, self._watches = True, False
+                self._cut, self._watches, self._answered_at = True, False, float("-inf")
                 self._refuse_wishes(error)
                 if self._rest.is_set():
                     return
@@ -174,8 +184,8 @@ class LivenessSession:
             log.error("the liveness thread failed unexpectedly (%s); the thread continues", words)
         elif lost_s >= SAY_AFTER_S and self._workers:
             log.warning(
-                "lost the liveness session (%s); reconnecting. Until then, other workers notice a crash of this "
-                "process only when its leases expire",
+                "lost the liveness session (%s); reconnecting. Until then, this process sends a heartbeat twice a "
+                "second, so that other workers see that it is alive",
                 words,
             )
             return True
@@ -186,6 +196,7 @@ class LivenessSession:
         self._take_all(session)
         session.add_notify_handler(lambda news: self._changed(news.payload))
         session.execute(self._db["wait"])
+        self._answered_at = _CLOCK.lease()
         self._changed(None)  # who knows what was said meanwhile
 
     def _listen(self, session: Connection) -> None:
@@ -206,10 +217,13 @@ class LivenessSession:
     def _look(self, session: Connection) -> None:
         """See whether the session is still there, and what it has heard. Follow the name of the server's run, which
         changes when an operator resets the server's counters: the locks that are held were taken on this run."""
+        asked_at = _CLOCK.lease()
         if self._run is None:
             session.execute(self._db["wait_look"])
+            self._answered_at = asked_at
             return
         run = str(self._db.row(session.execute(self._db["enroll_run"]))[0])
+        self._answered_at = asked_at
         if run != self._run:
             self._run = run
             self._unwritten |= dict.fromkeys(self._held, run)

@@ -877,7 +877,8 @@ dead AS MATERIALIZED (
         AND EXISTS (SELECT FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = worker.id)
 )
 SELECT coalesce(json_agg(json_build_array(
-    id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at, beat_at, beats,
+    id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at,
+    greatest(beat_at, (SELECT at FROM {schema}.beat_aside WHERE beat_aside.worker = dead.id)), beats,
     (SELECT count(*) FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = dead.id),
     rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping, NULL
 ) ORDER BY started_at, id), '[]')::text

@@ -279,6 +279,9 @@ class PostgresStore:
             for worker, _ in row_json.workers_from(found)
         ]
 
+    def holds_lock(self, worker_id: str) -> bool:
+        return self._liveness.holds(worker_id)
+
     def enroll(self, worker: Worker) -> None:
         self._keep_beat([worker.beat_s])
         values = {

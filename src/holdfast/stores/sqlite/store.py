@@ -204,6 +204,9 @@ class SqliteStore:
                 found.append(Vanished(worker, "lock"))
         return found
 
+    def holds_lock(self, worker_id: str) -> bool:
+        return True  # a lock is lost only with its process; `beat` sees to one that the process itself has dropped
+
     def enroll(self, worker: Worker) -> None:
         values = {
             **{name: getattr(worker, name) for name in ("id", "name", "host", "pid", "boot_id", "supervisor")},
