@@ -25,11 +25,11 @@ class Work:
     thread: threading.Thread | None = None  # which it runs in, from its beginning
 
     def outlive_its_caller(self, within_s: float) -> None:
-        """Note that its caller goes on without it, and may well close the app."""
+        """Note that its caller has returned, and may close the app."""
         self.thread, self.within_s = None, within_s
 
     def runs_the_caller(self) -> bool:
-        """Say whether to wait for it would be to wait for oneself."""
+        """Say whether the caller is one of its own jobs, or runs it: then waiting would never end."""
         return self.thread is threading.current_thread() or self.is_inside()
 
 

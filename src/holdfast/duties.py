@@ -20,7 +20,7 @@ log = logging.getLogger("holdfast.duties")
 
 
 class DutyHolder:
-    """One replica's place in the line for a duty."""
+    """Takes, renews and gives back one duty for this replica."""
 
     def __init__(self, store: Store, clock: Clock, name: str, holder: str, ttl_s: float, hooks: Hooks) -> None:
         self._store = store

@@ -1,6 +1,6 @@
 """A process that a handler forks is never a worker: it has no lease, and none of the worker's threads.
 
-A process that is forked while another thread imports a module can never import it: nobody there releases its lock. So
+A process that is forked while another thread imports a module can never import it: its lock stays taken. So
 our own modules that are loaded at their first use are loaded under `importing`, and a fork waits until that is done.
 """
 

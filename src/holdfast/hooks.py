@@ -1,7 +1,7 @@
-"""What the program tells the user's own code: `app.on("zombie", hook)`.
+"""Call the user's hooks: `app.on("zombie", hook)`.
 
-Hooks run one after the other on a thread of their own. One that raises or is slow stops neither the others for good nor
-the work that it is told about; when far too many events wait for a slow one, the newest are dropped and logged.
+Hooks run one after the other on a thread of their own. A hook that raises or is slow does not stop other hooks or the
+work of the program. When too many events wait for a slow hook, the newest are dropped and logged.
 """
 
 from __future__ import annotations

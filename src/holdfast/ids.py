@@ -1,4 +1,4 @@
-"""The only file that makes names and draws lots."""
+"""The only file that makes ids and random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a thread must not be interrupted: inside the store's own locks, and those of `logging`.
+"""Delay interrupts while a thread holds locks of the store or of `logging`.
 
 A handler in a thread is stopped by an exception that is raised in it at any bytecode. If that bytecode lies between
 taking a lock and giving it back, the lock is lost, and with it the whole process. So the store shields these stretches:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 R_co = TypeVar("R_co", covariant=True)
 
-_LOOK_MIN_S = 0.005  # a busy store hints all the time; do not look more often than this
+_LOOK_MIN_S = 0.005  # the shortest pause between two looks: a busy store sends hints all the time
 _LOOK_MAX_S = 0.5  # and look as often as this without any hint
 
 _WITHOUT_RESULT: dict[State, type[JobEnded]] = {

@@ -1,4 +1,4 @@
-"""What waits because of its job's row: each job is tried again by itself, at growing intervals.
+"""Results and records whose job row cannot be written now. Each job is retried alone, at growing intervals.
 
 The row is locked by another transaction, or the store takes too long to write it, even alone.
 """

@@ -1,4 +1,4 @@
-"""The pruner: deletes jobs that ended longer ago than they are to be kept, with their history.
+"""The pruner deletes ended jobs, with their history, when their retention is over.
 
 Of all programs on a store that have a retention one holds the duty and prunes, on a thread of its own. It goes in
 batches and rests after each, so that claims and endings come in between; the term is on every batch, so one that was

@@ -100,7 +100,7 @@ class Reaper:
         self._grace_s = grace_s
         self._name = name  # of our own worker: what an earlier process of it left is a restart
         self._lots = lots
-        self._on_settled = on_settled  # hears after each page how many jobs of it are no longer lost
+        self._on_settled = on_settled  # called after each page with the number of jobs that were settled
         self._under: Duty | None = None
         self.looks = recovery.Looks(pace_s)
         self._told_locked: set[recovery.OverdueKey] = set()
@@ -110,7 +110,7 @@ class Reaper:
         self._swept_at = float("-inf")  # when workers that are silent for long were last looked for
 
     def once(self, *, fix: bool = True, under: Duty | None = None) -> Report:
-        """Make one pass; believe only what the pass before has seen too. Raises `StoreError` when the store does.
+        """Make one pass; act only on deaths that the pass before has seen too. Raises `StoreError` when the store does.
 
         With `under`, every act carries that duty's term; raises `DutyLost` when it is an old one.
         """
@@ -151,7 +151,8 @@ class Reaper:
         return report
 
     def stand_by(self) -> None:
-        """Keep in touch with the store instead of a pass: a pause without a duty is not a gap, a gap in it is one.
+        """Ping the store instead of making a pass. So time without the duty is not taken for a gap, and a real gap is
+        noticed.
 
         Raises `StoreError` when the store does.
         """
@@ -159,7 +160,7 @@ class Reaper:
         self._feel_for_a_gap()
 
     def recover_worker(self, worker: Worker, cause: str, how: WorkerExit) -> Report:
-        """Declare a worker dead and settle its jobs. For those who saw it end with their own eyes.
+        """Declare a worker dead and settle its jobs. For callers that saw its process end.
 
         If it raises, the row of the worker says how it ended: repeat the call, or leave it to any other reaper.
         """
@@ -177,9 +178,9 @@ class Reaper:
         return self._settle_all_of(worker, WorkerDeath(cause, how, worker, spread_s=self._spread_s([worker])))
 
     def _feel_for_a_gap(self) -> None:
-        """Take the store's write lock for an instant: reads may work while nobody can renew.
+        """Check that the store takes writes: reads may work while no worker can renew.
 
-        Every pass does, so that the length of a gap is known and not only the part of it that a lease outlived.
+        Every pass does this, so that a gap is measured in full.
         """
         asked_at = self._clock.lease()
         self._store.ping()  # if it raises, the gap goes on
@@ -277,14 +278,14 @@ class Reaper:
                 judged = self._settle(judged, seen_lease=True)
             zombies += judged
             done |= {zombie.job.id for zombie in judged}
-            # What stays, not ripe, renewed, or not even readable and so not in the page, must not hide what comes next.
+            # Skip the rows that stay (not due yet, renewed, unreadable), so that they do not hide the next page.
             skip += limit - sum(zombie.recovered for zombie in judged)
             point("reap.middle")
         self.looks.finish()
         return zombies
 
     def _say_locked(self, jobs: Sequence[Job]) -> None:
-        """Say once of each lease that its row is locked: its worker lives, and nobody else would notice."""
+        """Log once per lease that its row is locked: its worker is alive, and no other program reports it."""
         for job in jobs:
             if overdue_key(job) not in self._told_locked:
                 log.warning(
@@ -296,7 +297,7 @@ class Reaper:
         self._told_locked |= {overdue_key(job) for job in jobs}
 
     def _judge_all(self, jobs: Sequence[Job], death: WorkerDeath, others: Sequence[Job] = ()) -> list[Zombie]:
-        """Judge each; leave out, and say so, what nobody can judge: a damaged policy does not stop the rest.
+        """Judge each job. Skip and log a job with a damaged policy, so that it does not stop the rest.
 
         `others`: jobs of the same worker that were judged before.
         """

@@ -40,7 +40,7 @@ DECLARED_S = ABANDONED_S + 2 * DECLARE_S  # a schedule that no program has decla
 BATCH = 100  # instants that are fired by one call
 LOCKED_S = 0.5  # how soon to look again when a schedule could not be fired because of another transaction's lock
 LEAVE_S = 5.0  # how long the end waits for the store
-SOON_S = 0.001  # clocks differ by a hair; better this much late than a look too many
+SOON_S = 0.001  # clocks differ a little: look this much late rather than once too often
 
 
 def declaration(app: App, spec: str, task: Any, key: str | None, tz: str, missed: str) -> Schedule:

@@ -1,4 +1,4 @@
-"""A thread that does one thing again and again until it is stopped, whatever goes wrong meanwhile."""
+"""A thread that calls one function repeatedly until it is stopped, and survives its errors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from holdfast.vital_threads import Died, VitalThread
 class Service:
     """Calls `turn` about every `every_s` seconds, or sooner if `turn` returns fewer seconds.
 
-    `jitter`: the share of the pause that is random, to either side. `meanwhile`: what waits while the store fails; with
-    it, a turn that the store failed is tried again after a growing pause. `lost` is told that another program took the
-    duty that a turn worked under, `failed` of every other error. `leave` is called on the thread at the end.
+    `jitter`: the share of the pause that is random, to either side. `meanwhile`: what does not happen while the store
+    fails, for the log; with it, a failed turn is retried after a growing pause. `lost` is called when another program
+    has taken the duty, `failed` after every other error. `leave` is called on the thread at the end.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A store that fails never kills a driver: wait, try again, and say so in one line now and then."""
+"""Backoff for threads that use the store: wait, try again, and log one line now and then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracebacks and stacks as the author of a task wants to read them: without the frames of what called his code."""
+"""Tracebacks and stacks as the author of a task wants to read them: without Holdfast's own frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The threads that a worker cannot do without. If one dies, the whole worker is of no use: see `Runner`."""
+"""The threads that a worker needs. If one dies, the worker stops: see `Runner`."""
 
 from __future__ import annotations
 

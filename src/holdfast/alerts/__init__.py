@@ -1,4 +1,4 @@
-"""Alerts: who is to be told of what, and where. `app.alert(…)` declares one; the notifier tells it.
+"""Alerts: `app.alert(…)` declares which incidents to report and through which channels; the notifier sends them.
 
 journal ──▶ book ──▶ rules (pure) ──▶ notifier, under a duty ──▶ outbox, a thread each ──▶ log · command · webhook
 """
@@ -58,6 +58,6 @@ def declare(
 
 
 def fingerprint(alerts: Sequence[Alert]) -> str:
-    """Name a set of alerts: those who have the same one tell each incident once between them."""
+    """Return the id of a set of alerts: programs with the same id report each incident once between them."""
     told = [(alert.on, alert.limits, [channel.identity for channel in alert.channels]) for alert in alerts]
     return hashlib.sha256(repr(told).encode()).hexdigest()[:12]

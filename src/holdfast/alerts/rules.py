@@ -297,7 +297,7 @@ class Incidents:
         self._told |= {kind: set(seqs) for kind, seqs in told.lines.items()}
 
     def skip(self, lines: Sequence[Line]) -> None:
-        """Take these lines as told, and no incident as open: the next one of their kind is told as new."""
+        """Treat these lines as reported and every incident as closed: the next one of each kind is new."""
         for told in self._told.values():
             told |= {line.seq for line in lines}
 

@@ -1,4 +1,4 @@
-"""The arguments of this process, as `ps` shows them to every user of the machine."""
+"""Hide a password in the arguments of this process, which `ps` shows to every user of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an ending is called: the one place that turns errors into exit codes.
+"""Turn errors into exit codes. No other module does.
 
 0 ok · 1 failed · 2 usage or import error · 3 store unreachable, missing, lost, read-only or full
 4 schema stale or newer · 5 not found · 6 refused (fence, state) · 7 unhealthy

@@ -1,4 +1,4 @@
-"""One job, laid out to be read: why it is where it is, what is known of it, and all that happened to it."""
+"""Print one job: why it is in its state, its settings, and its journal."""
 
 from __future__ import annotations
 

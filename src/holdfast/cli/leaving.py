@@ -1,4 +1,4 @@
-"""How a command ends before its time, and how its process ends at all."""
+"""Stop a command at a signal, and end its process even if threads of the user keep it alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of a workflow, laid out to be read: a tree with what each took and returned, and who died where."""
+"""Print the steps of a workflow as a tree: durations, results, and the steps at which workers died."""
 
 from __future__ import annotations
 

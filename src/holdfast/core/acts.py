@@ -1,4 +1,4 @@
-"""What a person may do to a job: the operator's door.
+"""What a person may do to a job: cancel, revive, resolve, hold, roll back, retry from a step, fork.
 
 An act is judged like an outcome: a pure function from the job as the person saw it to a verdict. The store
 applies it only if state *and* fence are still what the person saw, so a repeated approval cannot start a second run.
@@ -39,7 +39,7 @@ def as_seen(job: Job, fence: int | None) -> Job:
 
 
 def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
-    """Stop a live job. A running one is asked to; every later ending of it but success becomes cancelled.
+    """Stop a live job. A running job is asked to stop; it ends as cancelled unless it succeeds.
 
     A workflow keeps what it did; `rollback` undoes it.
     """
@@ -61,10 +61,10 @@ def revive(
 ) -> Verdict:
     """Bring a held, dead or cancelled job back with fresh budgets.
 
-    One with an open step only if the person says that it may be run again: `repeat_step`. That is said of all that are
-    open among `steps`, so a refusal names all of them, and the journal keeps them.
+    A job with an open step needs `repeat_step`: the person allows its repetition. This covers all open steps among
+    `steps`, so a refusal names them all, and the journal records them.
     """
-    after(job.state, Transition.REVIVE, job.id)  # whether it can come back at all is said first
+    after(job.state, Transition.REVIVE, job.id)  # first: refuse a state that cannot be revived
     names = [] if job.open_step is None else [step.name for step in asked_about(job, steps)] or [job.open_step]
     if names and not repeat_step:
         raise _must_not_be_repeated(job, names)
@@ -121,7 +121,7 @@ def _listed(names: Sequence[str], verb: str, verbs: str) -> tuple[str, str]:
 
 
 def rollback(job: Job, now: float, *, actor: str, reason: str | None = None) -> Verdict:
-    """Undo what a workflow did. A running one is asked to stop first; a rollback that was given up goes on."""
+    """Undo the steps of a workflow. A running workflow is asked to stop first. A dead or held rollback continues."""
     if not job.workflow:
         raise IllegalMove(f"job {job.id} is not a workflow: it has no steps to undo")
     if job.state is State.DONE:
@@ -154,7 +154,7 @@ def retry_from(
 ) -> Verdict:
     """Run a workflow again from one of its steps: earlier records stay, that one and later ones are set aside.
 
-    To name a step that must not be repeated is to say that it may be; for any other one it takes `repeat_step`.
+    Naming a step allows its repetition; repeating another step with `repeatable=False` needs `repeat_step`.
     """
     if job.state is State.DONE:
         raise IllegalMove(f"workflow {job.id} is done: it cannot be retried; fork it, or start a new one")
@@ -173,7 +173,7 @@ def retry_from(
 
 
 def check_forkable(job: Job) -> None:
-    """Raise if nothing can begin with what the job did."""
+    """Raise `IllegalMove` if a new workflow cannot begin with the records of this job."""
     if not job.workflow:
         raise IllegalMove(f"job {job.id} is not a workflow: it has no steps to start from")
     if job.state not in ENDED:
@@ -194,9 +194,9 @@ def fork(
     reason: str | None = None,
     repeat_step: bool = False,
 ) -> Note:
-    """Allow that a new workflow begins with what an ended one has recorded before a step; return what is journalled.
+    """Check that a new workflow may begin with the records of an ended one before a step; return the journal entry.
 
-    What must not be repeated is so for the new one, too: as in `retry_from`.
+    Steps that must not be repeated need `repeat_step`, as in `retry_from`.
     """
     check_forkable(job)
     if not repeat_step:
@@ -221,9 +221,9 @@ def resolve(
 ) -> Verdict:
     """Answer the question of a held job: run it again, it happened, give up, or roll back.
 
-    In a workflow that was held with an open step, "done" is said of that step, and needs its result. In one whose
-    rollback is stuck it is said of the undo that is next: it was done by hand. Of any other it is said of the whole,
-    and needs what that returned.
+    "done" applies to the open step if the workflow is held with one, and needs the result of that step. If its rollback
+    is stuck, "done" says that a person did the next undo by hand. For any other job it applies to the whole job, and a
+    workflow needs its result.
     """
     if job.question is not None:
         raise IllegalMove(f'workflow {job.id} asks "{job.question}": answer yes (approve) or no (fail)')
@@ -262,7 +262,7 @@ Line = Callable[..., Note]  # of the journal, about an answer to the question of
 
 
 def _ask_next(said: Step, following: Step, note: Note) -> Verdict:
-    """Keep what was said of one open step; the next one has its own question."""
+    """Record the answer about one open step, and ask about the next one."""
     return Verdict(
         move=Transition.HOLD,
         state=State.HELD,

@@ -1,6 +1,6 @@
 """What is known of an attempt that was lost, for the journal. Every program that finds the death writes the same words.
 
-The detector and the cause stand before it, the decision behind it: the verdict adds them.
+The verdict adds the detector and the cause before it, and the decision after it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def of_worker(worker: Worker | None, job: Job, now: Moment) -> Victim:
 
 
 def autopsy(job: Job, victim: Victim, now: Moment, facts: dict[str, Any]) -> dict[str, Any]:
-    """Collect what is known; `facts` are what only the one who found it knows. What nobody knows is left out."""
+    """Collect what is known; `facts` come from the program that found the death. Unknown values are left out."""
     end = victim.lease_until if victim.lease_until is not None else now.lease
     known: dict[str, Any] = {
         "worker": victim.worker,

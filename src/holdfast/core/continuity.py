@@ -1,4 +1,4 @@
-"""Is this still the store that we knew? What it says about itself, compared with what a process has seen of it.
+"""Compare what a store reports about itself with what this process saw before: is it still the same store?
 
 A store has an identity, and counters that only rise: its incarnation, the beats of its workers, how often rows were
 removed. A job that is there stays until it is removed, and one whose ending was acknowledged does not run under the
@@ -70,7 +70,7 @@ def is_accepted(seen: Standing, now: Standing) -> bool:
 def compare(before: Standing, beats: int, now: Standing) -> Doubt | None:
     """Return what does not fit. `beats`: how many of the worker's beats the store has acknowledged.
 
-    Nothing of before is compared when a person has accepted what is there.
+    If a person has accepted the store since, nothing is compared.
     """
     if is_accepted(before, now):
         return None

@@ -13,11 +13,11 @@ from typing import NamedTuple
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Job
 
-LATELY_S = 86_400.0  # who fell before that does not count any more
+LATELY_S = 86_400.0  # older crashes do not count
 
 
 class Fingerprint(NamedTuple):
-    """A task and its arguments, without what they say: arguments may hold secrets, and be long."""
+    """A task and a digest of its arguments, which may be long or secret."""
 
     task: str
     digest: str
@@ -46,7 +46,7 @@ def has_fallen(job: Job) -> bool:
 
 
 def death_of(zombie: Event) -> str:
-    """Return what tells the death behind this event from others: jobs that were lost with one worker died one death."""
+    """Return an id for the death behind this event: jobs that were lost with one worker share it."""
     return zombie.job_id if zombie.detail.get("isolated") else zombie.worker or zombie.job_id
 
 

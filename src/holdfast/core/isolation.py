@@ -24,5 +24,6 @@ def isolates(job: Job, *, declared: bool, shared: bool) -> bool:
 
 
 def ended_itself(facts: Mapping[str, Any]) -> bool:
-    """Say whether a process that ended so was ended by its own code. Other signals are sent from outside as well."""
+    """Say whether the process was ended by its own code: an exit code or a fault signal. Other signals may come from
+    outside."""
     return "exit_code" in facts or facts.get("signal") in _FAULTS

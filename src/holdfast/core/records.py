@@ -141,7 +141,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     note: str | None
     ended_at: float | None
     log: str | None = None  # the last lines that the running attempt has logged, as of its last beat
-    moved_at: float | None = None  # wall time of the last progress of the current attempt that a beat told of
+    moved_at: float | None = None  # wall time of the last progress that a beat reported
     workflow: bool = False
     parent: str | None = None
     undoable: bool = False  # a step with an undo was begun
@@ -150,11 +150,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     wake_at: float | None = None  # wall time; the next three only while it is waiting
     awaits: Awaits | None = None
     question: str | None = None  # what a person is asked
-    undo_requested: bool = False  # who asked it to stop wants its steps undone
-    in_steps: CurrentSteps | None = None  # those that its attempt was in when it last told
+    undo_requested: bool = False  # the person who asked it to stop wants its steps undone
+    in_steps: CurrentSteps | None = None  # the steps that its attempt reported last
     backoff_full: bool = False  # all of each pause between two tries is random, not only half of it
     releases: int = 0  # how often in a row it has come back at no cost after its handler had begun
-    stop_reason: StopReason | None = None  # why it was held, buried or rolled back, beside its error
+    stop_reason: StopReason | None = None  # why it is held, dead or rolled back, apart from its error
     rollback_cause: str | None = None  # why it is rolled back, once its error is that of an undo
 
     @property

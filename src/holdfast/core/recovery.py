@@ -1,8 +1,8 @@
-"""What a reaper decides before `judge`: which attempts are lost, when to believe it, and who is to blame.
+"""What a reaper decides before `judge`: which attempts are lost, when to act, and which jobs are suspects.
 
 A reaper is patient, for these reasons:
 
-- A free lock and an overdue lease count only at a second look. A worker that was merely held up comes first.
+- A free lock or an expired lease must be seen twice, so that a worker that was only delayed can renew first.
 - A worker that beats while its lock is free lives: it has lost the session that holds the lock, and has no other yet.
 - After a gap, in which nobody could renew a lease for longer than a beat, every worker gets one more beat to renew.
   A job that is lost in the gap is excused. A store's clock that is set ahead makes a gap as well: leases end that
@@ -60,11 +60,11 @@ def last_gap(gaps: Iterable[Gap], beat_s: float) -> Gap | None:
 
 
 class Looks:
-    """What a reaper remembers from look to look."""
+    """What a reaper remembers from one pass to the next."""
 
     def __init__(self, pace_s: float = 0.0) -> None:
         self._pace_s = pace_s  # the reaper's own pause between two passes makes no gap
-        self.doubts: list[float] = []  # seconds until each thing that this pass was not sure of can be settled
+        self.doubts: list[float] = []  # for each death that this pass could not confirm: seconds until it can
         self.overdue: dict[OverdueKey, float] = {}  # -> since when it is seen so, with its row not locked
         self._seen: dict[OverdueKey, float] = {}  # the same, of this pass alone
         self._free_locks: dict[str, tuple[float, LastBeat]] = {}  # worker -> since when its lock is seen free
@@ -86,12 +86,12 @@ class Looks:
 
     @property
     def doubt_s(self) -> float:
-        """Return how long to wait before another look can settle something; 0 if the pass was sure of everything."""
+        """Return the seconds until the next pass can confirm something; 0 if nothing is unconfirmed."""
         return max(min(self.doubts), SECOND_LOOK_S) if self.doubts else 0.0
 
     @property
     def patience_s(self) -> float:
-        """Return how long it takes until everything can be settled that the pass was not sure of."""
+        """Return the seconds until every death that this pass could not confirm can be settled."""
         return max(self.doubts, default=0.0)
 
     def believed(self, vanished: Sequence[Vanished], now: float, believe_s: float) -> list[Vanished]:
@@ -105,7 +105,8 @@ class Looks:
         return [each for each in vanished if left_s.get(each.worker.id, 0.0) <= 0]
 
     def ripe(self, overdue: Sequence[Job], now: float, beating: Collection[str], locked: Collection[str]) -> list[Job]:
-        """Return the jobs that were given time enough. `beating`: their workers live. `locked`: so are their rows."""
+        """Return the overdue jobs to settle now. `beating`: jobs whose workers still beat. `locked`: jobs whose rows
+        are locked."""
         for job in overdue:
             key = overdue_key(job)
             self._seen[key] = now if job.id in locked else self.overdue.get(key, now)

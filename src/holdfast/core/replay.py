@@ -1,4 +1,4 @@
-"""Replay: what a workflow has recorded, and what its code asks for, held side by side.
+"""Replay: compare the records of a workflow with the calls of its code.
 
 A step is known by its path: its number among the calls of its scope, taken when it is called. The code itself is one
 scope; each branch is one of its own, so that no path depends on which branch is faster.
@@ -72,7 +72,7 @@ class Scope:
         return paths
 
     def take_failed(self) -> list[Step]:
-        """Return, once, what failed here and in branches, and was caught: the code has gone on by it."""
+        """Return, once, the failed calls of this scope and its branches that the code caught, and continued after."""
         failed, self.failed = self.failed, []
         for scope in self._scopes:
             failed += scope.take_failed()

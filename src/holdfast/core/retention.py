@@ -11,7 +11,7 @@ from holdfast.core.machine import ENDED, State
 from holdfast.errors import UsageError
 
 Age = str | float | timedelta
-SHORTEST_S = 60.0  # who waits for a result, or repeats an enqueue whose answer was lost, must still find the job
+SHORTEST_S = 60.0  # a caller that waits for a result, or repeats an enqueue, must still find the job
 LONGEST_S = 1e9
 
 

@@ -66,9 +66,9 @@ def is_as_judged(each: Settlement, cancel_requested: bool, open_step: str | None
 
 
 def stale_report(state: State, fence_now: int, reported: State | None = None, step: str | None = None) -> Note:
-    """Write down that an attempt came back after it was given up: what it said, and how things stand.
+    """Make the journal entry about an attempt that reported after it was given up.
 
-    With `step` it wanted to record that one; without it and `reported` it was a beat: it only said that it lives.
+    With `step` it tried to record that step; with neither `step` nor `reported` it was a beat.
     """
     said = {"verb": "beat"} if reported is None else {"verb": "settle", "reported": reported.value}
     if step is not None:

@@ -24,9 +24,9 @@ def sentence(error: str, stopped: str, rollback_cause: str | None = None) -> str
 
 
 def words(reason: StopReason, job: Job, *, counted: bool = True) -> str:
-    """Say why a job stopped, by its row; nothing when the error says it all.
+    """Say in words why a job stopped; an empty text when the error already says it.
 
-    `counted`: False when the row counts the tries of its rollback by now.
+    `counted`: False once the counts on the row are those of its rollback.
     """
     match reason:
         case "crashes_max" if counted:

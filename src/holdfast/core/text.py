@@ -1,4 +1,4 @@
-"""Text from the user's code, made fit for every store and for other eyes."""
+"""Make text from user code safe to store and to show."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def apply_verdict(job: Job, verdict: Verdict, wall: float) -> Job:
 
 
 def reached(job: Job, what: Awaited, wall: float) -> Job:
-    """Return the job after something came for it; it is woken if that is what it waits for."""
+    """Return the job after a signal or the end of a child arrived; wake it if it waits for that."""
     job = replace(job, inbox=job.inbox + 1)
     return roused(job, wall) if what in (job.awaits or ()) else job
 

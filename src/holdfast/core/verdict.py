@@ -1,9 +1,9 @@
-"""What becomes of a job when an attempt ends: the only place that decides.
+"""Decide what happens to a job when an attempt ends. No other module decides this.
 
     outcome (what the attempt reported)  ──judge()──▶  verdict (what becomes of the job)
 
-A crash and an exception meet in the same function. It is pure: the instant and the lot for the jitter come in
-as arguments, and the stores apply the verdict by compare-and-set without an opinion of their own.
+Crashes and exceptions go through the same pure function: the time and the random number for the jitter are arguments.
+Stores apply the verdict by compare-and-set and decide nothing.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ class _Erred(msgspec.Struct, frozen=True):
 
 
 class Failed(_Erred, frozen=True):
-    """The handler raised. `finished`: it did not, but what it returned, or its ending, could not be stored.
+    """The handler raised.
 
-    A job that finished has done its work: whether that may be repeated is for its `on_crash` to say.
+    `finished`: the handler returned, but its result or its outcome could not be stored. Such a job has done its work,
+    so `on_crash` decides whether it may run again.
     `final`: it would fail the same way again. `rollback`: the workflow asks for its steps to be undone.
     `outage`: the store failed in the middle of its transaction, so its writes were rolled back. That is not the job's
     fault, but it cut the attempt short: it costs what a release costs, and passes through `on_crash` as well.
-    `unwritten`: it stands for an ending that the store refused to take.
+    `unwritten`: it replaces an outcome that the store could not write.
     `frames`: where it raised, for the log; the traceback is in the detail.
     """
 
@@ -139,7 +140,7 @@ Outcome = Succeeded | Failed | Diverged | TimedOut | Stalled | Lost | Released |
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of the job. Numbers are added to the row's; None leaves the row's value as it is."""
+    """What happens to the job. Numbers are added to those of the row; None leaves the value of the row unchanged."""
 
     move: Transition
     state: State
@@ -187,8 +188,9 @@ ENDING_EVENT: dict[type, EventKind] = {
 def judge(outcome: Outcome, job: Job, now: float, *, chance: float) -> Verdict:
     """Decide what becomes of a running job whose attempt ended with `outcome`.
 
-    `now` is wall time; `chance`, from 0 up to 1, is the lot for the jitter. A suspect, which was one of several jobs in
-    a process that died, is innocent when its attempt ended and its process did not: its crash is taken back.
+    `now` is wall time; `chance` is a random number from 0 up to 1, for the jitter. A suspect was one of several jobs in
+    a process that died. If its next attempt ends and its process survives, the job is innocent, and its crash is
+    removed from the count.
     """
     if job.suspects > 1 and isinstance(outcome, _ACQUITS):
         innocent = msgspec.structs.replace(job, crashes=0)
@@ -212,7 +214,7 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
     if job.cancel_requested or isinstance(outcome, Cancelled):
         return _cancel(outcome, job, now)
     if job.open_step and _cut_short(outcome):
-        # Nobody knows whether the step happened that must not be repeated: a person does, or finds out.
+        # The step must not be repeated, and may have happened: a person has to find out.
         return _stop(Transition.HOLD, outcome, job, "open_step")
     match outcome:
         case Diverged():
@@ -240,8 +242,8 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
 
 
 def _cut_short(outcome: Outcome) -> bool:
-    """Say whether the handler was in the middle of something. One that was never started was not; one that wants to
-    come back later was, if it left a step open beside itself."""
+    """Say whether the attempt may have been interrupted inside a step. A job that was never started was not. A snoozed
+    or parked one may have left a step open in another branch."""
     return isinstance(outcome, (*_ERRORS, Snoozed, Parked)) or getattr(outcome, "started", False)
 
 
@@ -276,14 +278,14 @@ FORGIVEN_MAX = 10
 OUTAGES_MAX = 10
 PROMPT_RELEASES_MAX = 10  # how often in a row a job that was given back may run again at once
 RELEASE_DELAY_MAX_S = 60.0
-OUTAGE_S = 1.0  # when a job comes back whose transaction met an outage: the store may be in trouble for longer
+OUTAGE_S = 1.0  # delay after an outage in the job's transaction: the store may stay down for a while
 
 
 CutShort = Failed | TimedOut | Stalled | Lost | Released
 
 
 def _by_on_crash(outcome: CutShort, job: Job, now: float, chance: float) -> Verdict:
-    """Every ending short of the handler's own passes through what the job declared; but undoing always continues."""
+    """Let `on_crash` decide about an attempt that did not end by itself. A rollback always continues."""
     if job.rolling_back:
         if getattr(outcome, "goes_on", False):
             return _stop(Transition.HOLD, outcome, job, "still_running")
@@ -326,10 +328,10 @@ def _run_again(outcome: CutShort, job: Job, now: float, chance: float) -> Verdic
 
 
 def _come_back(outcome: Lost, job: Job, now: float, chance: float, crashes: int) -> Verdict:
-    """Run the job again at once and in its place: nothing says that it was at fault.
+    """Run the job again at once, in its old place in the queue: nothing shows that it was at fault.
 
-    In a storm the jobs that had begun give their places up, and are spread. A loss that cost nothing counts as a
-    release: a job that takes its worker with it every time must not stand before the others for ever.
+    In a storm, jobs that had begun are spread over a few seconds instead. A loss without cost counts as a release, so
+    that a job that kills its worker every time does not stay at the head of its queue.
     """
     if outcome.started and outcome.spread_s:
         return _verdict(Transition.RETRY, outcome, job, run_at=now + outcome.spread_s * chance)
@@ -341,9 +343,9 @@ def _come_back(outcome: Lost, job: Job, now: float, chance: float, crashes: int)
 
 
 def _release(outcome: Released, job: Job, now: float) -> Verdict:
-    """Give the job back at no cost. It keeps its place, but every second time in a row that its handler had begun, the
-    others come first: a job that is longer than its workers live must not stand before them for ever. After many in a
-    row it comes back later and later: whatever releases it again and again must not do so in a hot loop."""
+    """Give the job back at no cost. It keeps its place in the queue. Every second release in a row after its handler
+    had begun puts it behind the jobs that wait: a job that runs longer than its workers live must not block the queue.
+    After many releases in a row the delay grows, to avoid a hot loop."""
     releases = job.releases + outcome.started
     behind = outcome.budget_spent or (outcome.started and releases % 2 == 0)
     delay_s = outcome.delay_s
@@ -354,8 +356,8 @@ def _release(outcome: Released, job: Job, now: float) -> Verdict:
 
 
 def _place(job: Job, now: float, *, behind: bool = False) -> float | None:
-    """Return where the job stands in its queue from now on: where it stood (None), or behind those that wait. After the
-    clock was put back, where it stood may be in the future; then it is now as well."""
+    """Return the new `run_at`: None keeps the job's place in the queue, `now` puts it behind the jobs that wait. If the
+    clock was set back, the old `run_at` may be in the future; then it is `now` too."""
     return now if behind or job.run_at > now else None
 
 
@@ -392,7 +394,7 @@ def _undo(
 
 
 def _roll_back(outcome: Succeeded, job: Job) -> Verdict:
-    """Everything is undone: the error is what it was before an undo had one of its own."""
+    """End the rollback. The error is again the one that caused the rollback, not that of an undo."""
     cause = job.rollback_cause
     stop_reason = None if cause is None else ""
     notes = (Note("rolled_back"),)
@@ -450,24 +452,25 @@ def _verdict(
 
 
 def why_undone(job: Job) -> str | None:
-    """Return why a workflow is rolled back; None: it is not. That is what people ask for in the end."""
+    """Return why a workflow is rolled back; None if it is not."""
     return (job.rollback_cause or told(job)) if job.rolling_back else None
 
 
 def _why_asked(outcome: Outcome, job: Job) -> str:
-    """Return what the person said who wants it undone: it is on the row, and who knows of the wish has read that."""
+    """Return the reason that a person gave for the rollback. A worker that knows of the request has read it from the
+    row."""
     if job.error is None:
         return _reason(outcome)
     return f"{job.error}; {_reason(outcome)}" if getattr(outcome, "goes_on", False) else job.error
 
 
 def _keeps_its_error(job: Job) -> bool:
-    """Say whether the row's error is why it rolls back: that is what people ask for in the end."""
+    """Say whether the row's error is the reason for the rollback, which must stay readable."""
     return job.rolling_back and job.error is not None
 
 
 def _error(outcome: Outcome) -> str | None:
-    """Return the error of the row; a release or a snooze is not an error, and the last one stays readable."""
+    """Return the new error of the row; None after a release or a snooze, which keep the last error."""
     return _reason(outcome) if type(outcome) in _ERRORS else None
 
 

@@ -1,4 +1,4 @@
-"""How a worker ended: what its row keeps, so that everybody settles its jobs in the same manner."""
+"""How a worker ended. Its row keeps this, so that every reaper settles its jobs in the same way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo knows by itself, and whether the store agrees with it at the end.
+"""The demo's own record of its jobs and kills, compared with the store at the end.
 
 The book is kept beside the store, not read from it: an id goes in when its enqueue was acknowledged, a kill when the
 signal was sent. `check` then compares, and says in words what does not fit.

@@ -1,4 +1,4 @@
-"""Who died where: the step of a workflow at which each of its attempts lost its worker.
+"""Find the step of a workflow at which each lost attempt was.
 
 Three things say it. The autopsy names the steps that the attempt was in when it last told, and one that must not be
 repeated. The record of a step that was begun has the fence of the attempt that began it, until another begins it.

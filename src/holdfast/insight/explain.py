@@ -1,4 +1,4 @@
-"""Why a job is where it is, in a sentence, and what would bring it on."""
+"""Explain in a sentence why a job is in its state, and list the commands that would change it."""
 
 from __future__ import annotations
 

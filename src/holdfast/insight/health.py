@@ -1,4 +1,4 @@
-"""Dead, hung or slow: what is the matter with an attempt that has not ended, and what was with those that were ended.
+"""Decide whether an attempt is or was dead, hung or slow.
 
 Three things look alike from afar, and want different answers. *Dead*: nobody renews the lease; a reaper settles it.
 *Hung*: the worker beats, the handler does not move; only a limit ends that. *Slow*: it moves, but takes longer than it

@@ -27,7 +27,7 @@ _TO_GET_A_LOCK = "if a session holds a lock, pg_blocking_pids() names it: let it
 
 
 def of_the_medium(store: Store) -> Iterator[Finding]:
-    """Check whatever this kind of store has beside its jobs."""
+    """Check the facts about this kind of store."""
     look: Any = getattr(store, "condition", None)
     found = look() if look is not None else None
     if isinstance(found, FileCondition):

@@ -28,7 +28,7 @@ from holdfast.stores.protocol import Store
 SHOWN_STATES = (*(state.value for state in State), "scheduled", "retrying")
 _PARTS = frozenset({"scheduled", "retrying"})  # of those that are ready
 _PAGE = 1000
-_SAMPLE = 200  # jobs, where a guess is all that is wanted
+_SAMPLE = 200  # jobs to read for a suggestion
 EVENTS_MAX = 100_000  # of one job
 _FEW_EVENTS = 50  # of one job: read with those of other jobs
 

@@ -9,7 +9,8 @@ from holdfast.clock import Clock
 
 
 class Wakeups:
-    """One for each waiting thread, so that none eats another's. One that comes between two waits is not missed, nor is
+    """A hint for each waiting thread, so that none takes another's. One that comes between two waits is not missed, nor
+    is
     one that came before a thread's first wait: that one returns at once, and the thread looks once more."""
 
     def __init__(self) -> None:

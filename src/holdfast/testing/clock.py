@@ -1,4 +1,4 @@
-"""Clocks in the hand of a test: one that stands still, and one that runs and can be set ahead."""
+"""Clocks for tests: `FakeClock` stands still until a test moves it; `ShiftedClock` runs and can be set ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a claimed job must pass before it is started: it is not cancelled, nor its call held back.
+"""Check a claimed job before it starts: it must not be cancelled, and its call must not be held back.
 
 Whether a call is held back is in the journal, and is read here, not at the enqueue: that stays one statement, and a
 job that waits for days is judged by what is known when its turn comes. The journal is read every few seconds at most,
@@ -25,7 +25,7 @@ from holdfast.worker.attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")
 
-REFRESH_S = 5.0  # so late may holding back begin, and end
+REFRESH_S = 5.0  # how late holding back may begin and end
 _EVENTS = 2000  # the newest
 _JOBS = 20
 
@@ -88,9 +88,9 @@ class Admission:
         return {call: why for call, why in found.items() if why is not None}
 
     def _fallen(self) -> dict[tuple[str, int], Event]:
-        """Return the crashes that have ended a job or set it aside lately, each by its job and the job's newest event.
+        """Return the recent crashes after which a job was dead or held, by job and newest event of the job.
 
-        A job whose attempt reported after all had not crashed.
+        A job whose attempt reported later had not crashed.
         """
         zombies: dict[str, Event] = {}
         newest: dict[str, int] = {}

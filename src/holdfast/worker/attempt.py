@@ -160,7 +160,7 @@ class Attempt:
         self.parked, self.parked_at = until, now
 
     def pulse(self, now: float, *, talks: bool = False) -> Pulse:
-        """Return what the next beat says about this attempt; if it `talks`, what it has logged as well."""
+        """Return what the next beat reports about this attempt; with `talks` also its new log lines."""
         self.reported = True
         news = self.lines.take() if talks and self.lines is not None else None
         has_moved = self.started_at is not None and self.moved_at > self.started_at
@@ -169,20 +169,20 @@ class Attempt:
         return Pulse(self.lease, started, self.progress, self.note, news, still_s, self._newly_in())
 
     def unheard(self) -> None:
-        """Note that what the last pulse said may not have arrived."""
+        """Note that the last pulse may not have reached the store, so that the next one repeats it."""
         self.reported = False
         self._told = None
         if self.lines is not None:
             self.lines.fresh = True
 
     def has_lines(self, now: float) -> bool:
-        """Say whether it has logged what no beat has carried yet, and is not short: then a beat of its own is due."""
+        """Say whether it has log lines that no beat has sent, and has run for a second: then a beat is due."""
         if self.lines is None or not self.lines.fresh or self.started_at is None:
             return False
         return self.window.must_renew(now) or now - self.started_at >= SHORT_S
 
     def has_begun_unseen(self, now: float) -> bool:
-        """Say whether it was claimed ahead, has begun, and is not short, and no beat has told of that."""
+        """Say whether it was claimed ahead and began a second ago or more, and no beat has reported that."""
         return not self.known_started and self.started_at is not None and now - self.started_at >= SHORT_S
 
     @contextmanager
@@ -199,8 +199,8 @@ class Attempt:
         return CurrentSteps(CurrentStep(*each) for each in list(self.steps.items())[:TOLD_MAX])
 
     def has_other_steps(self, now: float) -> bool:
-        """Say whether it has been in steps for a while that no beat has told: then one of its own is due. Short steps
-        cost no beat, and are told with one that is due anyway."""
+        """Say whether it has been in steps for a second that no beat has reported: then a beat is due. Short steps cost
+        no beat of their own."""
         steps = self.in_steps()
         if steps != self._seen:
             self._seen, self._seen_at = steps, now
@@ -261,7 +261,7 @@ class Attempt:
     # ------------------------------------------------------------------------- stopping the handler
 
     def stop(self, why: Interrupted) -> None:
-        """Ask the handler to stop, now and once. It stops at its next bytecode or await; C code it does not reach."""
+        """Ask the handler to stop, once. It stops at its next bytecode or await; code in C is not interrupted."""
         with self._lock:
             if self.interrupt is not None:
                 return

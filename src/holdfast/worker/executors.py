@@ -105,7 +105,7 @@ class Threads:
             finally:
                 end_if_forked(self._pid)
                 attempt.leave_thread()  # from here on nothing interrupts us
-        except BaseException as error:  # an interrupt; if it came in after the handler's end, it is too late
+        except BaseException as error:  # an interrupt; it has no effect if the handler has ended by then
             ended = Raised(error) if ended is _NOT_YET else ended
         outcome = conclude(attempt, ended) if isinstance(ended, Raised) else ended
         del ended  # an error holds on to its frames with all that is in them, and they to ours
@@ -333,7 +333,8 @@ _NOT_YET = Raised(errors.Stopping("it was stopped before it began"))
 
 
 def _raised(attempt: Attempt, error: BaseException) -> Raised:
-    """Read an error while the handler can still be stopped: its text is its author's code, and may never end."""
+    """Read the text of an error while the handler can still be stopped: `__str__` is user code, and may never
+    return."""
     attempt.unlimit()
     signals = errors.Snooze | asyncio.CancelledError
     if (isinstance(error, signals) or _is_asked_for(error, attempt)) and error is not attempt.fatal:

@@ -1,8 +1,8 @@
 """The last lines that a job has logged: what its code said through `ctx.log` and the standard `logging`.
 
-One handler hears every record, and a context variable says whose it is: asyncio tasks and `asyncio.to_thread` inherit
-it, threads that a handler starts by itself do not. The lines go with the next beat, and with every ending that is no
-success, so that a person can read what the attempt said before it ended. A job that logs nothing pays nothing.
+One logging handler gets every record, and a context variable names its attempt. asyncio tasks and `asyncio.to_thread`
+inherit the variable; threads that a handler starts do not. The lines go with the next beat and with every outcome that
+is not a success, so that people can read what happened before the end. A job that logs nothing pays nothing.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Runner:
     """One incarnation after the other of one named worker, in this process."""
 
     _lingers = False  # a tick has returned, and a handler of it still runs
-    _is_broken = False  # a thread has died that it cannot do without
+    _is_broken = False  # a required thread has died
     _broken: WorkerBroken | None = None  # what it has died of
 
     def __init__(
@@ -334,7 +334,7 @@ class Runner:
         self._app.hooks.flush(BROKEN_S)
 
     def _lose_claims(self, error: BaseException) -> None:
-        """Give back what there is, because nobody claims any more: this thread was told to end, by Ctrl-C or others."""
+        """Give back all jobs: the claiming thread was interrupted, by Ctrl-C or by other code."""
         if self._may_exit:
             self._broke("holdfast-runner", error)
         self._stopping.set()

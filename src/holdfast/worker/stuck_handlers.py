@@ -1,4 +1,4 @@
-"""Handlers that were asked to stop and continue: only the end of their process stops them."""
+"""Handlers that ignore a request to stop: only the end of their process stops them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""`app.tick()`: a worker for places without a long life, one call at a time.
+"""`app.tick()`: a worker for one call, where no process lives for long.
 
 A call from a scheduler or a request sweeps up what dead calls left, claims and runs what is due, and is gone within its
-budget: what it cannot finish is given back, or held if it was dangerous to begin. A runtime cap is normal life here.
+budget: what it cannot finish is given back, or held if it was dangerous to begin. A limit on the run time is normal
+here.
 """
 
 from __future__ import annotations

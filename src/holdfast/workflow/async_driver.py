@@ -1,4 +1,4 @@
-"""A workflow on the event loop: its operations are awaited, and what it waits for stands still until nothing moves.
+"""Run a workflow on the event loop: await its operations, and park it when nothing of it runs.
 
 Its calls belong to the workflow's own task and to the branches of `flow.gather`: only their numbers are the same in
 every replay. A call in any other task fails the attempt (ADR 0013).
@@ -376,7 +376,7 @@ class AsyncDriver:
             self._loop.call_soon(self._count_idle, self._activity, IDLE_ITERATIONS)
 
     def _count_idle(self, activity: int, left: int) -> None:
-        """Let the loop run on: code that was just answered may make the next call. If none comes, nothing moves."""
+        """Let the event loop run: code that just got a result may make the next call. If none comes, nothing runs."""
         if activity != self._activity or self._active or not (self._waits or self._turns) or self.parking is not None:
             return
         has_recorded = self._replays and not all(is_new for is_new, *_ in self._turns.values())

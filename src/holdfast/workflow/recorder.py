@@ -1,7 +1,8 @@
 """The thread that writes what workflows record, in batches.
 
 While one batch is being written the next one gathers, so the steps of many workflows share a commit. A record is kept
-through any outage: its workflow waits for it, and is stopped by the watch before its lease ends. The records of a job
+through any outage: its workflow waits for it, and is stopped by the time limits before its lease ends . The records of
+a job
 whose row another transaction has locked are tried again by themselves, in their order.
 """
 

@@ -1,4 +1,4 @@
-"""One attempt of a workflow: replay, record, undo. What the code asks for is held against what is recorded.
+"""One attempt of a workflow: replay, record, undo. It compares the calls of the code with the records.
 
 Nothing here waits, runs threads or knows an event loop: an operation yields what it wants done (`effects.py`).
 """
@@ -674,8 +674,8 @@ class Run:
         return replace(step, state="recorded", result=result, ended_at=self._wall(), **why)
 
     def _failed(self, call: FlowCall, base: Step, error: Exception, *, at_once: bool) -> Operation[Exception]:
-        """Keep what went wrong until the code has gone on by it; write it at once if it must not come again. Return
-        what the code gets: what every replay raises."""
+        """Keep the error of a call until the code has continued after it; record it at once if the call must not be
+        repeated. Return what the code gets: the exception that every replay raises."""
         said, whole = written(error)
         try:
             text = self._encode(call, said)

@@ -1,4 +1,4 @@
-"""What can be known of a PostgreSQL store beside its jobs: settings, load, age, size. Facts; others judge them."""
+"""Facts about a PostgreSQL store: settings, load, age, size. `insight` judges them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be known of a SQLite store beside its jobs: versions, sizes, permissions, room. Facts; others judge them."""
+"""Facts about a SQLite store: versions, sizes, permissions, free space. `insight` judges them."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _kept: list[int] = []  # descriptors that are never closed: that would drop SQLi
 
 
 class Files(NamedTuple):
-    """Which files are beside the database; None: there is none."""
+    """The `-wal` and `-shm` files next to the database; None where there is none."""
 
     wal: locks.File | None
     shm: locks.File | None

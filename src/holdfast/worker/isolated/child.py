@@ -81,7 +81,7 @@ class Channel:
         return list(self._frames.feed(data))
 
     def _hang_up(self) -> None:
-        """In a forked child: what it says is not the process's word, and it must not keep the line open."""
+        """In a forked child: close the socket, so that the child cannot send messages or keep it open."""
         self._lock = threading.Lock()
         self.socket.close()
 

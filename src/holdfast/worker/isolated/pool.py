@@ -447,7 +447,7 @@ class Pool:
                 self._selector.modify(process.socket, wanted, process)
 
     def _bury(self, process: IsolatedProcess) -> None:
-        """An isolated process has ended: hear its last words, end what it left, and settle its attempt."""
+        """Handle the end of an isolated process: read its last messages, kill what it started, settle its attempt."""
         if process not in self._processes:
             return
         if process.socket in self._selector.get_map():
