@@ -274,7 +274,7 @@ def test_nothing_is_built_on_what_may_yet_be_undone() -> None:
 
 
 def test_one_that_is_held_without_an_open_step_may_be_done() -> None:
-    with pytest.raises(IllegalMove, match="said of all of it"):
+    with pytest.raises(IllegalMove, match="about the whole workflow"):
         acts.resolve(flow(State.HELD), "done", NOW, actor="ann")
     verdict = acts.resolve(flow(State.HELD), "done", NOW, actor="ann", result="7")
     assert (verdict.state, verdict.result, verdict.steps) == (State.DONE, "7", ())

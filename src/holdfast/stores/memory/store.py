@@ -141,6 +141,7 @@ class MemoryStore:
 
         def take(most: int, *, started: bool) -> list[Job]:
             due = [job for job in self._ready(open_queues) if job.task in tasks and job.run_at <= now.wall]
+            # The only policy that a claim looks at: a job claimed ahead may be lost before it starts.
             willing = [job for job in due if started or job.on_crash == "retry"]
             chosen = transitions.fair(willing, open_queues, most)
             return [self._put(transitions.apply_claim(job, worker_id, claim_id, now, started)) for job in chosen]
