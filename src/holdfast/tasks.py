@@ -224,6 +224,10 @@ class Task(Sender[P, R]):
         self.hold_after = None if hold_after is None else check_whole("hold_after", hold_after)
         self.check_policy(options.policy)
         super().__init__(self, options)
+        # What its jobs have unless `using` says otherwise; the policy travels on their rows.
+        self.queue = options.queue
+        self.priority = options.priority
+        self.policy = options.policy
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -231,21 +235,6 @@ class Task(Sender[P, R]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
-
-    @property
-    def queue(self) -> str:
-        """Return the queue of its jobs, unless `using` says otherwise."""
-        return self._options.queue
-
-    @property
-    def priority(self) -> int:
-        """Return the priority of its jobs, unless `using` says otherwise."""
-        return self._options.priority
-
-    @property
-    def policy(self) -> Policy:
-        """Return what travels on the row of its jobs, unless `using` says otherwise."""
-        return self._options.policy
 
     def check_policy(self, policy: Policy) -> Policy:
         """Return the policy if this task can follow it."""

@@ -9,6 +9,7 @@ passes: every minute at which the clock on the wall matches, no other, and both 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, takewhile
@@ -51,13 +52,10 @@ def last_instant(spec: str, tz: str, after: float, until: float) -> float | None
     """Return the last instant after `after` and not after `until`; None when there is none."""
     zone = _zone(tz)
     for back_s in _BACK_S:  # a year of minutes is not walked through for its last one
-        start, found = max(after, until - back_s), None
-        for instant in _instants(spec, zone, start):
-            if instant > until:
-                break
-            found = instant
-        if found is not None or start == after:
-            return found
+        start = max(after, until - back_s)
+        last = deque(takewhile(lambda instant: instant <= until, _instants(spec, zone, start)), maxlen=1)
+        if last or start == after:
+            return last[0] if last else None
     return None
 
 
