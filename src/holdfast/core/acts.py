@@ -246,8 +246,8 @@ def resolve(
         return _it_is_undone(job, steps, now, result, line)
     if answer == "done" and job.workflow and result is None:
         raise IllegalMove(
-            f"workflow {job.id} has no open step, so this answer is about the whole workflow: run it again, or say what "
-            "the whole workflow returned (result, null if nothing), and no more of it is run",
+            f"workflow {job.id} has no open step, so this answer is about the whole workflow: run it again, or say "
+            "what the whole workflow returned (result, null if nothing), and no more of it is run",
             needs="result",
         )
     move = Transition.RESOLVE if answer == "done" else Transition.BURY
