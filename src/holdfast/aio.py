@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from holdfast.app import App
+from holdfast.enqueueing import ADD_AT_ONCE, EnqueueStream, OnProgress, StreamProgress
 from holdfast.jobs import Job
 from holdfast.stores.caller_connection import lend
 from holdfast.tasks import Draft
@@ -51,6 +52,28 @@ class AsyncApp:
         return await lend(connection, store)
 
     enqueue_many.__doc__ = App.enqueue_many.__doc__
+
+    async def enqueue_stream(
+        self,
+        drafts: Iterable[Draft[Any]] | AsyncIterable[Draft[Any]],
+        *,
+        chunk: int = ADD_AT_ONCE,
+        on_progress: OnProgress | None = None,
+    ) -> AsyncIterator[StreamProgress]:
+        if isinstance(drafts, AsyncIterable):
+            stream = EnqueueStream(self._app, (), chunk, on_progress)
+            async for draft in drafts:
+                stream.take(draft)
+                if stream.is_full:
+                    yield await asyncio.to_thread(stream.store)
+            if not stream.is_empty:
+                yield await asyncio.to_thread(stream.store)
+        else:
+            stream = EnqueueStream(self._app, drafts, chunk, on_progress)
+            while (progress := await asyncio.to_thread(next, stream, None)) is not None:
+                yield progress
+
+    enqueue_stream.__doc__ = App.enqueue_stream.__doc__
 
     get = _awaited(App.get)
     find = _awaited(App.find)

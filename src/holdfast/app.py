@@ -26,7 +26,8 @@ from holdfast.core.replay import STEPS_MAX, answer_to, first_named
 from holdfast.core.retention import Age, Retention
 from holdfast.core.text import check_storable
 from holdfast.core.verdict import Verdict
-from holdfast.errors import IllegalMove, NotFound, PayloadError, Refused, StoreError, UnknownTask, UsageError
+from holdfast.enqueueing import ADD_AT_ONCE, EnqueueStream, OnProgress, StreamProgress, check_draft, store_many
+from holdfast.errors import IllegalMove, NotFound, PayloadError, Refused, UnknownTask, UsageError
 from holdfast.forks import importing
 from holdfast.hooks import Hook, HookKind, Hooks
 from holdfast.ids import new_id, new_job_id
@@ -49,8 +50,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SIGNAL_ID_MAX = 255
-ADD_AT_ONCE = 1_000  # jobs in one transaction of `enqueue_many`,
-ADD_CHARACTERS = 4_000_000  # and characters of their payloads, unless one job has more
 
 Journal = Literal["short", "full"]
 
@@ -324,33 +323,44 @@ class App:
         """
         wanted = list(drafts)
         for draft in wanted:
-            if not isinstance(draft, Draft) or draft.task.app is not self:
-                raise UsageError(f"{draft!r} is not a job of this app; make it with task.job(…)")
-        store = self.store
-        jobs: list[Job[R]] = []
+            check_draft(self, draft)
         connections = {id(draft.connection): draft.connection for draft in wanted}
         if len(connections) > 1:
             raise UsageError("these jobs are for several connections; enqueue those of each connection by themselves")
-        for connection in connections.values():
-            if connection is not None:  # the caller's commit stores them, and is what wakes the workers
-                added = store.add([draft.new for draft in wanted], connection)
-                return [Job(self, each.id, existed=each.existed) for each in added]
-        for chunk in _chunks([draft.new for draft in wanted]):
-            try:
-                added = store.add(chunk)
-            except StoreError as error:
-                if jobs:
-                    error.stored_ids = tuple(job.id for job in jobs)
-                    error.args = (
-                        f"{len(jobs):,} of {len(wanted):,} jobs are stored. To enqueue the same drafts again is safe, "
-                        f"and stores nothing twice. The next {len(chunk):,} failed: {error}",
-                    )
-                raise
-            jobs += [Job(self, each.id, existed=each.existed) for each in added]
-            store.wake()
-            if self._continuity is not None:
-                self._continuity.added(added[0].id)
-        return jobs
+        added = store_many(self, [draft.new for draft in wanted], wanted[0].connection if wanted else None)
+        return [Job(self, each.id, existed=each.existed) for each in added]
+
+    def enqueue_stream(
+        self,
+        drafts: Iterable[Draft[Any]],
+        *,
+        chunk: int = ADD_AT_ONCE,
+        on_progress: OnProgress | None = None,
+    ) -> Iterator[StreamProgress]:
+        """Store jobs from any iterable, made by `task.job(…)`, as you iterate over what this returns.
+
+        It takes up to `chunk` jobs, stores them in one transaction, and yields how many were new, how many existed,
+        and how many are stored by now; `on_progress` is called with the same. It keeps no job, so a generator may
+        make millions. On SQLite it takes fewer at once, so that other writers wait for 20 ms at most.
+        If the store fails, the error says how many are stored (`stored_count`). Iterate on, and the chunk that failed
+        is tried again. A program that repeats the stream stores nothing twice if it chooses the ids (`using(id=…)`).
+        """
+        return EnqueueStream(self, drafts, chunk, on_progress)
+
+    def _enqueue(self, draft: Draft[R]) -> Job[R]:
+        """Store one job of a task of ours."""
+        if draft.connection is not None:
+            return self.enqueue_many([draft])[0]
+        [added] = self.store.add([draft.new])
+        self._note_added(added.id)
+        return Job(self, added.id, existed=added.existed)
+
+    def _note_added(self, job_id: str) -> None:
+        """Wake a worker of this process, and remember a job that the store has acknowledged."""
+        if self._store is not None:
+            self._store.wake()
+        if self._continuity is not None:
+            self._continuity.added(job_id)
 
     def get(self, id: str) -> Job[Any]:
         """Return the job, or raise `NotFound`."""
@@ -704,20 +714,6 @@ class App:
         text = task.encode_result(result)
         task.decode_result(text)  # a person's answer is held to the annotation: nothing is lost by asking again
         return text
-
-
-def _chunks(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
-    """Split into sets that a store can take in one short transaction: other writers wait for its end."""
-    chunk: list[NewJob] = []
-    characters = 0
-    for job in jobs:
-        if chunk and (len(chunk) >= ADD_AT_ONCE or characters + len(job.payload) > ADD_CHARACTERS):
-            yield chunk
-            chunk, characters = [], 0
-        chunk.append(job)
-        characters += len(job.payload)
-    if chunk:
-        yield chunk
 
 
 def _fields(kind: type[Policy | Options], given: Mapping[str, object]) -> dict[str, Any]:

@@ -94,10 +94,12 @@ class ProtectedFile(UsageError, PermissionError):
 class StoreError(HoldfastError):
     """The store could not do what was asked.
 
-    `stored_ids`: after an `enqueue_many` that failed on the way, the ids of the jobs that were stored.
+    `stored_ids`: after an `enqueue_many` that failed on the way, the ids of the jobs that were stored. `stored_count`:
+    after an `enqueue_stream` that failed on the way, how many jobs of the stream are stored.
     """
 
     stored_ids: tuple[str, ...] = ()
+    stored_count: int | None = None
 
 
 class StoreUnavailable(StoreError):

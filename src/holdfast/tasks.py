@@ -128,7 +128,7 @@ class Sender(Generic[P, R]):
         If the store fails on the way, the job may have been stored: repeat with the same `using(id=…)`, and there is
         still only one.
         """
-        return self._task.app.enqueue_many([self.job(*args, **kwargs)])[0]
+        return self._task.app._enqueue(self.job(*args, **kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Do as `enqueue` does, without blocking the event loop."""
@@ -136,7 +136,7 @@ class Sender(Generic[P, R]):
         return (await self._task.app.aio.enqueue_many([draft]))[0]
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Draft[R]:
-        """Return a job that is checked but not stored; give it to `app.enqueue_many`."""
+        """Return a job that is checked but not stored; give it to `app.enqueue_many` or `app.enqueue_stream`."""
         task, options = self._task, self._options
         new = NewJob(
             id=options.id or new_job_id(task.app.clock),

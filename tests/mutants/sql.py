@@ -52,7 +52,7 @@ GUARDED = {
         *("unserved", "due", "declare_again", "fire", "pause_schedule"),
         *("record", "record_child", "record_seen", "locked", "steps", "signal", "signal_parents", "inbox"),
         *("rouse", "unroused", "fork_source", "fork", "move_lock", "move_steps", "move_aside", "move_give_back"),
-        *("find_workflows", "standing", "migrate_running", "migrate_retire"),
+        *("find_workflows", "wake", "standing", "migrate_running", "migrate_retire"),
     ),
 }
 
@@ -90,6 +90,8 @@ def sql_mutants() -> Iterator[Mutant]:
                 tests = ("tests/stores/test_postgres_locks.py",)
             if "coalesce(value ->> 0, '')" in guard.name:
                 tests = ("tests/stores/test_postgres_plans.py",)
+            if guard.query == "wake" or guard.name.startswith("postgres due:"):
+                tests = ("tests/stores/test_postgres_wakeups.py",)
             if guard.query == "transaction":
                 tests = ("tests/worker/test_transaction.py", *tests)
             yield Mutant(guard.name, file, whole[:start] + guard.statement + whole[end:], tests)

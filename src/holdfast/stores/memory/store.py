@@ -83,6 +83,7 @@ class MemoryStore:
     believe_s = 0.1
     row_locks = False
     hints_of_work = False
+    add_at_once = 10_000
     connections_made = 0
 
     def __init__(self, url: str = "memory://", *, clock: Clock | None = None) -> None:

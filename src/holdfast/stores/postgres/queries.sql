@@ -1584,11 +1584,13 @@ earliest AS MATERIALIZED (
         LIMIT 1
     ) AS first
 )
-SELECT run_at,
-    CASE WHEN %(sleeps)s::boolean AND coalesce(run_at > {wall}, true)
+SELECT run_at, (
+    SELECT nextval('{schema}.sleep_count')
+    WHERE %(sleeps)s::boolean
+        AND coalesce(run_at > {wall}, true)
         AND has_sequence_privilege('{schema}.sleep_count'::regclass, 'USAGE')
         AND current_setting('transaction_read_only') = 'off'
-    THEN nextval('{schema}.sleep_count') END
+)
 FROM earliest;
 
 -- name: wait

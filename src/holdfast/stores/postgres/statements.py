@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, cast
 
 from psycopg import errors
+from psycopg.pq import TransactionStatus
 
 from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import Policy
@@ -21,6 +24,7 @@ from holdfast.stores.postgres.connection import Connections, Cursor, Session
 from holdfast.stores.protocol import Added, Answer, duty_lost
 
 COPY_FROM = 100  # from this many jobs on, they are sent as a stream
+PIECE = 100  # jobs that are written to it at once
 FOLD_EVERY = 500  # the counts are added up after this many batches of endings
 _BY_ID: Callable[[list[Any]], str] = itemgetter(0)
 KEY_LOCK_MS = "100"  # how long a set of jobs waits for a key that another open transaction holds
@@ -94,15 +98,18 @@ def _check_path(leads_to_ours: bool) -> None:
 
 def _copy(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) -> bool:
     """Send the jobs as a stream; if any id or key is taken, store none and say so."""
+    alone = db.connection.info.transaction_status == TransactionStatus.IDLE  # then the stream is a transaction itself
     try:
-        with db.connection.transaction():
+        with nullcontext() if alone else db.connection.transaction():
             added_at: float = q.row(db.execute(q["now"]))[0] / 1e6 if wall is None else wall
             if sum(job.key is not None for job in jobs) > 1:
                 _copy_by_key(q, db, jobs, added_at)
             else:
                 with db.copy(q["add_copy"]) as stream:
-                    stream.write("".join([_line(job, added_at) for job in jobs]))
-            _check_path(q.row(db.execute(q["add_path"]))[0])
+                    for first in range(0, len(jobs), PIECE):  # the server works on one while we write the next
+                        stream.write("".join(_copy_lines(jobs[first : first + PIECE], added_at)))
+            if not alone:
+                _check_path(q.row(db.execute(q["add_path"]))[0])
     except errors.UniqueViolation:
         return False
     return True
@@ -112,16 +119,32 @@ def _copy_by_key(q: Connections, db: Cursor, jobs: Sequence[NewJob], added_at: f
     """Send the jobs in the order of their keys, as `add` does; their numbers follow the call."""
     numbers = row_json.numbers_from(q.row(db.execute(q["add_numbers"], {"many": len(jobs)}))[0])
     ordered = sorted(zip(numbers, jobs, strict=True), key=lambda each: (each[1].key or "", each[0]))
+    lines = _copy_lines([job for _, job in ordered], added_at)
     with db.copy(q["add_copy_numbered"]) as stream:
-        stream.write("".join([f"{number}\t{_line(job, added_at)}" for number, job in ordered]))
+        stream.write("".join([f"{number}\t{line}" for (number, _), line in zip(ordered, lines, strict=True)]))
 
 
-def _line(job: NewJob, wall: float) -> str:
-    """Write a job as COPY reads it: tabs in between, and what would be taken for one escaped."""
-    run_at = job.run_at if job.run_at is not None else wall + job.delay_s
-    texts = "\t".join([text.translate(_ESCAPES) for text in (job.id, job.task, job.queue, job.payload)])
-    key = r"\N" if job.key is None else job.key.translate(_ESCAPES)
-    return f"{texts}\t{key}\t{job.priority}\t{run_at!r}\t{wall!r}\t{_tail(job.policy, job.workflow)}{_parent(job)}\n"
+def _copy_lines(jobs: Sequence[NewJob], wall: float) -> list[str]:
+    """Write jobs as COPY reads them: tabs in between, and what would be taken for one escaped. Most have the task, the
+    policy and the instant of the one before."""
+    lines, last, tail, now = [], None, "", f"{wall!r}\t{wall!r}"
+    for job in jobs:
+        if last is None or job.policy is not last.policy or job.workflow != last.workflow:
+            tail = _tail(job.policy, job.workflow)
+        last = job
+        when = now if job.run_at is None and not job.delay_s else f"{_run_at(job, wall)!r}\t{wall!r}"
+        key = r"\N" if job.key is None else _escaped(job.key)
+        names = f"{_escaped(job.id)}\t{_escaped(job.task)}\t{_escaped(job.queue)}\t{_escaped(job.payload)}"
+        lines.append(f"{names}\t{key}\t{job.priority}\t{when}\t{tail}{_parent(job)}\n")
+    return lines
+
+
+def _run_at(job: NewJob, wall: float) -> float:
+    return job.run_at if job.run_at is not None else wall + job.delay_s
+
+
+def _escaped(text: str) -> str:
+    return text.translate(_ESCAPES) if _special(text) else text
 
 
 @lru_cache(maxsize=256)
@@ -140,6 +163,7 @@ def _parent(job: NewJob) -> str:
 
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
+_special = re.compile(r"[\\\t\n\r]").search
 
 
 def _answers(jobs: Sequence[NewJob], stored: list[str], new: set[str]) -> list[Added]:

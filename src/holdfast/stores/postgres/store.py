@@ -86,6 +86,7 @@ class PostgresStore:
 
     row_locks = True
     hints_of_work = True
+    add_at_once = 10_000
 
     def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True, bulk: bool = False) -> None:
         options = Options.parse(url)

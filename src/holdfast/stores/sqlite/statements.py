@@ -24,18 +24,31 @@ Executes = sqlite3.Connection | sqlite3.Cursor  # what statements are run on; a 
 
 def add(db: Executes, jobs: Sequence[NewJob], wall: float) -> list[Added]:
     """Store the jobs whose id is new and whose key is free; say for each which one is stored."""
-    values = [row_json.new_job(job) for job in jobs]
-    if len(jobs) == 1:
-        before, delay_s, after = values[0][:7], values[0][7], values[0][8:]
-        stored = db.execute(Q["add_one"], [*before, wall, delay_s, wall, *after])
-    else:
-        stored = db.execute(Q["add"], {"jobs": row_json.encode(values).decode(), "wall": wall})
-    if stored.rowcount == len(jobs):
-        return [Added(job.id, False) for job in jobs]
-    # Rows are numbered without gaps inside a transaction: what lies below the new ones was there before.
-    last = (stored.lastrowid or 0) - stored.rowcount if stored.rowcount else sys.maxsize
-    rows = {"jobs": row_json.encode(values).decode(), "last": last}
-    return _answers(jobs, row_json.rows_from(db.execute(Q["add_answers"], rows).fetchone()[0]))
+    return NewRows(jobs).add(db, wall)
+
+
+class NewRows:
+    """Jobs as the statements take them: written before anybody waits for the write lock."""
+
+    def __init__(self, jobs: Sequence[NewJob]) -> None:
+        self._jobs = jobs
+        self._values = [row_json.new_job(job) for job in jobs]
+        self._rows = row_json.encode(self._values).decode() if len(jobs) > 1 else ""
+
+    def add(self, db: Executes, wall: float) -> list[Added]:
+        """Store them; see the function `add`."""
+        jobs, values = self._jobs, self._values
+        if len(jobs) == 1:
+            before, delay_s, after = values[0][:7], values[0][7], values[0][8:]
+            stored = db.execute(Q["add_one"], [*before, wall, delay_s, wall, *after])
+        else:
+            stored = db.execute(Q["add"], {"jobs": self._rows, "wall": wall})
+        if stored.rowcount == len(jobs):
+            return [Added(job.id, False) for job in jobs]
+        # Rows are numbered without gaps inside a transaction: what lies below the new ones was there before.
+        last = (stored.lastrowid or 0) - stored.rowcount if stored.rowcount else sys.maxsize
+        rows = {"jobs": self._rows or row_json.encode(values).decode(), "last": last}
+        return _answers(jobs, row_json.rows_from(db.execute(Q["add_answers"], rows).fetchone()[0]))
 
 
 def _answers(jobs: Sequence[NewJob], found: list[list[Any]]) -> list[Added]:

@@ -65,6 +65,8 @@ from holdfast.stores.sqlite.transaction import SqliteTransaction
 
 _MIGRATIONS = load_migrations("holdfast.stores.sqlite")
 _TABLES = tables_of(_MIGRATIONS)
+ADD_LOCK_S = 0.02  # how long a stream of new jobs may hold the write lock,
+ADD_LEAST, ADD_MOST = 20, 10_000  # with at least and at most this many of them
 
 
 class SqliteStore:
@@ -73,6 +75,7 @@ class SqliteStore:
     believe_s = 0.1
     row_locks = False
     hints_of_work = False
+    add_at_once = 200
     connections_made = 0
 
     def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True) -> None:
@@ -94,10 +97,23 @@ class SqliteStore:
         if not jobs:
             return []
         point("add.before")
-        with self._db.writing() if connection is None else self._db.joining(connection) as db:
-            answers = statements.add(db, jobs, self._clock.wall())
+        rows = statements.NewRows(jobs)
+        if connection is not None:
+            with self._db.joining(connection) as db:
+                answers = rows.add(db, self._clock.wall())
+        else:
+            with self._db.writing() as db:
+                locked_at = self._clock.lease()
+                answers = rows.add(db, self._clock.wall())
+            self._note_lock(len(jobs), self._clock.lease() - locked_at)
         point("add.after")
         return answers
+
+    def _note_lock(self, jobs: int, held_s: float) -> None:
+        """Choose how many jobs to store at once, so that the write lock is held for half of what is allowed."""
+        if jobs >= self.add_at_once // 2:
+            fitting = int(jobs * ADD_LOCK_S / 2 / max(held_s, 1e-6))
+            self.add_at_once = max(ADD_LEAST, min(fitting, self.add_at_once * 2, ADD_MOST))
 
     def claim(
         self,

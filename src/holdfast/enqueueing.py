@@ -1,0 +1,147 @@
+"""Many jobs at once: `app.enqueue_many` and `app.enqueue_stream`, in short transactions."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.core.records import NewJob
+from holdfast.errors import StoreError, UsageError
+from holdfast.stores.protocol import Added
+from holdfast.tasks import Draft
+
+if TYPE_CHECKING:
+    from holdfast.app import App
+
+ADD_AT_ONCE = 1_000  # jobs in one transaction of `enqueue_many`,
+ADD_CHARACTERS = 4_000_000  # and characters of their payloads, unless one job has more
+
+
+class StreamProgress(NamedTuple):
+    """What one transaction of `app.enqueue_stream` did."""
+
+    stored: int  # new jobs
+    existed: int  # jobs whose id or key was taken: those are stored already
+    total: int  # jobs of the stream that are stored by now, new or not
+
+
+OnProgress = Callable[[StreamProgress], object]
+
+
+class EnqueueStream(Iterator[StreamProgress]):
+    """Stores drafts as it is iterated over; see `App.enqueue_stream`."""
+
+    def __init__(self, app: App, drafts: Iterable[Draft[Any]], chunk: int, on_progress: OnProgress | None) -> None:
+        if not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1:
+            raise UsageError(f"chunk={chunk!r} must be a whole number of at least 1")
+        self._app = app
+        self._drafts = iter(drafts)
+        self._chunk = chunk
+        self._on_progress = on_progress
+        self._batch: list[NewJob] = []  # what is not stored yet
+        self._characters = 0
+        self._began = False
+        self.total = 0
+
+    def __next__(self) -> StreamProgress:
+        self._began = True
+        while not self.is_full:
+            try:
+                draft = next(self._drafts, None)
+            except Exception as error:
+                error.add_note(f"{self.total:,} jobs of the stream are stored; those of this chunk are not")
+                raise
+            if draft is None:
+                break
+            self.take(draft)
+        if not self._batch:
+            raise StopIteration
+        return self.store()
+
+    @property
+    def is_full(self) -> bool:
+        """Say whether what was taken is enough for a transaction."""
+        most = min(self._chunk, self._app.store.add_at_once)
+        return len(self._batch) >= most or self._characters >= ADD_CHARACTERS
+
+    @property
+    def is_empty(self) -> bool:
+        """Say whether everything that was taken is stored."""
+        return not self._batch
+
+    def take(self, draft: Draft[Any]) -> None:
+        """Keep a job for the next transaction."""
+        self._began = True
+        check_draft(self._app, draft)
+        if draft.connection is not None:
+            raise UsageError("enqueue_stream commits chunk by chunk; for a connection of yours use app.enqueue_many")
+        self._batch.append(draft.new)
+        self._characters += len(draft.new.payload)
+
+    def store(self) -> StreamProgress:
+        """Store what was taken. After an error it is still there: the next call stores it."""
+        batch = self._batch
+        try:
+            added = self._app.store.add(batch)
+        except StoreError as error:
+            error.stored_count = self.total
+            error.args = (
+                f"{self.total:,} jobs of the stream are stored. The next {len(batch):,} failed, and to enqueue them "
+                f"again with the same ids is safe: {error}",
+            )
+            raise
+        self._batch, self._characters = [], 0
+        self._app._note_added(added[0].id)
+        existed = sum(each.existed for each in added)
+        self.total += len(added)
+        progress = StreamProgress(len(added) - existed, existed, self.total)
+        if self._on_progress is not None:
+            self._on_progress(progress)
+        return progress
+
+    def __del__(self) -> None:
+        if not getattr(self, "_began", True):
+            words = "app.enqueue_stream(…) was never iterated over: nothing is stored"
+            with contextlib.suppress(Exception):
+                warnings.warn(words, RuntimeWarning, stacklevel=2, source=self)
+
+
+def store_many(app: App, jobs: Sequence[NewJob], connection: Any = None) -> list[Added]:
+    """Store jobs in short transactions, and say how many are stored if one fails. With a connection of the caller, its
+    commit stores them and wakes the workers."""
+    if connection is not None:
+        return app.store.add(jobs, connection)
+    stored: list[Added] = []
+    for chunk in _chunks(jobs):
+        try:
+            stored += app.store.add(chunk)
+        except StoreError as error:
+            if stored:
+                error.stored_ids = tuple(each.id for each in stored)
+                error.args = (
+                    f"{len(stored):,} of {len(jobs):,} jobs are stored. To enqueue the same drafts again is safe, "
+                    f"and stores nothing twice. The next {len(chunk):,} failed: {error}",
+                )
+            raise
+        app._note_added(stored[-1].id)
+    return stored
+
+
+def check_draft(app: App, draft: object) -> None:
+    """Raise unless this is a job of the app that is not stored yet."""
+    if not isinstance(draft, Draft) or draft.task.app is not app:
+        raise UsageError(f"{draft!r} is not a job of this app; make it with task.job(…)")
+
+
+def _chunks(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+    """Split into sets that a store can take in one short transaction: other writers wait for its end."""
+    first = characters = 0
+    for place, job in enumerate(jobs):
+        if place > first and (place - first >= ADD_AT_ONCE or characters + len(job.payload) > ADD_CHARACTERS):
+            yield jobs[first:place]
+            first, characters = place, 0
+        characters += len(job.payload)
+    if first < len(jobs):
+        yield jobs[first:]
