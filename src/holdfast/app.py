@@ -35,7 +35,7 @@ from holdfast.jobs import Job
 from holdfast.stores import fit, open_store
 from holdfast.stores.protocol import Answer, Store
 from holdfast.stores.urls import DEFAULT_URL, absolute_url
-from holdfast.tasks import Declare, Draft, Options, Sender, Task, TaskOptions
+from holdfast.tasks import Declare, Draft, JobOptions, Sender, Task, TaskOptions
 from holdfast.workflow.definition import DeclareWorkflow, Workflow, WorkflowOptions
 from holdfast.workflow.values import signal_name
 
@@ -53,7 +53,7 @@ SIGNAL_ID_MAX = 255
 
 Journal = Literal["short", "full"]
 
-_ON_THE_ROW = {*Policy.__dataclass_fields__, *Options.__dataclass_fields__}  # the rest is the task's alone
+_ON_THE_ROW = {*Policy.__dataclass_fields__, *JobOptions.__dataclass_fields__}  # the rest is the task's alone
 
 
 class App:
@@ -176,7 +176,7 @@ class App:
         for unknown in given.keys() - known:
             raise TypeError(f"App.{kind.__name__.lower()}() got an unexpected keyword argument {unknown!r}")
         policy = Policy(**_fields(Policy, given))
-        options = Options(policy=policy, **_fields(Options, given))
+        options = JobOptions(policy=policy, **_fields(JobOptions, given))
         rest: dict[str, Any] = {name: given[name] for name in given.keys() - _ON_THE_ROW}
 
         def declare(fn: Callable[..., Any]) -> Task[..., Any]:
@@ -716,7 +716,7 @@ class App:
         return text
 
 
-def _fields(kind: type[Policy | Options], given: Mapping[str, object]) -> dict[str, Any]:
+def _fields(kind: type[Policy | JobOptions], given: Mapping[str, object]) -> dict[str, Any]:
     return {name: given[name] for name in kind.__dataclass_fields__ if name in given}
 
 

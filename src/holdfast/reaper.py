@@ -99,7 +99,7 @@ class Reaper:
         self._hooks = hooks or Hooks()
         self._grace_s = grace_s
         self._name = name  # of our own worker: what an earlier process of it left is a restart
-        self._lots = lots
+        self._random = lots
         self._on_settled = on_settled  # called after each page with the number of jobs that were settled
         self._under: Duty | None = None
         self.looks = recovery.Looks(pace_s)
@@ -117,7 +117,7 @@ class Reaper:
         self._under, self._timeouts = under, 0
         self.looks.begin()
         if fix:
-            self._feel_for_a_gap()  # before anything is judged
+            self._check_writes()  # before anything is judged
         vanished = self.looks.believed(self._store.vanished(), self._store.now().lease, self._store.believe_s)
         spread_s = self._spread_s([each.worker for each in vanished])
         found: list[Zombie] = []
@@ -125,7 +125,7 @@ class Reaper:
             try:
                 found += self._recover_vanished(each, spread_s, fix)
             except (StoreLocked, StoreTimeout) as error:  # the next pass finds it again
-                self._bear(error)
+                self._tolerate(error)
                 log.warning("worker %s cannot be recovered yet: %s", each.worker.name, error)
         found += self._recover_expired(fix, {zombie.job.id for zombie in found})
         if fix and self._clock.lease() - self._swept_at >= SILENT_LOOK_S:
@@ -157,7 +157,7 @@ class Reaper:
         Raises `StoreError` when the store does.
         """
         self.looks.forget()
-        self._feel_for_a_gap()
+        self._check_writes()
 
     def recover_worker(self, worker: Worker, cause: str, how: WorkerExit) -> Report:
         """Declare a worker dead and settle its jobs. For callers that saw its process end.
@@ -177,7 +177,7 @@ class Reaper:
         self._store.retire(worker.id, cause, how=how)
         return self._settle_all_of(worker, WorkerDeath(cause, how, worker, spread_s=self._spread_s([worker])))
 
-    def _feel_for_a_gap(self) -> None:
+    def _check_writes(self) -> None:
         """Check that the store takes writes: reads may work while no worker can renew.
 
         Every pass does this, so that a gap is measured in full.
@@ -308,7 +308,7 @@ class Reaper:
             in_gap = self.looks.is_in_gap(job)
             outcome = recovery.outcome_of(job, death, holder, now, suspects=together[job.worker], in_gap=in_gap)
             try:
-                verdict = judge(outcome, job, now.wall, chance=self._lots())
+                verdict = judge(outcome, job, now.wall, chance=self._random())
             except PolicyError as error:
                 self._complain(job.id, error)
             else:
@@ -345,7 +345,7 @@ class Reaper:
             if is_passing(error) and not isinstance(error, StoreTimeout):
                 raise
             if len(batch) == 1:
-                self._bear(error)
+                self._tolerate(error)
                 self._complain(batch[0].lease.job_id, error)
                 return [None]
             middle = len(batch) // 2
@@ -354,7 +354,7 @@ class Reaper:
         self._timeouts = 0
         return answers
 
-    def _bear(self, error: StoreError) -> None:
+    def _tolerate(self, error: StoreError) -> None:
         """Let the pass go on after one row took too long; raise the error when the whole store seems to be slow."""
         self._timeouts += isinstance(error, StoreTimeout)
         if self._timeouts > TIMEOUTS_MAX:

@@ -67,7 +67,7 @@ class Service:
         try:
             sooner_s = self.turn()
             if self._backoff is not None:
-                self._backoff.over()
+                self._backoff.recovered()
             return pause_s if sooner_s is None else min(pause_s, sooner_s)
         except Exception as error:
             if isinstance(error, DutyLost) and self.lost is not None:
@@ -75,7 +75,7 @@ class Service:
                 self.lost()
                 return pause_s
             if isinstance(error, HoldfastError) and self._backoff is not None:
-                pause_s = self._backoff.met(error)
+                pause_s = self._backoff.failed(error)
             else:
                 self.log.exception("%s failed; it tries again in %.1f s", self.name, pause_s)
             self.failed(error)

@@ -26,7 +26,7 @@ class StoreBackoff:
         self._is_said = False  # of this trouble
         self._pause_s = 0.05
 
-    def met(self, error: Exception) -> float:
+    def failed(self, error: Exception) -> float:
         """Note one more failure; return how long to wait before the next try."""
         now = self._clock.lease()
         if self._since is None:
@@ -37,7 +37,7 @@ class StoreBackoff:
         pause, self._pause_s = self._pause_s, min(self._pause_s * 2, LONGEST_S)
         return pause
 
-    def over(self) -> None:
+    def recovered(self) -> None:
         """Note that the store answered."""
         if self._since is not None:
             if self._is_said:

@@ -43,7 +43,7 @@ Key = str | Callable[..., str | None] | None
 
 
 class TaskOptions(TypedDict, total=False):
-    """What `app.task` takes. The defaults are those of `Policy`, `Options` and `Task`."""
+    """What `app.task` takes. The defaults are those of `Policy`, `JobOptions` and `Task`."""
 
     name: str | None
     queue: str
@@ -62,7 +62,7 @@ class TaskOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class JobOptions:
     """What an enqueue may choose, validated once when it is made."""
 
     queue: str = "default"
@@ -108,7 +108,7 @@ class Draft(Generic[R_co]):
 class Sender(Generic[P, R]):
     """A task with the options of its next jobs: what `task.using(…)` returns. It may be kept and used again."""
 
-    def __init__(self, task: Task[P, R], options: Options) -> None:
+    def __init__(self, task: Task[P, R], options: JobOptions) -> None:
         self._task = task
         self._options = options
 
@@ -204,7 +204,7 @@ class Task(Sender[P, R]):
         self,
         app: App,
         fn: Callable[..., Any],
-        options: Options,
+        options: JobOptions,
         name: str | None = None,
         *,
         isolate: bool = False,

@@ -13,7 +13,7 @@ from holdfast.alerts import Alert, notifier
 from holdfast.alerts.channels import Channel, LogChannel, Sent
 from holdfast.alerts.messages import Message, a_test
 from holdfast.alerts.notifier import LOOK_S, TRIES, TTL_S, WAITING_MAX, Notifier, Outbox, tell_once
-from holdfast.alerts.rules import KINDS, AlertKind, Given, Limits
+from holdfast.alerts.rules import KINDS, AlertKind, Given, Thresholds
 from holdfast.clock import SystemClock
 from holdfast.core import acts
 from holdfast.core.durations import iso
@@ -52,7 +52,7 @@ class Ear:
 
 
 def alert(channel: Channel, *on: AlertKind, **limits: Any) -> Alert:
-    return Alert(on or KINDS, Limits(**Given(**limits)), (channel,))  # type: ignore[typeddict-item]
+    return Alert(on or KINDS, Thresholds(**Given(**limits)), (channel,))  # type: ignore[typeddict-item]
 
 
 def has_sent(notifier: Notifier, timeout_s: float) -> bool:
@@ -657,7 +657,7 @@ def test_a_channel_that_hangs_holds_up_neither_the_others_nor_the_next_look(stor
             return super().send(message, url)
 
     slow, ear = Hanging(), Ear()
-    telling = Notifier(store, clock, [Alert(KINDS, Limits(), (slow, ear))], name="a")
+    telling = Notifier(store, clock, [Alert(KINDS, Thresholds(), (slow, ear))], name="a")
     for task in ("first", "second"):
         job_in(store, State.DEAD, task=task)
         telling.look()
@@ -693,6 +693,6 @@ def test_an_app_declares_its_alerts_and_shows_no_secret() -> None:
     first, second = app.alerts
     assert first.on == ("held",)
     assert [channel.name for channel in second.channels] == ["command true", "webhook https://hooks.example.org/…"]
-    assert second.limits == Limits(zombies_max=50, window_s=60, again_s=30)
+    assert second.limits == Thresholds(zombies_max=50, window_s=60, again_s=30)
     assert SECRET not in repr(app.alerts)
     assert "k3y" not in repr(app.alerts)

@@ -12,7 +12,7 @@ import pytest
 from holdfast import reaper_service
 from holdfast.alerts import Alert, webhook
 from holdfast.alerts.notifier import Notifier
-from holdfast.alerts.rules import Limits
+from holdfast.alerts.rules import Thresholds
 from holdfast.alerts.webhook import Webhook
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
@@ -60,7 +60,7 @@ def test_a_server_that_hangs_delays_no_recovery(
     answer = threading.Event()
     with receiving(before=lambda: answer.wait(FOR_EVER_S)) as receiver:
         hook = Webhook(f"{receiver.url}?t=t0ken", secret=SECRET, private=True)
-        alert = Alert(("held",), Limits(), (hook,))
+        alert = Alert(("held",), Thresholds(), (hook,))
         with Notifier(store, SystemClock(), [alert], name="a", interval_s=0.05) as telling:
             try:
                 settle(store, start(store, enrol(store, boot_id=boot_id), on_crash="hold"), EXPIRED)

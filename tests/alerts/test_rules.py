@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.alerts import declare, rules
 from holdfast.alerts.messages import BODY_MAX, JOBS_MAX, Message, one_line
-from holdfast.alerts.rules import FALSE_WINDOWS, KINDS, Incidents, Limits, Line, find
+from holdfast.alerts.rules import FALSE_WINDOWS, KINDS, Incidents, Line, Thresholds, find
 from holdfast.core.text import hide_secrets
 from holdfast.errors import UsageError
 
@@ -53,7 +53,7 @@ class Watched(Rows):
 
     def __init__(self, *on: Any, **limits: Any) -> None:
         super().__init__()
-        self.incidents = Incidents(on or KINDS, Limits(**limits))
+        self.incidents = Incidents(on or KINDS, Thresholds(**limits))
 
     def look(self, at: float, *lines: Line) -> list[Message]:
         self.lines = sorted([*self.lines, *lines], key=lambda each: each.at)
@@ -248,7 +248,7 @@ HELD = "held, and a person must decide"
 )
 def test_a_held_job_and_a_question_are_told_in_their_own_words(kinds: list[str], text: str) -> None:
     lines = [line(kind, job_id=f"job-{n}", reason=f"why {n}") for n, kind in enumerate(kinds, 1)]
-    assert find(lines, NOW, ["held"], Limits())["held", "t"].text(lines, len(lines)) == text
+    assert find(lines, NOW, ["held"], Thresholds())["held", "t"].text(lines, len(lines)) == text
 
 
 def test_several_jobs_that_crash_or_die_are_counted_and_the_worst_or_the_last_is_named() -> None:
@@ -359,7 +359,7 @@ def test_a_rate_is_over_only_when_it_is_clearly_over() -> None:
 def test_more_than_five_percent_of_false_positives_are_told(late: int, zombies: int, alarm: bool) -> None:
     lines = [line("zombie", job_id=f"j{n}") for n in range(zombies)]
     lines += [line("stale_report", job_id=f"j{n}") for n in range(late)]
-    found = find(lines, NOW, ["false_positives"], Limits())
+    found = find(lines, NOW, ["false_positives"], Thresholds())
     assert bool(found) is alarm
     if alarm:
         numbers = found["false_positives", ""].numbers
@@ -368,7 +368,7 @@ def test_more_than_five_percent_of_false_positives_are_told(late: int, zombies: 
 
 def test_a_late_report_of_another_attempt_makes_no_zombie_false() -> None:
     lines = [line("zombie", job_id="j", fence=1), line("stale_report", job_id="j", fence=3)]
-    assert find(lines, NOW, ["false_positives"], Limits()) == {}
+    assert find(lines, NOW, ["false_positives"], Thresholds()) == {}
 
 
 def test_a_report_that_comes_long_after_its_zombie_still_counts() -> None:
@@ -378,14 +378,14 @@ def test_a_report_that_comes_long_after_its_zombie_still_counts() -> None:
     assert "1 of 1 zombie (100%) in 1 h were none" in message.text
     [over] = watched.look(601)
     assert over.text == "over: false positives are at most 5% again"
-    assert Limits().longest_s == FALSE_WINDOWS * 600
+    assert Thresholds().longest_s == FALSE_WINDOWS * 600
 
 
 def test_a_zombie_older_than_the_longest_window_does_not_count_as_false() -> None:
-    at = NOW - Limits().longest_s
+    at = NOW - Thresholds().longest_s
     for since, counts in ((at, False), (at + 1, True)):
         lines = [line("zombie", since, job_id="j"), line("stale_report", since, job_id="j")]
-        assert bool(find(lines, NOW, ["false_positives"], Limits())) is counts
+        assert bool(find(lines, NOW, ["false_positives"], Thresholds())) is counts
 
 
 # ------------------------------------------------------------------------------------------- a change
@@ -393,7 +393,7 @@ def test_a_zombie_older_than_the_longest_window_does_not_count_as_false() -> Non
 
 def test_a_successor_goes_on_from_what_was_told() -> None:
     lines = [line("dead"), line("dead")]
-    first, second = (Incidents(["dead"], Limits()) for _ in range(2))
+    first, second = (Incidents(["dead"], Thresholds()) for _ in range(2))
     [message] = first.update(lines, NOW, Rows())
     second.resume(first.told())
     assert second.update(lines, NOW + 300, Rows()) == []
@@ -418,7 +418,7 @@ def test_a_successor_goes_on_from_what_was_told() -> None:
 )
 def test_limits_that_make_no_sense_are_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(limits))):
-        Limits(**limits)
+        Thresholds(**limits)
 
 
 @pytest.mark.parametrize(
@@ -434,7 +434,7 @@ def test_limits_that_make_no_sense_are_refused(limits: dict[str, Any]) -> None:
     ],
 )
 def test_limits_may_be_as_strict_and_as_lax_as_they_make_sense(limits: dict[str, Any]) -> None:
-    assert Limits(**limits)
+    assert Thresholds(**limits)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.json_types import depth_of
-from holdfast.core.payload import JSON, JsonCodec, Limits, Signature, decode_value, encode_value
+from holdfast.core.payload import JSON, JsonCodec, Signature, SizeLimits, decode_value, encode_value
 from holdfast.errors import PayloadError
 
 UTC = dt.UTC
@@ -517,7 +517,7 @@ def test_many_brackets_are_not_depth() -> None:
 def test_limits_may_be_set() -> None:
     def fn(x: Any) -> None: ...
 
-    signature = Signature(fn, "t", limits=Limits(bytes_max=20, depth_max=2))
+    signature = Signature(fn, "t", limits=SizeLimits(bytes_max=20, depth_max=2))
     assert through(signature, [[1]])[1] == {"x": [[1]]}
     with pytest.raises(PayloadError, match="more than 2 levels"):
         signature.encode(([[[1]]],), {})

@@ -24,7 +24,7 @@ from holdfast.errors import SchemaMismatch, StoreError, StoreTimeout, StoreUnava
 from holdfast.stores import open_store
 from holdfast.stores.postgres import store as postgres
 from holdfast.stores.protocol import Answer, Store
-from holdfast.stores.sql import Migration, Pages, Piece, Progress, load_migrations, migrate_by, parse_migration
+from holdfast.stores.sql import Migration, MigrationProgress, Pages, Piece, load_migrations, migrate_by, parse_migration
 from holdfast.stores.sqlite import store as sqlite
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
@@ -73,10 +73,10 @@ def test_a_migration_that_names_nobody_works_with_nobody_older() -> None:
 
 
 def test_pages_end_with_the_last_row() -> None:
-    assert Progress(1).page(None, is_full=False) == (0, Progress(2))
-    assert Progress(1).page(7_000_000, is_full=True) == (7_000_000, Progress(1, 7_000_000))
-    assert Progress(1, 7_000_000).page(7_000_001, is_full=False) == (7_000_001, Progress(2))
-    assert Progress(1, 7_000_000).page(None, is_full=False) == (7_000_000, Progress(2))
+    assert MigrationProgress(1).page(None, is_full=False) == (0, MigrationProgress(2))
+    assert MigrationProgress(1).page(7_000_000, is_full=True) == (7_000_000, MigrationProgress(1, 7_000_000))
+    assert MigrationProgress(1, 7_000_000).page(7_000_001, is_full=False) == (7_000_001, MigrationProgress(2))
+    assert MigrationProgress(1, 7_000_000).page(None, is_full=False) == (7_000_000, MigrationProgress(2))
 
 
 def test_a_page_that_takes_too_long_is_repeated_in_halves() -> None:

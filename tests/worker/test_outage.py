@@ -49,7 +49,7 @@ def test_a_store_that_is_away_for_a_while_kills_nobody(house: House, caplog: pyt
 def test_a_full_disk_that_can_be_read_is_told_once_until_it_takes_a_beat(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A look that writes nothing works all the while. It must not be taken for the end of the trouble."""
+    """A look that writes nothing works all the while. It must not be taken for the end of the backoff."""
     go_on = threading.Event()
 
     @house.app.task(lease_s=300)
@@ -76,12 +76,12 @@ def test_a_full_disk_that_can_be_read_is_told_once_until_it_takes_a_beat(
 
 def test_a_store_that_fails_and_works_in_turns_gets_a_line_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
-    trouble = StoreBackoff(logging.getLogger("holdfast.test"), clock, "nothing is done meanwhile")
+    backoff = StoreBackoff(logging.getLogger("holdfast.test"), clock, "nothing is done meanwhile")
     for _ in range(30):
-        trouble.met(StoreFull("no room left"))
+        backoff.failed(StoreFull("no room left"))
         clock.advance(1)
-        trouble.over()
-        trouble.over()
+        backoff.recovered()
+        backoff.recovered()
         clock.advance(1)
     lines = [record.getMessage().split(" (")[0] for record in caplog.records]
     assert lines == ["the store fails", "the store is back after 1.0 s"] * 2

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.alerts.channels import Channel, CommandChannel, LogChannel
-from holdfast.alerts.rules import KINDS, AlertKind, Given, Limits
+from holdfast.alerts.rules import KINDS, AlertKind, Given, Thresholds
 from holdfast.errors import UsageError
 
 
@@ -19,7 +19,7 @@ class Alert:
     """What is told, from when on, and where."""
 
     on: tuple[AlertKind, ...]
-    limits: Limits
+    limits: Thresholds
     channels: tuple[Channel, ...]
 
 
@@ -54,7 +54,7 @@ def declare(
     given = limits or {}
     if strange := set(given) - set(Given.__annotations__):
         raise UsageError(f"an alert has no limit {min(strange)!r}; known: {', '.join(Given.__annotations__)}")
-    return Alert(wanted, Limits(**given), tuple(channels))
+    return Alert(wanted, Thresholds(**given), tuple(channels))
 
 
 def fingerprint(alerts: Sequence[Alert]) -> str:

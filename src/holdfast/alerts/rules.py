@@ -41,7 +41,7 @@ class Given(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Thresholds:
     """From when on something is worth an alert, and how often. Validated once."""
 
     crashes: int = 2  # of one job
@@ -90,7 +90,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Symptom:
     """What is so now, and the lines that it rests on, oldest first."""
 
     lines: Sequence[Line]
@@ -102,11 +102,11 @@ class Finding:
 
 
 def find(
-    lines: Sequence[Line], now: float, on: Collection[AlertKind], limits: Limits, known: Collection[Key] = ()
-) -> dict[Key, Finding]:
+    lines: Sequence[Line], now: float, on: Collection[AlertKind], limits: Thresholds, known: Collection[Key] = ()
+) -> dict[Key, Symptom]:
     """Find what is worth an alert in these lines, oldest first. `known`: incidents that are open already."""
     recent = [line for line in lines if now - limits.window_s < line.at <= now]
-    found: dict[Key, Finding] = {}
+    found: dict[Key, Symptom] = {}
     for kind in ("held", "dead"):
         if kind in on:
             kinds = ("held", "asked") if kind == "held" else (kind,)
@@ -126,11 +126,11 @@ def find(
     return found
 
 
-def _by_task(kind: AlertKind, lines: Sequence[Line]) -> dict[Key, Finding]:
+def _by_task(kind: AlertKind, lines: Sequence[Line]) -> dict[Key, Symptom]:
     tasks: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         tasks[line.task].append(line)
-    return {(kind, task): Finding(found, partial(_TEXTS[kind], found), _late(found)) for task, found in tasks.items()}
+    return {(kind, task): Symptom(found, partial(_TEXTS[kind], found), _late(found)) for task, found in tasks.items()}
 
 
 def _late(found: Sequence[Line]) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def _crashed_text(_found: Sequence[Line], lines: Sequence[Line], jobs: int) -> s
 _TEXTS = {"held": _held_text, "dead": _dead_text, "crashes": _crashed_text, "late_schedules": _late_text}
 
 
-def _zombie_rate(zombies: Sequence[Line], limits: Limits, known: Collection[Key]) -> dict[Key, Finding]:
+def _zombie_rate(zombies: Sequence[Line], limits: Thresholds, known: Collection[Key]) -> dict[Key, Symptom]:
     key: Key = ("zombie_rate", "")
     most = limits.zombies_max // 2 if key in known else limits.zombies_max  # over only when it is clearly over
     if len(zombies) <= most:
@@ -193,7 +193,7 @@ def _zombie_rate(zombies: Sequence[Line], limits: Limits, known: Collection[Key]
     }
     spread = ", ".join(counted(numbers[f"{noun}s"], noun) for noun in ("job", "task", "worker", "host"))
     lost = f"{counted(len(zombies), 'attempt')} lost their worker in {span(limits.window_s)} ({spread})"
-    return {key: Finding(zombies, lambda *_: f"{lost}: {cause}", numbers)}
+    return {key: Symptom(zombies, lambda *_: f"{lost}: {cause}", numbers)}
 
 
 def concern(zombies: Sequence[Line]) -> tuple[Literal["job", "task", "worker", "fleet"], str]:
@@ -213,7 +213,7 @@ def concern(zombies: Sequence[Line]) -> tuple[Literal["job", "task", "worker", "
     return "fleet", "no single job, task or worker is behind it; look at the hosts, a deploy, memory"
 
 
-def _false_positives(lines: Sequence[Line], limits: Limits) -> dict[Key, Finding]:
+def _false_positives(lines: Sequence[Line], limits: Thresholds) -> dict[Key, Symptom]:
     """Find zombies whose attempts reported later, as `holdfast zombies` counts them."""
     late = {(line.job_id, line.fence): line for line in lines if line.kind == "stale_report"}
     zombies = [line for line in lines if line.kind == "zombie"]
@@ -235,7 +235,7 @@ def _false_positives(lines: Sequence[Line], limits: Limits) -> dict[Key, Finding
         "reported later, which was refused; leases are too short for the work, or hosts are overloaded"
     )
     return {
-        ("false_positives", ""): Finding([late[line.job_id, line.fence] for line in false], lambda *_: text, numbers)
+        ("false_positives", ""): Symptom([late[line.job_id, line.fence] for line in false], lambda *_: text, numbers)
     }
 
 
@@ -280,7 +280,7 @@ class Told(msgspec.Struct):
 class Incidents:
     """What one alert has told, so that each incident is told once, more of it now and then, and its end."""
 
-    def __init__(self, on: Collection[AlertKind], limits: Limits) -> None:
+    def __init__(self, on: Collection[AlertKind], limits: Thresholds) -> None:
         self._on = on
         self._limits = limits
         self._open: dict[Key, Incident] = {}
@@ -334,7 +334,7 @@ class Incidents:
         """Say whether the window has more lines than are counted."""
         return len(lines) >= LINES_MAX and lines[0].at > now - self._limits.window_s
 
-    def _fresh(self, found: dict[Key, Finding], now: float) -> dict[Key, list[Line]]:
+    def _fresh(self, found: dict[Key, Symptom], now: float) -> dict[Key, list[Line]]:
         """Return the lines that were not told, of those whose turn it is."""
         again_at = {key: incident.told_at + self._limits.again_s for key, incident in self._open.items()}
         fresh = {
@@ -344,7 +344,7 @@ class Incidents:
         }
         return {key: lines for key, lines in fresh.items() if lines}
 
-    def _due(self, key: Key, fresh: list[Line], finding: Finding, rows: Rows) -> tuple[list[Line], int, list[Line]]:
+    def _due(self, key: Key, fresh: list[Line], finding: Symptom, rows: Rows) -> tuple[list[Line], int, list[Line]]:
         """Return the lines to tell, of how many jobs it is so now, and the lines whose turn will not come again."""
         kind, task = key
         if kind != "held" and kind != "dead":

@@ -127,11 +127,11 @@ def _opens(app: App, sources: list[int]) -> bool:
     To end instead would look like a child that dies young: the supervisor would start it later and later, and not soon
     after the store is back.
     """
-    trouble = StoreBackoff(log, app.clock, "the worker starts when it is back")
+    backoff = StoreBackoff(log, app.clock, "the worker starts when it is back")
     while True:
         try:
             app.store.schema()
-            trouble.over()
+            backoff.recovered()
             return True
         except SchemaMismatch as error:
             log.error("%s", error)
@@ -140,7 +140,7 @@ def _opens(app: App, sources: list[int]) -> bool:
         except StoreError as error:
             if not is_passing(error):
                 raise
-            if select.select(sources, [], [], trouble.met(error))[0]:
+            if select.select(sources, [], [], backoff.failed(error))[0]:
                 return False
 
 

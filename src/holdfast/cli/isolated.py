@@ -27,7 +27,7 @@ from holdfast.worker.log_capture import enable_our_loggers, keep_handler
 
 def main() -> None:
     protected.install()
-    line, dump = child.Channel(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2])
+    line, dump = child.WorkerConnection(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2])
     line.socket.set_inheritable(False)
     os.set_inheritable(dump, False)
     child.settle_in(dump)

@@ -114,16 +114,16 @@ def worker(
 
 def _open(app: App) -> None:
     """Wait until the store can be opened, as a worker does later in its life; raise if its address can never work."""
-    trouble = StoreBackoff(logging.getLogger("holdfast.supervisor"), app.clock, "the worker starts when it is back")
+    backoff = StoreBackoff(logging.getLogger("holdfast.supervisor"), app.clock, "the worker starts when it is back")
     while True:
         try:
             app.store.schema()
-            trouble.over()
+            backoff.recovered()
             return
         except StoreError as error:
             if is_final(error):
                 raise
-            pause(trouble.met(error))
+            pause(backoff.failed(error))
 
 
 def _warn_of_strange_queues(app: App, ref: str, queues: Sequence[str]) -> None:

@@ -30,14 +30,14 @@ _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SizeLimits:
     """How large a payload or a result may be, as UTF-8, and how deeply one value in it may nest."""
 
     bytes_max: int = 1_048_576
     depth_max: int = 64
 
 
-LIMITS = Limits()
+LIMITS = SizeLimits()
 
 
 class Codec(Protocol):
@@ -136,7 +136,7 @@ class Signature:
         task: str,
         *,
         codec: Codec = JSON,
-        limits: Limits = LIMITS,
+        limits: SizeLimits = LIMITS,
         names: Mapping[str, Any] | None = None,
     ) -> None:
         self._task = f"{self._what} {task}"
@@ -363,7 +363,7 @@ def result_shape(fn: Callable[..., Any], name: str) -> JsonType | None:
     return _result_shape(annotation, _Hints(fn, f"step {name}", None), f"step {name}")
 
 
-def encode_value(value: Any, where: str, limits: Limits = LIMITS, codec: Codec = JSON) -> str:
+def encode_value(value: Any, where: str, limits: SizeLimits = LIMITS, codec: Codec = JSON) -> str:
     """Return a result as text, or raise `PayloadError`.
 
     It is not held against an annotation: the work is done, and a wrong one must not make it be done again. Tuples and
@@ -381,13 +381,15 @@ def encode_value(value: Any, where: str, limits: Limits = LIMITS, codec: Codec =
     return text
 
 
-def decode_value(text: str, shape: JsonType | None, where: str, limits: Limits = LIMITS, codec: Codec = JSON) -> Any:
+def decode_value(
+    text: str, shape: JsonType | None, where: str, limits: SizeLimits = LIMITS, codec: Codec = JSON
+) -> Any:
     """Return a result as its annotation says, or plain without one. Raises only `PayloadError`."""
     plain = decode_plain(text, where, limits, codec, outer=0)
     return plain if shape is None else shape.from_plain(plain)
 
 
-def decode_plain(text: str, where: str, limits: Limits, codec: Codec, *, outer: int) -> Any:
+def decode_plain(text: str, where: str, limits: SizeLimits, codec: Codec, *, outer: int) -> Any:
     """Return plain JSON types from text that nobody has checked. `outer` levels are ours and do not count."""
     if not isinstance(text, str):
         raise PayloadError(f"{where} is not text")
@@ -400,14 +402,14 @@ def decode_plain(text: str, where: str, limits: Limits, codec: Codec, *, outer: 
     return plain
 
 
-def _check_text(text: str, limits: Limits) -> None:
+def _check_text(text: str, limits: SizeLimits) -> None:
     try:
         _check_size(text, limits)
     except UnicodeEncodeError as error:
         raise PayloadError("it holds half of a surrogate pair, which is not text; remove it") from error
 
 
-def _check_size(text: str, limits: Limits) -> None:
+def _check_size(text: str, limits: SizeLimits) -> None:
     size = len(text) if text.isascii() else len(text.encode())
     if size > limits.bytes_max:
         raise PayloadError(
@@ -416,7 +418,7 @@ def _check_size(text: str, limits: Limits) -> None:
         )
 
 
-def _check_depth(where: str, text: str, plain: Any, limits: Limits, outer: int, codec: Codec) -> None:
+def _check_depth(where: str, text: str, plain: Any, limits: SizeLimits, outer: int, codec: Codec) -> None:
     deepest = limits.depth_max + outer
     # Fewer brackets than levels allowed: no need to walk.
     if codec is JSON and text.count("[") + text.count("{") <= deepest:

@@ -265,8 +265,8 @@ def _is_forgiven(outcome: Lost, job: Job) -> bool:
     one suspect, so any other report means that the worker around it died. A worker that cannot isolate jobs may run it
     among others; therefore a job is forgiven only a few times.
     """
-    in_its_cell = job.crashes > 0 and job.suspects > 0 and outcome.suspects != 1
-    return outcome.excused or not outcome.started or (in_its_cell and job.zombies < FORGIVEN_MAX)
+    was_isolated = job.crashes > 0 and job.suspects > 0 and outcome.suspects != 1
+    return outcome.excused or not outcome.started or (was_isolated and job.zombies < FORGIVEN_MAX)
 
 
 def _is_free(outcome: Failed | TimedOut | Stalled, job: Job) -> bool:

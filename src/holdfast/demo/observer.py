@@ -21,7 +21,7 @@ TOLD = ("failed", "zombie", "held", "dead", "revived", "stale_report")
 SMALL = "thumbnail"
 
 
-class Line(NamedTuple):
+class DemoLine(NamedTuple):
     """Something that happened, in words."""
 
     at: float  # wall time
@@ -32,7 +32,7 @@ class Line(NamedTuple):
 class Observer:
     """See the module's docstring. `say` is called with every new line."""
 
-    def __init__(self, app: App, book: Book, crew: Processes, say: Callable[[Line], object]) -> None:
+    def __init__(self, app: App, book: Book, crew: Processes, say: Callable[[DemoLine], object]) -> None:
         self._app = app
         self._crew = crew
         self._say = say
@@ -48,7 +48,7 @@ class Observer:
         self.running: list[Job] = []
         self.counts: dict[str, int] = {}
         self.events: list[Event] = []  # of the kinds in TOLD
-        self.lines: deque[Line] = deque(maxlen=200)
+        self.lines: deque[DemoLine] = deque(maxlen=200)
 
     # ------------------------------------------------------------------------------- what was seen
 
@@ -86,7 +86,7 @@ class Observer:
         known, workers = self.workers, sorted(store.workers(gone=True), key=lambda worker: worker.started_at)
         self.workers = {worker.id: worker for worker in workers}
         lines = [
-            Line(worker.started_at, f"worker {worker.name} is ready (pid {worker.pid})")
+            DemoLine(worker.started_at, f"worker {worker.name} is ready (pid {worker.pid})")
             for worker in workers
             if worker.id not in known
         ]
@@ -102,36 +102,36 @@ class Observer:
         for line in sorted(lines, key=lambda line: line.at):
             self.tell(line)
 
-    def tell(self, line: Line) -> None:
+    def tell(self, line: DemoLine) -> None:
         self.lines.append(line)
         self._say(line)
 
     # --------------------------------------------------------------------------------------- telling
 
-    def _of_row(self, before: Job | None, row: Job) -> Iterator[Line]:
+    def _of_row(self, before: Job | None, row: Job) -> Iterator[DemoLine]:
         attempt = f"attempt {row.attempt}"
         if row.state is State.RUNNING and (before is None or before.fence != row.fence):
             text = f"{row.task}: {attempt} on {self.name(row.worker)}, fence {row.fence}"
             death = self.book.deaths.get(row.id)
             if death is not None and row.on_crash == "retry":
                 text += f", {duration((row.claimed_at or 0.0) - death.at)} after {death.by}"
-            yield Line(row.claimed_at or 0.0, text, "cyan")
+            yield DemoLine(row.claimed_at or 0.0, text, "cyan")
         if row.state is State.DONE and (before is None or before.state is not State.DONE):
             by = f" on {self.name(before.worker)}" if before is not None and before.worker else ""
-            yield Line(row.ended_at or 0.0, f"{row.task}: done{by}, {attempt}, fence {row.fence}", "green")
+            yield DemoLine(row.ended_at or 0.0, f"{row.task}: done{by}, {attempt}, fence {row.fence}", "green")
 
-    def _of_events(self, events: list[Event]) -> Iterator[Line]:
+    def _of_events(self, events: list[Event]) -> Iterator[DemoLine]:
         tasks = {job_id: task for task, job_id in self.story.items()}
         small: dict[str, list[float]] = {}
         for event in events:
             if event.job_id in tasks:
-                yield Line(event.at, *self._of_event(tasks[event.job_id], event))
+                yield DemoLine(event.at, *self._of_event(tasks[event.job_id], event))
             elif event.kind == "zombie":
                 found = f"on {self.name(event.worker)}: found by {event.detail['detector']}, {event.detail['decision']}"
                 small.setdefault(found, []).append(event.at)
         for found, times in small.items():
             number = f" x {len(times)}" if len(times) > 1 else ""
-            yield Line(max(times), f"zombie {SMALL}{number} {found}", "yellow")
+            yield DemoLine(max(times), f"zombie {SMALL}{number} {found}", "yellow")
 
     def _of_event(self, task: str, event: Event) -> tuple[str, str]:
         detail, worker = event.detail, self.name(event.worker)

@@ -17,7 +17,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Detector, Event, Job, Worker
 from holdfast.demo import tasks
 from holdfast.demo.book import Book, Death
-from holdfast.demo.observer import Line, Observer
+from holdfast.demo.observer import DemoLine, Observer
 from holdfast.demo.processes import Processes
 from holdfast.demo.summary import sum_up
 from holdfast.demo.view import View
@@ -278,7 +278,7 @@ class Script:
         self._seen.act, self._seen.title, self._seen.words = act, title, words
 
     def _tell(self, text: str, style: str = "", at: float | None = None) -> None:
-        self._seen.tell(Line(self.clock.wall() if at is None else at, text, style))
+        self._seen.tell(DemoLine(self.clock.wall() if at is None else at, text, style))
 
     def _failed(self, what: str) -> DidNotHappen:
         where = f"{self._seen.act}{self._seen.title}: after {self._elapsed():.1f} s: {what}"

@@ -16,7 +16,7 @@ from rich.text import Text
 from holdfast.core.durations import duration
 from holdfast.core.records import Job, Worker
 from holdfast.core.stop_reason import told as told_of
-from holdfast.demo.observer import SMALL, Line, Observer
+from holdfast.demo.observer import SMALL, DemoLine, Observer
 
 WIDTH_MIN, HEIGHT_MIN = 72, 22  # a smaller terminal gets plain lines
 WIDE, ROOMY = 100, 30  # columns inside a panel, lines: there is room for more
@@ -41,7 +41,7 @@ STYLES = {  # of jobs and of workers
 class View(NamedTuple):
     """Where the demo is shown; nowhere if nothing is given."""
 
-    line: Callable[[Line], object] = lambda _: None  # tells one event
+    line: Callable[[DemoLine], object] = lambda _: None  # tells one event
     draw: Callable[[Observer], object] = lambda _: None  # shows what there is to see now
     linger_s: float = 0.0  # how long a person may look at the end of an act
 
@@ -130,7 +130,7 @@ def _counts(seen: Observer) -> Text:
     return text
 
 
-def _line(line: Line, width: int) -> list[Text]:
+def _line(line: DemoLine, width: int) -> list[Text]:
     stamp = f"{clock(line.at)}  "
     parts = textwrap.wrap(line.text, width - len(stamp), break_on_hyphens=False)
     heads = [stamp] + [" " * len(stamp)] * len(parts)

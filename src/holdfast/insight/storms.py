@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.alerts.rules import Limits, Line, concern
+from holdfast.alerts.rules import Line, Thresholds, concern
 from holdfast.core.durations import iso
 
 
 def storms(zombies: Sequence[Line]) -> Iterator[list[Line]]:
     """Yield the zombies of each storm, oldest first: more than `zombies_max` in one window, and what adjoins it."""
-    limits = Limits()
+    limits = Thresholds()
     ordered = sorted(zombies, key=lambda line: line.at)
     storm: list[Line] = []
     first = 0  # of those in the window that ends with the one that is looked at

@@ -69,16 +69,16 @@ class Migration(NamedTuple):
     shuts_out: bool = False  # programs that could work on the schema before
 
 
-class Progress(NamedTuple):
+class MigrationProgress(NamedTuple):
     """How far a migration has come: the pieces that are done, and the last row of the piece that goes by pages."""
 
     pieces: int = 0
     after: int = 0
 
-    def page(self, last: int | None, is_full: bool) -> tuple[int, Progress]:
+    def page(self, last: int | None, is_full: bool) -> tuple[int, MigrationProgress]:
         """Return the last row of this page, and the progress after it; a page that is not full is the last one."""
         upto = self.after if last is None else last
-        return upto, Progress(self.pieces, upto) if is_full else Progress(self.pieces + 1)
+        return upto, MigrationProgress(self.pieces, upto) if is_full else MigrationProgress(self.pieces + 1)
 
 
 @dataclass(slots=True)
@@ -191,10 +191,10 @@ def advance(
     """
     migration = migrations[found.found]
     versions = {"version": str(migration.number), "works_with": str(migration.works_with)}
-    progress = Progress()
+    progress = MigrationProgress()
     if len(migration.pieces) > 1 and (row := editor.ask("migrate_progress")) is not None:
-        progress = Progress(*row)
-    if migration.shuts_out and progress == Progress():
+        progress = MigrationProgress(*row)
+    if migration.shuts_out and progress == MigrationProgress():
         if found.works_with < migration.works_with:
             editor.ask("migrate_shut")
             editor.ask("migrate", {**versions, "version": str(found.found)})
@@ -204,7 +204,7 @@ def advance(
     pages.tried = piece.table is not None
     if piece.table is None:
         editor.run(piece.script)
-        after = Progress(progress.pieces + 1)
+        after = MigrationProgress(progress.pieces + 1)
     else:
         last, rows = editor.ask(f"migrate_page_{piece.table}", {"after": progress.after, "page": pages.size})
         upto, after = progress.page(last, rows == pages.size)

@@ -55,7 +55,7 @@ class Claimer:
         continuity: Continuity,
         task_locator: TaskLocator,
         sweep: Sweep,
-        trouble: StoreBackoff,
+        backoff: StoreBackoff,
         stopping: threading.Event,
         gone: Callable[[str], None],
         replaced: Callable[[FileReplaced], None],
@@ -72,7 +72,7 @@ class Claimer:
         self._continuity = continuity
         self._task_locator = task_locator
         self._sweep = sweep
-        self._trouble = trouble
+        self._backoff = backoff
         self._stopping = stopping
         self._until_idle = until_idle
         self._gone = gone
@@ -128,7 +128,7 @@ class Claimer:
                 if self._clock.lease() - said_at >= UNSERVED_S:
                     said_at = self._clock.lease()
                     self._say_what_nobody_serves()
-                self._trouble.over()
+                self._backoff.recovered()
                 if self._until_idle and was_idle and not self._sweep.in_doubt:
                     return
                 likely = self._wait_for_work() and self._store.hints_of_work
@@ -140,10 +140,10 @@ class Claimer:
             except UsageError:  # the app was closed under this worker, or is to be closed here: waiting does not help
                 raise
             except HoldfastError as error:
-                self._clock.wait(self._stopping, self._trouble.met(error))
+                self._clock.wait(self._stopping, self._backoff.failed(error))
             except Exception as error:
                 log.exception("the claim loop failed unexpectedly; the thread continues")
-                self._clock.wait(self._stopping, self._trouble.met(error))
+                self._clock.wait(self._stopping, self._backoff.failed(error))
 
     def _room(self) -> tuple[int, int]:
         return self._slots.room(self._prefetch.ahead(self._settler.settled, self._clock.lease()))

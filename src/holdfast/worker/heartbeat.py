@@ -54,7 +54,7 @@ class Heartbeat:
         self._closing = False
         self._beat_at = self._heard_at = self._progress_at = float("-inf")
         self._looked_at = float("-inf")  # at what the store says about itself
-        self._trouble = StoreBackoff(log, self._clock, "handlers are stopped before their leases end")
+        self._backoff = StoreBackoff(log, self._clock, "handlers are stopped before their leases end")
         self._thread = VitalThread("holdfast-heartbeat", self._serve, lambda: self._closing)
         self.worker_id = ""
         self._stopping = False
@@ -110,9 +110,9 @@ class Heartbeat:
                 self._beat()
                 self._look_for_cancellations()
                 self._look_at_store()  # last: a store that cannot answer this still takes requests to stop
-                self._trouble.over()
+                self._backoff.recovered()
             except HoldfastError as error:
-                pause_s = self._trouble.met(error)
+                pause_s = self._backoff.failed(error)
                 self._beat_at = float("-inf")  # a full disk can be read: only a beat shows that the trouble is over
                 silent_s = self._clock.lease() - self._heard_at
                 if isinstance(error, FileLocked) and silent_s >= self._beat_s * LOCKED_BEATS:

@@ -114,7 +114,7 @@ class Runner:
         self._lock = threading.Lock()
         self._enrolling = threading.Lock()
         self._stopping, self._stop_now = threading.Event(), threading.Event()
-        self._trouble = StoreBackoff(log, clock, "no jobs are claimed meanwhile")
+        self._backoff = StoreBackoff(log, clock, "no jobs are claimed meanwhile")
         self._too_old = False  # for the schema of the store
         self._unusable: StoreUnsupported | FileReplaced | None = None  # why this worker can never use the store
         heard = SchemaChange(store, self._became_too_old).hear
@@ -139,7 +139,7 @@ class Runner:
         )
         self._claimer = Claimer(
             *(store, clock, self._tasks, self._queues, self._slots, self._heartbeat, self._settler),
-            *(self._continuity, task_locator, self._sweep, self._trouble, self._stopping),
+            *(self._continuity, task_locator, self._sweep, self._backoff, self._stopping),
             *(self._was_declared_dead, self._was_replaced),
             until_idle=until_idle,
         )
@@ -263,7 +263,7 @@ class Runner:
         while not self._stopping.is_set():
             try:
                 step()
-                self._trouble.over()
+                self._backoff.recovered()
                 return
             except SchemaMismatch as error:
                 log.error("%s", error)
@@ -274,7 +274,7 @@ class Runner:
             except FileReplaced as error:
                 self._was_replaced(error)
             except HoldfastError as error:
-                self._clock.wait(self._stopping, self._trouble.met(error))
+                self._clock.wait(self._stopping, self._backoff.failed(error))
 
     def _context(self, attempt: Attempt) -> Context:
         return Context(attempt, self._store, self._clock, self._heartbeat.beat_soon, self._app.logger.getChild("job"))

@@ -62,7 +62,7 @@ class Settler:
         self._idle = threading.Event()
         self._idle.set()
         self._closing = False
-        self._trouble = StoreBackoff(log, clock, "endings are kept until the store takes them")
+        self._backoff = StoreBackoff(log, clock, "endings are kept until the store takes them")
         self.settled = 0
         self.last: Lease | None = None  # whose ending was accepted
         self._in_hand: list[Ending] = []  # what is being written
@@ -184,7 +184,7 @@ class Settler:
         while batch:
             try:
                 batch = self._settle(batch)
-                self._trouble.over()
+                self._backoff.recovered()
             except Exception as error:
                 if is_passing(error) and not _is_too_much(error, batch):
                     if self._closing:
@@ -198,7 +198,7 @@ class Settler:
                     if isinstance(error, StoreTimeout):
                         self._put_aside(batch[0], error)
                         return
-                    self._clock.wait(threading.Event(), self._trouble.met(error))
+                    self._clock.wait(threading.Event(), self._backoff.failed(error))
                     continue
                 if len(batch) == 1:
                     self._give_up_on(batch[0], error)

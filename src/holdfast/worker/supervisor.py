@@ -268,7 +268,7 @@ class Supervisor:
         self, number: int, pid: int, settle: Callable[[Worker], None], only: Collection[str] | None = None
     ) -> bool:
         """See `_bury`. `only`: the workers whose rows were locked; another child may have the pid by now."""
-        trouble = StoreBackoff(log, self._clock, "the jobs of a dead child are settled when it is back")
+        backoff = StoreBackoff(log, self._clock, "the jobs of a dead child are settled when it is back")
         give_up_at = float("inf")
         while self._clock.lease() < give_up_at:
             try:
@@ -285,7 +285,7 @@ class Supervisor:
                         except StoreLocked as error:
                             locked[worker.id] = error
                 if not locked:
-                    trouble.over()
+                    backoff.recovered()
                     return bool(ours)
                 if only is None and not self._stopping.is_set():
                     given = (number, pid, settle, tuple(locked))
@@ -298,7 +298,7 @@ class Supervisor:
                     self._leave(EXIT_REPLACED)
                 return True
             except HoldfastError as error:
-                pause_s = trouble.met(error)
+                pause_s = backoff.failed(error)
             if self._stopping.is_set():
                 give_up_at = min(give_up_at, self._clock.lease() + STOP_MARGIN_S)
                 self._clock.wait(threading.Event(), pause_s)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from holdfast.errors import UsageError
-from holdfast.tasks import Options, Task, TaskOptions, check_whole, default_name
+from holdfast.tasks import JobOptions, Task, TaskOptions, check_whole, default_name
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -31,7 +31,7 @@ class Workflow(Task[P, R]):
         self,
         app: App,
         fn: Callable[..., Any],
-        options: Options,
+        options: JobOptions,
         name: str | None = None,
         *,
         version: int = 1,

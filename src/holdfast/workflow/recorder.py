@@ -41,7 +41,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._closing = False
         self._thread: VitalThread | None = None
-        self._trouble = StoreBackoff(log, clock, "workflows wait until the store takes their steps")
+        self._backoff = StoreBackoff(log, clock, "workflows wait until the store takes their steps")
 
     def put(self, record: Record, done: Done) -> None:
         """Write it soon; `done` is called by the recorder's thread with the answer, or with what went wrong."""
@@ -101,7 +101,7 @@ class Recorder:
         while True:
             try:
                 answers = self._store.record([record for record, _ in batch])
-                self._trouble.over()
+                self._backoff.recovered()
                 break
             except Exception as error:
                 too_slow = isinstance(error, StoreTimeout)
@@ -109,7 +109,7 @@ class Recorder:
                     self._put_aside(batch[0], error)
                     return
                 if is_passing(error) and not too_slow and not self._closing:
-                    self._clock.wait(threading.Event(), self._trouble.met(error))
+                    self._clock.wait(threading.Event(), self._backoff.failed(error))
                     continue
                 if len(batch) > 1:  # one that no store will ever take must not keep the others
                     middle = len(batch) // 2

@@ -45,7 +45,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 Find = Callable[[protocol.StartAttempt], Task[..., Any]]
 
 
-class Channel:
+class WorkerConnection:
     """The way to the worker; may be used by any thread."""
 
     def __init__(self, connected: socket.socket) -> None:
@@ -112,7 +112,7 @@ def settle_in(dump: int) -> None:
 class IsolatedChild:
     """See the module's docstring."""
 
-    def __init__(self, line: Channel, find: Find, clock: Clock) -> None:
+    def __init__(self, line: WorkerConnection, find: Find, clock: Clock) -> None:
         self._line = line
         self._find = find
         self._clock = clock
@@ -228,7 +228,9 @@ class _Attempt(Attempt):
 
     __slots__ = ("_clock", "_line", "_told_at", "_told_steps", "memory_max_mb")
 
-    def __init__(self, order: protocol.StartAttempt, task: Task[..., object], clock: Clock, line: Channel) -> None:
+    def __init__(
+        self, order: protocol.StartAttempt, task: Task[..., object], clock: Clock, line: WorkerConnection
+    ) -> None:
         super().__init__(order.job, task, clock.lease())
         self.memory_max_mb = order.memory_max_mb
         self._clock = clock
@@ -311,7 +313,7 @@ def adopt(app: App, url: str) -> App:
 class Forward(logging.Handler):
     """Passes log records on to the worker, which knows what becomes of them."""
 
-    def __init__(self, line: Channel) -> None:
+    def __init__(self, line: WorkerConnection) -> None:
         super().__init__()
         self._line = line
         self._format = logging.Formatter()
