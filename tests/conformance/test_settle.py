@@ -412,8 +412,11 @@ def test_a_stale_report_does_not_stop_the_true_attempt_from_reporting(store: Sto
 
 
 def test_an_unknown_job_is_refused_without_an_event(store: Store) -> None:
-    assert store.settle([report(Lease("nobody", 1, "c"))]) == [REFUSED]
-    assert store.journal() == []
+    """A settler asks this to learn whether the store takes endings at all."""
+    assert (
+        store.settle([report(Lease("nobody", 1, "c")), report(Lease("no one", 1, "c"), Failed("x"))]) == [REFUSED] * 2
+    )
+    assert (store.journal(), store.counts()) == ([], {})
 
 
 def test_a_report_after_the_purge_is_refused_without_an_event(store: Store, clock: FakeClock) -> None:

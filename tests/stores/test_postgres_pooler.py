@@ -1,21 +1,31 @@
 """PostgreSQL behind a transaction pooler: no lock means anything there, and no session is ours."""
 
+import os
+import shutil
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psycopg
 import pytest
+from psycopg import errors
 
-from holdfast import Context
+from holdfast import Context, Retry
 from holdfast.core.machine import State
-from holdfast.errors import OutcomeUnknown
+from holdfast.core.verdict import Succeeded
+from holdfast.errors import OutcomeUnknown, is_passing
 from holdfast.stores.postgres.connection import Session
 from holdfast.stores.postgres.store import PostgresStore
-from tests.factory import add, enrol, make_job
-from tests.proxy import Pooler
+from holdfast.stores.protocol import Answer
+from tests.factory import add, enrol, make_job, settle, start
+from tests.proxy import PgBouncer, Pooler, Proxy
 from tests.servers import PostgresServer
-from tests.worker.house import House
+from tests.worker.house import House, until
 
 Houses = Callable[..., House]
+BINARY = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
 
 
 @pytest.fixture
@@ -35,6 +45,8 @@ def test_workers_behind_a_pooler_are_judged_by_their_leases_and_say_so_once(
     def pay(ctx: Context) -> int:
         with ctx.transaction() as db:
             db.execute(f"INSERT INTO {schema}.effect VALUES (%s)", (ctx.job.id,))
+            for _ in range(8):  # the driver would prepare it by now
+                db.execute(f"SELECT count(*) FROM {schema}.effect")
         return ctx.attempt
 
     house.start(name="a")
@@ -50,6 +62,97 @@ def test_workers_behind_a_pooler_are_judged_by_their_leases_and_say_so_once(
     assert house.store.vanished() == []
     locks = server.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'")
     assert locks == [], "a lock would stay in a session of the pooler"
+
+
+@pytest.mark.slow  # workers lose every connection, and others doubt their death meanwhile
+@pytest.mark.parametrize("kind", ["pooler", "pgbouncer"])
+def test_a_pooler_may_be_put_before_the_server_while_workers_run_and_be_taken_away_again(
+    kind: str, server: PostgresServer, proxy: Proxy, houses: Houses, schema: str
+) -> None:
+    """The address stays: a service, a name or a proxy leads elsewhere. Results come in while that happens."""
+    if kind == "pgbouncer" and BINARY is None:
+        pytest.skip("pgbouncer is not installed")
+    pooler = PgBouncer(server.url, str(BINARY)) if kind == "pgbouncer" else Pooler(server.url, size=2)
+    fleet = [houses(proxy.url), houses(proxy.url)]
+    go_on, runs = threading.Event(), Counter[int]()
+
+    def define(house: House) -> Any:
+        @house.app.task(name="work", retry=Retry(attempts_max=1), on_crash="hold")
+        def work(n: int, wait: bool) -> int:
+            runs[n] += 1
+            while wait and not go_on.is_set():
+                time.sleep(0.01)
+            return n
+
+        return work
+
+    tasks = [define(house) for house in fleet]
+    workers = [house.start(name=f"w{number}", slots=10) for number, house in enumerate(fleet)]
+    assert [tasks[0].enqueue(n, False).result(60) for n in range(10)] == list(range(10))
+    named = f"SELECT count(server) FROM {schema}.worker"
+    assert server.execute(named) == [(2,)]
+
+    for port, with_locks in ((pooler.port, 0), (server.port, 2)):
+        first = max(runs) + 1
+        waiting = [tasks[0].enqueue(first + n, True) for n in range(10)]
+        until(lambda first=first: all(runs[first + n] for n in range(10)), "they run")
+        proxy._target = ("127.0.0.1", port)
+        proxy.cut()
+        go_on.set()
+        assert [job.result(60) for job in waiting] == [first + n for n in range(10)]
+        go_on.clear()
+        until(lambda many=with_locks: server.execute(named) == [(many,)], "the rows say who has a lock")
+        more = [tasks[1].enqueue(first + n, False) for n in range(10, 40)]
+        assert [job.result(60) for job in more] == [first + n for n in range(10, 40)]
+        assert {house.store.real._hot.pooled for house in fleet} == {with_locks == 0}
+    until(lambda: any(house.store.real._liveness.watches() for house in fleet), "one looks for free locks again")
+    assert set(runs.values()) == {1}
+    known = {worker.id: worker.gone_at for worker in fleet[0].store.workers(gone=True)}
+    assert known == {worker.worker_id: None for worker in workers}, "nobody was declared dead"
+    assert fleet[0].store.journal(kinds=["zombie", "failed", "released", "stale_report", "held"]) == []
+    for house in fleet:
+        house.close()
+    pooler.close()
+
+
+TAMPERINGS = {
+    "gone": [b"DEALLOCATE ALL"],
+    "all reset": [b"DISCARD ALL"],
+    "taken": [b"PREPARE _pg3_%d AS SELECT 1" % number for number in range(50)],  # those that are not there yet
+}
+
+
+@pytest.mark.parametrize("tampering", TAMPERINGS.values(), ids=TAMPERINGS.keys())
+def test_statements_that_another_client_of_the_session_has_replaced_are_sent_again_unprepared(
+    server: PostgresServer, schema: str, tampering: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pooler that cannot be told from the server: the numbers of its processes are the server's own."""
+    store = PostgresStore(f"{server.url}?schema={schema}")
+    store.migrate()
+    worker = enrol(store)
+    job = start(store, worker)
+    store.beat(worker, [])
+
+    def tamper() -> None:
+        """The driver is not told."""
+        store._hot.run(lambda db: [db.connection.pgconn.exec_(statement) for statement in tampering])
+
+    tamper()
+    assert not store.beat(worker, []).gone
+    assert settle(store, job, Succeeded("1")) is Answer.ACCEPTED
+    assert store._hot.pooled
+    for _ in range(10):
+        tamper()
+        assert not store.beat(worker, []).gone
+    said = [record for record in caplog.records if "pooler" in record.getMessage()]
+    assert len(said) == 1
+    store.close()
+
+
+@pytest.mark.parametrize("kind", [errors.DuplicatePreparedStatement, errors.InvalidSqlStatementName])
+def test_what_a_pooler_does_to_prepared_statements_is_blamed_on_no_row(kind: type[psycopg.Error]) -> None:
+    store = PostgresStore("postgresql://nobody@127.0.0.1:1/none")
+    assert is_passing(store._hot.explain(kind("x")))
 
 
 def test_statements_do_not_depend_on_the_session_they_run_in(pooler: Pooler, schema: str) -> None:

@@ -60,8 +60,13 @@ def test_a_single_ending_is_written_at_once(house: House) -> None:
 
 
 @on_every_store
-@pytest.mark.parametrize("error", [StoreUnavailable("gone"), StoreFull("full")], ids=["unreachable", "full"])
-def test_an_ending_is_kept_until_the_store_takes_it(house: House, error: StoreError) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [StoreUnavailable("gone"), StoreFull("full"), StoreError("nobody knows it"), ValueError("nor this")],
+    ids=["unreachable", "full", "unknown", "any other"],
+)
+def test_an_ending_is_kept_until_the_store_takes_it(house: House, error: Exception) -> None:
+    """An error that the store meets with every ending is no fault of this one, whatever it is called."""
     runs: list[int] = []
 
     @house.app.task

@@ -24,7 +24,7 @@ from holdfast.core.text import clean, escaped
 from holdfast.core.verdict import Failed, Outcome, Stalled, Succeeded, TimedOut, Verdict, judge
 from holdfast.errors import HoldfastError, StoreLocked, StoreTimeout, StoreUnavailable, is_outage, is_passing
 from holdfast.hooks import Hooks
-from holdfast.ids import chance
+from holdfast.ids import chance, new_id
 from holdfast.locked_rows import LockedRows
 from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Answer, Store
@@ -186,7 +186,8 @@ class Settler:
                 batch = self._settle(batch)
                 self._backoff.recovered()
             except Exception as error:
-                if is_passing(error) and not _is_too_much(error, batch):
+                passing = is_passing(error) or (len(batch) == 1 and not self._takes_endings())
+                if passing and not _is_too_much(error, batch):
                     if self._closing:
                         self._unsaved += len(batch)
                         log.error(
@@ -209,6 +210,15 @@ class Settler:
                 self._settle_for_good(batch[:middle])
                 self._settle_for_good(batch[middle:])
                 return
+
+    def _takes_endings(self) -> bool:
+        """Say whether the store takes endings at all. An error that it meets with every one of them is no fault of the
+        job whose ending is in hand. Those of jobs that do not exist go the same way, and change nothing."""
+        try:
+            self._store.settle([_of_nobody(Transition.FINISH, State.DONE), _of_nobody(Transition.BURY, State.DEAD)])
+        except Exception:
+            return False
+        return True
 
     def _put_aside(self, ending: Ending, error: StoreTimeout) -> None:
         job_id = ending[0].job.id
@@ -289,6 +299,12 @@ class Settler:
         why = f"its ending could not be written: {describe(error)}"
         failed = Failed(why, finished=isinstance(outcome, Succeeded), unwritten=True)
         self._settle_for_good([(attempt, failed)])
+
+
+def _of_nobody(move: Transition, state: State) -> Settlement:
+    """Return an ending of a job that does not exist."""
+    lease = Lease(new_id(), 1, new_id())
+    return Settlement(lease=lease, queue="default", worker=None, verdict=Verdict(move=move, state=state))
 
 
 def _is_too_much(error: Exception, batch: list[Ending]) -> bool:

@@ -5,7 +5,8 @@ is never left waiting inside a transaction for it.
 
 Settings of the role, the database, the address or PGOPTIONS can change what a statement means. Those that matter are
 pinned when a connection is made (`session` in queries.sql). Behind a pooler no session belongs to us, so there each
-verb is a transaction that carries them (`begin`).
+verb is a transaction that carries them (`begin`), and no statement is prepared. Every connection is asked: a pooler may
+be put behind an address that was the server's own, and be taken away again.
 
 The server itself ends what takes too long (`Limits`): a statement that waits for another transaction's lock, or that no
 client waits for any more, does not stay behind. A session keeps its limits, so they cost a verb no round trip.
@@ -69,6 +70,7 @@ _OWN = ("schema", "pool_max", "wait_s", "session_grace_s")
 # A refused connection comes without a code.
 _DENIED = re.compile(r'password authentication failed|no password supplied|role ".*" does not exist|no pg_hba\.conf')
 _NO_DATABASE = re.compile(r'database ".*" does not exist')
+log = logging.getLogger("holdfast.stores")
 _QUERIES = load_queries("holdfast.stores.postgres")
 _CLOCK = SystemClock()
 
@@ -176,6 +178,7 @@ class Session(psycopg.Connection[Any]):
 
     answer_s: float | None = None  # None: ANSWER_S
     limits: Limits | None = None  # None: none of ours yet
+    pooled = False  # a pooler lends it to many: nothing stays on it
 
     def __init__(self, pgconn: PGconn) -> None:
         super().__init__(pgconn)
@@ -261,7 +264,8 @@ class Connections:
         self._dropped_at = float("-inf")
         self._failures = 0  # of the pool to connect, that were looked into
         self.made = 0  # connections, over all time
-        self.pooled = False  # a pooler between us and the server lends its sessions to many
+        self.pooled = False  # whether the newest connection goes through a pooler
+        self._shared = False  # a pooler was noticed by what it did to prepared statements
         _forks.add(self)
 
     def __getitem__(self, query: str) -> bytes:
@@ -300,7 +304,8 @@ class Connections:
         def noting(db: Cursor) -> T:
             nonlocal lost
             try:
-                return self._carrying_settings(db, work, allowed) if self.pooled else work(db)
+                is_pooled = cast(Session, db.connection).pooled
+                return self._carrying_settings(db, work, allowed) if is_pooled else work(db)
             except psycopg.OperationalError as error:
                 lost = lost or isinstance(error, NoAnswer) or _is_cut(error)
                 raise
@@ -320,10 +325,13 @@ class Connections:
                 raise explained from error
 
     def _connected(self, work: Callable[[Cursor], T], limits: Limits) -> T:
-        """Do the work, once more on a new connection if the first one was dead."""
+        """Do the work, once more on a new connection if the first one was dead, or was not ours alone."""
         began = _CLOCK.lease()
         try:
             return self._attempt(work, limits)
+        except _NOT_AS_PREPARED as error:
+            self._share(error)
+            self._drop_the_dead(began)
         except psycopg.OperationalError as error:
             if isinstance(error, NoAnswer) or _is_cut(error):
                 self._drop_the_dead(began)
@@ -352,17 +360,38 @@ class Connections:
             raise
         return session
 
-    def _pin(self, session: Session) -> bool:
-        """Pin the settings of a session; return whether a pooler owns it: then nothing was pinned."""
+    def _pin(self, session: Session) -> None:
+        """Pin the settings of a session, unless a pooler owns it: then each verb carries them."""
         pooled: bool = self.row(session.execute(self["session"], {"told": session.info.backend_pid}))[0]
-        return pooled
+        session.pooled = pooled or self._shared
+        if session.pooled:
+            session.prepare_threshold = None  # never: the next session does not know what this one has prepared
+        for pool in (self, self.twin):
+            if pool is not None:
+                pool.pooled = session.pooled
 
     def _configure(self, session: Session) -> None:
         """Prepare a session for the pool."""
         with self._lock:
             self.made += 1
-        if not self._pin(session) and self._hot:
+        self._pin(session)
+        if self._hot and not session.pooled:
             session.execute(PLAN_ONCE)
+
+    def _share(self, error: psycopg.Error) -> None:
+        """Take every session from now on for one that others use too: only they can have changed what we prepared. A
+        pooler that gives the numbers of the server's own processes is noticed by nothing else."""
+        is_news = not self._shared
+        for pool in (self, self.twin):
+            if pool is not None:
+                pool._shared = True
+        if is_news:
+            log.warning(
+                "%s: statements that this process has prepared are gone or were replaced (%s): a pooler shares its "
+                "sessions; from now on each call is a transaction with settings of its own, and nothing is prepared",
+                self.options.shown,
+                _one_line(error),
+            )
 
     def close(self) -> None:
         """Close the pool; what is lent is closed when it comes back."""
@@ -377,11 +406,11 @@ class Connections:
         connection = self._lend(pool)
         try:
             with connection.cursor() as db:
-                if not self.pooled and connection.limits != limits:
+                if not connection.pooled and connection.limits != limits:
                     db.execute(self["limits"], limits.values, prepare=False)
                     connection.limits = limits
                 return work(db)
-        except NoAnswer:
+        except (NoAnswer, *_NOT_AS_PREPARED):
             connection.close()
             raise
         finally:
@@ -428,14 +457,14 @@ class Connections:
         try:
             # The first connection is made here, because the pool itself tells nothing of why it cannot have any.
             with self.open(Session) as session:
-                self.pooled = self._pin(session)
+                self._pin(session)
         except psycopg.Error as error:
             raise self.explain(error) from error
         return ConnectionPool(
             self.options.conninfo,
             connection_class=Session,
             kwargs=self._settings(),
-            configure=None if self.pooled else self._configure,
+            configure=self._configure,
             min_size=0,
             max_size=self.options.pool_max,
             timeout=self.options.wait_s,
@@ -520,6 +549,8 @@ class Connections:
                 return StoreUnavailable(f"{where}: {words}")
             case errors.InternalError_():
                 return StoreUnavailable(f"{where}: {words}")
+            case errors.InvalidSqlStatementName() | errors.DuplicatePreparedStatement():  # of no row's making
+                return StoreUnavailable(f"{where}: a pooler shares its sessions ({words})")
             case _:
                 return StoreError(f"{where}: {words}")
 
@@ -566,6 +597,11 @@ def _check_server(db: Connection, shown: str) -> None:
 
 # The server has undone the transaction: it met another one, and doing it again is safe.
 _CONFLICTS = (errors.DeadlockDetected, errors.SerializationFailure)
+
+
+# Another client of the same session has deallocated what we have prepared, or has prepared its own by that name. The
+# statement was not begun.
+_NOT_AS_PREPARED = (errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement)
 
 
 def _is_cut(error: psycopg.OperationalError) -> bool:

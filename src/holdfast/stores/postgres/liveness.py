@@ -9,7 +9,8 @@ What cut one session may have cut all of them, and some come back sooner than ot
 does not look for free locks before the others had the time to take theirs again (`SETTLE_S`).
 
 Behind a pooler the session is not ours: the next statement may run in another. The server's process then is not the one
-that the driver was told at the start; no lock is held there, and the workers are judged by their leases alone.
+that the driver was told at the start; no lock is held there, and the workers are judged by their leases alone. If that
+pooler was put there while they ran, their rows are told that they have no lock any more.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class LivenessSession:
         self._lock = threading.Lock()
         self._workers: set[str] = set()  # whose locks are ours
         self._held: set[str] = set()  # those of them that this session has
-        self._unwritten: dict[str, str] = {}  # those whose rows do not say yet on which run of the server that is
+        self._unwritten: dict[str, str | None] = {}  # those whose rows do not say yet on which run of the server it is
         self._run: str | None = None  # that run, as the rows of the others name it
         self._wishes: list[_Wish] = []
         self._thread: threading.Thread | None = None
@@ -86,7 +87,8 @@ class LivenessSession:
         server may have ended the session, and its word of that may be lost: so the last answer must be a recent one."""
         if worker_id not in self._workers:
             return True
-        return worker_id in self._held and _CLOCK.lease() - self._answered_at < SURE_S
+        known = worker_id in self._held and worker_id not in self._unwritten
+        return known and _CLOCK.lease() - self._answered_at < SURE_S
 
     def drop(self, worker_id: str) -> None:
         """Give the lock of one of our workers up; do nothing for others."""
@@ -233,7 +235,7 @@ class LivenessSession:
         to the session before."""
         for worker_id in set(self._workers) - self._held:
             server = self._take(session, worker_id)
-            if server is not None:
+            if worker_id in self._held:
                 self._unwritten[worker_id] = server
         with suppress(errors.ReadOnlySqlTransaction, errors.LockNotAvailable):  # then write the row later
             for worker_id, server in list(self._unwritten.items()):
@@ -269,6 +271,7 @@ class LivenessSession:
             self._workers.add(worker_id)
             self._held.add(worker_id)  # there is nothing to take
             return None
+        self._pooled = False
         if not taken and worker_id not in self._workers:
             raise Refused(_ENROLLED.format(worker_id))
         self._workers.add(worker_id)

@@ -164,7 +164,9 @@ class Sessions:
         while (session := self._spared()) is not None:
             connection = FencedConnection(session)
             try:
-                if not self.db.pooled:  # a pooler's session is not ours to reset
+                if self.db.pooled:  # a pooler's session is not ours to reset, and does not keep what is prepared
+                    connection.prepare_threshold = None
+                else:
                     connection.autocommit = True
                     connection.execute(self.db["transaction_reset"])
                     connection.autocommit = False
