@@ -483,9 +483,26 @@ def test_nothing_is_undone_while_the_handler_may_still_be_at_work(outcome: Outco
     assert (verdict.state, verdict.rolling_back) == (State.HELD, None)
     assert verdict.stop_reason == "still_running"
     assert "may still be at work" in (verdict.reason or "")
+    assert verdict.error == ("withdrawn; stop" if by_a_person else "stop")
     assert (verdict.cancel_requested, verdict.undo_requested) == ((False, False) if by_a_person else (None, None))
     stopped = judge(msgspec.structs.replace(outcome, goes_on=False), job, NOW, chance=0)
     assert (stopped.state, stopped.rolling_back) == (State.READY, True)
+
+
+def test_a_rollback_counts_only_the_ending_that_on_crash_sent_there() -> None:
+    asked = judge(Failed("withdrawn", rollback=True), RUNNING, NOW, chance=0)
+    spent = judge(Failed("boom"), msgspec.structs.replace(RUNNING, undoable=True, attempts_max=1), NOW, chance=0)
+    sends_there = msgspec.structs.replace(RUNNING, on_crash="rollback")
+    sent = judge(TimedOut("slow"), sends_there, NOW, chance=0)
+    assert [verdict.move for verdict in (asked, spent, sent)] == [Transition.UNDO] * 3
+    assert [(verdict.failures, verdict.crashes) for verdict in (asked, spent, sent)] == [(0, 0), (0, 0), (1, 0)]
+    released = judge(Released(started=True, cause="drained"), sends_there, NOW, chance=0)
+    assert (released.move, released.failures, released.error) == (Transition.UNDO, 0, "drained")
+
+
+def test_a_job_that_was_released_before_it_began_keeps_its_place_however_often_it_was_released() -> None:
+    often = msgspec.structs.replace(RUNNING, releases=15)
+    assert judge(Released(started=False, cause="drained"), often, NOW, chance=0).run_at is None
 
 
 def test_a_job_that_is_held_back_costs_nothing_and_says_why() -> None:
