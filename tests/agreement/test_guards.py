@@ -37,8 +37,8 @@ ON_SQLITE = [
     "settle: (ending.state = 'done' OR job.cancel_requested = ending.seen_cancel)",
     "settle_done: job.fence = ending.fence",
     "settle_done: job.claim_id = ending.claim_id",
-    "move: fence = :seen_fence",
-    "move: state = :seen_state",
+    "move: job.fence = act.seen_fence",
+    "move: job.state = act.seen_state",
 ]
 ON_POSTGRES = [  # those that are found soon; tests/mutants drops every one
     "claim.enrolled: gone_at IS NULL",
@@ -52,8 +52,8 @@ ON_POSTGRES = [  # those that are found soon; tests/mutants drops every one
     "settle_done.free: job.fence = ending.fence",
     "settle_done.free: job.claim_id = ending.claim_id",
     "settle_done.free: job.state || '' = 'running'",
-    "move.moved: job.state = %(seen_state)s",
-    "delete.gone: fence = %(seen_fence)s",
+    "move.free: job.state || '' = act.seen_state",
+    "delete.gone: job.fence = (seen ->> 2)::bigint",
 ]
 FLOWS_ON_SQLITE = [
     "record_owned: job.fence = token.value ->> 1",
