@@ -1,13 +1,18 @@
 """A file that is full, and one key from many processes at once."""
 
+import errno
+import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from holdfast.core.machine import State
-from holdfast.errors import StoreFull
+from holdfast.errors import StoreFull, StoreUnavailable
+from holdfast.stores.sqlite.store import SqliteStore
 from tests.crash.world import World, on_every_store, until
 from tests.factory import delete
 
@@ -132,6 +137,63 @@ def test_a_full_disk_is_called_that_by_the_doctor_and_by_a_ping(tmp_path: Path, 
     assert full.startswith("StoreFull")
     assert "no room left" in full
     assert left == "0"
+
+
+AT_A_LIMIT = """
+import resource
+from contextlib import closing
+from pathlib import Path
+from holdfast.errors import StoreFull
+from holdfast.stores.sqlite.store import SqliteStore
+
+with closing(SqliteStore(f"sqlite:///{Path.cwd()}/jobs.db")) as store:
+    store.migrate()
+    store.ping(durably=True)
+    before = Path("jobs.db-wal").stat().st_size
+    for _ in range(100): store.ping()
+    print(Path("jobs.db-wal").stat().st_size == before)
+    no_limit, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (before, hard))
+    store.ping()
+    try:
+        for _ in range(5000): store.ping(durably=True)
+    except StoreFull as error: print("StoreFull", error)
+    store.ping()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (no_limit, hard))
+    store.ping(durably=True)
+"""
+
+
+def test_a_file_that_may_not_grow_is_full_and_a_durable_ping_says_so(tmp_path: Path) -> None:
+    """The disk has room, and a ping that writes nothing works: only a write meets the limit of the process."""
+    command = [sys.executable, "-c", AT_A_LIMIT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    unwritten, full = done.stdout.splitlines()
+    assert unwritten == "True"
+    assert full.startswith("StoreFull")
+    assert "ulimit -f" in full
+
+
+@pytest.mark.parametrize(
+    ("number", "is_full"), [(errno.EDQUOT, True), (errno.EFBIG, True), (errno.ENOSPC, True), (errno.EIO, False)]
+)
+def test_a_quota_that_is_used_up_is_a_full_disk_and_a_broken_disk_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_full: bool
+) -> None:
+    """SQLite calls both an I/O error."""
+    with closing(SqliteStore(f"sqlite:///{tmp_path}/jobs.db")) as store:
+        store.migrate()
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
+        assert not isinstance(store._db.explain(error), StoreFull)
+
+        def fail(_: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr("holdfast.stores.sqlite.connection.os.fsync", fail)
+        assert isinstance(store._db.explain(error), StoreFull) is is_full
+        assert isinstance(store._db.explain(error), StoreUnavailable) is not is_full
 
 
 @on_every_store

@@ -569,3 +569,46 @@ def test_a_locked_table_is_trouble_that_passes_whatever_limits_the_role_has(
             fine.enqueue()
         until(lambda: loud(caplog, "another transaction holds a lock"), "the worker says so")
     assert fine.enqueue().result(60) == 1
+
+
+# ------------------------------------------------------------------------------------------- a lost standby
+
+
+@pytest.fixture
+def careful() -> Iterator[PostgresServer]:
+    """A server whose commits wait for a standby, once it is told to have one."""
+    server = PostgresServer(("fsync=off", "full_page_writes=off"))
+    yield server
+    server.close()
+
+
+@pytest.mark.slow  # a commit is waited for for five seconds
+def test_a_durable_ping_notices_that_no_commit_ends_because_the_standby_is_lost(
+    careful: PostgresServer, schema: str
+) -> None:
+    """Reads, locks and statements that change nothing work as always: only a commit waits."""
+    store = PostgresStore(f"{careful.url}?schema={schema}")
+    store.migrate()
+    store.ping(durably=True)
+    written = f"SELECT xmin::text FROM {schema}.meta WHERE name = 'identity'"
+    before = careful.execute(written)
+    store.ping()
+    assert careful.execute(written) == before, "as a rule it writes nothing"
+    _set_standby(careful, "'nobody'")
+    store.ping()
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable, match="no answer within 5 s|holds a lock"):
+            store.ping(durably=True)
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    assert careful.execute(waiting) == [(1,)], "further tries leave no further session behind"
+    _set_standby(careful, "''")
+    until(lambda: careful.execute(waiting) == [(0,)], "the commit ends")
+    store.ping(durably=True)
+    assert careful.execute(written) != before
+    store.close()
+
+
+def _set_standby(server: PostgresServer, names: str) -> None:
+    server.execute(f"ALTER SYSTEM SET synchronous_standby_names = {names}")
+    server.execute("SELECT pg_reload_conf()")
+    until(lambda: server.execute("SHOW synchronous_standby_names") == [(names.strip("'"),)], "the setting is read")

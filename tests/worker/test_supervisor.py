@@ -378,6 +378,32 @@ def test_a_child_is_not_blamed_for_a_store_that_is_away(parent: Parent) -> None:
     assert not parent.supervisor._is_too_long(silence, PID), "it has another chance when the store is back"
 
 
+def test_a_child_is_replaced_only_if_a_write_of_the_parents_own_was_committed(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Commits may hang, and files may not grow, while locks and reads work as always."""
+    asked: list[bool] = []
+
+    def ping(*, durably: bool = False) -> None:
+        asked.append(durably)
+        if durably:
+            raise StoreUnavailable("no commit ends")
+
+    monkeypatch.setattr(parent.store.real, "ping", ping)
+    silence = silent(10.0)
+    for _ in range(100):
+        silence.add(1.0)
+        assert not parent.supervisor._is_too_long(silence, PID)
+    assert asked == [True] * 86, "once for each look at a child that is late"
+    assert caplog.text.count("not replaced: the store takes no writes (no commit ends)") == 1
+    monkeypatch.undo()
+    for _ in range(14):
+        silence.add(1.0)
+        assert not parent.supervisor._is_too_long(silence, PID), "it has time to beat when the store is back"
+    silence.add(1.0)
+    assert parent.supervisor._is_too_long(silence, PID)
+
+
 @pytest.mark.parametrize(("holder", "is_replaced"), [(PID, True), (PID + 1, False), (None, False)])
 def test_a_child_that_stopped_inside_its_transaction_is_silent_too(
     parent: Parent, holder: int | None, is_replaced: bool

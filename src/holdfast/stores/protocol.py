@@ -491,8 +491,12 @@ class Store(Protocol):
         """Make a `wait` of this process return now."""
         ...
 
-    def ping(self) -> None:
-        """Return once the store takes writes; raise `StoreUnavailable` when it does not in time, or `StoreFull`."""
+    def ping(self, *, durably: bool = False) -> None:
+        """Return once the store takes writes; raise `StoreUnavailable` when it does not in time, or `StoreFull`.
+
+        It costs no write, and so cannot notice everything. With `durably` something is written and committed: that
+        waits for a standby which must confirm it, and needs room in the file. It gives up after a few seconds.
+        """
         ...
 
     def standing(self, worker_id: str, known: Sequence[str], settled: Lease | None) -> Standing:

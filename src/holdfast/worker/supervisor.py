@@ -209,17 +209,25 @@ class Supervisor:
                     os.kill(pid, signal.SIGKILL)
 
     def _is_too_long(self, silence: Silence, pid: int) -> bool:
-        """Say whether a child has stopped beating. While the store fails for another reason, that is unknown."""
+        """Say whether a child has stopped beating. While the store fails for another reason, that is unknown: only a
+        write of our own that was committed shows that the child could have beaten."""
         if silence.seconds < silence.limit_s / 2:
             return False
         asked_at = self._clock.lease()
         try:
-            self._store.ping()
+            self._store.ping(durably=True)
         except HoldfastError as error:
             if isinstance(error, FileLocked) and error.holder == pid:  # stopped inside a transaction: nobody can write
                 silence.seconds += self._clock.lease() - asked_at
             else:
                 silence.seconds = silence.limit_s / 2
+                if not silence.is_excused:
+                    log.warning(
+                        "the child with pid %d has sent no heartbeat for a while, but it is not replaced: the store "
+                        "takes no writes (%s)",
+                        *(pid, error),
+                    )
+                    silence.is_excused = True
         return silence.seconds >= silence.limit_s
 
     def _leave_if_too_old(self) -> None:
@@ -347,12 +355,13 @@ class Silence:
         self.limit_s = START_S
         self.seconds = 0.0
         self.has_beaten = False
+        self.is_excused = False  # the store takes no writes; said once
 
     def hear(self, line: int) -> bool:
         """Read how often the child means to beat, which it says with every beat; False when it can say no more."""
         with contextlib.suppress(OSError):
             if said := os.read(line, 4096):
-                self.seconds = 0.0
+                self.seconds, self.is_excused = 0.0, False
                 with contextlib.suppress(IndexError, ValueError):  # the end of a line, or others' words
                     self.limit_s = max(SILENT_BEATS * float(said.split()[-1]), SILENT_LEAST_S)
                     self.has_beaten = True

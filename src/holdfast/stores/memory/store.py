@@ -402,7 +402,7 @@ class MemoryStore:
     def wake(self) -> None:
         self._hints.wake()
 
-    def ping(self) -> None:
+    def ping(self, *, durably: bool = False) -> None:
         """Memory always takes writes."""
 
     def standing(self, worker_id: str, known: Sequence[str], settled: Lease | None) -> Standing:

@@ -148,6 +148,7 @@ class Limits:
 
     lock_s: float
     statement_s: float
+    answer_s: float | None = None  # how long we wait for the server, which does not limit a commit; None: ANSWER_S
 
     @classmethod
     def hot(cls, beat_s: float) -> Limits:
@@ -170,6 +171,7 @@ class Limits:
 
 
 BULK = Limits(1.0, 60.0)  # for pages of work that is allowed to take long
+PROOF = Limits(1.0, 4.0, answer_s=5.0)  # for a write that only shows whether others would succeed
 
 
 class Session(psycopg.Connection[Any]):
@@ -211,7 +213,9 @@ class Session(psycopg.Connection[Any]):
     def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         """Every operation of the driver passes here."""
         limit_s = ANSWER_S if self.answer_s is None else self.answer_s
-        if self.limits is not None and self.limits.statement_s > _LONG_S:
+        if self.limits is not None and self.limits.answer_s is not None:
+            limit_s = self.limits.answer_s
+        elif self.limits is not None and self.limits.statement_s > _LONG_S:
             limit_s += self.limits.statement_s  # the server gives up first
         return super().wait(_bounded(gen, limit_s), *arguments, **options)
 

@@ -1616,6 +1616,11 @@ FROM slept;
 -- standby, or a server that was told to be read-only, refuses.
 UPDATE {schema}.job SET fence = fence WHERE false;
 
+-- name: ping_durably
+-- A change like any other, of the same value: its commit waits for the standby that must confirm it. If none does, this
+-- row stays locked until one is back, so the next tries end at their lock timeout and leave no further session behind.
+UPDATE {schema}.meta SET value = value WHERE name = 'identity';
+
 -- name: session
 -- The settings of a session that is ours: without them a role, a database, an address or PGOPTIONS would decide. Behind
 -- a pooler (the server's process is not the one that the driver was told) nothing is set for longer than this

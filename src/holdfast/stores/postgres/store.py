@@ -62,7 +62,16 @@ from holdfast.stores import row_json
 from holdfast.stores.postgres import acts, statements
 from holdfast.stores.postgres.caller_connection import Callers
 from holdfast.stores.postgres.claim_cursor import ClaimCursor
-from holdfast.stores.postgres.connection import BEAT_S, BULK, Connections, Cursor, Limits, Options, in_its_own_time
+from holdfast.stores.postgres.connection import (
+    BEAT_S,
+    BULK,
+    PROOF,
+    Connections,
+    Cursor,
+    Limits,
+    Options,
+    in_its_own_time,
+)
 from holdfast.stores.postgres.facts import PostgresFacts
 from holdfast.stores.postgres.liveness import LivenessSession
 from holdfast.stores.postgres.purge import Purge, referred_to
@@ -463,8 +472,11 @@ class PostgresStore:
         except msgspec.DecodeError:
             return True
 
-    def ping(self) -> None:
-        self._hot.run(lambda db: db.execute(self._hot["ping"]))
+    def ping(self, *, durably: bool = False) -> None:
+        if durably:
+            self._hot.run(lambda db: db.execute(self._hot["ping_durably"], prepare=False), PROOF)
+        else:
+            self._hot.run(lambda db: db.execute(self._hot["ping"]))
 
     def standing(self, worker_id: str, known: Sequence[str], settled: Lease | None) -> Standing:
         values = {"worker": worker_id, "known": list(known), "wall": self._wall()}

@@ -12,6 +12,7 @@ import logging
 import os
 import resource
 import sqlite3
+import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
@@ -609,12 +610,34 @@ def has_little_room(path: Path) -> bool:
 
 
 def _out_of_room(path: Path) -> StoreFull | None:
-    """Return the error of a disk that is full; None: it has room. SQLite calls it an I/O error, or cannot open the
-    file, when it is the `-shm` or `-wal` file that does not fit."""
+    """Return the error of a disk that is full, or of a limit that is used up; None: there is room. SQLite calls it an
+    I/O error, or cannot open the file, when it is the `-shm` or `-wal` file that does not fit, and every time that a
+    limit of the user or the process is to blame."""
     with suppress(OSError):
         disk = os.statvfs(path.parent)
         if disk.f_bavail * disk.f_frsize < _LEAST_ROOM or (disk.f_files and not disk.f_favail):
             return StoreFull(f"{path}: no room left on its disk; nothing was written")
+    if (why := _used_up(path)) is not None:
+        return StoreFull(f"{path}: no room left ({why}); nothing was written")
+    return None
+
+
+def _used_up(path: Path) -> str | None:
+    """Return which limit is used up: of the size of a file, in this process, or of the disk space of this user. The
+    system tells only those who write."""
+    largest = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if largest != resource.RLIM_INFINITY:
+        for name in (path, f"{path}-wal"):
+            with suppress(OSError):
+                if os.stat(name).st_size + _LEAST_ROOM > largest:
+                    return f"no file of this process may be larger than {largest} bytes: ulimit -f"
+    try:
+        with tempfile.TemporaryFile(dir=path.parent, buffering=0) as file:
+            file.write(bytes(_LEAST_ROOM))
+            os.fsync(file.fileno())
+    except OSError as error:
+        if error.errno in (errno.EDQUOT, errno.EFBIG, errno.ENOSPC):
+            return os.strerror(error.errno)
     return None
 
 

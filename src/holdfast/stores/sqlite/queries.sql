@@ -776,8 +776,8 @@ ORDER BY run_at
 LIMIT 1;
 
 -- name: ping
--- Writes for real when the disk is nearly full: reads and locks work there, and nobody can renew. The same values written
--- again would change no page.
+-- Writes for real when the disk is nearly full, or when asked to: reads and locks work there, and nobody can renew. The
+-- same values written again would change no page.
 INSERT INTO holdfast_meta (name, value) VALUES ('ping', '');
 
 -- name: ping_undo

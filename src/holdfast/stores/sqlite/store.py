@@ -377,9 +377,9 @@ class SqliteStore:
         self._wakes += 1
         self._commit_watch.set()
 
-    def ping(self) -> None:
+    def ping(self, *, durably: bool = False) -> None:
         with self._db.writing() as db:  # as a rule the lock is all that is asked for: nothing is written or synced
-            if has_little_room(self._db.options.path):
+            if durably or has_little_room(self._db.options.path):
                 db.execute(Q["ping"])
                 db.execute(Q["ping_undo"])
 
