@@ -597,7 +597,7 @@ def test_a_durable_ping_notices_that_no_commit_ends_because_the_standby_is_lost(
     _set_standby(careful, "'nobody'")
     store.ping()
     for _ in range(3):
-        with pytest.raises(StoreUnavailable, match="no answer within 5 s|holds a lock"):
+        with pytest.raises(StoreUnavailable, match=r"no answer within 5 s|holds a lock"):
             store.ping(durably=True)
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     assert careful.execute(waiting) == [(1,)], "further tries leave no further session behind"
