@@ -68,10 +68,12 @@ AND (%(later)s::float8 IS NULL OR job.state <> 'ready' OR job.run_at > %(later)s
 ) AS found;
 
 -- fragment: newest
-AND (%(task)s::text IS NULL OR job.task = %(task)s)
+AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
+            AND (%(task)s::text IS NULL OR job.task = %(task)s)
             AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
         ORDER BY job.seq DESC
         LIMIT %(limit)s::bigint
+    ) AS newest
 
 -- fragment: filters
 AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
@@ -1389,9 +1391,7 @@ SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' 
 -- name: find
 -- The newest of each state, then the newest of these: no state is looked for among the others. Planned again for each
 -- call, so that what is not asked for costs nothing. Those that are ready, and those that have ended, may be millions:
--- each kind has an index for its queues, which the planner takes only if it is told the kind. Ended jobs have no other
--- index: their queues are found by leaping from one to the next in it, and the newest of each queue are compared. Those
--- that run are few, and are sorted.
+-- each kind has an index for its queues, which the planner takes only if it is told the kind.
 {found}
     (
         SELECT job, job.seq FROM {schema}.job AS job
@@ -1405,44 +1405,15 @@ SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' 
         LIMIT %(limit)s::bigint
     )
     UNION ALL
-    (
-        SELECT job, job.seq FROM {schema}.job AS job
-        WHERE %(running)s AND job.state = 'running'
-            AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
-            {newest}
-    )
-    UNION ALL
     SELECT newest.* FROM unnest(%(others)s::text[]) AS wanted (state) CROSS JOIN LATERAL (
         SELECT job, job.seq FROM {schema}.job AS job
-        WHERE job.state IN ('waiting', 'held') AND job.state = wanted.state
-            AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
+        WHERE job.state IN ('running', 'waiting', 'held') AND job.state = wanted.state
             {newest}
-    ) AS newest
     UNION ALL
     SELECT newest.* FROM unnest(%(ended)s::text[]) AS wanted (state) CROSS JOIN LATERAL (
-        WITH RECURSIVE past (queue) AS (
-            (
-                SELECT coalesce(%(queue)s::text, (
-                    SELECT job.queue FROM {schema}.job AS job WHERE job.ended_at IS NOT NULL ORDER BY job.queue LIMIT 1
-                ))
-            )
-            UNION ALL
-            SELECT (
-                SELECT job.queue FROM {schema}.job AS job
-                WHERE job.ended_at IS NOT NULL AND job.queue > past.queue
-                ORDER BY job.queue
-                LIMIT 1
-            )
-            FROM past WHERE past.queue IS NOT NULL AND %(queue)s::text IS NULL
-        )
-        SELECT newest.* FROM past CROSS JOIN LATERAL (
-            SELECT job, job.seq FROM {schema}.job AS job
-            WHERE job.ended_at IS NOT NULL AND job.state = wanted.state AND job.queue = past.queue
-                {newest}
-        ) AS newest
-        ORDER BY newest.seq DESC
-        LIMIT %(limit)s::bigint
-    ) AS newest
+        SELECT job, job.seq FROM {schema}.job AS job
+        WHERE job.ended_at IS NOT NULL AND job.state = wanted.state
+            {newest}
     ORDER BY seq DESC
     LIMIT %(limit)s::bigint
 ) AS found;

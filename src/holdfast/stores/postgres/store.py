@@ -386,8 +386,7 @@ class PostgresStore:
         states = [state.value for state in where.states or State]
         values: dict[str, Any] = {**msgspec.structs.asdict(where), "states": states, "ready": State.READY in states}
         values["ended"] = [state for state in states if state in ENDED]
-        values["running"] = State.RUNNING in states
-        values["others"] = [state for state in states if state in (State.WAITING, State.HELD)]
+        values["others"] = [state for state in states if state not in ENDED and state != State.READY]
         values["ids"] = list(where.ids) if where.ids is not None else None
         few = (where.ids, where.worker, where.key, where.cancel_requested) != (None, None, None, None)
         if not few and (where.workflow or where.asking):  # only a workflow asks
