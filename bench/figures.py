@@ -5,13 +5,17 @@ What is compared within a figure is measured within the same seconds, because th
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from statistics import median
 
+import producers
 import reaping
-from ground import Ground, cpu_seconds, fill, worker
+from ground import HERE, Ground, cpu_seconds, fill, worker
 from stores import BATCH, CLOCK, Bed
 from tasks import make_app
 from watch import percentile, watch
@@ -56,6 +60,18 @@ def enqueue_many(ground: Ground) -> Found:
         began = time.perf_counter()
         app.enqueue_many([noop.job() for _ in range(jobs)])
         return {"enqueue_many": jobs / (time.perf_counter() - began)}
+
+
+def stream(ground: Ground) -> Found:
+    """A million jobs of a generator, in a process of its own: how fast, with how much memory, and on SQLite how long
+    other writers may have to wait for the lock."""
+    with ground.fresh() as bed:
+        command = [sys.executable, str(HERE / "streaming.py"), bed.url, str(ground.scale.deep)]
+        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=1200, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr[-1000:])
+        found: Found = json.loads(done.stdout)
+        return found
 
 
 def raw(ground: Ground) -> Found:
@@ -144,6 +160,16 @@ def idle(ground: Ground) -> Found:
         return {"idle.cpu": idle_cpu, "pickup.p50": percentile(waits, 0.5), "pickup.p99": percentile(waits, 0.99)}
 
 
+def crowd(ground: Ground) -> Found:
+    """One producer, and sixteen at once, beside the bare insert by the same driver. SQLite has one writer at a time."""
+    found: Found = {}
+    if ground.store == "postgres":
+        for many in (1, 16):
+            for way in producers.WAYS:
+                found[f"crowd.{way}.{many}"] = producers.measure(ground, way, many, ground.scale.idle_s)
+    return found
+
+
 def _times(number: int) -> Callable[[], bool]:
     """Return a function that is true so many times."""
     left: Iterator[int] = iter(range(number))
@@ -154,10 +180,12 @@ FIGURES: dict[str, tuple[Callable[[Ground], Found], int]] = {
     # name: (one round of it, the most rounds that it is worth)
     "enqueue": (enqueue, 99),
     "bulk": (enqueue_many, 99),
+    "stream": (stream, 1),
     "raw": (raw, 99),
     "drain": (drain, 99),
     "depth": (depth, 99),
     "idle": (idle, 99),
+    "crowd": (crowd, 99),
     "reap": (reaping.aside, 3),
     "storm": (reaping.inside, 3),
 }

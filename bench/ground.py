@@ -47,6 +47,7 @@ class Ground:
     """One run's folder and scale on one kind of store."""
 
     def __init__(self, bed: type[Bed], scale: Scale, folder: Path) -> None:
+        self.store = "postgres" if hasattr(bed, "base") else "sqlite"
         self.scale = scale
         self.folder = folder
         self._bed = bed

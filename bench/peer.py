@@ -1,6 +1,6 @@
 """The protocol between the bench and a peer's script: one verb per process, the answer as JSON on stdout.
 
-python peer_NAME.py VERB FILE JOBS CAP_S      VERB: fill, enqueue, drain, pickup
+python peer_NAME.py VERB FILE JOBS CAP_S      VERB: fill, bulk, enqueue, drain, pickup
 
 The bench starts a fresh process per verb, with $BENCH_FILE set, and $BENCH_FSYNC=0 for the fill, which is not measured.
 On PostgreSQL the database is $BENCH_URL, and FILE is a place for notes.
@@ -39,6 +39,11 @@ def main(peer: Verbs) -> None:
     answer: dict[str, float] = {}
     if verb == "fill":
         peer.fill(path, jobs)
+    elif verb == "bulk":
+        peer.enqueue(path, 1)
+        began = time.perf_counter()
+        peer.fill(path, jobs)
+        answer = {"rate": jobs / (time.perf_counter() - began)}
     elif verb == "enqueue":
         peer.enqueue(path, 1)
         began = time.perf_counter()

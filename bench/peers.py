@@ -35,6 +35,7 @@ class Peer:
     singles: float = 1.0
     picks_up: bool = True  # it has a worker of its own that waits for jobs
     script: str = ""  # peer_SCRIPT.py, where that is not its name
+    bulk: bool = False  # it has a call for many jobs
     batch: int = 0  # $BENCH_BATCH; where it is set only the drain is measured: the rest is as without it
 
 
@@ -48,10 +49,13 @@ PEERS = {
         "DBOS 3.3", "sqlite", "rollback journal, synchronous FULL; polls its queue each second", depth=0.05, singles=0.2
     ),
     "pgqueuer": Peer(
-        "PgQueuer 1.6", "postgres", "asyncpg, uvloop; batch_size=10 (default); finished rows deleted, logged"
+        "PgQueuer 1.6",
+        "postgres",
+        "asyncpg, uvloop; batch_size=10 (default); finished rows deleted, logged",
+        bulk=True,
     ),
     "pgqueuer100": Peer("PgQueuer 1.6, batches of 100", "postgres", "batch_size=100", script="pgqueuer", batch=100),
-    "awa": Peer("awa 0.6", "postgres", "queue storage; 1,024 slots, which did best here; else default"),
+    "awa": Peer("awa 0.6", "postgres", "queue storage; 1,024 slots, which did best here; else default", bulk=True),
     "procrastinate": Peer(
         "Procrastinate 3.10", "postgres", "concurrency=10, LISTEN/NOTIFY; finished jobs kept", depth=0.2, singles=0.5
     ),
@@ -85,6 +89,9 @@ def measure(name: str, ground: Ground) -> dict[str, float]:
         if not peer.batch:
             with _place(peer, folder / "enqueue.db", synced=True) as env:
                 found[f"{name}.enqueue"] = _ask(name, "enqueue", env, int(scale.singles * peer.singles))["rate"]
+        if peer.bulk:
+            with _place(peer, folder / "bulk.db", synced=True) as env:
+                found[f"{name}.bulk"] = _ask(name, "bulk", env, jobs)["rate"]
         if peer.picks_up and not peer.batch:
             with _place(peer, folder / "pickup.db", synced=True) as env:
                 picked = _ask(name, "pickup", env, scale.probes)

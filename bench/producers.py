@@ -64,7 +64,7 @@ def main() -> int:
     return 0
 
 
-def measure(ground: Ground, way: str, many: int, seconds: float, *, idle: bool) -> float:
+def measure(ground: Ground, way: str, many: int, seconds: float, *, idle: bool = False) -> float:
     """Let so many processes store jobs for so long; return how many a second all of them stored."""
     with ground.fresh() as bed, worker(bed, "--queues", "aside", ready=True) if idle else nullcontext():
         with psycopg.connect(bed.base, autocommit=True) as db:

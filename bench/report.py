@@ -16,6 +16,16 @@ NAMES = {
     "raw.insert_job": "raw: insert + commit of a job's row, same database",
     "enqueue": "`task.enqueue()`, one at a time",
     "enqueue_many": "`app.enqueue_many()`",
+    "stream.rate": "`app.enqueue_stream()` of {deep:,} jobs from a generator",
+    "stream.mb": "the same: memory of the process",
+    "stream.lock.p50": "the same: SQLite's write lock for each chunk, p50",
+    "stream.lock.p99": "the same: SQLite's write lock for each chunk, p99",
+    "crowd.bare.1": "raw: insert + commit into a table with only the primary key, one producer",
+    "crowd.notify.1": "raw: the same with NOTIFY, one producer",
+    "crowd.holdfast.1": "`task.enqueue()`, one producer",
+    "crowd.bare.16": "raw: insert + commit into a table with only the primary key, 16 producers",
+    "crowd.notify.16": "raw: the same with NOTIFY, 16 producers",
+    "crowd.holdfast.16": "`task.enqueue()`, 16 producers",
     "raw.loop": "raw: the claim and settle statements in batches of 500",
     "verbs": "the same through the store's verbs and the judge",
     "drain.async": "drain, async no-op, one worker process",
@@ -31,7 +41,7 @@ NAMES = {
     "storm.rate": "{leases:,} expired leases reaped by the worker itself",
     "storm.seconds": "the same, in all",
 }
-UNITS = {"cost": "µs", "idle": "%", "pickup": "ms"}
+UNITS = {"cost": "µs", "idle": "%", "pickup": "ms", "stream.mb": "MB", "stream.lock": "ms"}
 SCENES = {"reap": "`reap()` in a process of its own", "storm": "by the worker itself (default)"}
 PLACES = {"same": "the queue that lost jobs come back to", "own": "a queue of its own"}
 
@@ -70,6 +80,7 @@ def times(least: float, key: str, name: str) -> Goal:
     return Goal(f"async drain ≥ {least:g} times {name}", beside, lambda x: x >= least, "{:.1f} times")
 
 
+TIMES = "{:.2f} times"
 ALL = [
     Goal("sync drain ≥ half of async", ratio("drain.sync", "drain.async"), lambda x: x >= 0.5, "{:.0%}"),
     Goal("`enqueue_many` ≥ 40,000 jobs/s", median("enqueue_many"), lambda x: x >= 40_000, "{:,.0f}/s"),
@@ -86,12 +97,15 @@ ALL = [
         "{:.2f} times",
     ),
     Goal("idle worker < 2 % of a core", median("idle.cpu"), lambda x: x < 2, "{:.2f} %"),
+    Goal("a million jobs of a generator in 100 MB", median("stream.mb"), lambda x: x <= 100, "{:.0f} MB"),
 ]
 GOALS = {
     "sqlite": [
         Goal("async drain ≥ 25 % of the raw loop", ratio("drain.async", "raw.loop"), lambda x: x >= 0.25, "{:.0%}"),
         times(6, "huey.drain", "huey on SQLite"),
         *ALL,
+        Goal("single enqueue ≥ huey's", ratio("enqueue", "huey.enqueue"), lambda x: x >= 1, TIMES),
+        Goal("a stream's write lock ≤ 20 ms", median("stream.lock.p99"), lambda x: x <= 20, "{:.0f} ms (p99)"),
         Goal("pickup p50 < 10 ms from another process", median("pickup.p50"), lambda x: x < 10, "{:.1f} ms"),
     ],
     "postgres": [
@@ -102,6 +116,15 @@ GOALS = {
         times(20, "procrastinate.drain", "Procrastinate"),
         times(20, "saq.drain", "SAQ"),
         *ALL,
+        Goal("bulk enqueue ≥ 1.2 times PgQueuer's", ratio("enqueue_many", "pgqueuer.bulk"), lambda x: x >= 1.2, TIMES),
+        Goal("bulk enqueue ≥ 1.2 times awa's", ratio("enqueue_many", "awa.bulk"), lambda x: x >= 1.2, TIMES),
+        Goal("single enqueue ≥ 1.1 times PgQueuer's", ratio("enqueue", "pgqueuer.enqueue"), lambda x: x >= 1.1, TIMES),
+        Goal(
+            "16 producers ≥ 70 % of the bare insert",
+            ratio("crowd.holdfast.16", "crowd.bare.16"),
+            lambda x: x >= 0.7,
+            "{:.0%}",
+        ),
         Goal("pickup p50 < 6 ms from another process", median("pickup.p50"), lambda x: x < 6, "{:.1f} ms"),
         Goal("pickup p99 < 30 ms from another process", median("pickup.p99"), lambda x: x < 30, "{:.1f} ms"),
     ],
@@ -149,9 +172,13 @@ def _ours(figures: Figures, scale: dict[str, Any]) -> str:
     lines = []
     for key, name in NAMES.items():
         if key in figures:
-            unit = "s" if key.endswith(".seconds") else UNITS.get(key.partition(".")[0], "jobs/s")
+            unit = "s" if key.endswith(".seconds") else _unit(key)
             lines.append(f"| {name.format(**scale)} | {_spread(figures[key])} | {unit} |")
     return "\n".join(["| Holdfast | median (lowest to highest) | |", "|---|---|---|", *lines]) if lines else ""
+
+
+def _unit(key: str) -> str:
+    return next((unit for start, unit in UNITS.items() if key.startswith(start)), "jobs/s")
 
 
 def _fresh(figures: Figures) -> str:

@@ -143,6 +143,8 @@ class SqliteBed:
 class PostgresBed:
     """A schema of a server of our own, with the server's default settings: every commit is synced."""
 
+    base = ""  # the address without the schema
+
     def __init__(self, folder: Path, database: str = "postgres") -> None:
         self.schema = f"bench_{new_id()}"
         self.base = server().removesuffix("postgres") + database
