@@ -242,6 +242,8 @@ class _Pair:
                 yield self._statements[name] + b"\0"
             elif kind == b"Q":
                 yield message[5:]
+            elif kind == b"c":
+                yield b"CopyDone\0"  # the end of a stream; outside a transaction the server commits it
 
     def close(self) -> None:
         for end in (self.client,) if self.keep_server else (self.client, self.server):

@@ -77,9 +77,9 @@ def test_an_enqueue_whose_answer_was_swallowed_stores_one_job(far: Store, proxy:
     assert far.counts() == {"default": {State.READY: 1}}
 
 
-def test_a_bulk_enqueue_whose_commit_was_swallowed_stores_each_job_once(far: Store, proxy: Proxy) -> None:
+def test_a_bulk_enqueue_whose_end_was_swallowed_stores_each_job_once(far: Store, proxy: Proxy) -> None:
     jobs = [make_job() for _ in range(250)]
-    proxy.swallow(b"COMMIT\0")
+    proxy.swallow(b"CopyDone\0")
     assert [added.id for added in far.add(jobs)] == [job.id for job in jobs]
     assert proxy.swallowed == 1
     assert far.counts() == {"default": {State.READY: 250}}
