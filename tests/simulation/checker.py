@@ -19,6 +19,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.acts import Move
 from holdfast.core.machine import ENDED, LIVE, State, Transition
 from holdfast.core.policy import OnCrash
 from holdfast.core.records import BeatAnswer, Duty, Filter, Job, Lease, NewJob, Pulse, Record, Worker
@@ -336,10 +337,12 @@ class Checker:
             current = self.duties.get(under.name)
             self._expect(current == (under.holder, under.term), "P12", "an act under {}; current is {}", under, current)
 
-    def _move(
-        self, role: Role, done: bool, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict
-    ) -> set[str]:
-        if not done:
+    def _move(self, role: Role, answers: list[Answer], moves: Sequence[Move]) -> set[str]:
+        touched = (self._moved(answer, *move.seen, move.verdict) for answer, move in zip(answers, moves, strict=True))
+        return set().union(*touched)
+
+    def _moved(self, answer: Answer, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> set[str]:
+        if answer is not Answer.ACCEPTED:
             self.sometimes["acts that came too late"] += 1
             return set()
         expected, row = self.expectations[job_id], self.rows[job_id]
