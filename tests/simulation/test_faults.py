@@ -133,6 +133,8 @@ READS: dict[str, Callable[[Scene], Call]] = {
     "find": lambda scene: lambda store: store.find(Filter()),
     "counts": lambda scene: lambda store: store.counts(),
     "journal": lambda scene: lambda store: store.journal(),
+    "journals": lambda scene: lambda store: store.journals(["job-0", scene.dead.id], 50),
+    "holds_lock": lambda scene: lambda store: store.holds_lock("w1"),
     "workers": lambda scene: lambda store: store.workers(),
     "paused": lambda scene: lambda store: store.paused(),
     "unserved": lambda scene: lambda store: store.unserved(QUEUES, []),
