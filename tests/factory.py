@@ -152,7 +152,8 @@ def a_job(state: State = State.RUNNING, **changes: Any) -> Job:
 
 def move(store: Store, job_id: str, state: State, fence: int, verdict: Verdict) -> bool:
     """Act on one job as it was seen; return whether it still was so."""
-    [answer] = store.move([Move(Seen(job_id, state, fence), verdict)])
+    while (answer := store.move([Move(Seen(job_id, state, fence), verdict)])[0]) is Answer.LOCKED:
+        pass  # another transaction has the row for a moment
     if answer is Answer.TAKEN:
         raise KeyTaken(f"job {job_id}")
     assert answer in (Answer.ACCEPTED, Answer.REFUSED)

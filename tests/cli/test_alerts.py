@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.alerts.rules import Limits
+from holdfast.alerts.rules import Thresholds
 from holdfast.alerts.webhook import sign
 from holdfast.cli.alerts import alerts_of
 from holdfast.cli.alerts import test as the_test
@@ -85,11 +85,11 @@ def test_a_test_goes_through_the_channels_of_an_app_and_opens_no_store(
 def test_limits_are_taken_from_options_and_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--alert-log", "--alert-limit", "crashes=3", "--alert-limit", "false_max=0.1"]
     [alert] = alerts_of(the_test.make_context("test", words).params)
-    assert alert.limits == Limits(crashes=3, false_max=0.1)
+    assert alert.limits == Thresholds(crashes=3, false_max=0.1)
     monkeypatch.setenv("HOLDFAST_ALERT_LIMIT", "zombies_max=50 window_s=60 again_s=5")
     monkeypatch.setenv("HOLDFAST_ALERT_ON", "held,dead")
     [alert] = alerts_of(the_test.make_context("test", ["--alert-log"]).params)
-    assert alert.limits == Limits(zombies_max=50, window_s=60.0, again_s=5.0)
+    assert alert.limits == Thresholds(zombies_max=50, window_s=60.0, again_s=5.0)
     assert alert.on == ("held", "dead")
 
 

@@ -24,7 +24,7 @@ from holdfast.clock import SystemClock, pause
 from holdfast.core.machine import State
 from holdfast.core.records import Job, Moment, Worker
 from holdfast.demo.book import Book, Death, Ledger, check, lost
-from holdfast.demo.observer import Line, Observer
+from holdfast.demo.observer import DemoLine, Observer
 from holdfast.demo.processes import Processes
 from holdfast.demo.script import ACTS
 from holdfast.demo.summary import sum_up
@@ -306,7 +306,7 @@ def a_story(actors: int, folder: Path) -> Observer:
     seen.story = {f"actor-{number}": f"id-{number}" for number in range(actors)}
     seen.rows = {f"actor-{number}": running if number % 2 else held for number in range(1, actors)}
     seen.counts = {"ready": 1, "running": 2, "held": 1, "done": 12_340, "dead": 1}
-    seen.lines.extend(Line(float(number), f"line {number} " * (number % 12), "bold red") for number in range(60))
+    seen.lines.extend(DemoLine(float(number), f"line {number} " * (number % 12), "bold red") for number in range(60))
     return seen
 
 

@@ -84,13 +84,13 @@ def in_our_code(error: Exception) -> Exception:
 
 def test_our_answer_to_a_mistake_is_shown_at_the_mistake_and_a_mistake_of_ours_in_full() -> None:
     assert frames_of(trace_of(in_our_code(UsageError("no")))) == ["in_our_code"]
-    assert frames_of(trace_of(in_our_code(ValueError("broken")))) == ["in_our_code", "iso"]
+    assert frames_of(trace_of(in_our_code(ValueError("broken")))) == ["in_our_code", "iso", "_iso"]
 
 
 def test_where_only_ours_are_they_are_shown() -> None:
     error = in_our_code(ValueError("broken"))
     assert error.__traceback__ is not None
-    assert frames_of(trace_of(error.with_traceback(error.__traceback__.tb_next))) == ["iso"]
+    assert frames_of(trace_of(error.with_traceback(error.__traceback__.tb_next))) == ["iso", "_iso"]
 
 
 def test_a_group_of_exceptions_is_shown_by_the_same_rule() -> None:
