@@ -30,7 +30,7 @@ connection: Connection
 transaction: Transaction
 def close_old_connections() -> None: ...
 """,
-    "fastapi.pyi": """
+    "fastapi/__init__.pyi": """
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
@@ -38,6 +38,15 @@ F = TypeVar("F", bound=Callable[..., object])
 class FastAPI:
     def __init__(self, *, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None) -> None: ...
     def post(self, path: str, *, status_code: int) -> Callable[[F], F]: ...
+""",
+    "fastapi/testclient.pyi": """
+from typing import Any, Self
+from fastapi import FastAPI
+class TestClient:
+    def __init__(self, app: FastAPI) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc: object) -> None: ...
+    def post(self, url: str) -> Any: ...
 """,
 }
 
