@@ -212,8 +212,8 @@ class Settler:
                 return
 
     def _takes_endings(self) -> bool:
-        """Say whether the store takes endings at all. An error that it meets with every one of them is no fault of the
-        job whose ending is in hand. Those of jobs that do not exist go the same way, and change nothing."""
+        """Say whether the store takes endings at all. If it refuses all of them, the job in hand is not at fault. The
+        endings of jobs that do not exist go the same way, and change nothing."""
         try:
             self._store.settle([_of_nobody(Transition.FINISH, State.DONE), _of_nobody(Transition.BURY, State.DEAD)])
         except Exception:

@@ -80,7 +80,7 @@ def supervise(app_ref: str, app: App, options: WorkerOptions, launch: Launch) ->
 
 
 class Child(NamedTuple):
-    """A worker process, and our end of the line to it."""
+    """A worker process, and our end of the socket to it."""
 
     process: subprocess.Popen[bytes]
     line: socket.socket
