@@ -27,7 +27,7 @@ from tests.factory import again, awaiting, enrol, row, settle, start
 
 STEP = {"name", "state", "attempt", "tries", "started_at", "ended_at", "result", "error", "arguments_bytes"}
 MORE = {"path", "kind", "has_undo", "repeatable", "retry_at", "undone_at", "deaths", "ahead"}
-KILLED = Lost("exit", "worker box/1 was lost: its process was killed by SIGKILL")
+KILLED = Lost("exit", "its process was killed by SIGKILL", worker="box/1")
 
 
 def begin(store: Store, **given: Any) -> Job:
@@ -433,7 +433,7 @@ def test_the_death_is_told_below_its_step(run: Run, store: Store) -> None:
 
 def test_a_death_that_was_none_and_one_in_a_cell_are_told_as_such(run: Run, store: Store, clock: FakeClock) -> None:
     job = begin(store)
-    settle(store, job, Lost("expired", "worker box/1 was lost: its lease ran out", {"attempt": 1}))
+    settle(store, job, Lost("expired", "its lease ran out", {"attempt": 1}, worker="box/1"))
     store.beat(job.worker or "", [Pulse(job.lease)])  # it comes back
     settle(
         store, again(store, row(store, job.id)), Lost("exit", "its process was killed by SIGSEGV", {"isolated": True})

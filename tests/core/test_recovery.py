@@ -339,14 +339,14 @@ def lost(job: Job, death: WorkerDeath, suspects: int = 1, in_gap: bool = False) 
 def test_a_lost_attempt_carries_everything_that_is_known() -> None:
     worker = a_worker(name="box")
     found = lost(running(started=True), WorkerDeath("it died", WorkerExit("vanished"), worker, "lock", 5.0), 3)
-    assert (found.detector, found.cause) == ("vanished", "worker box was lost: it died")
+    assert (found.detector, found.worker, found.cause) == ("vanished", "box", "it died")
     assert (found.suspects, found.excused, found.spread_s, found.started) == (3, False, 5.0, True)
     assert (found.autopsy["worker"], found.autopsy["evidence"]) == ("box", "lock")
 
 
 def test_a_worker_that_nobody_knows_is_called_by_its_id() -> None:
     found = lost(running(started=False), LEASE_RAN_OUT)
-    assert (found.detector, found.cause) == ("expired", "worker w was lost: its lease ran out")
+    assert (found.detector, found.worker, found.cause) == ("expired", "w", "its lease ran out")
     assert not found.started
     assert "evidence" not in found.autopsy
 

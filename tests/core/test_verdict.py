@@ -550,6 +550,12 @@ def test_an_autopsy_goes_into_the_zombie_event() -> None:
         assert (detail["detector"], detail["cause"], detail["host"]) == ("expired", "silence", "h"), case
 
 
+def test_the_error_of_a_lost_attempt_names_its_worker_and_the_cause_does_not() -> None:
+    for worker, error in (("box/1", "worker box/1 was lost: silence"), (None, "silence")):
+        verdict = judge(Lost("expired", "silence", worker=worker), a_job(), NOW, chance=0.5)
+        assert (verdict.error, verdict.notes[0].detail["cause"]) == (error, "silence")
+
+
 def test_traces_and_stacks_go_into_the_event() -> None:
     for _, _, verdict in cases("failed"):
         assert verdict.notes[0].detail["trace"] == "x"

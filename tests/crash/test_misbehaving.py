@@ -190,7 +190,7 @@ def test_the_process_dies_and_nobody_else_is_charged(own_street: Street, fn: Cal
     assert (row.error, row.stop_reason) == (how, "crashes_max")
     assert world.kinds(job.id) == ["zombie", "zombie", "dead"]
     among_others, alone = world.events(job.id, "zombie")
-    assert among_others.detail["cause"] == f"worker w/1 was lost: {how}"
+    assert among_others.detail["cause"] == how
     assert among_others.detail["pid"] == own_street.homes[0]
     assert (alone.detail["cause"], alone.detail["isolated"]) == (how, True)
     assert {each.detail["detector"] for each in (among_others, alone)} == {"exit"}
@@ -213,7 +213,7 @@ def test_one_that_ends_the_event_loop_ends_its_process(own_street: Street, fn: C
     lost = f"its process lost its event loop ({LOOP_ENDS[fn]})"
     assert (row.error, row.stop_reason) == (lost, "crashes_max")
     among_others, alone = world.events(job.id, "zombie")
-    assert among_others.detail["cause"] == f"worker w/1 was lost: {how}"
+    assert among_others.detail["cause"] == how
     assert (alone.detail["cause"], alone.detail["isolated"]) == (lost, True)
     for neighbour in own_street.let_finish():
         assert (neighbour.attempt, neighbour.crashes, neighbour.suspects) == (2, 0, 0)

@@ -706,7 +706,7 @@ def test_a_death_that_was_seen_does_not_wait_for_the_lease(store: Store, clock: 
     assert report.recovered == 1
     [event] = store.journal(job.id)
     assert event.detail["detector"] == "exit"
-    assert event.detail["cause"] == "worker w was lost: its process was killed by SIGKILL"
+    assert event.detail["cause"] == "its process was killed by SIGKILL"
 
 
 def test_a_claim_in_flight_when_its_worker_is_declared_dead_gets_nothing(
@@ -733,7 +733,7 @@ def test_a_reaper_that_died_between_the_mark_and_the_settling_is_finished_by_the
     [event] = store.journal(jobs[0].id)
     assert (event.detail["detector"], event.detail["cause"]) == (
         "vanished",
-        "worker w was lost: its process died (pid 1 on h)",
+        "its process died (pid 1 on h)",
     )
     assert row(store, jobs[0].id).suspects == 3
 

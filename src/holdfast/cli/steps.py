@@ -213,11 +213,10 @@ def _died(death: insight.StepDeath, flow: ShownWorkflow) -> str:
     elif death.step is None:
         where = death.place
     attempt = f", attempt {detail['attempt']}" if "attempt" in detail else ""
-    cause = str(detail.get("cause", "unknown")).removeprefix(f"worker {worker} was lost: ")
     who = f"its process on {worker}" if detail.get("isolated") else f"worker {worker}"
     lived = any(each.kind == "stale_report" and each.fence == event.fence for each in flow.events)
     fate = "was taken for dead" if lived else "died"
-    return f"{who} {fate} {where}{attempt}, {insight.ago(event.at, flow.now)}: {cause}"
+    return f"{who} {fate} {where}{attempt}, {insight.ago(event.at, flow.now)}: {detail.get('cause', 'unknown')}"
 
 
 # ------------------------------------------------------------------------------------------------ lines

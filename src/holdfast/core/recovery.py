@@ -201,12 +201,13 @@ def outcome_of(
         facts = {**facts, "evidence": death.evidence}
     return Lost(
         detector=detector,
-        cause=f"worker {holder.name if holder else job.worker} was lost: {death.cause}",
+        cause=death.cause,
         autopsy=autopsy(job, of_worker(holder, job, now), now, facts),
         suspects=suspects if suspects > 1 else int(ended_itself(facts)),
         excused=death.exit.excused or (detector == "expired" and in_gap),
         spread_s=death.spread_s,
         started=job.begun,
+        worker=holder.name if holder else job.worker,
     )
 
 

@@ -71,8 +71,9 @@ class Stalled(_Erred, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The attempt's worker is gone. `autopsy` is what is known of it.
+    """The attempt's process is gone. `autopsy` is what is known of it.
 
+    `worker`: the name of the worker whose process that was; None: the attempt had a process of its own.
     `excused`: lost in a gap in which the store could not be reached, so nobody is to blame.
     `spread_s`: many were lost at once; they come back spread over this many seconds.
     `started`: False when the job was claimed ahead of a free slot, and its handler had not begun.
@@ -85,6 +86,7 @@ class Lost(msgspec.Struct, frozen=True):
     excused: bool = False
     spread_s: float = 0.0
     started: bool = True
+    worker: str | None = None
 
 
 class Released(msgspec.Struct, frozen=True):
@@ -481,6 +483,8 @@ def _reason(outcome: Outcome) -> str:
     match outcome:
         case Failed() | Diverged() | TimedOut() | Stalled():
             return outcome.error
+        case Lost(worker=str(name)):
+            return f"worker {name} was lost: {outcome.cause}"
         case Lost() | Released() | HeldBack() | Parked() | Cancelled():
             return outcome.cause
         case Snoozed():
