@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from holdfast import AsyncFlow, Flow, IllegalMove, Refused, Retry, Rollback
 from holdfast.core.stop_reason import told
 from holdfast.core.verdict import Parked, Released
+from holdfast.insight.explain import FIX_CODE, explain
 from holdfast.stores.protocol import Filter
 from tests.factory import a_step, awaiting, record, row, settle, start_flow
 from tests.worker.house import House, until
@@ -259,8 +260,12 @@ def test_an_undo_whose_result_cannot_be_read_holds_and_there_are_ways_out(house:
     job = work.enqueue()
     row = ended(house, job.id, "held")
     assert row.rolling_back
-    for part in ("7 is recorded as number 2", "Expected `str`", "held done ID", "because of: Rollback: why"):
+    for part in ("7 is recorded as number 2", "Expected `str`", "because of: Rollback: why"):
         assert part in str(told(row))
+    assert "holdfast" not in str(row.error), "what a person can do is not part of the error"
+    shown = explain(house.store, row)
+    assert FIX_CODE in shown.sentence
+    assert f"holdfast held done {job.id} --fence {row.fence}" in dict(shown.answers).values()
     assert shop.lines == ["do a"]
     if way == "by hand":
         house.app.resolve(job.id, "done", by="ann", note="paid back by hand")

@@ -17,8 +17,6 @@ from holdfast.core.records import Event, Job, Step, StepKind
 from holdfast.core.row_text import Awaited
 from holdfast.errors import Diverged, Parking
 
-OLD_CODE = "run the code that recorded it (declare the old function with its old version=)"
-
 ASKED_KINDS = ("asked", "signalled", "moved")  # the lines of the journal that say since when a question is open
 STEPS_MAX = 1_000_000  # of one workflow
 
@@ -185,7 +183,7 @@ class Replay:
 
 def does_not_fit(what: str) -> Diverged:
     """Return the signal that stops code which asks for something else than what is recorded."""
-    return Diverged(f"the code does not fit the record: {what}; {OLD_CODE}")
+    return Diverged(f"the code does not fit the record: {what}")
 
 
 def needs_undo(step: Step) -> bool:

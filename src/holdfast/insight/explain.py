@@ -20,6 +20,8 @@ from holdfast.insight.steps import awaited, awaited_things, awaited_time, betwee
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
 from holdfast.stores.protocol import Store
 
+FIX_CODE = "Bring back the code that fits, declared with its old version=, or fix this one; then continue."
+
 
 def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
     """Say the one thing about a job that a list has room for."""
@@ -110,6 +112,7 @@ def _why_waiting(store: Store, job: Job, now: Moment) -> Explanation:
 
 
 def _why_held(job: Job, seen: str, steps: Sequence[Step]) -> Explanation:
+    fix = f" {FIX_CODE}" if job.stop_reason == "diverged" else ""
     run, happened, give_up = (f"holdfast held {word} {seen}" for word in ("approve", "done", "fail"))
     if job.open_step is not None:
         first, *later = [f"step {named(step)}" for step in asked_about(job, steps)] or [
@@ -125,11 +128,12 @@ def _why_held(job: Job, seen: str, steps: Sequence[Step]) -> Explanation:
         undos = [f"undo of {named(step)}" for step in to_undo(steps)[:1]]  # with none left nothing is done by hand
         choices = [("continue to undo", run), *((f"{undo} was done by hand", happened) for undo in undos)]
         then = f" The {undos[0]} is next." if undos else " Nothing is left to undo."
-        return Explanation(f"It waits for a person's answer: {reason(job)}.{then}", (*choices, ("give up", give_up)))
+        sentence = f"It waits for a person's answer: {reason(job)}.{fix}{then}"
+        return Explanation(sentence, (*choices, ("give up", give_up)))
     # Of a workflow nobody says that all of it happened: it would be done, without what is still to come.
     whole = () if job.workflow else (("it happened", happened),)
     choices = [("run it again", run), *whole, ("give up", give_up), *_ways_of_a_workflow(job)]
-    return Explanation(f"It waits for a person's answer: {reason(job)}.", tuple(choices))
+    return Explanation(f"It waits for a person's answer: {reason(job)}.{fix}", tuple(choices))
 
 
 def _way_back(job: Job, command: str) -> tuple[str, str]:

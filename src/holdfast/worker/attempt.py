@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.worker")
 
 SHORT_S = 1.0  # what a handler logs in its first moments goes with its end, or with a beat that is due anyway
-MEND = (
-    "bring the code back that it was stored for (declare the old function with its old version=), and continue "
-    "(`holdfast held approve ID`)"
-)
 KILL_S = 1.0  # how long the end of a process may take
 NEVER = float("inf")
 TOLD_MAX = 10  # how many steps of one workflow are reported at once
@@ -247,12 +243,12 @@ class Attempt:
         until the code fits again. So is a workflow that is a plain task by now, which would repeat its steps.
         """
         if self.job.workflow and not self.task.is_workflow:
-            raise Diverged(f"it was stored as a workflow, and {self.task.name!r} is a plain task here; {MEND}")
+            raise Diverged(f"it was stored as a workflow, and {self.task.name!r} is a plain task here")
         try:
             return self.task.decode(self.job.payload)
         except PayloadError as error:
             if self.job.undoable or self.job.rolling_back:
-                raise Diverged(f"the code does not fit the arguments: {error}; {MEND}") from error
+                raise Diverged(f"the code does not fit the arguments: {error}") from error
             raise
 
     def unlimit(self) -> None:

@@ -22,7 +22,7 @@ from holdfast.core.payload import decode_value, encode_value
 from holdfast.core.policy import Retry
 from holdfast.core.records import Filter, Inbox, NewJob, Record, Signal, Step, StepKind
 from holdfast.core.records import Job as Row
-from holdfast.core.replay import OLD_CODE, STEPS_MAX, FlowCall, Replay, Scope, does_not_fit, is_answered, is_paused
+from holdfast.core.replay import STEPS_MAX, FlowCall, Replay, Scope, does_not_fit, is_answered, is_paused
 from holdfast.core.row_text import Awaited
 from holdfast.errors import (
     Diverged,
@@ -61,11 +61,6 @@ SIGNALS_READ = 500  # signals of one name that are read at once
 PAGE = 1_000  # steps that are read at once
 ASK_AGAIN_S = 1.0  # the longest pause between two tries to read
 ERROR_MAX = 2_000
-MEND = "mend the annotation of its function and continue (`holdfast held approve ID`)"
-STUCK = (
-    "mend the code and continue (`holdfast held approve ID`), or undo by hand the last step that is not undone, and "
-    "say so (`holdfast held done ID`)"
-)
 T = TypeVar("T")
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -485,7 +480,7 @@ class Run:
         try:
             return signature_of(undo.of, self.app.codec).decode(step.arguments)
         except PayloadError as error:
-            why = f"the arguments of number {step.path} cannot be read: {error}; {STUCK}"
+            why = f"the arguments of number {step.path} cannot be read: {error}"
             raise self.stop(Diverged(why)) from error
 
     # ---------------------------------------------------------------------------------------- inside
@@ -762,8 +757,7 @@ class Run:
         try:
             return self._decode(step.result, shape, f"{step.kind} {step.name!r}: the result")
         except PayloadError as error:
-            ways = STUCK if self.rewinds else f"{MEND}, or {OLD_CODE}"
-            why = f"{shown(step.result)} is recorded as number {step.path}: {error}; {ways}"
+            why = f"{shown(step.result)} is recorded as number {step.path}: {error}"
             raise self.stop(Diverged(why)) from error
 
     def _decode(self, text: str | None, shape: JsonType | None = None, where: str = "a recorded value") -> Any:
