@@ -43,7 +43,28 @@ def test_a_circle_of_imports_is_found() -> None:
     through = circle({**one, "hooks.py": "from holdfast.worker.a import c"})
     assert through is not None
     assert set(through) == {"worker", "workflow", "hooks"}
-    assert circle({**one, "hooks.py": "def f():\n    from holdfast.worker.a import c"}) is None
+    for_types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from holdfast.worker.a import c"
+    assert circle({**one, "hooks.py": for_types}) is None
+    late = circle({**one, "hooks.py": "def f():\n    with g:\n        from holdfast.worker.a import c"})
+    assert late is not None
+    assert set(late) == {"worker", "workflow", "hooks"}
+    front = circle({"__init__.py": "from holdfast.app import App", "app.py": "def f():\n    from holdfast import x"})
+    assert front is not None
+    assert set(front) == {"__init__", "app"}
+
+
+def test_every_late_import_has_a_reason() -> None:
+    found = {
+        (path.relative_to(PACKAGE).as_posix(), name)
+        for path in modules()
+        for _, name in late_imports(path.relative_to(PACKAGE).as_posix(), path.read_text("utf-8"))
+    }
+    assert {(path, name) for path, name in found if not path.startswith("cli/")} == set(LATE)
+
+
+def test_a_late_import_is_found() -> None:
+    source = "import holdfast.hooks\ndef f():\n    import ssl\n    with g:\n        from holdfast.worker.a import c\n"
+    assert [name for _, name in late_imports("hooks.py", source)] == ["holdfast.worker.a"]
 
 
 def test_where_the_architecture_says_something_is_there_it_is() -> None:
@@ -115,7 +136,7 @@ def test_every_mutant_still_fits_the_tree() -> None:
 
 def test_the_version_is_the_same_everywhere() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
-    assert f'__version__ = "{declared}"' in (PACKAGE / "__init__.py").read_text("utf-8")
+    assert f'__version__ = "{declared}"' in (PACKAGE / "version.py").read_text("utf-8")
 
 
 @pytest.mark.parametrize("lock", ["requirements-dev.lock", "requirements-venv.lock"])
@@ -178,19 +199,53 @@ def defined(tree: ast.Module | ast.ClassDef, before: str = "") -> Iterator[str]:
             yield from defined(node, f"{before}{node.name}.")
 
 
+# Imports inside functions, outside cli/, where each command imports what it uses so that --help stays fast.
+# (file, module) -> why it is not imported at once.
+LATE = {
+    ("alerts/__init__.py", "holdfast.alerts.webhook"): "TLS and HTTP: most apps have no webhook",
+    ("app.py", "holdfast.aio"): "made from the verbs of App; asyncio code alone needs it",
+    ("app.py", "holdfast.alerts"): "an app without alerts starts without them",
+    ("app.py", "holdfast.alerts.notifier"): "app.reap() alone needs it here",
+    ("app.py", "holdfast.reaper"): "app.reap() alone needs it here",
+    ("app.py", "holdfast.scheduler"): "an app without schedules starts without it",
+    ("app.py", "holdfast.worker.options"): "app.tick() alone needs it here",
+    ("app.py", "holdfast.worker.tick"): "a whole worker, which takes as long to load as the rest of Holdfast",
+    ("stores/__init__.py", "holdfast.stores.memory"): "a program has one kind of store",
+    ("stores/__init__.py", "holdfast.stores.postgres.store"): "its driver may not be installed",
+    ("stores/__init__.py", "holdfast.stores.sqlite.store"): "a program has one kind of store",
+}
+FACADES = {("app", "aio")}  # `app.aio` is the way to a class that is made from the verbs of App
+
+
+def late_imports(path: str, source: str) -> Iterator[Finding]:
+    """The modules of Holdfast that functions import when they are called."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for each in ast.walk(node):
+                if isinstance(each, ast.ImportFrom) and (each.module or "").startswith("holdfast"):
+                    yield each.lineno, str(each.module)
+                elif isinstance(each, ast.Import):
+                    yield from ((each.lineno, a.name) for a in each.names if a.name.startswith("holdfast"))
+
+
+class AtRunTime(ast.NodeTransformer):
+    """Removes what is imported for types alone."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
+        return node.orelse if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
+
+
 def circle(sources: dict[str, str]) -> list[str] | None:
-    """Return rooms that need each other when they are imported; None if there are none. A room is a folder or a module
-    below src/holdfast. What a function imports when it is called does not count, nor what is imported for types."""
+    """Return rooms that need each other when they run; None if there are none. A room is a folder or a module below
+    src/holdfast. What a function imports when it is called counts; what is imported for types alone does not."""
     needs: dict[str, set[str]] = {}
+    rooms = {PurePosixPath(path).with_suffix("").parts[0] for path in sources}
     for path, source in sources.items():
         room = PurePosixPath(path).with_suffix("").parts[0]
-        if room.startswith("__"):
-            continue
-        at_once = ast.Module(
-            [node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)], []
-        )
-        found = {name.split(".")[1] for _, name in imports(path, at_once) if name.startswith("holdfast.")}
-        needs.setdefault(room, set()).update(found - {room})
+        used = imports(path, AtRunTime().visit(ast.parse(source)))
+        ours = {name.split(".")[1] for _, name in used if name.startswith("holdfast.")}
+        found = {each if each in rooms else "__init__" for each in ours}
+        needs.setdefault(room, set()).update({other for other in found - {room} if (room, other) not in FACADES})
     try:
         graphlib.TopologicalSorter(needs).prepare()
     except graphlib.CycleError as error:

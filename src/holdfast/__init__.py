@@ -46,10 +46,9 @@ from holdfast.errors import (
 )
 from holdfast.jobs import Job
 from holdfast.tasks import Task
+from holdfast.version import __version__
 from holdfast.worker.context import Context
 from holdfast.workflow.flow import AsyncFlow, Flow
-
-__version__ = "0.1.0"
 
 __all__ = [
     "App",

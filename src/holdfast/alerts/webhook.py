@@ -23,6 +23,7 @@ from holdfast.alerts.channels import Sent
 from holdfast.alerts.messages import Message
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import UsageError
+from holdfast.version import __version__
 
 CONNECT_S = 5.0
 SEND_S = 15.0  # for all of it, connecting included
@@ -155,8 +156,6 @@ class Webhook:
         raise failure
 
     def _headers(self, body: bytes) -> dict[str, str]:
-        from holdfast import __version__
-
         timestamp = str(int(self._clock.wall()))
         headers = {
             "Host": self._place,

@@ -41,6 +41,7 @@ from holdfast.service import Service
 from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
 from holdfast.tracebacks import describe
+from holdfast.version import __version__
 from holdfast.vital_threads import BROKEN_S, EXIT_BROKEN, end_process, refuse_patched_threads
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.claimer import Claimer
@@ -225,8 +226,6 @@ class Runner:
         return current_attempt.get() in self._heartbeat.all()
 
     def _enroll(self) -> None:
-        from holdfast import __version__
-
         worker = Worker(
             id=new_id(),
             name=self.name,

@@ -16,9 +16,8 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.app import App
 from holdfast.clock import Clock
 from holdfast.closing import Work
 from holdfast.core.text import clean
@@ -37,6 +36,9 @@ from holdfast.worker.isolated import memory, protocol
 from holdfast.worker.log_capture import current_attempt
 from holdfast.worker.settler import Settler
 from holdfast.worker.workflows import WorkflowRuntime
+
+if TYPE_CHECKING:
+    from holdfast.app import App
 
 MOVED_S = 0.1  # the least pause between two reports of progress
 _PLAIN = (str, int, float, bool, type(None))
