@@ -36,7 +36,7 @@
         ├── JobCancelled
         └── JobRolledBack
 
-`Snooze` and `Rollback` are requests that a task or a workflow may raise. They are not errors.
+`Snooze`, `RetryLater`, `GiveUp` and `Rollback` are requests that a task or a workflow may raise. They are not errors.
 
 Signals, not errors: they derive from BaseException so that `except Exception` in a task
 does not swallow them.
@@ -251,6 +251,21 @@ class Snooze(Exception):
             raise UsageError(f"Snooze({delay_s!r}): the delay must be a number of seconds from now")
         self.delay_s = float(delay_s)
         super().__init__(f"snooze for {delay_s:g} s")
+
+
+class RetryLater(Exception):
+    """Raise it in a task to be run again after `delay_s` seconds. It counts as a failure, so it cannot go on for
+    ever."""
+
+    def __init__(self, delay_s: float, reason: str = "") -> None:
+        if not 0 <= delay_s <= 10**9:
+            raise UsageError(f"RetryLater({delay_s!r}): the delay must be a number of seconds from now")
+        self.delay_s = float(delay_s)
+        super().__init__(reason or f"run again in {delay_s:g} s")
+
+
+class GiveUp(Exception):
+    """Raise it in a task that must not be tried again: the job is dead at once, with this as its error."""
 
 
 class Rollback(Exception):

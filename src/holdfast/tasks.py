@@ -180,6 +180,11 @@ class Sender(Generic[P, R]):
         """
         recovery = {"retry": retry, "crashes_max": crashes_max, "on_crash": on_crash}
         times = {"lease_s": lease_s, "timeout_s": timeout_s, "stall_s": stall_s}
+        if retry is not None and isinstance(retry, Retry) and retry.is_code:
+            raise PolicyError(
+                f"task {self._task.name}: on, never and backoff are code, which a job's row cannot carry; "
+                "declare them on the task: @app.task(retry=Retry(…))"
+            )
         given = _given(**recovery, **times)
         changes = _given(key=key, priority=priority, queue=queue, id=id, connection=connection)
         if given:

@@ -413,6 +413,18 @@ def test_a_snooze_is_as_long_as_was_asked_for_and_never_in_the_past(delay_s: flo
     assert again_after(Snoozed(delay_s)) == wanted
 
 
+@pytest.mark.parametrize(("delay_s", "wanted"), [(60.0, 60.0), (0.0, 0.0), (-5.0, 0.0), (math.nan, 0.0)])
+def test_a_failure_whose_task_chose_the_pause_waits_as_long_and_never_in_the_past(
+    delay_s: float, wanted: float
+) -> None:
+    assert again_after(Failed("x", delay_s=delay_s)) == wanted
+
+
+def test_a_chosen_pause_does_not_outlive_the_budget() -> None:
+    job = a_job(attempts_max=2, failures=1)
+    assert judge(Failed("x", delay_s=60.0), job, NOW, chance=0.5).move is Transition.BURY
+
+
 # ------------------------------------------------------------------------------------ what is written down
 
 
@@ -720,7 +732,9 @@ forced: st.SearchStrategy[Outcome] = st.builds(TimedOut, texts) | st.builds(Stal
 cut_off: st.SearchStrategy[Outcome] = st.builds(Released, st.just(True), texts) | st.builds(
     Failed, texts, outage=st.just(True)
 )
-failures: st.SearchStrategy[Outcome] = st.builds(Failed, texts)
+failures: st.SearchStrategy[Outcome] = st.builds(
+    Failed, texts, final=st.booleans(), delay_s=st.none() | st.floats(-1e9, 1e9)
+)
 outcomes: st.SearchStrategy[Outcome] = st.one_of(
     losses,
     forced,

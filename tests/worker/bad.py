@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast.app
-from holdfast import Context
+from holdfast import App, Context, Retry
 from holdfast.errors import Snooze, StoreUnavailable
 
 NOW = 0.01  # what a loop waits for is there soon
@@ -421,3 +421,12 @@ def write_while_the_store_is_away_at_first(ctx: Context) -> int:
 
 def _away(*given: Any, **options: Any) -> Any:
     raise StoreUnavailable("the server is away")
+
+
+NOT_DECLINED = Retry(attempts_max=3, base_s=0.0, cap_s=0.0, never=ValueError)
+_declares = App("memory://")
+
+
+@_declares.task(name="declined", isolate=True, retry=NOT_DECLINED)
+def declined() -> None:
+    raise ValueError("declined")

@@ -73,10 +73,11 @@ class Tasks:
         """Return the task of this attempt. Raises `UsageError` when this process does not have it."""
         name = order.job.task
         if name not in self._found:
-            self._found[name] = self._look_for(name, order.home)
+            self._found[name] = self._look_for(name, order)
         return self._found[name]
 
-    def _look_for(self, name: str, home: protocol.TaskLocation | None) -> Task[..., Any]:
+    def _look_for(self, name: str, order: protocol.StartAttempt) -> Task[..., Any]:
+        home = order.home
         if self._app is not None:
             if name in self._app.tasks:
                 return self._app.tasks[name]
@@ -93,6 +94,8 @@ class Tasks:
                 return value
             if isinstance(value, App) and name in value.tasks:
                 return child.adopt(value, self._setup.url).tasks[name]
+        if order.retry_is_code:
+            raise UsageError(_missing(name, "its Retry has on, never or backoff, and the app is not in its module"))
         return self._declare(name, home, module)
 
     def _declare(self, name: str, home: protocol.TaskLocation, module: object) -> Task[..., Any]:

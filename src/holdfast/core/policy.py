@@ -5,13 +5,15 @@ Policy travels on the job's row, so the reaper needs none of the user's code.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from holdfast.errors import PolicyError
 
 OnCrash = Literal["retry", "hold", "fail", "rollback"]
 Jitter = Literal["equal", "full", "none"]
+Errors = type[Exception] | tuple[type[Exception], ...]
 
 WHOLE_MAX = 2**31 - 1
 SECONDS_MAX = 10**9  # thirty years
@@ -32,18 +34,34 @@ def _seconds(name: str, value: object, *, least: float) -> None:
         )
 
 
+def _errors(name: str, given: object) -> tuple[type[Exception], ...]:
+    """Return the exceptions as a tuple."""
+    kinds = given if isinstance(given, tuple) else (given,)
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            raise PolicyError(f"{name}={given!r} must be an exception class, or a tuple of them")
+    return kinds
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often and how soon a job is run again after it failed.
+    """How often, how soon and after which exceptions a job is run again.
 
     The pause doubles from `base_s` up to `cap_s`. `jitter` says how much of it is random, so that jobs that failed
     together do not come back together: half of it ("equal"), all of it ("full", or True), nothing ("none", or False).
+
+    `on`: only these exceptions are retried. `never`: these are not retried. `backoff`: a function that gets the number
+    of failures so far and returns the pause in seconds. These three are code: they do not travel on the job's row. The
+    worker reads them from the declaration of the task, and they count for exceptions of the handler only.
     """
 
     attempts_max: int = 10
     base_s: float = 5.0
     cap_s: float = 3600.0
     jitter: Jitter | bool = "equal"
+    on: Errors = ()
+    never: Errors = ()
+    backoff: Callable[[int], float] | None = None
 
     def __post_init__(self) -> None:
         _whole("attempts_max", self.attempts_max, least=1)
@@ -57,6 +75,31 @@ class Retry:
             raise PolicyError(
                 f"jitter={self.jitter!r} is not known; choose one of {', '.join(map(repr, get_args(Jitter)))}"
             )
+        for name in ("on", "never"):
+            object.__setattr__(self, name, _errors(name, getattr(self, name)))
+        if self.backoff is not None and not callable(self.backoff):
+            raise PolicyError(f"backoff={self.backoff!r} must be a function of the number of failures, such as "
+                              "lambda failures: 10 * failures")  # fmt: skip
+
+    def covers(self, error: BaseException) -> bool:
+        """Say whether a handler that raised this may be run again."""
+        return not isinstance(error, self.never) and (not self.on or isinstance(error, self.on))
+
+    @property
+    def is_code(self) -> bool:
+        """Say whether a part of it cannot travel on a job's row."""
+        return bool(self.on or self.never or self.backoff)
+
+    def chosen_delay_s(self, failures: int) -> float | None:
+        """Return the pause that `backoff` chooses after this number of failures; None without one.
+
+        Raises `PolicyError` for what is not a number of seconds, and whatever the function raises.
+        """
+        if self.backoff is None:
+            return None
+        delay: Any = self.backoff(failures)
+        _seconds(f"backoff({failures})", delay, least=0.0)
+        return float(delay)
 
     def delay_s(self, nth: int, chance: float) -> float:
         """Return the pause before the run that follows the nth failure; `chance` is from 0 up to 1."""

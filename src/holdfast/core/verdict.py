@@ -39,7 +39,8 @@ class Failed(_Erred, frozen=True):
 
     `finished`: the handler returned, but its result or its outcome could not be stored. Such a job has done its work,
     so `on_crash` decides whether it may run again.
-    `final`: it would fail the same way again. `rollback`: the workflow asks for its steps to be undone.
+    `final`: it would fail the same way again, or is not to be retried. `rollback`: the workflow asks for its steps to
+    be undone. `delay_s`: the pause that the task's code chose; None leaves it to the job's backoff.
     `outage`: the store failed in the middle of its transaction, so its writes were rolled back. That is not the job's
     fault, but it cut the attempt short: it costs what a release costs, and passes through `on_crash` as well.
     `unwritten`: it replaces an outcome that the store could not write.
@@ -51,6 +52,7 @@ class Failed(_Erred, frozen=True):
     rollback: bool = False
     outage: bool = False
     unwritten: bool = False
+    delay_s: float | None = None
     frames: tuple[str, ...] = ()
 
 
@@ -326,7 +328,9 @@ def _run_again(outcome: CutShort, job: Job, now: float, chance: float) -> Verdic
         return _stop(Transition.BURY, outcome, job, spent)
     if isinstance(outcome, Lost) and (not crashes or total_crashes <= 1):
         return _come_back(outcome, job, now, chance, crashes)
-    return _verdict(Transition.RETRY, outcome, job, run_at=now + job.retry.delay_s(total, chance))
+    chosen = outcome.delay_s if isinstance(outcome, Failed) else None
+    delay_s = chosen if chosen is not None else job.retry.delay_s(total, chance)
+    return _verdict(Transition.RETRY, outcome, job, run_at=now + max(0.0, delay_s))
 
 
 def _come_back(outcome: Lost, job: Job, now: float, chance: float, crashes: int) -> Verdict:

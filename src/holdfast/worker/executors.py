@@ -340,7 +340,23 @@ def _raised(attempt: Attempt, error: BaseException) -> Raised:
     if (isinstance(error, signals) or _is_asked_for(error, attempt)) and error is not attempt.fatal:
         return Raised(error)
     text = describe(error)  # first: to write a traceback swallows an interrupt
-    return Raised(error, Failed(text, {"traceback": _trace(error)}, frames=user_frames(error, FRAMES_MAX)))
+    final, delay_s = _again(attempt, error)
+    said = Failed(text, {"traceback": _trace(error)}, final=final, delay_s=delay_s)
+    return Raised(error, msgspec.structs.replace(said, frames=user_frames(error, FRAMES_MAX)))
+
+
+def _again(attempt: Attempt, error: BaseException) -> tuple[bool, float | None]:
+    """Return whether the task gives up, and otherwise the pause that its code chooses, if it does."""
+    retry = attempt.task.policy.retry
+    if isinstance(error, errors.GiveUp) or not retry.covers(error):
+        return True, None
+    if isinstance(error, errors.RetryLater):
+        return False, error.delay_s
+    try:
+        return False, retry.chosen_delay_s(attempt.job.failures + 1)
+    except Exception as trouble:
+        log.error("task %s: its backoff failed, and the default one is used: %s", attempt.task.name, describe(trouble))
+        return False, None
 
 
 def conclude(attempt: Attempt, raised: Raised) -> Outcome:
@@ -366,7 +382,7 @@ def conclude(attempt: Attempt, raised: Raised) -> Outcome:
         return msgspec.structs.replace(said, outage=True)
     undo = isinstance(error, errors.Rollback) and attempt.task.is_workflow
     detail = {**said.detail, "steps": _failed_steps(attempt)} if attempt.failed else said.detail
-    return msgspec.structs.replace(said, detail=detail, final=error is attempt.fatal, rollback=undo)
+    return msgspec.structs.replace(said, detail=detail, final=said.final or error is attempt.fatal, rollback=undo)
 
 
 def _failed_steps(attempt: Attempt) -> list[dict[str, Any]]:

@@ -27,12 +27,14 @@ from holdfast.core.row_text import Awaited
 from holdfast.errors import (
     Diverged,
     Dropped,
+    GiveUp,
     Interrupted,
     KeyTaken,
     LeaseLost,
     NotFound,
     Parking,
     PayloadError,
+    RetryLater,
     Rewinding,
     StoreError,
     StoreLocked,
@@ -580,11 +582,11 @@ class Run:
                 retry = None  # it has happened, and is not repeated because its result cannot be recorded
                 return base, value, self._encode(call, value)
             except Exception as error:
-                if retry is None or base.tries >= retry.attempts_max:
+                if retry is None or base.tries >= retry.attempts_max or not _may_repeat(retry, error):
                     if base.tries > 1 and base.repeatable:  # if the workflow is run again, it counts from one
                         yield from self._begin(call, replace(base, tries=0))
                     raise (yield from self._failed(call, base, error, at_once=not base.repeatable))  # noqa: B904
-                retry_at = self._wall() + retry.delay_s(base.tries, chance())
+                retry_at = self._wall() + _pause_s(retry, base.tries, error)
                 base = replace(base, retry_at=retry_at, **_why(error))
             yield from self._begin(call, base)
 
@@ -765,6 +767,22 @@ class Run:
 
     def _wall(self) -> float:
         return self.store.now().wall
+
+
+def _may_repeat(retry: Retry, error: Exception) -> bool:
+    return not isinstance(error, GiveUp) and retry.covers(error)
+
+
+def _pause_s(retry: Retry, tries: int, error: Exception) -> float:
+    """Return the pause before the next try: what the step asks for, what `backoff` chooses, or what doubles."""
+    if isinstance(error, RetryLater):
+        return error.delay_s
+    try:
+        chosen = retry.chosen_delay_s(tries)
+    except Exception as trouble:
+        log.error("the backoff of a step failed, and the default one is used: %s", describe(trouble))
+        chosen = None
+    return retry.delay_s(tries, chance()) if chosen is None else chosen
 
 
 def _why(error: BaseException) -> dict[str, str]:

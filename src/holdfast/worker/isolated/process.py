@@ -94,7 +94,7 @@ class IsolatedProcess:
             with contextlib.suppress(OSError):
                 self.group.limit(most_mb)
                 most_mb = None  # the system keeps it
-        self.send(protocol.StartAttempt(attempt.job, home, most_mb))
+        self.send(protocol.StartAttempt(attempt.job, home, most_mb, attempt.task.policy.retry.is_code))
 
     # --------------------------------------------------------------------------------------- ending
 

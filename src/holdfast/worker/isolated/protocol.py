@@ -50,6 +50,7 @@ class StartAttempt(msgspec.Struct, frozen=True, tag=True):
     job: Job
     home: TaskLocation | None
     memory_max_mb: int | None = None  # to be kept by the process itself; None: no limit, or the system keeps it
+    retry_is_code: bool = False  # only the declaration of the task says which exceptions are retried
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
