@@ -37,7 +37,7 @@ from holdfast.core.row_text import Awaited
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Parked, judge
 from holdfast.ids import new_id
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 
 FLOWS = 100  # in flight
 STEPS_GOAL = {"sqlite": 3_000, "postgres": 1_500}  # a second
@@ -151,7 +151,7 @@ def waiting_behind(store: Store, size: int) -> str:
     steps = [recorded_step(number) for number in range(1, size + 1)]
     for start in range(0, size, BATCH):
         batch = Record(lease=job.lease, worker=job.worker, steps=tuple(steps[start : start + BATCH]))
-        assert store.record([batch]) == [Answer.ACCEPTED]
+        assert store.record([batch]) == [Reply.ACCEPTED]
     park(store, [job], Parked("waits", awaits=(Awaited("signal", "go"),), inbox=0))
     return job.id
 
@@ -175,7 +175,7 @@ def claimed(store: Store, new: list[NewJob]) -> list[Job]:
 def park(store: Store, jobs: list[Job], outcome: Parked) -> None:
     now = store.now().wall
     answers = store.settle([settlement(job, judge(outcome, job, now, chance=0.5)) for job in jobs])
-    assert set(answers) == {Answer.ACCEPTED}
+    assert set(answers) == {Reply.ACCEPTED}
     if jobs[0].worker is not None:
         store.retire(jobs[0].worker, "it is done")
 

@@ -19,7 +19,7 @@ from holdfast.core.settlement import settlement as addressed
 from holdfast.core.verdict import Cancelled, Failed, Lost, Outcome, Parked, Succeeded, Verdict, judge
 from holdfast.errors import KeyTaken
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 
 _numbers = itertools.count(1)
@@ -116,15 +116,15 @@ def settlement(job: Job, outcome: Outcome, *, now: float = 0.0, seen_lease: bool
     return addressed(job, judge(outcome, job, now, chance=0.5), seen_lease=seen_lease)
 
 
-def settle(store: Store, job: Job, outcome: Outcome, *, seen_lease: bool = False) -> Answer:
+def settle(store: Store, job: Job, outcome: Outcome, *, seen_lease: bool = False) -> Reply:
     now = store.now().wall
     [answer] = store.settle([settlement(job, outcome, now=now, seen_lease=seen_lease)])
     return answer
 
 
-def settle_for_good(store: Store, each: Settlement) -> Answer:
+def settle_for_good(store: Store, each: Settlement) -> Reply:
     """Settle as the settler does: a row that somebody else has locked is tried again."""
-    while (answer := store.settle([each])[0]) is Answer.LOCKED:
+    while (answer := store.settle([each])[0]) is Reply.LOCKED:
         pass
     return answer
 
@@ -136,10 +136,10 @@ def job_in(store: Store, state: State, **given: Any) -> Job:
     policy, outcome = WAY_TO[state]
     job = start(store, **policy | given)
     if state is State.ROLLED_BACK:
-        assert settle(store, job, EXPIRED) is Answer.ACCEPTED
+        assert settle(store, job, EXPIRED) is Reply.ACCEPTED
         job = again(store, row(store, job.id))
     if outcome is not None:
-        assert settle(store, job, outcome) is Answer.ACCEPTED
+        assert settle(store, job, outcome) is Reply.ACCEPTED
     job = row(store, job.id)
     assert job.state is state
     return job
@@ -152,19 +152,19 @@ def a_job(state: State = State.RUNNING, **changes: Any) -> Job:
 
 def move(store: Store, job_id: str, state: State, fence: int, verdict: Verdict) -> bool:
     """Act on one job as it was seen; return whether it still was so."""
-    while (answer := store.move([Move(Seen(job_id, state, fence), verdict)])[0]) is Answer.LOCKED:
+    while (answer := store.move([Move(Seen(job_id, state, fence), verdict)])[0]) is Reply.LOCKED:
         pass  # another transaction has the row for a moment
-    if answer is Answer.TAKEN:
+    if answer is Reply.TAKEN:
         raise KeyTaken(f"job {job_id}")
-    assert answer in (Answer.ACCEPTED, Answer.REFUSED)
-    return answer is Answer.ACCEPTED
+    assert answer in (Reply.ACCEPTED, Reply.REFUSED)
+    return answer is Reply.ACCEPTED
 
 
 def delete(store: Store, job_id: str, state: State, fence: int) -> bool:
     """Delete one job as it was seen; return whether it still was so."""
     [answer] = store.delete([Seen(job_id, state, fence)])
-    assert answer in (Answer.ACCEPTED, Answer.REFUSED)
-    return answer is Answer.ACCEPTED
+    assert answer in (Reply.ACCEPTED, Reply.REFUSED)
+    return answer is Reply.ACCEPTED
 
 
 def revive(store: Store, job: Job) -> bool:
@@ -199,7 +199,7 @@ def a_record(job: Job | Lease, *steps: Step, **given: Any) -> Record:
     return Record(lease=lease, worker="w", steps=steps, **given)
 
 
-def record(store: Store, job: Job | Lease, *steps: Step, **given: Any) -> Answer:
+def record(store: Store, job: Job | Lease, *steps: Step, **given: Any) -> Reply:
     [answer] = store.record([a_record(job, *steps, **given)])
     return answer
 
@@ -216,8 +216,8 @@ def awaiting(*texts: str) -> Awaits:
 def park(store: Store, job: Job, *texts: str, **given: Any) -> Job:
     """Let a workflow wait for these things, as the settler does; return its row, whatever became of it."""
     outcome = Parked("waits", awaits=awaiting(*texts), **given)
-    if settle(store, job, outcome) is Answer.AGAIN:
-        assert settle(store, row(store, job.id), outcome) is Answer.ACCEPTED
+    if settle(store, job, outcome) is Reply.AGAIN:
+        assert settle(store, row(store, job.id), outcome) is Reply.ACCEPTED
     return row(store, job.id)
 
 

@@ -15,7 +15,7 @@ from holdfast.core.records import Duty, Filter, Job, Schedule
 from holdfast.errors import DutyLost, PayloadError, UsageError
 from holdfast.ids import fired_job_id
 from holdfast.scheduler import DECLARE_S, DECLARED_S, DUTY, LOCKED_S, LOOK_S, TTL_S, Scheduler, is_declared
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import AFTER, BEFORE, FaultyStore, scripted
 from tests.factory import delete, picture
@@ -268,7 +268,7 @@ class Guarded:
     def fire(self, firings: Any, under: Duty) -> Any:
         keys = [each.schedule for each in firings]
         self.batches.append(keys)
-        return self.store.fire(firings, under) if self.locked.isdisjoint(keys) else [Answer.LOCKED] * len(keys)
+        return self.store.fire(firings, under) if self.locked.isdisjoint(keys) else [Reply.LOCKED] * len(keys)
 
 
 def test_one_locked_schedule_waits_for_the_next_look_and_the_others_are_fired(store: Store, clock: FakeClock) -> None:

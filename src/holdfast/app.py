@@ -33,7 +33,7 @@ from holdfast.hooks import Hook, HookKind, Hooks
 from holdfast.ids import new_id, new_job_id
 from holdfast.jobs import Job
 from holdfast.stores import fit, open_store
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.stores.urls import DEFAULT_URL, absolute_url
 from holdfast.tasks import Declare, Draft, JobOptions, Sender, Task, TaskOptions
 from holdfast.workflow.definition import DeclareWorkflow, Workflow, WorkflowOptions
@@ -427,7 +427,7 @@ class App:
     def resolve(
         self,
         id: str,
-        answer: acts.Answer,
+        answer: acts.Choice,
         *,
         by: str = "app",
         note: str | None = None,
@@ -444,7 +444,7 @@ class App:
         asks a person is answered with "retry" for yes and "fail" for no. fence: as in `cancel`. Raises as `revive`;
         also `UsageError` where the job was stored with another codec.
         """
-        if answer not in get_args(acts.Answer):
+        if answer not in get_args(acts.Choice):
             raise UsageError(f'{answer!r} is not an answer; choose "retry", "done", "fail" or "rollback"')
         if result not in (None, ...) and answer != "done":
             raise UsageError(f'a result goes with "done" only, not with {answer!r}')
@@ -519,14 +519,14 @@ class App:
     def _send(self, signal: Signal) -> bool:
         id = signal.job_id
         answer = self.store.signal(signal)
-        if answer is Answer.GONE:
+        if answer is Reply.GONE:
             row = self._row(id)
             if row.workflow and row.ended_at is None and signal.seen_fence is not None:
                 raise Refused(f"workflow {id} is {row.state.value} and does not ask that any more; look again")
             what = f"has ended ({row.state.value})" if row.workflow else "is not a workflow"
             raise Refused(f"job {id} {what}: no signal can reach it")
         self.store.wake()
-        return answer is Answer.ACCEPTED
+        return answer is Reply.ACCEPTED
 
     def approve(
         self, id: str, yes: bool = True, *, by: str = "app", note: str | None = None, fence: int | None = None

@@ -15,7 +15,7 @@ from holdfast.core.records import Filter, Job, Seen
 from holdfast.core.text import check_storable
 from holdfast.core.verdict import Verdict
 from holdfast.errors import HoldfastError, KeyTaken, NotFound, Refused, StoreLocked, StoreTimeout
-from holdfast.stores.protocol import Answer, Store, rows_of
+from holdfast.stores.protocol import Reply, Store, rows_of
 
 PAGE = 1_000  # jobs in one transaction
 READ = 200  # jobs in one query: a row may be a few megabytes
@@ -23,7 +23,7 @@ LOCK_WAIT_S = 1.0  # for rows that other transactions have locked, after everyth
 LOCK_LOOK_S = 0.05
 
 T = TypeVar("T", Move, Seen)
-Write = Callable[[Sequence[T]], list[Answer]]
+Write = Callable[[Sequence[T]], list[Reply]]
 Page = list[tuple[str, T | HoldfastError]]  # what is to be done to each job, or why nothing is
 
 
@@ -121,20 +121,20 @@ def _write(store: Store, page: Page[T], write: Write[T]) -> tuple[list[Acted], P
     """Write a page; return what became of each job, and apart from these the acts on rows that others have locked."""
     wanted = {job_id: each for job_id, each in page if not isinstance(each, HoldfastError)}
     answers = dict(zip(wanted, _answers(list(wanted.values()), write), strict=True))
-    refused = [job_id for job_id, answer in answers.items() if answer is Answer.REFUSED]
+    refused = [job_id for job_id, answer in answers.items() if answer is Reply.REFUSED]
     now = {job.id: job.seen for job in rows_of(store, refused, READ)}
     done: list[Acted] = []
     busy: Page[T] = []
     for job_id, each in page:
         if isinstance(each, HoldfastError):
             done.append(Acted(job_id, each))
-        elif (answer := answers[job_id]) is Answer.LOCKED:
+        elif (answer := answers[job_id]) is Reply.LOCKED:
             busy.append((job_id, each))
         elif isinstance(answer, HoldfastError):
             done.append(Acted(job_id, answer))
-        elif answer is Answer.TAKEN:
+        elif answer is Reply.TAKEN:
             done.append(Acted(job_id, KeyTaken(f"job {job_id}: its key belongs to another live job")))
-        elif answer is Answer.REFUSED:
+        elif answer is Reply.REFUSED:
             seen = each.seen if isinstance(each, Move) else each
             done.append(Acted(job_id, _moved_on(seen, now.get(job_id))))
         else:
@@ -142,7 +142,7 @@ def _write(store: Store, page: Page[T], write: Write[T]) -> tuple[list[Acted], P
     return done, busy
 
 
-def _answers(wanted: Sequence[T], write: Write[T]) -> list[Answer | HoldfastError]:
+def _answers(wanted: Sequence[T], write: Write[T]) -> list[Reply | HoldfastError]:
     """Write these acts; if one of them makes the store refuse them all, or take too long, in halves."""
     if not wanted:
         return []

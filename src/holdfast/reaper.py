@@ -30,7 +30,7 @@ from holdfast.errors import HoldfastError, PolicyError, StoreError, StoreLocked,
 from holdfast.failpoints import point
 from holdfast.hooks import Hooks
 from holdfast.ids import chance
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 
 log = logging.getLogger("holdfast.reaper")
 
@@ -39,7 +39,7 @@ SILENT_LOOK_S = 3600.0  # how often to look for workers that are silent for long
 LOOK_S = 1.0  # how often to look while a worker that beats is given its time
 COMPLAIN_S = 60.0  # how often to say that a row is damaged
 TIMEOUTS_MAX = 10  # in a row; then the whole store is slow, and the pass ends
-GOES_ON = frozenset({Answer.ACCEPTED, Answer.AGAIN})  # after these the next page is another one; some is judged again
+GOES_ON = frozenset({Reply.ACCEPTED, Reply.AGAIN})  # after these the next page is another one; some is judged again
 
 
 class Zombie(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,12 +49,12 @@ class Zombie(msgspec.Struct, frozen=True, kw_only=True):
     worker: Worker | None
     detector: Detector | None  # None: its worker was told to stop, and the job is only given back
     verdict: Verdict
-    answer: Answer | None = None  # what the store said to the verdict; None: it was not asked, or could not say
+    answer: Reply | None = None  # what the store said to the verdict; None: it was not asked, or could not say
 
     @property
     def recovered(self) -> bool:
         """Say whether it was settled here. Otherwise it was a dry run, or another process was first."""
-        return self.answer is Answer.ACCEPTED
+        return self.answer is Reply.ACCEPTED
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class Report(msgspec.Struct, frozen=True):
     def locked(self) -> int:
         """Count the jobs whose rows another transaction had locked. They are unchanged; the next pass looks at them
         again."""
-        return sum(zombie.answer is Answer.LOCKED for zombie in self.latest)
+        return sum(zombie.answer is Reply.LOCKED for zombie in self.latest)
 
     @property
     def latest(self) -> list[Zombie]:
@@ -334,13 +334,13 @@ class Reaper:
             self._on_settled(len(recovered))
         return settled
 
-    def _answers(self, batch: list[Settlement]) -> list[Answer | None]:
+    def _answers(self, batch: list[Settlement]) -> list[Reply | None]:
         """Settle a page. If that takes too long, or the store fails on a row, settle it in halves, so that the row
         does not stop the rest: its answer is None."""
         if not batch:
             return []
         try:
-            answers: list[Answer | None] = [*self._store.settle(batch, under=self._under)]
+            answers: list[Reply | None] = [*self._store.settle(batch, under=self._under)]
         except StoreError as error:
             if is_passing(error) and not isinstance(error, StoreTimeout):
                 raise

@@ -24,7 +24,7 @@ from holdfast.duties import DutyHolder
 from holdfast.errors import StoreError, UsageError, is_passing
 from holdfast.ids import fired_job_id, new_id
 from holdfast.service import Service
-from holdfast.stores.protocol import Added, Answer, Store
+from holdfast.stores.protocol import Added, Reply, Store
 from holdfast.tasks import Draft, Sender, check_name
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Scheduler:
                 fired += 1
                 there = " is there already" if answer.existed else ""
                 log.info("fired %r: job %s%s", each.schedule, answer.id, there)
-            elif answer is Answer.LOCKED:
+            elif answer is Reply.LOCKED:
                 locked.append(each)
         if fired:
             self._store.wake()

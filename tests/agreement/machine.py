@@ -41,7 +41,7 @@ from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import HoldfastError, IllegalMove
 from holdfast.reaper import Reaper
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
 from tests.factory import delete, move
@@ -177,7 +177,7 @@ class Stores(RuleBasedStateMachine):
     def settle(self, pair: Pair, other: Pair, third: Pair, many: int, outcome: Outcome, knows: bool) -> None:
         """`knows`: the attempt has heard whether it was asked to stop, and knows its steps."""
 
-        def call(store: Store, jobs: list[Job]) -> list[Answer]:
+        def call(store: Store, jobs: list[Job]) -> list[Reply]:
             now = [informed(store, job) if knows else job for job in jobs]
             return store.settle([judged(store, job, outcome) for job in now])
 
@@ -202,7 +202,7 @@ class Stores(RuleBasedStateMachine):
             self.agree(lambda store, job: store.beat(job.worker or "", [Pulse(job.lease)]), pair)
         lost = Lost("expired", "its lease ran out", excused=excused)
 
-        def call(store: Store, jobs: list[Job]) -> list[Answer]:
+        def call(store: Store, jobs: list[Job]) -> list[Reply]:
             return store.settle([judged(store, job, lost, seen_lease=True) for job in jobs])
 
         self.agree(call, unique([pair, other][:many]))
@@ -212,7 +212,7 @@ class Stores(RuleBasedStateMachine):
         """Give up an attempt that is kept, and start the next: it comes back as a zombie."""
         self.clock.advance(pair.memory.lease_s)
 
-        def call(store: Store, job: Job) -> list[Answer]:
+        def call(store: Store, job: Job) -> list[Reply]:
             now = store.get(job.id)
             lost = Lost("exit" if by_fence else "expired", "lost")
             if now is None or now.state is not State.RUNNING or now.lease != job.lease:
@@ -235,7 +235,7 @@ class Stores(RuleBasedStateMachine):
         """Mark a worker gone and perhaps settle what it holds by fence alone; another one comes."""
         self.agree(lambda store, _: store.retire(worker, "it ended", how=how))
 
-        def bury(store: Store, _: Any) -> list[Answer]:
+        def bury(store: Store, _: Any) -> list[Reply]:
             jobs = store.find(Filter(states=(State.RUNNING,), worker=worker))
             return store.settle([judged(store, job, Lost("exit", "killed", suspects=len(jobs))) for job in jobs])
 

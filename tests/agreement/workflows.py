@@ -14,7 +14,7 @@ from holdfast.core.policy import Policy
 from holdfast.core.records import Filter, Inbox, Job, NewJob, Note, Record, Signal, Step
 from holdfast.core.verdict import Failed, Outcome, Parked
 from holdfast.errors import HoldfastError
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from tests.agreement.machine import KEYS, MOMENT_S, Pair, Stores, informed, judged, mixtures, policies, rarely, some
 from tests.factory import awaiting, move
 
@@ -81,7 +81,7 @@ class Workflows(Stores):
         ended = msgspec.structs.replace(first, steps=(msgspec.structs.replace(step, state="recorded", result="end"),))
         batch = [first, second, ended][:many]
         answers = self.agree(lambda store, _: store.record(batch))
-        if answers[0] is Answer.ACCEPTED:
+        if answers[0] is Reply.ACCEPTED:
             self.children += jobs
 
     @rule(target_flow=Stores.attempts, position=positions, alone=st.booleans())
@@ -97,7 +97,7 @@ class Workflows(Stores):
         more: dict[str, Any] = {} if alone else {"jobs": (child,), "sent": (signal,)}
         batch = [Record(lease=lease, steps=(step,), open_step="late", undoable=True, **more) for lease in leases]
         answers = self.agree(lambda store, _: store.record(batch))
-        assert set(answers) <= {Answer.REFUSED}
+        assert set(answers) <= {Reply.REFUSED}
 
     @rule(pair=Stores.attempts, name=st.sampled_from(NAMES), nth=nth, repeat=rarely, answers=st.booleans())
     def send(self, pair: Pair, name: str, nth: int, repeat: bool, answers: bool) -> None:
@@ -121,7 +121,7 @@ class Workflows(Stores):
         awaits = [f"signal:{name}" for name in sorted(names)] + [f"job:{child.memory.id}"] * of_child
         wake_at = self.clock.wall() + wake_s if wake_s is not None else None
 
-        def call(store: Store, job: Job) -> list[Answer]:
+        def call(store: Store, job: Job) -> list[Reply]:
             count = self.inboxes[nth % len(self.inboxes)].count if seen == "once" else store.inbox(job.id).count
             outcome = Parked("waits", wake_at, awaiting(*awaits), question, count if seen is not None else None)
             return store.settle([judged(store, informed(store, job) if knows else job, outcome)])

@@ -24,7 +24,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.insight import look_back, zombies_view
 from holdfast.insight.explain import reason
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from tests.alerts.waiting import FOR_EVER_S, PATIENCE_S, until
 from tests.factory import EXPIRED, again, delete, enrol, job_in, make_job, move, park, row, settle, start
@@ -257,7 +257,7 @@ def test_false_positives_are_counted_as_the_report_counts_them(store: Store, clo
         settle(store, job, EXPIRED)
     assert told.look() == []
     for job in returned:
-        assert settle(store, job, Succeeded()) is Answer.REFUSED  # its late report, which is journalled
+        assert settle(store, job, Succeeded()) is Reply.REFUSED  # its late report, which is journalled
     assert told.look() == [("false_positives", "new", None)]
     numbers = told.ear.heard[0].numbers
     report = zombies_view(look_back(store, 3600))

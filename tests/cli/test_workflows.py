@@ -20,7 +20,7 @@ from holdfast.core.row_text import current_steps
 from holdfast.core.verdict import Failed, Lost, Parked, Succeeded
 from holdfast.errors import Refused, UsageError
 from holdfast.insight.steps import step_view
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run
 from tests.factory import again, awaiting, enrol, row, settle, start
@@ -47,7 +47,7 @@ def step(store: Store, job: Job, position: int, name: str, **given: Any) -> Step
 
 def put(store: Store, job: Job, *steps: Step, **facts: Any) -> None:
     record = Record(lease=job.lease, worker=job.worker, steps=steps, **facts)
-    assert store.record([record]) == [Answer.ACCEPTED]
+    assert store.record([record]) == [Reply.ACCEPTED]
 
 
 def checkout(store: Store, **given: Any) -> Job:

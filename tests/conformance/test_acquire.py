@@ -6,7 +6,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Duty
 from holdfast.core.verdict import Lost
 from holdfast.errors import DutyLost
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from tests.factory import enrol, job_in, picture, row, settlement, start
 
@@ -95,7 +95,7 @@ def test_an_act_under_the_current_term_is_accepted_also_when_its_time_has_run_ou
     duty = acquire(store, ttl_s=1.0)
     job = start(store)
     clock.advance(60)
-    assert store.settle([settlement(job, LOST)], under=duty) == [Answer.ACCEPTED]
+    assert store.settle([settlement(job, LOST)], under=duty) == [Reply.ACCEPTED]
     assert row(store, job.id).state is State.READY
 
 

@@ -10,7 +10,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import BeatAnswer, Job, Lease, Pulse
 from holdfast.core.row_text import CurrentSteps, current_steps
 from holdfast.core.verdict import Released, Succeeded
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from tests.factory import (
     EXPIRED,
@@ -116,7 +116,7 @@ def test_a_beat_that_comes_between_the_reapers_look_and_its_settle_wins(store: S
     clock.advance(30)
     [seen] = store.overdue()
     beat(store, job)
-    assert settle(store, seen, EXPIRED, seen_lease=True) is Answer.REFUSED
+    assert settle(store, seen, EXPIRED, seen_lease=True) is Reply.REFUSED
     alive = row(store, job.id)
     assert (alive.state, alive.fence, alive.lease_until) == (State.RUNNING, job.fence, clock.lease() + 30)
     assert store.journal() == []

@@ -5,7 +5,7 @@ import pytest
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Seen
 from holdfast.core.verdict import Failed
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from tests.factory import (
     a_signal,
     a_step,
@@ -100,7 +100,7 @@ def test_many_jobs_are_deleted_and_answered_in_their_order(store: Store) -> None
     stale = job_in(store, State.HELD)
     flow = row(store, flow.id)
     seen = [done.seen, running.seen, Seen("nobody", State.DONE, 1), stale.seen._replace(fence=9), flow.seen, dead.seen]
-    yes, no = Answer.ACCEPTED, Answer.REFUSED
+    yes, no = Reply.ACCEPTED, Reply.REFUSED
     assert store.delete(seen) == [yes, no, no, no, yes, yes]
     assert {job.id for job in store.find(Filter())} == {running.id, stale.id}
     assert store.counts() == {"default": {State.RUNNING: 1, State.HELD: 1}}

@@ -8,7 +8,7 @@ from holdfast.core import acts
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Job, Note, Record, Step
 from holdfast.core.verdict import Cancelled
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from tests.factory import add, again, job_in, make_job, move, picture, row, settle, start
 
 NOTE = Note("moved", {"forked_from": "old"}, "ann")
@@ -29,7 +29,7 @@ def recorded(store: Store) -> Job:
         step(4, result='"last"'),
         step(5, result='"not this"'),
     )
-    assert store.record([Record(lease=job.lease, steps=steps, undoable=True)]) == [Answer.ACCEPTED]
+    assert store.record([Record(lease=job.lease, steps=steps, undoable=True)]) == [Reply.ACCEPTED]
     return cancelled(store, job)
 
 
@@ -37,7 +37,7 @@ def cancelled(store: Store, job: Job) -> Job:
     job = row(store, job.id)
     assert move(store, job.id, job.state, job.fence, acts.cancel(job, actor="ann"))
     if job.state is State.RUNNING:
-        assert settle(store, row(store, job.id), Cancelled()) is Answer.ACCEPTED
+        assert settle(store, row(store, job.id), Cancelled()) is Reply.ACCEPTED
     ended = row(store, job.id)
     assert ended.state is State.CANCELLED
     return ended

@@ -10,7 +10,7 @@ from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Filter, Job, Seen
 from holdfast.core.verdict import Failed, Succeeded, Verdict
 from holdfast.errors import KeyTaken
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from tests.factory import (
     EXPIRED,
@@ -238,7 +238,7 @@ def test_a_claim_that_comes_before_a_persons_act_wins(store: Store) -> None:
 def test_a_persons_act_that_comes_before_a_settle_does_not_refuse_it(store: Store) -> None:
     job = start(store)
     move(store, job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
-    assert settle(store, job, Succeeded()) is Answer.ACCEPTED
+    assert settle(store, job, Succeeded()) is Reply.ACCEPTED
 
 
 def test_a_ready_job_is_moved_in_its_queue(store: Store, clock: FakeClock) -> None:
@@ -265,7 +265,7 @@ def test_acts_on_many_jobs_are_answered_in_their_order(store: Store, clock: Fake
     ]
     known = {job.id: len(store.journal(job.id)) for job in (ready, held, dead, other)}
     clock.advance(60)
-    yes, no = Answer.ACCEPTED, Answer.REFUSED
+    yes, no = Reply.ACCEPTED, Reply.REFUSED
     assert store.move(moves) == [yes, no, yes, no, yes]
     assert [row(store, job.id).state for job in (ready, held, dead)] == ["cancelled", "done", "ready"]
     assert row(store, other.id) == other
@@ -288,7 +288,7 @@ def test_of_jobs_with_one_key_the_first_comes_alive(store: Store) -> None:
     dead = [job_in(store, State.DEAD, key="order-42") for _ in range(3)]
     other = job_in(store, State.DEAD, key="order-43")
     moves = [Move(job.seen, acts.revive(job, 5.0, actor="ann")) for job in (dead[1], dead[0], other, dead[2])]
-    assert store.move(moves) == [Answer.ACCEPTED, Answer.TAKEN, Answer.ACCEPTED, Answer.TAKEN]
+    assert store.move(moves) == [Reply.ACCEPTED, Reply.TAKEN, Reply.ACCEPTED, Reply.TAKEN]
     assert [row(store, job.id).state for job in dead] == ["dead", "ready", "dead"]
     assert [len(store.journal(job.id, kinds=["revived"])) for job in dead] == [0, 1, 0]
 
@@ -297,16 +297,16 @@ def test_a_key_is_taken_by_who_has_it_before_the_acts_though_one_of_them_ends_th
     dead = job_in(store, State.DEAD, key="order-42")
     holder = add(store, key="order-42")
     moves = [Move(holder.seen, acts.cancel(holder, actor="ann")), Move(dead.seen, acts.revive(dead, 5.0, actor="ann"))]
-    assert store.move(moves) == [Answer.ACCEPTED, Answer.TAKEN]
-    assert store.move(moves) == [Answer.REFUSED, Answer.ACCEPTED]
+    assert store.move(moves) == [Reply.ACCEPTED, Reply.TAKEN]
+    assert store.move(moves) == [Reply.REFUSED, Reply.ACCEPTED]
 
 
 def test_an_act_that_was_seen_wrongly_takes_no_key(store: Store) -> None:
     first, second = (job_in(store, State.DEAD, key="order-42") for _ in range(2))
     stale = Move(first.seen._replace(fence=9), acts.revive(first, 5.0, actor="ann"))
     assert store.move([stale, Move(second.seen, acts.revive(second, 5.0, actor="ann"))]) == [
-        Answer.REFUSED,
-        Answer.ACCEPTED,
+        Reply.REFUSED,
+        Reply.ACCEPTED,
     ]
 
 
@@ -318,7 +318,7 @@ def test_jobs_that_stay_alive_or_end_take_no_key(store: Store) -> None:
         Move(ended[0].seen, acts.revive(ended[0], 5.0, actor="ann")),
         Move(ended[1].seen, acts.cancel(ended[1], actor="ann")),
     ]
-    assert store.move(moves) == [Answer.ACCEPTED] * 3
+    assert store.move(moves) == [Reply.ACCEPTED] * 3
 
 
 def test_children_of_one_workflow_that_end_together_are_all_told_to_it(store: Store) -> None:
@@ -332,6 +332,6 @@ def test_children_of_one_workflow_that_end_together_are_all_told_to_it(store: St
 def test_a_large_page_of_acts_is_applied(store: Store) -> None:
     store.add([make_job() for _ in range(1_000)])
     jobs = store.find(Filter(limit=1_000))
-    assert store.move([Move(job.seen, acts.cancel(job, actor="ann")) for job in jobs]) == [Answer.ACCEPTED] * 1_000
+    assert store.move([Move(job.seen, acts.cancel(job, actor="ann")) for job in jobs]) == [Reply.ACCEPTED] * 1_000
     assert store.counts() == {"default": {State.CANCELLED: 1_000}}
     assert len(store.journal(kinds=["cancelled"], limit=2_000)) == 1_000

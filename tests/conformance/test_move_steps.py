@@ -9,7 +9,7 @@ from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Job
 from holdfast.core.verdict import Failed, Verdict
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from tests.factory import EXPIRED, a_signal, a_step, again, job_in, move, park, picture, record, row, settle, start_flow
 
 
@@ -20,7 +20,7 @@ def applied(store: Store, seen: Job, verdict: Verdict) -> bool:
 def dead_after(store: Store, *steps: Any) -> Job:
     job = start_flow(store, attempts_max=1)
     record(store, job, *steps)
-    assert settle(store, job, Failed("x")) is Answer.ACCEPTED
+    assert settle(store, job, Failed("x")) is Reply.ACCEPTED
     return row(store, job.id)
 
 
@@ -29,7 +29,7 @@ def held_with(store: Store, *opened: int) -> Job:
     job = start_flow(store)
     names = [a_step(number, "started", repeatable=False, name=f"charge-{number}") for number in opened]
     record(store, job, *names, open_step=names[0].name)
-    assert settle(store, row(store, job.id), EXPIRED) is Answer.ACCEPTED
+    assert settle(store, row(store, job.id), EXPIRED) is Reply.ACCEPTED
     return row(store, job.id)
 
 
@@ -53,7 +53,7 @@ def test_it_happened_is_written_to_the_step_and_the_workflow_goes_on(store: Stor
 
 
 @pytest.mark.parametrize("answer", ["done", "retry"])
-def test_an_answer_removes_the_error_that_asked_for_it(store: Store, answer: acts.Answer) -> None:
+def test_an_answer_removes_the_error_that_asked_for_it(store: Store, answer: acts.Choice) -> None:
     held = held_with(store, 1)
     assert held.stop_reason == "open_step"
     result = "1" if answer == "done" else None
@@ -206,14 +206,14 @@ def test_a_running_one_is_asked_to_stop_and_keeps_its_lease(store: Store) -> Non
     assert applied(store, job, acts.rollback(job, 50.0, actor="ann")) is True
     asked = replace(job, cancel_requested=True, undo_requested=True, error="rolled back by ann")
     assert row(store, job.id) == asked
-    assert record(store, job, a_step(1)) is Answer.ACCEPTED
+    assert record(store, job, a_step(1)) is Reply.ACCEPTED
 
 
 def test_an_attempt_that_was_asked_for_a_rollback_ends_in_one(store: Store) -> None:
     job = start_flow(store)
     applied(store, job, acts.rollback(job, 50.0, actor="ann"))
-    assert settle(store, job, Failed("x")) is Answer.AGAIN, "it has not heard of it"
-    assert settle(store, row(store, job.id), Failed("x")) is Answer.ACCEPTED
+    assert settle(store, job, Failed("x")) is Reply.AGAIN, "it has not heard of it"
+    assert settle(store, row(store, job.id), Failed("x")) is Reply.ACCEPTED
     now = row(store, job.id)
     assert (now.state, now.rolling_back, now.undo_requested, now.cancel_requested) == (State.READY, True, False, False)
 

@@ -11,7 +11,7 @@ from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Job
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Cancelled, Failed, Outcome, Parked, Succeeded
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from tests.factory import (
     EXPIRED,
@@ -36,7 +36,7 @@ from tests.factory import (
     start_flow,
 )
 
-ACCEPTED, ALREADY, REFUSED, AGAIN = Answer.ACCEPTED, Answer.ALREADY, Answer.REFUSED, Answer.AGAIN
+ACCEPTED, ALREADY, REFUSED, AGAIN = Reply.ACCEPTED, Reply.ALREADY, Reply.REFUSED, Reply.AGAIN
 ENDINGS: dict[State, Outcome] = {
     State.DONE: Succeeded("1"),
     State.DEAD: Failed("x"),

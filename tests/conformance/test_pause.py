@@ -2,7 +2,7 @@
 
 from holdfast.core.records import Pulse
 from holdfast.core.verdict import Succeeded
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from tests.factory import add, claim, enrol, picture, row, settle, start
 
 
@@ -38,7 +38,7 @@ def test_running_jobs_of_a_paused_queue_go_on(store: Store) -> None:
     store.pause("default", True)
     assert row(store, job.id) == job
     assert store.beat(enrol(store), [Pulse(job.lease)]).lost == []
-    assert settle(store, job, Succeeded()) is Answer.ACCEPTED
+    assert settle(store, job, Succeeded()) is Reply.ACCEPTED
 
 
 def test_a_paused_queue_takes_no_share_from_the_others(store: Store) -> None:

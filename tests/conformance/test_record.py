@@ -10,7 +10,7 @@ from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Lease, Record
 from holdfast.core.verdict import Failed, Outcome, Parked, Succeeded
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from tests.factory import (
     EXPIRED,
@@ -35,7 +35,7 @@ from tests.factory import (
     start_flow,
 )
 
-ACCEPTED, REFUSED, TAKEN, GONE = Answer.ACCEPTED, Answer.REFUSED, Answer.TAKEN, Answer.GONE
+ACCEPTED, REFUSED, TAKEN, GONE = Reply.ACCEPTED, Reply.REFUSED, Reply.TAKEN, Reply.GONE
 every_stale = pytest.mark.parametrize("stale", STALE.values(), ids=STALE.keys())
 
 # -------------------------------------------------------------------------------------- what is written

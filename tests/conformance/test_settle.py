@@ -25,7 +25,7 @@ from holdfast.core.verdict import (
     TimedOut,
     Verdict,
 )
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from tests.conformance.test_add import AWKWARD
 from tests.factory import (
@@ -50,7 +50,7 @@ from tests.factory import (
     start_flow,
 )
 
-ACCEPTED, ALREADY, REFUSED = Answer.ACCEPTED, Answer.ALREADY, Answer.REFUSED
+ACCEPTED, ALREADY, REFUSED = Reply.ACCEPTED, Reply.ALREADY, Reply.REFUSED
 
 ENDINGS: dict[str, tuple[Outcome, State]] = {
     "success": (Succeeded('"fine"'), State.DONE),
@@ -216,7 +216,7 @@ def test_the_log_leaves_the_row_with_the_attempt(store: Store, outcome: Outcome)
     job = start(store)
     assert job.worker is not None
     store.beat(job.worker, [Pulse(job.lease, log="said by the first")])
-    assert settle(store, job, outcome) is Answer.ACCEPTED
+    assert settle(store, job, outcome) is Reply.ACCEPTED
     assert row(store, job.id).log is None
 
 
@@ -493,7 +493,7 @@ def test_a_verdict_made_before_the_job_was_asked_to_stop_is_to_be_judged_again(s
     job = start(store)
     cancel(store, job)
     before = picture(store)
-    assert settle(store, job, outcome) is Answer.AGAIN
+    assert settle(store, job, outcome) is Reply.AGAIN
     assert picture(store) == before
     assert settle(store, row(store, job.id), outcome) is ACCEPTED
     assert row(store, job.id).state is State.CANCELLED
@@ -516,7 +516,7 @@ def test_one_that_is_to_be_judged_again_does_not_stop_the_others_of_its_batch(st
     asked, other = start(store), start(store)
     cancel(store, asked)
     batch = [settlement(job, Failed("x")) for job in (asked, other)]
-    assert store.settle(batch) == [Answer.AGAIN, ACCEPTED]
+    assert store.settle(batch) == [Reply.AGAIN, ACCEPTED]
     assert row(store, asked.id).state is State.RUNNING
     assert row(store, other.id).failures == 1
 
@@ -550,7 +550,7 @@ def test_a_step_that_was_begun_after_the_reaper_looked_is_held_and_not_repeated(
     [seen] = store.overdue()
     record(store, job, a_step(1, "started", repeatable=False), open_step="charge")
     before = picture(store)
-    assert settle(store, seen, EXPIRED, seen_lease=True) is Answer.AGAIN
+    assert settle(store, seen, EXPIRED, seen_lease=True) is Reply.AGAIN
     assert picture(store) == before
     [seen] = store.overdue()
     assert settle(store, seen, EXPIRED, seen_lease=True) is ACCEPTED
@@ -564,7 +564,7 @@ def test_a_step_that_was_recorded_after_the_reaper_looked_needs_nobody(store: St
     clock.advance(30)
     [seen] = store.overdue()
     record(store, job, a_step(1, repeatable=False), open_step="")
-    assert settle(store, seen, EXPIRED, seen_lease=True) is Answer.AGAIN
+    assert settle(store, seen, EXPIRED, seen_lease=True) is Reply.AGAIN
     [seen] = store.overdue()
     assert settle(store, seen, EXPIRED, seen_lease=True) is ACCEPTED
     assert row(store, job.id).state is State.READY
@@ -575,7 +575,7 @@ def test_a_person_is_asked_about_the_step_that_is_open_now(store: Store) -> None
     record(store, job, a_step(1, "started", repeatable=False), open_step="charge")
     seen = row(store, job.id)
     record(store, job, a_step(1, repeatable=False), a_step(2, "started", repeatable=False), open_step="ship")
-    assert settle(store, seen, EXPIRED) is Answer.AGAIN
+    assert settle(store, seen, EXPIRED) is Reply.AGAIN
     assert settle(store, row(store, job.id), EXPIRED) is ACCEPTED
     assert "'ship'" in (told(row(store, job.id)) or "")
 
@@ -620,7 +620,7 @@ def test_what_is_to_be_undone_since_the_judge_looked_is_not_buried(store: Store,
     job = start_flow(store, crashes_max=1, attempts_max=1)
     record(store, job, a_step(1, "started", has_undo=True), undoable=True)
     before = picture(store)
-    assert settle(store, job, outcome) is Answer.AGAIN
+    assert settle(store, job, outcome) is Reply.AGAIN
     assert picture(store) == before
     assert settle(store, row(store, job.id), outcome) is ACCEPTED
     after = row(store, job.id)
@@ -631,7 +631,7 @@ def test_an_ending_of_the_attempt_itself_is_to_be_judged_again_too(store: Store)
     """A thread that was given up may have begun a step behind the back of its worker."""
     job = start_flow(store)
     record(store, job, a_step(1, "started", repeatable=False), open_step="charge")
-    assert settle(store, job, Released(True, "stopping")) is Answer.AGAIN
+    assert settle(store, job, Released(True, "stopping")) is Reply.AGAIN
     assert settle(store, row(store, job.id), Released(True, "stopping")) is ACCEPTED
     assert row(store, job.id).state is State.HELD
 
@@ -654,7 +654,7 @@ def test_even_a_success_is_to_be_judged_again_when_it_names_what_was_seen(store:
     job = start_flow(store)
     record(store, job, a_step(1, "started", has_undo=True, repeatable=False), open_step="charge", undoable=True)
     named = msgspec.structs.replace(settlement(job, Succeeded()), **seen)
-    assert store.settle([named]) == [Answer.AGAIN]
+    assert store.settle([named]) == [Reply.AGAIN]
     assert row(store, job.id).state is State.RUNNING
 
 
@@ -663,7 +663,7 @@ def test_steps_of_one_do_not_stop_the_others_of_its_batch(store: Store) -> None:
     record(store, flows[1], a_step(1, "started", repeatable=False), open_step="charge")
     plain = start(store)
     batch = [settlement(job, Failed("x")) for job in (*flows, plain)]
-    assert store.settle(batch) == [ACCEPTED, Answer.AGAIN, ACCEPTED, ACCEPTED]
+    assert store.settle(batch) == [ACCEPTED, Reply.AGAIN, ACCEPTED, ACCEPTED]
     assert [row(store, job.id).state for job in flows] == [State.READY, State.RUNNING, State.READY]
 
 

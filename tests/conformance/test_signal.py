@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from holdfast.core import acts
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.verdict import Failed, Lost, Succeeded
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from tests.conformance.test_add import AWKWARD
 from tests.factory import (
@@ -28,7 +28,7 @@ from tests.factory import (
     start_flow,
 )
 
-ACCEPTED, ALREADY, GONE = Answer.ACCEPTED, Answer.ALREADY, Answer.GONE
+ACCEPTED, ALREADY, GONE = Reply.ACCEPTED, Reply.ALREADY, Reply.GONE
 
 
 @pytest.mark.parametrize("state", sorted(LIVE - {State.WAITING}))

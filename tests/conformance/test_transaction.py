@@ -16,7 +16,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Lease, NewJob
 from holdfast.core.verdict import Failed, Outcome, Succeeded
 from holdfast.errors import LeaseLost, TransactionExpired
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from tests.factory import (
     EXPIRED,
     STALE,
@@ -60,7 +60,7 @@ def test_writes_and_settlement_are_committed_together(store: Store, ledger: Ledg
     with store.transaction(job.lease, 5.0) as transaction:
         transaction.connection.execute("INSERT INTO ledger VALUES ('paid')")
         assert (ledger(), row(store, job.id).state) == ([], State.RUNNING)
-        assert transaction.settle(settlement(job, Succeeded('"ok"'))) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded('"ok"'))) is Reply.ACCEPTED
         assert (ledger(), row(store, job.id).state) == (["paid"], State.DONE)
     assert (ledger(), row(store, job.id).result) == (["paid"], '"ok"')
     assert store.counts() == {"default": {State.DONE: 1}}
@@ -81,7 +81,7 @@ def test_an_exception_undoes_the_writes_and_the_attempt_can_still_report_it(stor
         transaction.connection.execute("INSERT INTO ledger VALUES ('paid')")
         raise ZeroDivisionError
     assert (ledger(), row(store, job.id)) == ([], job)
-    assert settle(store, job, Failed("division by zero")) is Answer.ACCEPTED
+    assert settle(store, job, Failed("division by zero")) is Reply.ACCEPTED
 
 
 @with_sql
@@ -119,7 +119,7 @@ def test_a_settlement_that_is_refused_undoes_the_writes(
     before = row(store, lease.job_id)
     with store.transaction(zombie.lease, 5.0) as transaction:
         transaction.connection.execute("INSERT INTO ledger VALUES ('paid twice')")
-        assert transaction.settle(forged) is Answer.REFUSED
+        assert transaction.settle(forged) is Reply.REFUSED
     assert (ledger(), row(store, lease.job_id)) == ([], before)
 
 
@@ -137,7 +137,7 @@ def test_a_transaction_that_lasts_too_long_is_undone_and_says_so(store: Store, l
             transaction.settle(settlement(job, Succeeded()))
         add(store)  # others are let in again
     assert (ledger(), row(store, job.id)) == ([], job)
-    assert settle(store, job, Failed("too slow")) is Answer.ACCEPTED
+    assert settle(store, job, Failed("too slow")) is Reply.ACCEPTED
 
 
 HAMMER = """
@@ -184,7 +184,7 @@ def test_the_callers_code_cannot_end_the_transaction_by_itself(store: Store, led
                 by_hand()
         with pytest.raises(sqlite3.Error):
             transaction.connection.executescript("SELECT 1;")
-        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     assert ledger() == ["paid"]
 
 
@@ -199,7 +199,7 @@ def test_the_driver_neither_commits_nor_rolls_back_by_hand(store: Store, ledger:
         with suppress(sqlite3.Error), transaction.connection:  # how people commit
             pass
         assert ledger() == []
-        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     assert ledger() == ["paid"]
 
 
@@ -210,7 +210,7 @@ def test_a_savepoint_is_the_callers_own_business(store: Store, ledger: Ledger) -
         for statement in ("SAVEPOINT a", "INSERT INTO ledger VALUES ('undone')", "ROLLBACK TO SAVEPOINT a"):
             transaction.connection.execute(statement)
         transaction.connection.execute("INSERT INTO ledger VALUES ('paid')")
-        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     assert ledger() == ["paid"]
 
 
@@ -221,7 +221,7 @@ def test_the_next_job_of_a_chain_is_stored_with_the_settlement(store: Store, led
     with store.transaction(job.lease, 5.0) as transaction:
         store.add([follower], transaction.connection)
         assert store.get("follower") is None
-        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     assert row(store, "follower").state is State.READY
     other = start(store)
     with store.transaction(other.lease, 5.0) as transaction:
@@ -233,7 +233,7 @@ def test_the_next_job_of_a_chain_is_stored_with_the_settlement(store: Store, led
 def test_the_connection_is_of_no_use_afterwards(store: Store, ledger: Ledger) -> None:
     job = start(store)
     with store.transaction(job.lease, 5.0) as transaction:
-        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
         with pytest.raises((sqlite3.Error, psycopg.Error)):
             transaction.connection.execute("INSERT INTO ledger VALUES ('late')")
     assert ledger() == []
@@ -248,7 +248,7 @@ def test_rolling_back_may_be_repeated_and_lets_others_in(store: Store, ledger: L
         transaction.rollback()
         add(store)
     assert ledger() == []
-    assert settle(store, row(store, job.id), EXPIRED) is Answer.ACCEPTED
+    assert settle(store, row(store, job.id), EXPIRED) is Reply.ACCEPTED
 
 
 @with_sql
@@ -273,10 +273,10 @@ def test_writes_and_record_are_committed_together_and_the_attempt_goes_on(store:
         with store.transaction(job.lease, 5.0) as transaction:
             transaction.connection.execute("INSERT INTO ledger VALUES ('paid')")
             assert (len(ledger()), len(store.steps(job.id))) == (number - 1, number - 1)
-            assert transaction.record(a_record(job, a_step(number, kind="transaction"))) is Answer.ACCEPTED
+            assert transaction.record(a_record(job, a_step(number, kind="transaction"))) is Reply.ACCEPTED
     assert (ledger(), [step.position for step in store.steps(job.id)]) == (["paid", "paid"], [1, 2])
     assert row(store, job.id) == job
-    assert settle(store, job, Succeeded()) is Answer.ACCEPTED
+    assert settle(store, job, Succeeded()) is Reply.ACCEPTED
 
 
 @with_sql
@@ -289,7 +289,7 @@ def test_a_record_that_is_refused_undoes_the_writes(
     before = row(store, lease.job_id)
     with store.transaction(running.lease, 5.0) as transaction:
         transaction.connection.execute("INSERT INTO ledger VALUES ('paid twice')")
-        assert transaction.record(a_record(lease, a_step(1))) is Answer.REFUSED
+        assert transaction.record(a_record(lease, a_step(1))) is Reply.REFUSED
     assert (ledger(), row(store, lease.job_id), store.steps(lease.job_id)) == ([], before, [])
 
 
@@ -300,7 +300,7 @@ def test_a_record_that_cannot_start_its_child_undoes_the_writes(store: Store, le
     with store.transaction(job.lease, 5.0) as transaction:
         transaction.connection.execute("INSERT INTO ledger VALUES ('paid')")
         record = a_record(job, a_step(1), jobs=(make_job(key="k"),))
-        assert transaction.record(record) is Answer.TAKEN
+        assert transaction.record(record) is Reply.TAKEN
     assert (ledger(), store.steps(job.id)) == ([], [])
 
 
@@ -310,7 +310,7 @@ def test_children_and_signals_go_with_the_record_and_its_writes(store: Store, le
     with store.transaction(job.lease, 5.0) as transaction:
         transaction.connection.execute("INSERT INTO ledger VALUES ('paid')")
         record = a_record(job, a_step(1), jobs=(make_job(id="child", parent=job.id),), sent=(a_signal(other),))
-        assert transaction.record(record) is Answer.ACCEPTED
+        assert transaction.record(record) is Reply.ACCEPTED
     assert (ledger(), row(store, "child").state, row(store, other.id).state) == (["paid"], State.READY, State.READY)
 
 
@@ -321,6 +321,6 @@ def test_a_child_that_settles_with_its_writes_wakes_its_parent(store: Store, led
     park(store, parent, f"job:{child.id}")
     with store.transaction(child.lease, 5.0) as transaction:
         transaction.connection.execute("INSERT INTO ledger VALUES ('paid')")
-        assert transaction.settle(settlement(child, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(child, Succeeded())) is Reply.ACCEPTED
     assert (ledger(), row(store, child.id).state) == (["paid"], State.DONE)
     assert (row(store, parent.id).state, row(store, parent.id).inbox) == (State.READY, 1)

@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.records import Vanished
 from holdfast.core.verdict import Lost, Succeeded
 from holdfast.errors import HoldfastError, WorkerGone
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from tests.factory import a_worker, add, again, claim, enrol, picture, row, settle, stale_reports, start
 
@@ -60,7 +60,7 @@ def test_retiring_leaves_the_leases_to_be_settled(store: Store) -> None:
     assert job.worker is not None
     assert store.retire(job.worker, "killed") is True
     assert row(store, job.id) == job
-    assert settle(store, job, GONE) is Answer.ACCEPTED
+    assert settle(store, job, GONE) is Reply.ACCEPTED
 
 
 def test_a_worker_retires_once(store: Store, clock: FakeClock) -> None:
@@ -149,9 +149,9 @@ def test_the_whole_way_of_a_death_from_mark_to_successor(store: Store) -> None:
     store.retire(zombie.worker, "killed by signal 9")
     [found] = store.vanished()
     assert found.worker.id == zombie.worker
-    assert settle(store, zombie, GONE) is Answer.ACCEPTED
+    assert settle(store, zombie, GONE) is Reply.ACCEPTED
     successor = again(store, row(store, zombie.id))
-    assert settle(store, zombie, Succeeded('"from the grave"')) is Answer.REFUSED
-    assert settle(store, successor, Succeeded('"alive"')) is Answer.ACCEPTED
+    assert settle(store, zombie, Succeeded('"from the grave"')) is Reply.REFUSED
+    assert settle(store, successor, Succeeded('"alive"')) is Reply.ACCEPTED
     assert row(store, zombie.id).result == '"alive"'
     assert [event.fence for event in stale_reports(store)] == [zombie.fence]

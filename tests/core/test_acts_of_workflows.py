@@ -234,7 +234,7 @@ def test_an_answer_is_taken_for_the_step_that_the_person_was_shown() -> None:
     """One that was approved, and not begun anew before the workflow was held again, stands before it."""
     _, steps = held("charge", "ship")
     job = flow(State.HELD, open_step="ship")
-    answers: tuple[acts.Answer, ...] = ("done", "retry")
+    answers: tuple[acts.Choice, ...] = ("done", "retry")
     for answer in answers:
         verdict = acts.resolve(job, answer, NOW, actor="ann", result="7", steps=steps)
         assert ([step.name for step in verdict.steps], verdict.open_step) == (["ship"], "charge")

@@ -81,8 +81,8 @@ BROKEN = [
     ),
     Broken(
         "already is answered with accepted",
-        ((memory, SETTLE, "if job.state is not State.RUNNING:\n        return Answer.ALREADY",
-          "if job.state is not State.RUNNING:\n        return Answer.ACCEPTED"),),
+        ((memory, SETTLE, "if job.state is not State.RUNNING:\n        return Reply.ALREADY",
+          "if job.state is not State.RUNNING:\n        return Reply.ACCEPTED"),),
     ),
     Broken(
         "a repeat is counted and journalled twice",

@@ -27,7 +27,7 @@ from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Cancelled, Failed, Outcome, Released, Stalled, TimedOut, Verdict
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import HoldfastError
-from holdfast.stores.protocol import Added, Answer, Store
+from holdfast.stores.protocol import Added, Reply, Store
 
 Role = Literal["attempt", "reaper"]  # who speaks: a worker about its own attempt, or somebody about another's
 WRITES = ("add", "claim", "beat", "settle", "enroll", "retire", "acquire", "resign", "move", "record")
@@ -197,7 +197,7 @@ class Checker:
         return touched
 
     def _settle(
-        self, role: Role, answers: list[Answer], settlements: Sequence[Settlement], under: Duty | None = None
+        self, role: Role, answers: list[Reply], settlements: Sequence[Settlement], under: Duty | None = None
     ) -> set[str]:
         self._check_term(under)
         touched = set()
@@ -206,14 +206,14 @@ class Checker:
                 touched.add(settlement.lease.job_id)
         return touched
 
-    def _settled(self, role: Role, settlement: Settlement, answer: Answer) -> bool:
+    def _settled(self, role: Role, settlement: Settlement, answer: Reply) -> bool:
         lease = settlement.lease
         expected = self.expectations[lease.job_id]
         newest, runs = expected.lease == lease, expected.state is State.RUNNING
         seen, row = settlement.seen_lease_until, self.rows[lease.job_id]
         renewed = seen is not None and row.lease_until is not None and row.lease_until > seen + ROUNDING_S
         match answer:
-            case Answer.ACCEPTED:
+            case Reply.ACCEPTED:
                 self._expect(newest, "P3", "{} was accepted; the newest claim is {}", lease, expected.lease)
                 self._expect(runs, "P4", "{} was given a second outcome", lease)
                 if role == "reaper":
@@ -221,29 +221,29 @@ class Checker:
                 self._put(lease.job_id, self._ended(role, expected, settlement))
                 self.settled |= {lease} if role == "attempt" else set()
                 return True
-            case Answer.ALREADY:
+            case Reply.ALREADY:
                 self._expect(lease in self.settled, "P3", "{} was told that it had settled; it had not", lease)
                 self.sometimes["settles already accepted"] += 1
-            case Answer.AGAIN:
+            case Reply.AGAIN:
                 changed = expected.cancel_asked != settlement.seen_cancel
                 changed |= settlement.seen_open_step is not None and bool(settlement.seen_open_step) != bool(
                     expected.opened
                 )
                 self._expect(newest and runs and changed, "race 11", "{} was told to judge again for nothing", lease)
                 self.sometimes["settles judged again"] += 1
-            case Answer.REFUSED:
+            case Reply.REFUSED:
                 rightful = newest and runs and not renewed
                 self._expect(not rightful, "P3", "{} is the newest claim, and was refused", lease)
                 late = "stale settles" if role == "attempt" else "reapers that came second"
                 self.sometimes["reapers that met a beat" if newest and runs else late] += 1
         return False
 
-    def _record(self, role: Role, answers: list[Answer], records: Sequence[Record]) -> set[str]:
+    def _record(self, role: Role, answers: list[Reply], records: Sequence[Record]) -> set[str]:
         touched = set()
         for record, answer in zip(records, answers, strict=True):
             lease, expected = record.lease, self.expectations[record.lease.job_id]
             rightful = expected.lease == lease and expected.state is State.RUNNING
-            self._expect((answer is Answer.ACCEPTED) is rightful, "P3", "a record of {} was {}", lease, answer.value)
+            self._expect((answer is Reply.ACCEPTED) is rightful, "P3", "a record of {} was {}", lease, answer.value)
             if not rightful or record.open_step is None:
                 continue
             repeated = bool(record.open_step) and expected.opened not in (None, lease)
@@ -337,12 +337,12 @@ class Checker:
             current = self.duties.get(under.name)
             self._expect(current == (under.holder, under.term), "P12", "an act under {}; current is {}", under, current)
 
-    def _move(self, role: Role, answers: list[Answer], moves: Sequence[Move]) -> set[str]:
+    def _move(self, role: Role, answers: list[Reply], moves: Sequence[Move]) -> set[str]:
         touched = (self._moved(answer, *move.seen, move.verdict) for answer, move in zip(answers, moves, strict=True))
         return set().union(*touched)
 
-    def _moved(self, answer: Answer, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> set[str]:
-        if answer is not Answer.ACCEPTED:
+    def _moved(self, answer: Reply, job_id: str, seen_state: State, seen_fence: int, verdict: Verdict) -> set[str]:
+        if answer is not Reply.ACCEPTED:
             self.sometimes["acts that came too late"] += 1
             return set()
         expected, row = self.expectations[job_id], self.rows[job_id]

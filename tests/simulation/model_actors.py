@@ -16,7 +16,7 @@ from holdfast.core.records import Filter, Job, Pulse, Record
 from holdfast.core.verdict import Cancelled, Failed, Lost, Outcome, Released, Succeeded, Verdict
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import WorkerGone
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from tests.factory import move
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
         [answer] = model.attempts.record([Record(lease=job.lease, open_step=self.writing)])
         if self.phase == "dead":
             return replace(written, job=None)
-        if answer is Answer.REFUSED:
+        if answer is Reply.REFUSED:
             lost = Released(started=True, cause="another attempt has taken over")
             return written if self.phase == "ending" else written._end(lost)
         if self.writing == "":
@@ -180,7 +180,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
         job, outcome = model.sure(self.job), self.outcome or Cancelled()
         model.checker.reports(job.lease, outcome)
         [answer] = model.attempts.settle([model.judged(job, outcome)])
-        if answer is Answer.AGAIN:
+        if answer is Reply.AGAIN:
             row = model.sure(model.store.get(job.id))
             return replace(self, job=replace(job, cancel_requested=row.cancel_requested, open_step=row.open_step))
         return Worker(name=self.name, born=self.born, claims=self.claims)

@@ -31,7 +31,7 @@ from holdfast.duties import DutyHolder
 from holdfast.errors import DutyLost, HoldfastError, IllegalMove, Refused, StoreError, WorkerGone
 from holdfast.hooks import Hooks
 from holdfast.reaper import Reaper
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from tests.factory import move
 from tests.simulation.simulation import Fleet, Process
 
@@ -193,7 +193,7 @@ class SimWorker(Process):
             self.fleet.checker.reports(run.job.lease, outcome)
         answers = self.store.settle([settlement(run.job, judge(out, run.job, wall, chance=0.5)) for run, out in batch])
         for ending, answer in zip(batch, answers, strict=True):
-            if answer is Answer.AGAIN:
+            if answer is Reply.AGAIN:
                 ending[0].job = replace(ending[0].job, cancel_requested=True)
                 continue
             self.endings.remove(ending)

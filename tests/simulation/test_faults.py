@@ -16,7 +16,7 @@ from holdfast.core.records import Filter, Firing, Note, Pulse, Schedule
 from holdfast.core.verdict import Failed, Parked, Succeeded
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import HoldfastError, Refused, StoreUnavailable, UsageError
-from holdfast.stores.protocol import Added, Answer, Store
+from holdfast.stores.protocol import Added, Reply, Store
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import AFTER, BEFORE, VERBS, Fault, FaultyStore, scripted, seeded
 from tests.conftest import open_store
@@ -86,7 +86,7 @@ def move_dead(scene: Scene) -> Call:
 def through_transaction(scene: Scene) -> Call:
     ending = settlement(scene.running[0], Succeeded('"paid"'), now=7.0)
 
-    def call(store: Store) -> Answer:
+    def call(store: Store) -> Reply:
         with store.transaction(scene.running[0].lease, 5.0) as transaction:
             return transaction.settle(ending)
 
@@ -152,15 +152,15 @@ READS: dict[str, Callable[[Scene], Call]] = {
 # What a client is told when it repeats a call that was carried out, where that is another answer.
 SECOND = {
     "add": [Added("new", True), Added("job-0", True)],
-    "settle": [Answer.ALREADY, Answer.ALREADY],
-    "settle a failure": [Answer.ALREADY, Answer.ALREADY],
-    "settle as a reaper": [Answer.REFUSED, Answer.REFUSED],
+    "settle": [Reply.ALREADY, Reply.ALREADY],
+    "settle a failure": [Reply.ALREADY, Reply.ALREADY],
+    "settle as a reaper": [Reply.REFUSED, Reply.REFUSED],
     "retire": False,
     "resign": False,
     "move": False,
     "purge": 0,
     "delete": False,
-    "signal": Answer.ALREADY,
+    "signal": Reply.ALREADY,
     "fork": Added("fork", True),
     "fire": [None],
 }
@@ -231,7 +231,7 @@ def test_a_transaction_that_failed_is_settled_once_by_the_report_that_follows(
         call(store)
     committed = (verb, fault) == ("transaction.settle", AFTER)
     [answer] = store.settle([settlement(scene.running[0], Succeeded('"reported"'), now=7.0)])
-    assert answer is (Answer.ALREADY if committed else Answer.ACCEPTED)
+    assert answer is (Reply.ALREADY if committed else Reply.ACCEPTED)
     assert row(scene.store, scene.running[0].id).result == ('"paid"' if committed else '"reported"')
     assert scene.store.counts()["default"][State.DONE] == 1
     scene.close()

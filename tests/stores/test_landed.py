@@ -15,7 +15,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job
 from holdfast.core.verdict import Succeeded
 from holdfast.stores import open_store
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from tests.factory import a_signal, enrol, revive, row, settle
 from tests.servers import PostgresServer
 from tests.stores import landed
@@ -77,7 +77,7 @@ def test_its_history_workers_and_schedules_are_there(kind: str, store: Store) ->
 
 
 def test_what_ran_can_still_be_settled(store: Store) -> None:
-    assert settle(store, row(store, "in-running"), Succeeded()) is Answer.ACCEPTED
+    assert settle(store, row(store, "in-running"), Succeeded()) is Reply.ACCEPTED
 
 
 def test_what_was_ready_is_claimed_and_what_was_held_comes_back(store: Store) -> None:
@@ -94,8 +94,8 @@ def test_a_workflow_in_the_middle_goes_on(store: Store) -> None:
     assert row(store, "flow-asks").question == "May it cost 500?"
     assert [signal.id for signal in store.inbox("flow-waits").signals] == ["signal-other"]
     waits: Job = row(store, "flow-waits")
-    assert store.signal(a_signal(waits, "other", id="signal-other")) is Answer.ALREADY
-    assert store.signal(a_signal(waits, "paid")) is Answer.ACCEPTED
+    assert store.signal(a_signal(waits, "other", id="signal-other")) is Reply.ALREADY
+    assert store.signal(a_signal(waits, "paid")) is Reply.ACCEPTED
     assert row(store, "flow-waits").state is State.READY
 
 

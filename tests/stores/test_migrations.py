@@ -23,7 +23,7 @@ from holdfast.core.verdict import Succeeded
 from holdfast.errors import SchemaMismatch, StoreError, StoreTimeout, StoreUnavailable
 from holdfast.stores import open_store
 from holdfast.stores.postgres import store as postgres
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.stores.sql import Migration, MigrationProgress, Pages, Piece, load_migrations, migrate_by, parse_migration
 from holdfast.stores.sqlite import store as sqlite
 from holdfast.stores.sqlite.store import SqliteStore
@@ -189,7 +189,7 @@ def test_older_workers_claim_nothing_and_settle_what_they_run_before_a_migration
     assert store.schema().is_too_new
     with pytest.raises(StoreError, match="too old"):
         claim(store, worker)
-    assert settle(store, job, Succeeded()) is Answer.ACCEPTED
+    assert settle(store, job, Succeeded()) is Reply.ACCEPTED
     newer(url, SHUT, monkeypatch)
     assert store.schema().found == store.schema().wanted + 1
     [gone] = store.workers(gone=True)

@@ -29,7 +29,7 @@ from holdfast.reaper import Reaper, reap, suspected
 from holdfast.stores.postgres import purge
 from holdfast.stores.postgres.connection import Limits
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from holdfast.stores.sql import advance
 from holdfast.testing import FakeClock
 from tests.factory import (
@@ -163,7 +163,7 @@ def test_a_row_that_refers_to_a_job_delays_nothing(
         store.beat(worker, [Pulse(running.lease)])
         assert row(store, running.id).lease_until == (running.lease_until or 0) + 1
         assert [job.id for job in claim(store, worker)] == [ready.id]
-        assert settle(store, running, Succeeded()) is Answer.ACCEPTED
+        assert settle(store, running, Succeeded()) is Reply.ACCEPTED
 
 
 # --------------------------------------------------------------------------------------------- the reaper
@@ -208,7 +208,7 @@ def test_a_result_in_hand_is_accepted_before_a_reaper_judges_a_lease_that_a_lock
         clock.advance(1)
         store.beat(mine.worker or "", [])
         assert look(reaper) == []
-    assert settle(store, mine, Succeeded()) is Answer.ACCEPTED
+    assert settle(store, mine, Succeeded()) is Reply.ACCEPTED
 
 
 def test_a_reaper_that_never_saw_the_lock_waits_one_beat_for_a_worker_that_beats(
@@ -511,15 +511,15 @@ def test_acts_pass_by_the_locked_row_and_are_done_on_the_others(
 ) -> None:
     jobs = [add(store) for _ in range(3)]
 
-    def act() -> list[Answer]:
+    def act() -> list[Reply]:
         if verb == "delete":
             return store.delete([job.seen for job in jobs])
         return store.move([Move(job.seen, acts.cancel(job, actor="ann")) for job in jobs])
 
     with locked(server, schema, jobs[1].id):
-        assert act() == [Answer.ACCEPTED, Answer.LOCKED, Answer.ACCEPTED]
+        assert act() == [Reply.ACCEPTED, Reply.LOCKED, Reply.ACCEPTED]
         assert row(store, jobs[1].id) == jobs[1]
-    assert act() == [Answer.REFUSED, Answer.ACCEPTED, Answer.REFUSED]
+    assert act() == [Reply.REFUSED, Reply.ACCEPTED, Reply.REFUSED]
 
 
 def test_a_person_is_told_that_a_row_is_locked(
@@ -550,9 +550,9 @@ def test_a_key_that_an_open_transaction_stores_locks_out_that_job_and_no_other(
     moves = [Move(job.seen, acts.revive(job, 0.0, actor="ann")) for job in jobs]
     with psycopg.connect(server.url) as db:
         store.add([make_job(key="order-4")], connection=db)
-        assert store.move(moves) == [Answer.ACCEPTED] * 4 + [Answer.LOCKED] + [Answer.ACCEPTED] * 4
+        assert store.move(moves) == [Reply.ACCEPTED] * 4 + [Reply.LOCKED] + [Reply.ACCEPTED] * 4
         db.commit()
-    assert store.move(moves[4:5]) == [Answer.TAKEN]
+    assert store.move(moves[4:5]) == [Reply.TAKEN]
 
 
 def test_a_delete_passes_by_a_job_whose_history_is_locked(
@@ -562,7 +562,7 @@ def test_a_delete_passes_by_a_job_whose_history_is_locked(
     with psycopg.connect(server.url) as db:
         db.execute(f"SELECT FROM {schema}.journal WHERE job_id = %s FOR UPDATE", (jobs[2].id,))  # type: ignore[call-overload]
         answers = store.delete([job.seen for job in jobs])
-    assert answers == [Answer.ACCEPTED] * 2 + [Answer.LOCKED] + [Answer.ACCEPTED] * 2
+    assert answers == [Reply.ACCEPTED] * 2 + [Reply.LOCKED] + [Reply.ACCEPTED] * 2
 
 
 def test_a_job_that_a_table_refers_to_does_not_stop_the_deletion_of_others(
@@ -600,9 +600,9 @@ def test_a_purge_skips_a_job_whose_history_is_locked_and_removes_the_others(
 ) -> None:
     flows = [start_flow(store) for _ in range(4)]
     for flow in flows:
-        assert record(store, flow, a_step(1)) is Answer.ACCEPTED
-        assert store.signal(a_signal(flow)) is Answer.ACCEPTED
-        assert settle(store, flow, Failed("no luck", final=True)) is Answer.ACCEPTED
+        assert record(store, flow, a_step(1)) is Reply.ACCEPTED
+        assert store.signal(a_signal(flow)) is Reply.ACCEPTED
+        assert settle(store, flow, Failed("no luck", final=True)) is Reply.ACCEPTED
     with psycopg.connect(server.url) as first, psycopg.connect(server.url) as second:
         lock = f"SELECT FROM {schema}.{table} WHERE job_id = %s FOR UPDATE"
         first.execute(lock, (flows[0].id,))  # type: ignore[call-overload]

@@ -15,7 +15,7 @@ from holdfast.core.records import Job, Note
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.stores.postgres import records, statements
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from holdfast.testing import FakeClock
 from tests.factory import (
     a_record,
@@ -89,10 +89,10 @@ def test_a_person_who_ends_children_passes_by_a_locked_one_and_one_whose_parent_
     moves = [Move(job.seen, acts.cancel(job, actor="ann")) for job in (child, other, orphan)]
     with psycopg.connect(postgres) as db:
         db.execute(LOCK, (locked,))
-        assert store.move(moves) == [Answer.LOCKED, Answer.ACCEPTED, Answer.ACCEPTED]
+        assert store.move(moves) == [Reply.LOCKED, Reply.ACCEPTED, Reply.ACCEPTED]
         assert row(store, child.id) == child
         assert (row(store, parent.id).inbox, row(store, flow.id).inbox) == (0, 1)
-    assert store.move(moves) == [Answer.ACCEPTED, Answer.REFUSED, Answer.REFUSED]
+    assert store.move(moves) == [Reply.ACCEPTED, Reply.REFUSED, Reply.REFUSED]
     assert row(store, parent.id).inbox == 1
 
 
@@ -105,23 +105,23 @@ def test_a_verb_that_needs_a_locked_row_answers_at_once_and_the_others_are_done(
     if act == "the child ends":
         child, other = start(store, id="child", parent=parent.id), start(store)
 
-        def call() -> list[Answer]:
+        def call() -> list[Reply]:
             return store.settle([settlement(child, Succeeded()), settlement(other, Succeeded())])
     else:
         child, flow = add(store, id="child", parent=parent.id, workflow=True), start_flow(store)
 
-        def call() -> list[Answer]:
+        def call() -> list[Reply]:
             sending = a_record(parent, a_step(1), sent=(a_signal(child),))
             behind = a_record(parent, a_step(2))
             return store.record([sending, behind, a_record(flow, a_step(1))])[::2]
 
     with psycopg.connect(postgres) as db:
         db.execute(LOCK, (locked,))
-        assert call() == [Answer.LOCKED, Answer.ACCEPTED]
+        assert call() == [Reply.LOCKED, Reply.ACCEPTED]
         assert store.steps(parent.id) == []
         db.rollback()
         db.execute(LOCK, (add(store).id,))
-        assert call()[0] is Answer.ACCEPTED, "another row is locked, which is none of its business"
+        assert call()[0] is Reply.ACCEPTED, "another row is locked, which is none of its business"
 
 
 def test_records_of_a_job_whose_row_is_locked_stay_in_their_order(
@@ -135,15 +135,15 @@ def test_records_of_a_job_whose_row_is_locked_stay_in_their_order(
     with psycopg.connect(postgres) as db:
         db.execute(LOCK, (flow.id,))
 
-        def late(*given: Any) -> list[Answer]:
+        def late(*given: Any) -> list[Reply]:
             answers = look(*given)
             db.rollback()
             return answers
 
         monkeypatch.setattr(records, "_refusals", late)
         answers = store.record([opens, a_record(other, a_step(1)), closes])
-    assert answers == [Answer.LOCKED, Answer.ACCEPTED, Answer.LOCKED]
-    assert store.record([opens, closes]) == [Answer.ACCEPTED, Answer.ACCEPTED]
+    assert answers == [Reply.LOCKED, Reply.ACCEPTED, Reply.LOCKED]
+    assert store.record([opens, closes]) == [Reply.ACCEPTED, Reply.ACCEPTED]
     assert row(store, flow.id).open_step is None
 
 
@@ -155,10 +155,10 @@ def test_a_child_whose_key_an_open_transaction_holds_makes_only_its_own_record_w
     with psycopg.connect(postgres) as db:
         store.add([make_job(key="K")], connection=db)
         answers = store.record([starting, a_record(other, a_step(1))])
-        assert answers == [Answer.LOCKED, Answer.ACCEPTED]
+        assert answers == [Reply.LOCKED, Reply.ACCEPTED]
         assert store.steps(flow.id) == []
         db.rollback()
-    assert store.record([starting]) == [Answer.ACCEPTED]
+    assert store.record([starting]) == [Reply.ACCEPTED]
 
 
 def test_a_locked_row_is_not_a_request_to_cancel_nor_a_refusal(store: PostgresStore, postgres: str) -> None:
@@ -167,11 +167,11 @@ def test_a_locked_row_is_not_a_request_to_cancel_nor_a_refusal(store: PostgresSt
     failures = [settlement(each, Failed("no luck")) for each in (mine, asked)]
     with psycopg.connect(postgres) as db:
         db.execute(LOCK, (mine.id,))
-        assert store.settle(failures) == [Answer.LOCKED, Answer.AGAIN]
-        assert store.settle([settlement(mine, Succeeded())]) == [Answer.LOCKED]
+        assert store.settle(failures) == [Reply.LOCKED, Reply.AGAIN]
+        assert store.settle([settlement(mine, Succeeded())]) == [Reply.LOCKED]
         assert store.locked([mine.id, asked.id, "unknown"]) == [mine.id]
     assert store.locked([mine.id, asked.id]) == []
-    assert store.settle([settlement(mine, Succeeded())]) == [Answer.ACCEPTED]
+    assert store.settle([settlement(mine, Succeeded())]) == [Reply.ACCEPTED]
     assert store.journal(mine.id) == []
 
 
@@ -193,8 +193,8 @@ def test_a_delete_passes_by_a_workflow_that_gets_a_signal_and_takes_it_along_lat
         db.execute("INSERT INTO holdfast.signal (id, job_id, name, sent_at) VALUES ('s', %s, 'go', 1)", (flow.id,))
         line = "INSERT INTO holdfast.journal (job_id, at, kind, fence, detail) VALUES (%s, 1, 'signalled', 0, '{}')"
         db.execute(line, (flow.id,))
-        assert store.delete([flow.seen, other.seen]) == [Answer.LOCKED, Answer.ACCEPTED]
-    assert store.delete([flow.seen]) == [Answer.ACCEPTED]
+        assert store.delete([flow.seen, other.seen]) == [Reply.LOCKED, Reply.ACCEPTED]
+    assert store.delete([flow.seen]) == [Reply.ACCEPTED]
     assert store.inbox(flow.id).signals == []
     assert store.journal(flow.id) == []
 
@@ -204,7 +204,7 @@ def test_a_signal_that_waited_for_a_delete_reaches_nobody(store: PostgresStore, 
     gone = ("DELETE FROM holdfast.job WHERE id = %s", (flow.id,))
     with meanwhile(postgres, lambda: store.signal(a_signal(flow)), gone) as (_, answers):
         assert answers == []
-    assert answers == [Answer.GONE]
+    assert answers == [Reply.GONE]
     assert store.inbox(flow.id).signals == []
 
 
@@ -215,12 +215,12 @@ def test_what_changed_and_changed_back_is_to_be_judged_again(
     job, look = start_flow(store), statements._refusals
     record(store, job, a_step(1, "started", repeatable=False), open_step="charge")
 
-    def later(*given: Any) -> list[Answer]:
+    def later(*given: Any) -> list[Reply]:
         record(store, job, a_step(1, repeatable=False), open_step="")
         return look(*given)
 
     monkeypatch.setattr(statements, "_refusals", later)
-    assert store.settle([settlement(job, Failed("no luck"))]) == [Answer.AGAIN]
+    assert store.settle([settlement(job, Failed("no luck"))]) == [Reply.AGAIN]
     assert row(store, job.id).state is State.RUNNING
     assert store.journal(job.id) == []
 

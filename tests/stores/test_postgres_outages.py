@@ -16,7 +16,7 @@ from holdfast.core.verdict import Released, Succeeded
 from holdfast.errors import StoreReadOnly, StoreUnavailable
 from holdfast.stores.postgres import connection
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from tests.factory import a_worker, add, claim, enrol, make_job, row, settle, settlement, start
 from tests.proxy import Proxy
 from tests.servers import PostgresServer
@@ -62,7 +62,7 @@ def test_housekeeping_that_fails_loses_no_answer(
     job = start(near)
     monkeypatch.setattr("holdfast.stores.postgres.statements.FOLD_EVERY", 1)
     monkeypatch.setattr(near._db, "run", fail)
-    assert settle(near, job, Succeeded()) is Answer.ACCEPTED
+    assert settle(near, job, Succeeded()) is Reply.ACCEPTED
     stale = Pulse(replace(job.lease, fence=job.lease.fence - 1))
     assert near.beat(job.worker or "", [stale]).lost == [job.id]
     assert caplog.text.count("no connection was free") == 2
@@ -182,7 +182,7 @@ def test_a_beat_whose_answer_was_swallowed_renews_the_lease(far: Store, proxy: P
 def test_a_settle_whose_answer_was_swallowed_is_answered_already(far: Store, proxy: Proxy, outcome: Any) -> None:
     job = start(far)
     proxy.swallow(b"UPDATE")
-    assert settle(far, job, outcome or Released(started=True, cause="stopping")) is Answer.ALREADY
+    assert settle(far, job, outcome or Released(started=True, cause="stopping")) is Reply.ALREADY
     assert proxy.swallowed == 1
     assert row(far, job.id).state is (State.DONE if outcome else State.READY)
     assert len(far.journal(job.id)) == (0 if outcome else 1)
@@ -534,7 +534,7 @@ def test_a_program_that_uses_up_all_connections_does_not_hold_up_its_worker(
         with pytest.raises(StoreUnavailable, match="pool_max"):
             add(store)
         assert store.beat(job.worker or "", [Pulse(job.lease)]).lost == []
-        assert settle(store, job, Succeeded("1")) is Answer.ACCEPTED
+        assert settle(store, job, Succeeded("1")) is Reply.ACCEPTED
     store.close()
 
 

@@ -18,7 +18,7 @@ from holdfast.core.verdict import Succeeded
 from holdfast.errors import OutcomeUnknown, is_passing
 from holdfast.stores.postgres.connection import Session
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from tests.factory import add, enrol, make_job, settle, start
 from tests.proxy import PgBouncer, Pooler, Proxy
 from tests.servers import PostgresServer
@@ -139,7 +139,7 @@ def test_statements_that_another_client_of_the_session_has_replaced_are_sent_aga
 
     tamper()
     assert not store.beat(worker, []).gone
-    assert settle(store, job, Succeeded("1")) is Answer.ACCEPTED
+    assert settle(store, job, Succeeded("1")) is Reply.ACCEPTED
     assert store._hot.pooled
     for _ in range(10):
         tamper()

@@ -26,7 +26,7 @@ from holdfast.errors import (
 )
 from holdfast.stores.postgres.connection import Limits, Options
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from holdfast.stores.sql import load_migrations, load_queries, parse_migration
 from tests.factory import OLD_JOB, OLD_STEP, a_worker, add, claim, enrol, make_job, settle, start
 from tests.servers import PostgresServer
@@ -464,7 +464,7 @@ def test_older_workers_settle_what_they_run_before_a_migration_shuts_them_out(
     assert old.schema().is_too_new
     with pytest.raises(StoreError, match="too old"):
         claim(old, worker)
-    assert settle(old, job, Succeeded()) is Answer.ACCEPTED
+    assert settle(old, job, Succeeded()) is Reply.ACCEPTED
     migrate()
     assert old.schema().found == number
     assert old.workers() == []

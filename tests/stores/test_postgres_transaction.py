@@ -24,7 +24,7 @@ from holdfast.errors import StoreError, StoreUnavailable, TransactionExpired, Us
 from holdfast.stores.postgres.connection import is_outage
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.postgres.transaction import FencedConnection
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from tests.factory import EXPIRED, add, again, row, settle, settlement, start
 from tests.proxy import Proxy
 from tests.servers import PostgresServer
@@ -104,7 +104,7 @@ def test_closing_it_is_not_the_tasks_business(store: PostgresStore, ledger: Ledg
             transaction.connection.close()
         with pytest.raises(psycopg.ProgrammingError, match="autocommit cannot be changed"):
             transaction.connection.autocommit = True
-        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     assert ledger() == ["paid"]
 
 
@@ -117,7 +117,7 @@ def test_an_error_that_the_task_swallowed_is_named_and_nothing_is_kept(store: Po
         with pytest.raises(UsageError, match="failed and the task went on: PostgreSQL has undone all of it"):
             transaction.settle(settlement(job, Succeeded()))
     assert (row(store, job.id), ledger()) == (job, [])
-    assert settle(store, job, Failed("no luck")) is Answer.ACCEPTED
+    assert settle(store, job, Failed("no luck")) is Reply.ACCEPTED
 
 
 def test_an_error_in_a_block_of_the_driver_undoes_the_block_alone(store: PostgresStore, ledger: Ledger) -> None:
@@ -127,7 +127,7 @@ def test_an_error_in_a_block_of_the_driver_undoes_the_block_alone(store: Postgre
         with suppress(psycopg.errors.DivisionByZero), transaction.connection.transaction():
             transaction.connection.execute("INSERT INTO ledger VALUES ('undone')")
             transaction.connection.execute("SELECT 1 / 0")
-        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     assert ledger() == ["paid"]
 
 
@@ -256,7 +256,7 @@ def test_the_beat_goes_on_while_it_is_open(stores: Stores, ledger: Ledger, level
         answer = store.beat(job.worker, [Pulse(job.lease)])
         assert (answer.lost, answer.skipped) == ([], [])
         assert (row(store, job.id).lease_until or 0) > (job.lease_until or 0)
-        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     assert ledger() == ["paid"]
 
 
@@ -264,12 +264,12 @@ def test_a_fence_that_is_lost_in_the_middle_takes_everything_back(store: Postgre
     job = start(store)
     with store.transaction(job.lease, 5.0) as transaction:
         transaction.connection.execute("INSERT INTO ledger VALUES ('by the zombie')")
-        assert settle(store, job, EXPIRED) is Answer.ACCEPTED  # nobody waits for us
+        assert settle(store, job, EXPIRED) is Reply.ACCEPTED  # nobody waits for us
         successor = again(store, row(store, job.id))
         with store.transaction(successor.lease, 5.0) as second:
             second.connection.execute("INSERT INTO ledger VALUES ('by the successor')")
-            assert transaction.settle(settlement(job, Succeeded())) is Answer.REFUSED
-            assert second.settle(settlement(successor, Succeeded())) is Answer.ACCEPTED
+            assert transaction.settle(settlement(job, Succeeded())) is Reply.REFUSED
+            assert second.settle(settlement(successor, Succeeded())) is Reply.ACCEPTED
     assert ledger() == ["by the successor"]
     assert row(store, job.id).fence == successor.fence
 
@@ -299,7 +299,7 @@ def test_many_at_once_keep_nobody_waiting_for_a_connection(stores: Stores, ledge
         assert jobs[0].worker is not None
         assert store.beat(jobs[0].worker, [Pulse(jobs[0].lease)]).lost == []
         for job, transaction in zip(jobs, transactions, strict=True):
-            assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+            assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     assert ledger() == ["paid"] * 20
 
 
@@ -314,7 +314,7 @@ def test_what_the_task_sets_on_the_connection_does_not_disturb(
         assert db.execute("SELECT 1 AS n").fetchone() == {"n": 1}
         db.execute("SET LOCAL search_path TO pg_temp")
         db.execute("INSERT INTO public.ledger VALUES ('paid')")
-        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     assert ledger() == ["paid"]
 
 
@@ -326,7 +326,7 @@ def paid(store: PostgresStore, job: Job | None = None) -> Any:
     job = job or start(store)
     with store.transaction(job.lease, 5.0) as transaction:
         transaction.connection.execute(PAID)
-        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     return transaction.connection
 
 
@@ -345,7 +345,7 @@ def test_the_next_transaction_has_the_session_and_nothing_that_the_last_one_left
         for statement in (*left, *more):
             transaction.connection.execute(statement)
         transaction.connection.row_factory = dict_row
-        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     after = start(store)
     with store.transaction(after.lease, 5.0) as transaction:
         db = transaction.connection
@@ -360,7 +360,7 @@ def test_the_next_transaction_has_the_session_and_nothing_that_the_last_one_left
         assert db.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 7").fetchone() == (0,)
         assert db.execute("SELECT count(*) FROM pg_listening_channels()").fetchone() == (0,)
         db.execute(PAID)
-        assert transaction.settle(settlement(after, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(after, Succeeded())) is Reply.ACCEPTED
     assert ledger() == ["paid"]
 
 
@@ -379,7 +379,7 @@ def test_a_connection_that_was_kept_is_of_no_use_for_the_next_ones_session(
         kept.close()
         assert kept.closed
         transaction.connection.execute("INSERT INTO ledger VALUES ('next')")
-        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     assert ledger() == ["next", "paid"]
 
 
@@ -397,7 +397,7 @@ def test_sessions_are_kept_for_a_while_and_not_beyond_the_store(
     job = start(store)
     with store.transaction(job.lease, 5.0) as transaction:
         pid = transaction.connection.info.backend_pid
-        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     assert alive(server, pid)
     store.close()
     until(lambda: not alive(server, pid))
@@ -406,7 +406,7 @@ def test_sessions_are_kept_for_a_while_and_not_beyond_the_store(
     job = start(other)
     with other.transaction(job.lease, 5.0) as transaction:
         pid = transaction.connection.info.backend_pid
-        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     until(lambda: not alive(server, pid))
 
 
@@ -417,7 +417,7 @@ def test_a_store_that_is_closed_meanwhile_keeps_no_session(
     with store.transaction(job.lease, 5.0) as transaction:
         pid = transaction.connection.info.backend_pid
         store.close()
-        assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+        assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     until(lambda: not alive(server, pid))
 
 
@@ -445,7 +445,7 @@ def test_a_burst_leaves_no_more_sessions_than_the_pool_may_have(
         transactions = [opened.enter_context(store.transaction(job.lease, 30.0)) for job in jobs]
         pids = [transaction.connection.info.backend_pid for transaction in transactions]
         for job, transaction in zip(jobs, transactions, strict=True):
-            assert transaction.settle(settlement(job, Succeeded())) is Answer.ACCEPTED
+            assert transaction.settle(settlement(job, Succeeded())) is Reply.ACCEPTED
     until(lambda: sum(alive(server, pid) for pid in pids) == 2)
 
 
@@ -477,7 +477,7 @@ def test_a_server_that_is_restarted_in_the_middle(
         with pytest.raises(StoreUnavailable):
             transaction.settle(settlement(job, Succeeded()))
     assert (row(store, job.id), ledger()) == (job, [])
-    assert settle(store, job, Failed("the server was gone")) is Answer.ACCEPTED
+    assert settle(store, job, Failed("the server was gone")) is Reply.ACCEPTED
 
 
 def test_a_server_that_has_no_room_for_another_session(stores: Stores, server: PostgresServer, ledger: Ledger) -> None:
@@ -587,7 +587,7 @@ def test_a_zombie_in_its_transaction_leaves_nothing(
     first.start(name="first")
     assert inside.wait(60)
     with first.store.down("claim"):
-        assert settle(second.store, second.row(job.id), EXPIRED) is Answer.ACCEPTED  # type: ignore[arg-type]
+        assert settle(second.store, second.row(job.id), EXPIRED) is Reply.ACCEPTED  # type: ignore[arg-type]
         second.start(name="second")
         second.until_state(job.id, "done")
     go_on.set()

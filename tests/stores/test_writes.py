@@ -15,7 +15,7 @@ from holdfast.core.settlement import settlement as addressed
 from holdfast.core.verdict import Succeeded, judge
 from holdfast.ids import new_id
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.factory import enrol, make_job
 from tests.servers import PostgresServer
@@ -85,6 +85,6 @@ def test_no_counter_is_written_for_a_single_job(request: pytest.FixtureRequest, 
     store.beat(worker, [Pulse(job.lease) for job in jobs])
     assert written() == {"worker": 1, "job": many}, "one counter for each beat"
     endings = [addressed(job, judge(Succeeded("null"), job, 0.0, chance=0.5)) for job in jobs]
-    assert store.settle(endings) == [Answer.ACCEPTED] * many
+    assert store.settle(endings) == [Reply.ACCEPTED] * many
     assert written() == {"job": many, "tally": 1}, "one counter for each batch"
     store.retire(worker, "the test is over")

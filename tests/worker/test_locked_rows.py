@@ -17,7 +17,7 @@ from holdfast.errors import StoreDamaged, StoreError, StoreTimeout, StoreUnavail
 from holdfast.locked_rows import FIRST_S, LONGEST_S, LockedRows
 from holdfast.reaper import Reaper
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from holdfast.testing import FakeClock
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.heartbeat import Heartbeat
@@ -40,17 +40,17 @@ class Locking:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
-    def settle(self, settlements: Sequence[Settlement], under: None = None) -> list[Answer]:
+    def settle(self, settlements: Sequence[Settlement], under: None = None) -> list[Reply]:
         return [self._one(each.lease.job_id, lambda each=each: self.real.settle([each])) for each in settlements]  # type: ignore[misc]
 
-    def record(self, records: Sequence[Record]) -> list[Answer]:
+    def record(self, records: Sequence[Record]) -> list[Reply]:
         return [self._one(each.lease.job_id, lambda each=each: self.real.record([each])) for each in records]  # type: ignore[misc]
 
-    def _one(self, job_id: str, act: Any) -> Answer:
+    def _one(self, job_id: str, act: Any) -> Reply:
         self.asked.append(job_id)
         if len(self.asked) == self.asks_max:
             self.locked.clear()
-        return Answer.LOCKED if job_id in self.locked else act()[0]
+        return Reply.LOCKED if job_id in self.locked else act()[0]
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_records_behind_a_locked_row_keep_their_order_and_hold_up_no_other_job()
     store = Locking()
     recorder = Recorder(store, SystemClock(), lambda *_: None)  # type: ignore[arg-type]
     mine, other = start_flow(store.real), start_flow(store.real)
-    answers: list[tuple[int, Answer | Exception]] = []
+    answers: list[tuple[int, Reply | Exception]] = []
     store.locked.add(mine.id)
     for number in (1, 2):
         record = a_record(mine, a_step(number))
@@ -134,7 +134,7 @@ def test_records_behind_a_locked_row_keep_their_order_and_hold_up_no_other_job()
     store.locked.clear()
     until(lambda: len(answers) == 3)
     recorder.close()
-    assert answers == [(0, Answer.ACCEPTED), (1, Answer.ACCEPTED), (2, Answer.ACCEPTED)]
+    assert answers == [(0, Reply.ACCEPTED), (1, Reply.ACCEPTED), (2, Reply.ACCEPTED)]
 
 
 def test_a_recorder_that_closes_tells_the_workflow_of_a_locked_row() -> None:
@@ -142,7 +142,7 @@ def test_a_recorder_that_closes_tells_the_workflow_of_a_locked_row() -> None:
     recorder = Recorder(store, SystemClock(), lambda *_: None)  # type: ignore[arg-type]
     mine = start_flow(store.real)
     store.locked.add(mine.id)
-    answers: list[Answer | Exception] = []
+    answers: list[Reply | Exception] = []
     recorder.put(a_record(mine, a_step(1)), answers.append)
     until(lambda: mine.id in store.asked)
     recorder.close()
@@ -173,11 +173,11 @@ def test_a_locked_row_is_tried_again_at_growing_intervals() -> None:
 class Slow(Locking):
     """A store that stops every call about more than two jobs at its time limit."""
 
-    def settle(self, settlements: Sequence[Settlement], under: None = None) -> list[Answer]:
+    def settle(self, settlements: Sequence[Settlement], under: None = None) -> list[Reply]:
         self._check(settlements)
         return super().settle(settlements)
 
-    def record(self, records: Sequence[Record]) -> list[Answer]:
+    def record(self, records: Sequence[Record]) -> list[Reply]:
         self._check(records)
         return super().record(records)
 
@@ -209,7 +209,7 @@ def test_a_batch_of_records_that_takes_too_long_is_written_in_smaller_pieces() -
     recorder = Recorder(store, SystemClock(), lambda *_: None)  # type: ignore[arg-type]
     flows, answers = [start_flow(store.real) for _ in range(7)], []
     recorder._write([(a_record(flow, a_step(1)), answers.append) for flow in flows])
-    assert answers == [Answer.ACCEPTED] * 7
+    assert answers == [Reply.ACCEPTED] * 7
 
 
 def test_a_beat_that_takes_too_long_renews_the_leases_in_smaller_pieces() -> None:
@@ -243,11 +243,11 @@ class Stuck(Locking):
         self.stuck: set[str] = set()
         self.tried: list[list[str]] = []
 
-    def settle(self, settlements: Sequence[Settlement], under: None = None) -> list[Answer]:
+    def settle(self, settlements: Sequence[Settlement], under: None = None) -> list[Reply]:
         self._check([each.lease.job_id for each in settlements])
         return super().settle(settlements)
 
-    def record(self, records: Sequence[Record]) -> list[Answer]:
+    def record(self, records: Sequence[Record]) -> list[Reply]:
         self._check([each.lease.job_id for each in records])
         return super().record(records)
 
@@ -307,7 +307,7 @@ def test_a_step_that_always_takes_too_long_holds_up_no_other_workflow() -> None:
     recorder = Recorder(store, SystemClock(), lambda *_: None)  # type: ignore[arg-type]
     mine, other = start_flow(store.real), start_flow(store.real)
     store.stuck.add(mine.id)
-    answers: list[tuple[int, Answer | Exception]] = []
+    answers: list[tuple[int, Reply | Exception]] = []
     for number in (1, 2):
         record = a_record(mine, a_step(number))
         recorder.put(record, lambda answer, number=number: answers.append((number, answer)))  # type: ignore[misc]
@@ -316,7 +316,7 @@ def test_a_step_that_always_takes_too_long_holds_up_no_other_workflow() -> None:
     store.stuck.clear()
     until(lambda: len(answers) == 3, "its own steps are recorded in their order")
     recorder.close()
-    assert answers == [(0, Answer.ACCEPTED), (1, Answer.ACCEPTED), (2, Answer.ACCEPTED)]
+    assert answers == [(0, Reply.ACCEPTED), (1, Reply.ACCEPTED), (2, Reply.ACCEPTED)]
 
 
 def test_a_workflow_that_no_longer_listens_does_not_end_the_recorder() -> None:
@@ -328,7 +328,7 @@ def test_a_workflow_that_no_longer_listens_does_not_end_the_recorder() -> None:
     store.stuck.add(mine.id)
     recorder = Recorder(store, SystemClock(), lambda *_: None)  # type: ignore[arg-type]
     recorder._write([(a_record(mine, a_step(1)), closed), (a_record(other, a_step(1)), answers.append)])
-    assert answers == [Answer.ACCEPTED]
+    assert answers == [Reply.ACCEPTED]
 
 
 def test_a_beat_that_always_takes_too_long_keeps_no_other_lease_from_being_renewed() -> None:

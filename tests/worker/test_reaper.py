@@ -23,7 +23,7 @@ from holdfast.errors import StoreLocked, StoreUnavailable, WorkerGone
 from holdfast.hooks import Hooks
 from holdfast.reaper import PAGE, Reaper, reap, suspected
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from tests.conftest import open_store
 from tests.factory import (
@@ -195,7 +195,7 @@ def begins(store: Store, job: Job) -> Callable[..., None]:
 
     def step(*_: Any) -> None:
         if steps:
-            assert record(store, job, steps.pop(), open_step="charge", undoable=True) is Answer.ACCEPTED
+            assert record(store, job, steps.pop(), open_step="charge", undoable=True) is Reply.ACCEPTED
 
     return step
 

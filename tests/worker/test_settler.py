@@ -14,7 +14,7 @@ from holdfast import App, Context, JobDead, Retry
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError, StoreFull, StoreUnavailable
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from holdfast.tracebacks import FRAMES_MAX
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.settler import Settler
@@ -350,8 +350,8 @@ def test_hooks_hear_of_an_ending_whose_answer_was_lost() -> None:
     assert told == [job.id]
 
 
-@pytest.mark.parametrize("answer", [Answer.LOCKED, Answer.AGAIN])
-def test_a_success_whose_writes_were_rolled_back_is_not_reported_without_them(answer: Answer) -> None:
+@pytest.mark.parametrize("answer", [Reply.LOCKED, Reply.AGAIN])
+def test_a_success_whose_writes_were_rolled_back_is_not_reported_without_them(answer: Reply) -> None:
     app = App("memory://")
     settler = Settler(app.store, app.clock, lambda _: None, app.hooks)
     mine = Attempt(start(app.store), SimpleNamespace(), 0.0)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from holdfast.core.policy import OnCrash
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Lost, judge
 from holdfast.errors import LeaseLost, StoreUnavailable, StoreUnsupported, TransactionExpired, UsageError
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from holdfast.stores.sqlite.connection import WriteConnection
 from holdfast.stores.sqlite.transaction import SqliteTransaction
 from tests.worker.house import House, until
@@ -174,7 +174,7 @@ def test_writes_are_refused_once_the_lease_is_lost(shared_house: House, shared_e
     house.start(slots=4)
     job = pay.enqueue()
     entered.wait(60)
-    assert reap(house, job.id) is Answer.ACCEPTED
+    assert reap(house, job.id) is Reply.ACCEPTED
     house.until_state(job.id, "done")  # by the successor
     go_on.set()
     until(lambda: met, "the zombie wakes")
@@ -514,11 +514,11 @@ def test_a_cancellation_that_comes_during_the_commit_changes_nothing(
     assert pay.enqueue().result(60) == "paid"
 
 
-def reap(house: House, job_id: str) -> Answer:
+def reap(house: House, job_id: str) -> Reply:
     """Settle a running attempt as lost, as a reaper does that believes its worker dead."""
     row = house.row(job_id)
     verdict = judge(Lost("expired", "by the test"), row, time.time(), chance=0.0)
-    answer: Answer = house.store.settle([settlement(row, verdict)])[0]
+    answer: Reply = house.store.settle([settlement(row, verdict)])[0]
     return answer
 
 
@@ -571,7 +571,7 @@ def test_a_careful_job_whose_commit_meets_an_outage_is_held_after_one_start(
     """The card was charged: whether the store took the ending or not, nobody may charge it again unasked."""
     starts: list[int] = []
 
-    def unavailable(*_: object) -> Answer:
+    def unavailable(*_: object) -> Reply:
         raise StoreUnavailable("the answer to the commit was lost")
 
     monkeypatch.setattr(SqliteTransaction, "settle", unavailable)

@@ -14,7 +14,7 @@ import pytest
 from holdfast import AsyncFlow, Flow, Retry
 from holdfast.core.records import Event, Worker
 from holdfast.core.verdict import Released
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from tests.factory import a_step, awaiting, record, settlement
 from tests.worker.house import House, until
 
@@ -435,7 +435,7 @@ def with_early_record(house: House, job_id: str, *steps: Any) -> None:
     house.store.enroll(Worker(id="old", name="old", host="h", pid=1, boot_id="b"))
     [row] = house.store.claim("old", "c", ["default"], ["sync", "async"], 1)
     assert row.id == job_id
-    assert record(house.store, row, *steps) is Answer.ACCEPTED
+    assert record(house.store, row, *steps) is Reply.ACCEPTED
     house.store.settle([settlement(row, Released(started=True, cause="deployed"))])
     house.store.retire("old", "left")
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import AsyncFlow, Flow, JobDead, Retry, Snooze, UsageError
 from holdfast.insight.explain import FIX_CODE, explain
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from holdfast.stores.sqlite.transaction import SqliteTransaction
 from holdfast.workflow import sync_driver, values
 from tests.worker.house import House, until
@@ -589,7 +589,7 @@ def test_a_transaction_writes_and_records_in_one_commit(sql_house: House) -> Non
 def test_a_transaction_that_meets_a_locked_row_is_not_recorded_without_its_writes(
     sql_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, answers = SqliteTransaction.record, iter([Answer.LOCKED, Answer.AGAIN])
+    real, answers = SqliteTransaction.record, iter([Reply.LOCKED, Reply.AGAIN])
     monkeypatch.setattr(SqliteTransaction, "record", lambda self, record: next(answers, None) or real(self, record))
 
     def pay(db: Any) -> int:

@@ -16,7 +16,7 @@ from holdfast.core.settlement import Settlement
 from holdfast.core.stop_reason import told
 from holdfast.core.verdict import Lost
 from holdfast.errors import StoreError
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from tests.factory import a_step, record, settlement
 from tests.worker.house import House, until
 from tests.worker.meddler import once
@@ -446,7 +446,7 @@ def test_a_step_that_began_behind_the_judges_back_is_held(house: House) -> None:
         if not began:
             began.append(batch[0].lease)
             steps = a_step(2, "started", repeatable=False, name="charge")
-            assert record(house.store.real, began[0], steps, open_step="charge") is Answer.ACCEPTED
+            assert record(house.store.real, began[0], steps, open_step="charge") is Reply.ACCEPTED
 
     with house.store.before("settle", begin):
         house.start()

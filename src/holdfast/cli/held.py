@@ -13,7 +13,7 @@ from holdfast.cli.jobs import act_on, known, show_jobs
 from holdfast.cli.loading import import_options, opened_store, require_task
 from holdfast.cli.output import clean
 from holdfast.cli.types import JobId, Json, Text, fence_option, json_option, person, person_options
-from holdfast.core.acts import Answer
+from holdfast.core.acts import Choice
 from holdfast.core.records import Filter, Job
 from holdfast.insight.format import first_line
 
@@ -128,7 +128,7 @@ def fail(job_id: str, app_ref: str | None, by: str | None, note: str | None, fen
 
 def _answer(
     job_id: str,
-    answer: Answer,
+    answer: Choice,
     by: str | None,
     note: str | None,
     fence: int | None,

@@ -18,7 +18,7 @@ from holdfast.core.stop_reason import sentence
 from holdfast.core.verdict import Verdict, why_undone
 from holdfast.errors import IllegalMove, Refused
 
-Answer = Literal["retry", "done", "fail", "rollback"]
+Choice = Literal["retry", "done", "fail", "rollback"]
 
 
 class Move(NamedTuple):
@@ -211,7 +211,7 @@ def fork(
 
 def resolve(
     job: Job,
-    answer: Answer,
+    answer: Choice,
     now: float,
     *,
     actor: str,
@@ -219,7 +219,7 @@ def resolve(
     result: str | None = None,
     steps: Sequence[Step] = (),
 ) -> Verdict:
-    """Answer the question of a held job: run it again, it happened, give up, or roll back.
+    """Choice the question of a held job: run it again, it happened, give up, or roll back.
 
     "done" applies to the open step if the workflow is held with one, and needs the result of that step. If its rollback
     is stuck, "done" says that a person did the next undo by hand. For any other job it applies to the whole job, and a

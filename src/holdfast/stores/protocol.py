@@ -49,8 +49,8 @@ class Added(NamedTuple):
     existed: bool
 
 
-class Answer(StrEnum):
-    """What a store says to one settlement, record, signal or act."""
+class Reply(StrEnum):
+    """A store's reply to one settlement, record, signal or act."""
 
     ACCEPTED = "accepted"
     ALREADY = "already"  # this very settlement was accepted before; its answer was lost
@@ -61,7 +61,7 @@ class Answer(StrEnum):
     GONE = "gone"  # there is no live workflow that a signal could reach
 
 
-Fired = Added | Literal[Answer.LOCKED] | None  # what a store says to one firing
+Fired = Added | Literal[Reply.LOCKED] | None  # what a store says to one firing
 
 
 class Schema(NamedTuple):
@@ -148,12 +148,12 @@ class Transaction(Protocol):
         """Say that the caller's part is over, and that another thread will settle: this one may wait for it."""
         ...
 
-    def settle(self, settlement: Settlement) -> Answer:
+    def settle(self, settlement: Settlement) -> Reply:
         """Settle and commit; if the lease is not the current one, roll everything back. While another transaction has
         locked a row that it needs, it waits, and at the end of its time raises `StoreUnavailable`."""
         ...
 
-    def record(self, record: Record) -> Answer:
+    def record(self, record: Record) -> Reply:
         """Write the record and commit; the rest is as in `settle`."""
         ...
 
@@ -225,7 +225,7 @@ class Store(Protocol):
         """
         ...
 
-    def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Answer]:
+    def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Reply]:
         """End attempts: apply each verdict whose lease is the current one, and answer in order. Fenced.
 
         Also writes the verdict's notes to the journal, under the fence of the lease, and counts finished jobs. With
@@ -252,7 +252,7 @@ class Store(Protocol):
 
     # ------------------------------------------------------------------------------------- workflows
 
-    def record(self, records: Sequence[Record]) -> list[Answer]:
+    def record(self, records: Sequence[Record]) -> list[Reply]:
         """Write what attempts of workflows did, each record all or nothing, and answer in order. Fenced.
 
         A recorded step does not change any more, unless it is undone; so a repeated record changes nothing, and is
@@ -268,7 +268,7 @@ class Store(Protocol):
         """Return the steps behind position `after`, in their order; with `aside` also those that were set aside."""
         ...
 
-    def signal(self, signal: Signal) -> Answer:
+    def signal(self, signal: Signal) -> Reply:
         """Keep the signal until its workflow takes it, and wake the workflow if it awaits it.
 
         ALREADY: the workflow has had a signal of this id. GONE: there is no such workflow, or it has ended; or the
@@ -363,7 +363,7 @@ class Store(Protocol):
 
     # --------------------------------------------------------------------------- the operator's door
 
-    def move(self, moves: Sequence[Move]) -> list[Answer]:
+    def move(self, moves: Sequence[Move]) -> list[Reply]:
         """Apply each act whose job still has the state and the fence that the person saw, and answer in order.
 
         REFUSED: the job is another by now, or is not there; nothing changed. TAKEN: the job would come alive onto a key
@@ -387,7 +387,7 @@ class Store(Protocol):
         """
         ...
 
-    def delete(self, jobs: Sequence[Seen]) -> list[Answer]:
+    def delete(self, jobs: Sequence[Seen]) -> list[Reply]:
         """Delete each job that is still what the person saw and not running, with its history, and answer in order.
 
         REFUSED: it is another by now, runs, or is not there. LOCKED: as in `move`. Raises `Refused`, and deletes none,

@@ -27,7 +27,7 @@ from holdfast.hooks import Hooks
 from holdfast.ids import chance, new_id
 from holdfast.locked_rows import LockedRows
 from holdfast.store_backoff import StoreBackoff
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.tracebacks import ERROR_MAX, describe, logged
 from holdfast.vital_threads import Died, VitalThread
 from holdfast.worker.attempt import Attempt
@@ -120,7 +120,7 @@ class Settler:
             if not isinstance(outcome, Succeeded):
                 return outcome
             answer = transaction.settle(self._judge(attempt, outcome, self._store.now().wall))
-            if answer in (Answer.LOCKED, Answer.AGAIN):  # reported without its writes, the success would lose them
+            if answer in (Reply.LOCKED, Reply.AGAIN):  # reported without its writes, the success would lose them
                 raise StoreLocked(f"the row of job {attempt.job.id} has changed or is locked; the writes were undone")
         except Exception as error:
             # Nothing was committed, or the answer to the commit was lost: then the report is answered with ALREADY.
@@ -130,7 +130,7 @@ class Settler:
             return Failed(why, finished=True)
         finally:
             transaction.rollback()
-        if answer not in (Answer.ACCEPTED, Answer.ALREADY):
+        if answer not in (Reply.ACCEPTED, Reply.ALREADY):
             return outcome  # the report will be refused as well, and journalled
         self.settled_itself(attempt)
         return None
@@ -237,11 +237,11 @@ class Settler:
         again: list[Ending] = []
         settled: list[Attempt] = []
         for (attempt, outcome), settlement, answer in zip(batch, settlements, answers, strict=True):
-            if answer is Answer.LOCKED:
+            if answer is Reply.LOCKED:
                 self._locked.put(attempt.job.id, (attempt, outcome))
                 continue
             self._locked.free(attempt.job.id)
-            if answer is Answer.AGAIN:
+            if answer is Reply.AGAIN:
                 again.append((attempt, outcome))
                 if attempt.job.workflow:
                     self._outdated.add(attempt)
@@ -249,7 +249,7 @@ class Settler:
                     attempt.ask_to_stop()
                 continue
             settled.append(attempt)
-            if answer is Answer.REFUSED:
+            if answer is Reply.REFUSED:
                 log.warning("job %s: attempt %d reported too late and was refused", attempt.job.id, attempt.job.attempt)
                 continue
             self.last = attempt.lease

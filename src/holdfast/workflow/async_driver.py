@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from holdfast.core.records import Record
 from holdfast.core.replay import FlowCall, Scope
 from holdfast.errors import Dropped, Interrupted, Misused, Parking, Rewinding, StepFailed, UsageError
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from holdfast.tracebacks import calls_user_code
 from holdfast.workflow.caught import Place, calling_place, is_on_its_way, place_of
 from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, current_scope, inside, merged
@@ -60,11 +60,11 @@ class Mailbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._answers: deque[tuple[asyncio.Future[Answer], Answer | Exception]] = deque()
+        self._answers: deque[tuple[asyncio.Future[Reply], Reply | Exception]] = deque()
         self._is_scheduled = False
 
-    def put(self, future: asyncio.Future[Answer], answer: Answer | Exception) -> None:
-        """Answer, from any thread."""
+    def put(self, future: asyncio.Future[Reply], answer: Reply | Exception) -> None:
+        """Hand over the reply, from any thread."""
         self._answers.append((future, answer))
         if not self._is_scheduled:
             self._is_scheduled = True
@@ -319,8 +319,8 @@ class AsyncDriver:
         except TimeoutError:
             raise too_long(timeout_s) from None
 
-    async def _write(self, record: Record) -> Answer:
-        future: asyncio.Future[Answer] = self._loop.create_future()
+    async def _write(self, record: Record) -> Reply:
+        future: asyncio.Future[Reply] = self._loop.create_future()
         tell = partial(self._mailbox.put, future)
         self.run.hand_over(record, lambda whole: self._recorder.put(whole, tell))
         return await future
@@ -549,7 +549,7 @@ def _said(place: Place) -> str:
     return "{}:{}".format(*place)
 
 
-def _set(future: asyncio.Future[Answer], answer: Answer | Exception) -> None:
+def _set(future: asyncio.Future[Reply], answer: Reply | Exception) -> None:
     if future.done():
         return  # who waited for it was stopped
     if isinstance(answer, Exception):

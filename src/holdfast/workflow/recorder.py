@@ -18,13 +18,13 @@ from holdfast.core.records import Record
 from holdfast.errors import StoreTimeout, StoreUnavailable, is_passing
 from holdfast.locked_rows import LockedRows
 from holdfast.store_backoff import StoreBackoff
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.vital_threads import Died, VitalThread
 
 log = logging.getLogger("holdfast.worker")
 
 BATCH = 500
-Done = Callable[[Answer | Exception], None]
+Done = Callable[[Reply | Exception], None]
 Entry = tuple[Record, Done]
 
 
@@ -119,7 +119,7 @@ class Recorder:
                 _tell(batch[0][1], error)
                 return
         for (record, done), answer in zip(batch, answers, strict=True):
-            if answer is Answer.LOCKED:
+            if answer is Reply.LOCKED:
                 self._locked.put(record.lease.job_id, (record, done))
                 continue
             self._locked.free(record.lease.job_id)
@@ -131,7 +131,7 @@ class Recorder:
         self._locked.put(job_id, entry, slow=True)
 
 
-def _tell(done: Done, answer: Answer | Exception) -> None:
+def _tell(done: Done, answer: Reply | Exception) -> None:
     try:
         done(answer)
     except Exception:  # its event loop is closed

@@ -45,7 +45,7 @@ from holdfast.errors import (
 from holdfast.failpoints import point
 from holdfast.ids import chance
 from holdfast.jobs import Job, ended_error
-from holdfast.stores.protocol import Answer, Store
+from holdfast.stores.protocol import Reply, Store
 from holdfast.tracebacks import describe
 from holdfast.workflow.caught import LINGER_S, Place, report_once
 from holdfast.workflow.effects import Do, Operation, Pause, Read, Wait, Write, current_scope
@@ -245,7 +245,7 @@ class Run:
         base, caught = self._base(call), call.caught
         max_s = min(self.attempt.job.beat_s / 2, TRANSACTION_MAX_S)
 
-        def commit() -> tuple[Any, Step, Answer]:
+        def commit() -> tuple[Any, Step, Reply]:
             with self.store.transaction(self.attempt.lease, max_s) as open_one:
                 try:
                     value = fn(open_one.connection, *args, **kwargs)
@@ -255,7 +255,7 @@ class Run:
                     raise
                 step = self._ended(base, self._encode(call, value))
                 answer = open_one.record(self._new_record((*caught, step)))
-                if answer in (Answer.LOCKED, Answer.AGAIN):  # recorded without its writes, the step would lose them
+                if answer in (Reply.LOCKED, Reply.AGAIN):  # recorded without its writes, the step would lose them
                     raise StoreLocked(f"the row of {self.attempt.job.id} has changed or is locked; step undone")
                 return value, step, answer
 
@@ -267,7 +267,7 @@ class Run:
             raise
         except Exception as error:
             raise (yield from self._failed(call, base, error, at_once=False))  # noqa: B904  it keeps its own cause
-        if answer is Answer.ACCEPTED:
+        if answer is Reply.ACCEPTED:
             self._remember((*caught, step))
         else:  # it was rolled back; let that be journalled
             yield from self._write((*caught, step))
@@ -382,7 +382,7 @@ class Run:
         child = replace(new, parent=self.attempt.job.id)
         step = self._ended(self._base(call), self._encode(call, new.id))
         answer = yield from self._write((*call.caught, step), jobs=(child,))
-        if answer is not Answer.TAKEN:
+        if answer is not Reply.TAKEN:
             return new.id
         if (own := (yield from self._own_child(new))) is None:
             raise (yield from self._failed(call, self._base(call), (yield from self._taken(new)), at_once=False))
@@ -414,7 +414,7 @@ class Run:
         self._check_may_run(call)
         step = self._ended(self._base(call), "null")
         answer = yield from self._write((*call.caught, step), sent=(signal,))
-        if answer is Answer.GONE:
+        if answer is Reply.GONE:
             error = NotFound(f"there is no workflow {signal.job_id!r} that is still live")
             raise (yield from self._failed(call, self._base(call), error, at_once=False))
 
@@ -716,11 +716,11 @@ class Run:
     def _new_record(self, steps: tuple[Step, ...], **more: Any) -> Record:
         return Record(lease=self.attempt.lease, worker=self.attempt.job.worker, steps=steps, **more)
 
-    def _write(self, steps: tuple[Step, ...], **more: Any) -> Operation[Answer]:
-        answer: Answer = yield Write(self._new_record(steps, **more))
-        if answer is Answer.REFUSED:
+    def _write(self, steps: tuple[Step, ...], **more: Any) -> Operation[Reply]:
+        answer: Reply = yield Write(self._new_record(steps, **more))
+        if answer is Reply.REFUSED:
             raise self.stop(LeaseLost("the store refused a record: another attempt has taken over"))
-        if answer not in (Answer.TAKEN, Answer.GONE):
+        if answer not in (Reply.TAKEN, Reply.GONE):
             self._remember(steps)
         return answer
 

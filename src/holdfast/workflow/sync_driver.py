@@ -15,7 +15,7 @@ from holdfast.core.records import Record
 from holdfast.core.replay import FlowCall, Scope
 from holdfast.errors import Interrupted, Parking, Rewinding, UsageError
 from holdfast.interrupts import clear_interrupt, interrupt, shielded
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from holdfast.tracebacks import calls_user_code
 from holdfast.workflow.caught import calling_place, is_on_its_way, place_of
 from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, current_scope, inside, merged
@@ -118,8 +118,8 @@ class SyncDriver:
         with self.run.attempt.inside(*effect.at), inside(effect), _time_limit(effect.timeout_s, self.run):
             return effect.fn(*effect.args, **effect.kwargs)
 
-    def _write(self, record: Record) -> Answer:
-        answers: SimpleQueue[Answer | Exception] = SimpleQueue()
+    def _write(self, record: Record) -> Reply:
+        answers: SimpleQueue[Reply | Exception] = SimpleQueue()
         with shielded():  # the recorder has a lock that every workflow of this process needs
             self.run.hand_over(record, lambda whole: self._recorder.put(whole, answers.put))
         while True:

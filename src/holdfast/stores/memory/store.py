@@ -51,7 +51,7 @@ from holdfast.core.settlement import Settlement, is_as_judged, own_ending, stale
 from holdfast.core.verdict import Verdict
 from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import StoreUnsupported, UsageError, WorkerGone
-from holdfast.stores.protocol import Added, Answer, Fired, Schema, Transaction, duty_lost
+from holdfast.stores.protocol import Added, Fired, Reply, Schema, Transaction, duty_lost
 from holdfast.stores.wakeups import Wakeups
 
 UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
@@ -167,32 +167,32 @@ class MemoryStore:
         asked = [job.id for job in self._held_by(worker_id) if job.cancel_requested]
         return BeatAnswer(lost=lost, cancelled=asked)
 
-    def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Answer]:
+    def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Reply]:
         self._check_duty(under)
         answers = [self._settle_one(settlement) for settlement in settlements]
         for settlement, answer in zip(settlements, answers, strict=True):
-            if answer is Answer.ACCEPTED:
+            if answer is Reply.ACCEPTED:
                 self._tell_parent(settlement.lease.job_id)
         self.wake()
         return answers
 
-    def _settle_one(self, settlement: Settlement) -> Answer:
+    def _settle_one(self, settlement: Settlement) -> Reply:
         job, seen = self._jobs.get(settlement.lease.job_id), settlement.seen_lease_until
         if job is None or not transitions.owns(job, settlement.lease):
             if self._is_repeat(settlement):
-                return Answer.ALREADY  # this very ending was accepted, and the job has moved on since
+                return Reply.ALREADY  # this very ending was accepted, and the job has moved on since
             # A reaper that comes second is told so, but only an attempt that comes back is a stale report.
             if seen is None and not settlement.verdict.raises_fence:
                 self._report_stale(settlement.lease, settlement.worker, settlement.verdict.state)
-            return Answer.REFUSED
+            return Reply.REFUSED
         if job.state is not State.RUNNING:
-            return Answer.ALREADY
+            return Reply.ALREADY
         if seen is not None and job.lease_until != seen:
-            return Answer.REFUSED  # it beat after the reaper looked: it lives
+            return Reply.REFUSED  # it beat after the reaper looked: it lives
         if not is_as_judged(settlement, job.cancel_requested, job.open_step, job.undoable, job.inbox):
-            return Answer.AGAIN
+            return Reply.AGAIN
         self._apply(job, settlement.verdict, settlement.worker)
-        return Answer.ACCEPTED
+        return Reply.ACCEPTED
 
     def _is_repeat(self, settlement: Settlement) -> bool:
         note, fence = own_ending(settlement.verdict), settlement.lease.fence
@@ -263,26 +263,26 @@ class MemoryStore:
 
     # --------------------------------------------------------------------------- the operator's door
 
-    def move(self, moves: Sequence[Move]) -> list[Answer]:
+    def move(self, moves: Sequence[Move]) -> list[Reply]:
         keys = {job.key for job in self._jobs.values() if job.key is not None and job.state in LIVE}
         answers = [self._may_move(move, keys) for move in moves]
         for move, answer in zip(moves, answers, strict=True):
-            if answer is Answer.ACCEPTED:
+            if answer is Reply.ACCEPTED:
                 self._apply(self._jobs[move.seen.job_id], move.verdict, None)
                 self._tell_parent(move.seen.job_id)
         self.wake()
         return answers
 
-    def _may_move(self, move: Move, keys: set[str]) -> Answer:
-        """Answer one act, and take its key if it comes alive onto one. `keys`: those that are taken."""
+    def _may_move(self, move: Move, keys: set[str]) -> Reply:
+        """Reply to one act, and take its key if it comes alive onto one. `keys`: those that are taken."""
         job = self._as_seen(move.seen)
         if job is None:
-            return Answer.REFUSED
+            return Reply.REFUSED
         if job.key is not None and job.state not in LIVE and move.verdict.state in LIVE:
             if job.key in keys:
-                return Answer.TAKEN
+                return Reply.TAKEN
             keys.add(job.key)
-        return Answer.ACCEPTED
+        return Reply.ACCEPTED
 
     def pause(self, queue: str, paused: bool) -> None:
         (self._paused.add if paused else self._paused.discard)(queue)
@@ -299,15 +299,15 @@ class MemoryStore:
             self._forget(job_id)
         return len(old[:limit])
 
-    def delete(self, jobs: Sequence[Seen]) -> list[Answer]:
+    def delete(self, jobs: Sequence[Seen]) -> list[Reply]:
         return [self._delete_one(seen) for seen in jobs]
 
-    def _delete_one(self, seen: Seen) -> Answer:
+    def _delete_one(self, seen: Seen) -> Reply:
         job = self._as_seen(seen)
         if job is None or job.state is State.RUNNING:
-            return Answer.REFUSED
+            return Reply.REFUSED
         self._forget(job.id)
-        return Answer.ACCEPTED
+        return Reply.ACCEPTED
 
     # ------------------------------------------------------------------------------------- schedules
 
@@ -523,23 +523,23 @@ class MemoryStore:
 
     # ---------------------------------------------------------------------------- workflows
 
-    def record(self, records: Sequence[Record]) -> list[Answer]:
+    def record(self, records: Sequence[Record]) -> list[Reply]:
         answers = [self._record_one(record) for record in records]
         self.wake()
         return answers
 
-    def _record_one(self, record: Record) -> Answer:
+    def _record_one(self, record: Record) -> Reply:
         job = self._jobs.get(record.lease.job_id)
         if job is None or not transitions.owns(job, record.lease):
             name = record.steps[0].name if record.steps else ""
             self._report_stale(record.lease, record.worker, step=name)
-            return Answer.REFUSED
+            return Reply.REFUSED
         if job.state is not State.RUNNING:
-            return Answer.REFUSED
+            return Reply.REFUSED
         if self._are_taken(record.jobs):
-            return Answer.TAKEN
+            return Reply.TAKEN
         if not all(self._takes(signal) for signal in record.sent):
-            return Answer.GONE
+            return Reply.GONE
         opened = record.open_step if record.open_step is not None else job.open_step
         self._jobs[job.id] = replace(job, undoable=job.undoable or record.undoable, open_step=opened or None)
         for step in record.steps:
@@ -551,21 +551,21 @@ class MemoryStore:
             self._jobs.setdefault(new.id, transitions.first_row(new, self._clock.wall()))
         for signal in record.sent:
             self._deliver(signal)
-        return Answer.ACCEPTED
+        return Reply.ACCEPTED
 
     def steps(self, job_id: str, after: int = 0, limit: int = 1000, *, aside: bool = False) -> list[Step]:
         known = self._steps.get(job_id, {}).values()
         wanted = [step for step in known if step.position > after and (aside or not step.aside)]
         return sorted(wanted, key=lambda step: (step.position, step.aside))[:limit]
 
-    def signal(self, signal: Signal) -> Answer:
+    def signal(self, signal: Signal) -> Reply:
         if (signal.job_id, signal.id) in self._signals:
-            return Answer.ALREADY
+            return Reply.ALREADY
         if not self._takes(signal):
-            return Answer.GONE
+            return Reply.GONE
         self._deliver(signal)
         self.wake()
-        return Answer.ACCEPTED
+        return Reply.ACCEPTED
 
     def inbox(self, job_id: str, name: str | None = None, limit: int = 1000) -> Inbox:
         job = self._jobs.get(job_id)

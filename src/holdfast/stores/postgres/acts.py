@@ -11,10 +11,10 @@ from holdfast.core.row_text import ANSWER
 from holdfast.stores import row_json
 from holdfast.stores.postgres import statements
 from holdfast.stores.postgres.connection import Connections, Cursor
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 
 
-def move(q: Connections, db: Cursor, moves: Sequence[Move], wall: float | None) -> list[Answer]:
+def move(q: Connections, db: Cursor, moves: Sequence[Move], wall: float | None) -> list[Reply]:
     """Apply the acts whose jobs are still what the person saw, with all that belongs to them, in one commit."""
     with db.connection.transaction():
         ending = [each.seen.job_id for each in moves if each.verdict.state in ENDED]
@@ -23,10 +23,10 @@ def move(q: Connections, db: Cursor, moves: Sequence[Move], wall: float | None) 
         if len(moves) > 1:  # many jobs do not wait long for the key of one
             db.execute(q["record_limit"], {"lock_ms": statements.KEY_LOCK_MS}, prepare=False)
         answers = _move(q, db, [each for each in moves if each.seen.job_id not in busy], wall)
-    return [answers.get(each.seen.job_id, Answer.LOCKED) for each in moves]
+    return [answers.get(each.seen.job_id, Reply.LOCKED) for each in moves]
 
 
-def _move(q: Connections, db: Cursor, moves: Sequence[Move], wall: float | None) -> dict[str, Answer]:
+def _move(q: Connections, db: Cursor, moves: Sequence[Move], wall: float | None) -> dict[str, Reply]:
     notes = [
         line for seen, verdict in moves for line in row_json.journal_lines(seen.job_id, seen.fence, None, verdict.notes)
     ]
@@ -37,10 +37,10 @@ def _move(q: Connections, db: Cursor, moves: Sequence[Move], wall: float | None)
         "channel": q.channel,
     }
     moved, parents, taken, locked, _ = q.row(db.execute(q["move"], values, prepare=False))
-    answers = dict.fromkeys((each.seen.job_id for each in moves), Answer.REFUSED)
-    for names, answer in ((moved, Answer.ACCEPTED), (taken, Answer.TAKEN), (locked, Answer.LOCKED)):
+    answers = dict.fromkeys((each.seen.job_id for each in moves), Reply.REFUSED)
+    for names, answer in ((moved, Reply.ACCEPTED), (taken, Reply.TAKEN), (locked, Reply.LOCKED)):
         answers |= dict.fromkeys(row_json.names_from(names), answer)
-    _say_of_steps(q, db, [each for each in moves if answers[each.seen.job_id] is Answer.ACCEPTED])
+    _say_of_steps(q, db, [each for each in moves if answers[each.seen.job_id] is Reply.ACCEPTED])
     statements.tell_parents(q, db, [(parent, job_id) for parent, job_id in row_json.rows_from(parents)], wall)
     return answers
 
@@ -57,14 +57,14 @@ def _say_of_steps(q: Connections, db: Cursor, moves: Sequence[Move]) -> None:
                 db.execute(q[query], first, prepare=False)
 
 
-def delete(q: Connections, db: Cursor, jobs: Sequence[Seen]) -> list[Answer]:
+def delete(q: Connections, db: Cursor, jobs: Sequence[Seen]) -> list[Reply]:
     """Delete the jobs that are still what the person saw, with their history, in one commit."""
     with db.connection.transaction():
         busy = set(row_json.names_from(_one(q, db, "delete_lock", {"ids": [seen.job_id for seen in jobs]})))
         free = [seen for seen in jobs if seen.job_id not in busy]
         gone = set(row_json.names_from(_one(q, db, "delete", {"seen": row_json.encode(free).decode()})))
     return [
-        Answer.LOCKED if seen.job_id in busy else Answer.ACCEPTED if seen.job_id in gone else Answer.REFUSED
+        Reply.LOCKED if seen.job_id in busy else Reply.ACCEPTED if seen.job_id in gone else Reply.REFUSED
         for seen in jobs
     ]
 

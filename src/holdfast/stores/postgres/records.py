@@ -13,34 +13,34 @@ from holdfast.core.settlement import stale_report
 from holdfast.stores import row_json
 from holdfast.stores.postgres import statements
 from holdfast.stores.postgres.connection import Connections, Cursor
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 
 
-def write_records(q: Connections, db: Cursor, records: Sequence[Record], wall: float | None) -> list[Answer]:
+def write_records(q: Connections, db: Cursor, records: Sequence[Record], wall: float | None) -> list[Reply]:
     """Write those whose lease is the current one. Most are steps and nothing else, and go in one statement."""
-    answers: list[Answer] = []
+    answers: list[Reply] = []
     locked: set[str] = set()  # the jobs whose records must wait
     for part in _parts(records):
         waits = [record.lease.job_id in locked for record in part]
         free = [record for record, must_wait in zip(part, waits, strict=True) if not must_wait]
-        found: list[Answer] = []
+        found: list[Reply] = []
         if not free:
             pass
         elif _touches_others(free[0]):
             found = [_write_with_others(q, db, free[0], wall)]
         else:
             found = _write_steps(q, db, free, wall)
-        locked |= {each.lease.job_id for each, answer in zip(free, found, strict=True) if answer is Answer.LOCKED}
+        locked |= {each.lease.job_id for each, answer in zip(free, found, strict=True) if answer is Reply.LOCKED}
         said = iter(found)
-        answers += [Answer.LOCKED if must_wait else next(said) for must_wait in waits]
+        answers += [Reply.LOCKED if must_wait else next(said) for must_wait in waits]
     return answers
 
 
-def _write_steps(q: Connections, db: Cursor, records: list[Record], wall: float | None) -> list[Answer]:
+def _write_steps(q: Connections, db: Cursor, records: list[Record], wall: float | None) -> list[Reply]:
     ours = _write(q, db, records)
     left = [record for place, record in enumerate(records) if place not in ours]
     why = iter(_refusals(q, db, left, wall) if left else [])
-    return [Answer.ACCEPTED if place in ours else next(why) for place in range(len(records))]
+    return [Reply.ACCEPTED if place in ours else next(why) for place in range(len(records))]
 
 
 def _touches_others(record: Record) -> bool:
@@ -85,33 +85,33 @@ def _write(q: Connections, db: Cursor, records: Sequence[Record]) -> set[int]:
 class _Undo(Exception):
     """Nothing of a record is to be written."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Reply) -> None:
         self.answer = answer
 
 
-def _write_with_others(q: Connections, db: Cursor, record: Record, wall: float | None) -> Answer:
+def _write_with_others(q: Connections, db: Cursor, record: Record, wall: float | None) -> Reply:
     """Write a record with the children that it starts and the signals that it sends, or nothing."""
     touched = {record.lease.job_id} | {signal.job_id for signal in record.sent}
     try:
         with db.connection.transaction():
             if statements.lock_rows(q, db, touched):
-                raise _Undo(Answer.LOCKED)
+                raise _Undo(Reply.LOCKED)
             if any(new.key is not None for new in record.jobs):
                 db.execute(q["record_limit"], {"lock_ms": statements.KEY_LOCK_MS}, prepare=False)
             if not _write(q, db, [record]):
-                raise _Undo(Answer.REFUSED)
+                raise _Undo(Reply.REFUSED)
             for new in record.jobs:
                 [added] = statements.add(q, db, [new], wall)
                 if added.id != new.id or (added.existed and not _is_own(q, db, new)):
-                    raise _Undo(Answer.TAKEN)
+                    raise _Undo(Reply.TAKEN)
             for signal in record.sent:
-                if send(q, db, signal, wall) is Answer.GONE:
-                    raise _Undo(Answer.GONE)
+                if send(q, db, signal, wall) is Reply.GONE:
+                    raise _Undo(Reply.GONE)
     except errors.LockNotAvailable:
-        return Answer.LOCKED
+        return Reply.LOCKED
     except _Undo as undo:
-        return _refusals(q, db, [record], wall)[0] if undo.answer is Answer.REFUSED else undo.answer
-    return Answer.ACCEPTED
+        return _refusals(q, db, [record], wall)[0] if undo.answer is Reply.REFUSED else undo.answer
+    return Reply.ACCEPTED
 
 
 def _is_own(q: Connections, db: Cursor, new: NewJob) -> bool:
@@ -120,26 +120,26 @@ def _is_own(q: Connections, db: Cursor, new: NewJob) -> bool:
     return db.execute(q["record_child"], values, prepare=False).fetchone() is not None
 
 
-def send(q: Connections, db: Cursor, signal: Signal, wall: float | None) -> Answer:
+def send(q: Connections, db: Cursor, signal: Signal, wall: float | None) -> Reply:
     values: dict[str, Any] = {**row_json.signal(signal), "wall": wall, "channel": q.channel}
     values["detail"] = row_json.encode(signal.line.detail).decode()
     try:
         with db.connection.transaction():
             known, reached, _ = q.row(db.execute(q["signal"], values, prepare=False))
     except errors.UniqueViolation:  # the same one came at the same time
-        return Answer.ALREADY
+        return Reply.ALREADY
     if known:
-        return Answer.ALREADY
-    return Answer.ACCEPTED if reached else Answer.GONE
+        return Reply.ALREADY
+    return Reply.ACCEPTED if reached else Reply.GONE
 
 
-def _refusals(q: Connections, db: Cursor, refused: list[Record], wall: float | None) -> list[Answer]:
+def _refusals(q: Connections, db: Cursor, refused: list[Record], wall: float | None) -> list[Reply]:
     """Say why each of these was not written, and write down who came back after its time. A lease that is the current
     one was skipped: another transaction has locked the row."""
     row = q.row(db.execute(q["record_seen"], {"tokens": _tokens(refused)}, prepare=False))
     answers, notes = [], []
     for record, (own, state, fence) in zip(refused, row_json.rows_from(row[0]), strict=True):
-        answers.append(Answer.LOCKED if own and state == State.RUNNING else Answer.REFUSED)
+        answers.append(Reply.LOCKED if own and state == State.RUNNING else Reply.REFUSED)
         if state is not None and not own:
             note = stale_report(state, fence, step=record.steps[0].name if record.steps else "")
             lease = record.lease

@@ -21,7 +21,7 @@ from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.stores import row_json
 from holdfast.stores.postgres.claim_cursor import ClaimCursor
 from holdfast.stores.postgres.connection import Connections, Cursor, Session
-from holdfast.stores.protocol import Added, Answer, duty_lost
+from holdfast.stores.protocol import Added, Reply, duty_lost
 
 COPY_FROM = 100  # from this many jobs on, they are sent as a stream
 PIECE = 100  # jobs that are written to it at once
@@ -229,12 +229,12 @@ def _plan(queues: int, limit: int, ahead: int, jobs: list[Job]) -> Iterator[tupl
 
 def settle(
     q: Connections, db: Cursor, settlements: Sequence[Settlement], wall: float | None, under: Duty | None = None
-) -> list[Answer]:
+) -> list[Reply]:
     """Apply all whose lease is the current one, and say what stands in the way of the others."""
     families = [each for each in settlements if each.parent is not None and each.verdict.state in ENDED]
     if families:
         return _settle_families(q, db, settlements, wall, under)
-    answers: list[Answer] = []
+    answers: list[Reply] = []
     for part in _without_repeats(settlements):
         answers += _settle(q, db, part, wall, under)
     return answers
@@ -242,7 +242,7 @@ def settle(
 
 def _settle_families(
     q: Connections, db: Cursor, settlements: Sequence[Settlement], wall: float | None, under: Duty | None
-) -> list[Answer]:
+) -> list[Reply]:
     """Settle, and tell the workflows that have started these jobs, all in one commit.
 
     Those that have no parent go with them: a commit of their own costs more than their locks do.
@@ -252,17 +252,17 @@ def _settle_families(
         locked = lock_rows(q, db, touched)
         waits = [not locked.isdisjoint((each.lease.job_id, each.parent)) for each in settlements]
         free = [each for each, must_wait in zip(settlements, waits, strict=True) if not must_wait]
-        answers: list[Answer] = []
+        answers: list[Reply] = []
         for part in _without_repeats(free):
             answers += _settle(q, db, part, wall, under)
         news = [
             (each.parent, each.lease.job_id)
             for each, answer in zip(free, answers, strict=True)
-            if answer is Answer.ACCEPTED and each.parent is not None and each.verdict.state in ENDED
+            if answer is Reply.ACCEPTED and each.parent is not None and each.verdict.state in ENDED
         ]
         tell_parents(q, db, news, wall)
     said = iter(answers)
-    return [Answer.LOCKED if must_wait else next(said) for must_wait in waits]
+    return [Reply.LOCKED if must_wait else next(said) for must_wait in waits]
 
 
 def lock_rows(q: Connections, db: Cursor, ids: set[str]) -> set[str]:
@@ -297,7 +297,7 @@ def _without_repeats(settlements: Sequence[Settlement]) -> Iterator[list[Settlem
 
 def _settle(
     q: Connections, db: Cursor, settlements: list[Settlement], wall: float | None, under: Duty | None
-) -> list[Answer]:
+) -> list[Reply]:
     plain: list[Settlement] = []
     others: list[Settlement] = []
     for each in settlements:
@@ -309,7 +309,7 @@ def _settle(
         values = {"endings": row_json.encode(rows).decode(), "many": len(plain), "wall": wall}
         row = q.row(db.execute(q["settle_done"], values, prepare=True))
         if not others and row[1] is None:
-            return [Answer.ACCEPTED] * len(settlements)
+            return [Reply.ACCEPTED] * len(settlements)
         applied |= _applied(row, plain, under)
     if others:
         rows = sorted([row_json.ending(each) for each in others], key=_BY_ID)
@@ -327,7 +327,7 @@ def _settle(
     left = [each for each in settlements if each.lease.job_id not in applied]
     answers = _refusals(q, db, left, kept, wall) if left else []
     why = dict(zip((each.lease.job_id for each in left), answers, strict=True))
-    return [why.get(each.lease.job_id, Answer.ACCEPTED) for each in settlements]
+    return [why.get(each.lease.job_id, Reply.ACCEPTED) for each in settlements]
 
 
 def _is_plain(settlement: Settlement) -> bool:
@@ -346,9 +346,7 @@ def _applied(row: Any, sent: list[Settlement], under: Duty | None) -> set[str]:
     return {each.lease.job_id for each in sent} if names is None else set(row_json.names_from(names))
 
 
-def _refusals(
-    q: Connections, db: Cursor, refused: list[Settlement], kept: set[str], wall: float | None
-) -> list[Answer]:
+def _refusals(q: Connections, db: Cursor, refused: list[Settlement], kept: set[str], wall: float | None) -> list[Reply]:
     """Say why each of these was not applied, and write down who came back after its time. An attempt that has the
     current lease, and was not `kept`, was skipped: another transaction has locked its row."""
     tokens = {"tokens": row_json.encode([_token(each) for each in refused]).decode()}
@@ -356,15 +354,15 @@ def _refusals(
     answers, notes = [], []
     for settlement, found in zip(refused, row_json.rows_from(row[0]), strict=True):
         own, state, fence, renewed, before = found
-        answer = Answer.REFUSED
+        answer = Reply.REFUSED
         if own and state != "running":
-            answer = Answer.ALREADY
+            answer = Reply.ALREADY
         elif own and settlement.lease.job_id not in kept:
-            answer = Answer.LOCKED
+            answer = Reply.LOCKED
         elif own and not renewed:  # it was not as judged, even if it is so again by now
-            answer = Answer.AGAIN
+            answer = Reply.AGAIN
         elif not own and before:
-            answer = Answer.ALREADY
+            answer = Reply.ALREADY
         elif state is not None and not own and not settlement.verdict.raises_fence:  # not a reaper that is late
             note = stale_report(State(state), fence, reported=settlement.verdict.state)
             lease = settlement.lease

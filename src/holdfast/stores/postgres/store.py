@@ -78,7 +78,7 @@ from holdfast.stores.postgres.purge import Purge, referred_to
 from holdfast.stores.postgres.records import send, write_records
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
 from holdfast.stores.postgres.wakeup_sender import LOOK_AGAIN_S, WakeupSender
-from holdfast.stores.protocol import Added, Answer, Fired, Schema, duty_lost, schema_too_new
+from holdfast.stores.protocol import Added, Fired, Reply, Schema, duty_lost, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
 from holdfast.stores.wakeups import Wakeups
 
@@ -241,7 +241,7 @@ class PostgresStore:
             counted=not values["aside"],
         )
 
-    def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Answer]:
+    def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Reply]:
         if not settlements:
             return []
         point("settle.before")
@@ -345,7 +345,7 @@ class PostgresStore:
 
     # --------------------------------------------------------------------------- the operator's door
 
-    def move(self, moves: Sequence[Move]) -> list[Answer]:
+    def move(self, moves: Sequence[Move]) -> list[Reply]:
         answers = self._moved(moves)
         self.wake()
         return answers
@@ -361,14 +361,14 @@ class PostgresStore:
             raise duty_lost(under)
         return deleted
 
-    def delete(self, jobs: Sequence[Seen]) -> list[Answer]:
+    def delete(self, jobs: Sequence[Seen]) -> list[Reply]:
         try:
             return self._db.run(lambda db: acts.delete(self._db, db, jobs), self._hot.limits)
         except StoreError as error:
             if isinstance(error, StoreLocked | StoreTimeout) and len(jobs) > 1:
                 return _in_halves(self.delete, jobs)
             if isinstance(error, StoreLocked):
-                return [Answer.LOCKED]
+                return [Reply.LOCKED]
             if isinstance(error.__cause__, errors.ForeignKeyViolation):
                 which = f"job {jobs[0].job_id}" if len(jobs) == 1 else f"one of {len(jobs)} jobs"
                 raise Refused(f"{which} cannot be deleted: {referred_to(error.__cause__)}") from error
@@ -650,11 +650,11 @@ class PostgresStore:
         try:
             allowed, found, _ = self._hot.one("fire", values)
         except (StoreLocked, StoreTimeout):
-            return [Answer.LOCKED for _ in firings]
+            return [Reply.LOCKED for _ in firings]
         if not allowed:
             raise duty_lost(under)
         return [
-            Answer.LOCKED if locked else Added(job_id, not stored) if job_id is not None else None
+            Reply.LOCKED if locked else Added(job_id, not stored) if job_id is not None else None
             for job_id, stored, locked in row_json.rows_from(found)
         ]
 
@@ -664,7 +664,7 @@ class PostgresStore:
 
     # ---------------------------------------------------------------------------- workflows
 
-    def record(self, records: Sequence[Record]) -> list[Answer]:
+    def record(self, records: Sequence[Record]) -> list[Reply]:
         if not records:
             return []
         point("record.before")
@@ -680,7 +680,7 @@ class PostgresStore:
         values = {"id": job_id, "after": after, "limit": limit, "aside": aside}
         return row_json.steps_from(self._db.one("steps", values)[0])
 
-    def signal(self, signal: Signal) -> Answer:
+    def signal(self, signal: Signal) -> Reply:
         answer = self._db.run(lambda db: send(self._db, db, signal, self._wall()))
         self.wake()
         return answer
@@ -716,7 +716,7 @@ class PostgresStore:
         self.wake()
         return added
 
-    def _moved(self, moves: Sequence[Move]) -> list[Answer]:
+    def _moved(self, moves: Sequence[Move]) -> list[Reply]:
         """Apply acts. If that takes too long, or a key is stored just now, in halves: it does not stop the others."""
         try:
             return self._db.run(lambda db: acts.move(self._db, db, moves, self._wall()), self._hot.limits)
@@ -728,10 +728,10 @@ class PostgresStore:
                 return _in_halves(self._moved, moves)
             if isinstance(error, StoreTimeout):
                 raise
-            return [Answer.TAKEN if taken else Answer.LOCKED]
+            return [Reply.TAKEN if taken else Reply.LOCKED]
 
 
-def _in_halves(act: Callable[[Sequence[T]], list[Answer]], many: Sequence[T]) -> list[Answer]:
+def _in_halves(act: Callable[[Sequence[T]], list[Reply]], many: Sequence[T]) -> list[Reply]:
     middle = len(many) // 2
     return act(many[:middle]) + act(many[middle:])
 

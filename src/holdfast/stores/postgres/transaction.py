@@ -35,7 +35,7 @@ from holdfast.stores.postgres import statements
 from holdfast.stores.postgres.caller_connection import CallerCursor
 from holdfast.stores.postgres.connection import Connections, NoAnswer, Session, is_outage
 from holdfast.stores.postgres.records import write_records
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 
 _STOP_S = 2.0  # how long a statement that was told to stop is waited for
 _RESET_S = 5.0  # a kept session that does not answer for this long is given up
@@ -93,13 +93,13 @@ class PostgresTransaction:
     def hand_over(self) -> None:
         pass  # a thread never waits for a transaction that it has open itself, unless both write the same row
 
-    def settle(self, settlement: Settlement) -> Answer:
+    def settle(self, settlement: Settlement) -> Reply:
         return self._end(lambda db: statements.settle(self._db, db, [settlement], self._wall())[0])
 
-    def record(self, record: Record) -> Answer:
+    def record(self, record: Record) -> Reply:
         return self._end(lambda db: write_records(self._db, db, [record], self._wall())[0])
 
-    def _end(self, write: Callable[[CallerCursor], Answer]) -> Answer:
+    def _end(self, write: Callable[[CallerCursor], Reply]) -> Reply:
         with shielded():
             self._timer.cancel()
             try:
@@ -107,7 +107,7 @@ class PostgresTransaction:
                 db = CallerCursor(self.connection)
                 self._check_mark_and_lock(db)
                 answer = write(db)
-                if answer is Answer.ACCEPTED:
+                if answer is Reply.ACCEPTED:
                     psycopg.Connection.commit(self.connection)
                     self._give_back()
             except psycopg.Error as error:

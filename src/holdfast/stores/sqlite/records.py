@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from holdfast.core.records import NewJob, Record, Signal
 from holdfast.core.settlement import stale_report
 from holdfast.stores import row_json
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from holdfast.stores.sqlite import statements
 from holdfast.stores.sqlite.statements import Q
 
 
-def write_records(db: sqlite3.Connection, records: Sequence[Record], wall: float) -> list[Answer]:
+def write_records(db: sqlite3.Connection, records: Sequence[Record], wall: float) -> list[Reply]:
     """Write those whose lease is the current one. Most are steps and nothing else, and go in one statement."""
     tokens = [[each.lease.job_id, each.lease.fence, each.lease.claim_id] for each in records]
     owned = db.execute(Q["record_owned"], {"tokens": row_json.encode(tokens).decode()}).fetchone()[0]
     ours = set(row_json.numbers_from(owned))
-    answers = [Answer.ACCEPTED] * len(records)
+    answers = [Reply.ACCEPTED] * len(records)
     plain: list[Record] = []
     for place, record in enumerate(records):
         if place not in ours:
@@ -46,18 +46,18 @@ def _write(db: sqlite3.Connection, records: Sequence[Record]) -> None:
             db.execute(Q["record_taken"], {"id": each.lease.job_id, **signals})
 
 
-def _write_with_others(db: sqlite3.Connection, record: Record, wall: float) -> Answer:
+def _write_with_others(db: sqlite3.Connection, record: Record, wall: float) -> Reply:
     """Write a record with the children that it starts and the signals that it sends, or nothing."""
     db.execute("SAVEPOINT record")
-    answer = Answer.ACCEPTED
+    answer = Reply.ACCEPTED
     for new in record.jobs:
         [added] = statements.add(db, [new], wall)
         if added.id != new.id or (added.existed and not _is_own(db, new)):
-            answer = Answer.TAKEN
+            answer = Reply.TAKEN
     for signal in record.sent:
-        if answer is Answer.ACCEPTED and send(db, signal, wall) is Answer.GONE:
-            answer = Answer.GONE
-    if answer is Answer.ACCEPTED:
+        if answer is Reply.ACCEPTED and send(db, signal, wall) is Reply.GONE:
+            answer = Reply.GONE
+    if answer is Reply.ACCEPTED:
         _write(db, [record])
     else:
         db.execute("ROLLBACK TO record")
@@ -71,23 +71,23 @@ def _is_own(db: sqlite3.Connection, new: NewJob) -> bool:
     return db.execute(Q["record_child"], values).fetchone() is not None
 
 
-def send(db: sqlite3.Connection, signal: Signal, wall: float) -> Answer:
+def send(db: sqlite3.Connection, signal: Signal, wall: float) -> Reply:
     values = {**row_json.signal(signal), "wall": wall}
     if db.execute(Q["signal_known"], values).fetchone() is not None:
-        return Answer.ALREADY
+        return Reply.ALREADY
     fence = statements.reach(db, signal.job_id, signal.awaited, wall, signal.seen_fence)
     if fence is None:
-        return Answer.GONE
+        return Reply.GONE
     db.execute(Q["signal"], values)
     statements.write_notes(db, row_json.journal_lines(signal.job_id, fence, None, (signal.line,)), wall)
-    return Answer.ACCEPTED
+    return Reply.ACCEPTED
 
 
-def _refuse(db: sqlite3.Connection, record: Record, wall: float) -> Answer:
+def _refuse(db: sqlite3.Connection, record: Record, wall: float) -> Reply:
     lease = record.lease
     token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
     row = db.execute(Q["record_seen"], token).fetchone()
     if row is not None and not row[0]:
         note = stale_report(row[1], row[2], step=record.steps[0].name if record.steps else "")
         statements.write_notes(db, row_json.journal_lines(lease.job_id, lease.fence, record.worker, (note,)), wall)
-    return Answer.REFUSED
+    return Reply.REFUSED

@@ -15,7 +15,7 @@ from holdfast.core.row_text import ANSWER, Awaited
 from holdfast.core.settlement import Settlement, is_as_judged, own_ending, stale_report
 from holdfast.core.verdict import Verdict
 from holdfast.stores import row_json
-from holdfast.stores.protocol import Added, Answer, duty_lost
+from holdfast.stores.protocol import Added, Reply, duty_lost
 from holdfast.stores.sql import load_queries
 
 Q = load_queries("holdfast.stores.sqlite")
@@ -102,42 +102,42 @@ def apply(db: sqlite3.Connection, settlements: Sequence[Settlement], wall: float
     return applied
 
 
-def settle(db: sqlite3.Connection, settlements: Sequence[Settlement], wall: float) -> list[Answer]:
+def settle(db: sqlite3.Connection, settlements: Sequence[Settlement], wall: float) -> list[Reply]:
     """Apply all at once; if any is refused, undo that and go one by one to learn which."""
     db.execute("SAVEPOINT settle")
     if apply(db, settlements, wall) == len(settlements):
         _write_down(db, settlements, wall)
-        answers = [Answer.ACCEPTED] * len(settlements)
+        answers = [Reply.ACCEPTED] * len(settlements)
     else:
         db.execute("ROLLBACK TO settle")
         answers = [_settle_one(db, settlement, wall) for settlement in settlements]
     for settlement, answer in zip(settlements, answers, strict=True):
-        if settlement.parent is not None and answer is Answer.ACCEPTED and settlement.verdict.state in ENDED:
+        if settlement.parent is not None and answer is Reply.ACCEPTED and settlement.verdict.state in ENDED:
             reach(db, settlement.parent, Awaited("job", settlement.lease.job_id), wall)
     db.execute("RELEASE settle")
     return answers
 
 
-def _settle_one(db: sqlite3.Connection, settlement: Settlement, wall: float) -> Answer:
+def _settle_one(db: sqlite3.Connection, settlement: Settlement, wall: float) -> Reply:
     if apply(db, [settlement], wall) == 1:
         _write_down(db, [settlement], wall)
-        return Answer.ACCEPTED
+        return Reply.ACCEPTED
     lease = settlement.lease
     token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
     row = db.execute(Q["settle_seen"], {**token, "seen_lease_until": settlement.seen_lease_until}).fetchone()
     if row is None:
-        return Answer.REFUSED
+        return Reply.REFUSED
     own, state, fence, renewed, *facts = row
     if own and state != State.RUNNING:
-        return Answer.ALREADY
+        return Reply.ALREADY
     if own and not renewed and not is_as_judged(settlement, *facts):
-        return Answer.AGAIN
+        return Reply.AGAIN
     if not own and _is_repeat(db, settlement):
-        return Answer.ALREADY
+        return Reply.ALREADY
     if not own and not settlement.verdict.raises_fence:  # a second reaper is late, but no zombie
         notes = (stale_report(state, fence, reported=settlement.verdict.state),)
         write_notes(db, row_json.journal_lines(lease.job_id, lease.fence, settlement.worker, notes), wall)
-    return Answer.REFUSED
+    return Reply.REFUSED
 
 
 def _write_down(db: sqlite3.Connection, accepted: Sequence[Settlement], wall: float) -> None:
@@ -161,7 +161,7 @@ def reach(db: Executes, job_id: str, what: Awaited, wall: float, seen_fence: int
     return row[0] if row is not None else None
 
 
-def move(db: sqlite3.Connection, moves: Sequence[Move], wall: float) -> list[Answer]:
+def move(db: sqlite3.Connection, moves: Sequence[Move], wall: float) -> list[Reply]:
     """Apply acts of people, with all that belongs to them."""
     rows = row_json.encode([row_json.move(each) for each in moves]).decode()
     comes_alive = any(each.verdict.state in LIVE and each.seen.state not in LIVE for each in moves)
@@ -182,7 +182,7 @@ def move(db: sqlite3.Connection, moves: Sequence[Move], wall: float) -> list[Ans
     write_notes(db, notes, wall)
     others = set(row_json.names_from(taken))
     return [
-        Answer.ACCEPTED if seen.job_id in moved else Answer.TAKEN if seen.job_id in others else Answer.REFUSED
+        Reply.ACCEPTED if seen.job_id in moved else Reply.TAKEN if seen.job_id in others else Reply.REFUSED
         for seen, _ in moves
     ]
 

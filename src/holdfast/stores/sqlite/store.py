@@ -52,7 +52,7 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import point
 from holdfast.stores import row_json
-from holdfast.stores.protocol import Added, Answer, Fired, Schema, schema_too_new
+from holdfast.stores.protocol import Added, Fired, Reply, Schema, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
 from holdfast.stores.sqlite import facts, liveness, locks, names, statements, wal
 from holdfast.stores.sqlite.backup import backup
@@ -166,7 +166,7 @@ class SqliteStore:
             cancelled = row_json.names_from(db.execute(Q["beat_cancelled"], said).fetchone()[0])
         return BeatAnswer(lost=lost, cancelled=cancelled, lock_lost=lock_lost)
 
-    def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Answer]:
+    def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Reply]:
         if not settlements:
             return []
         point("settle.before")
@@ -268,7 +268,7 @@ class SqliteStore:
 
     # --------------------------------------------------------------------------- the operator's door
 
-    def move(self, moves: Sequence[Move]) -> list[Answer]:
+    def move(self, moves: Sequence[Move]) -> list[Reply]:
         with self._db.writing() as db:
             return statements.move(db, moves, self._clock.wall())
 
@@ -287,13 +287,13 @@ class SqliteStore:
                 db.execute(Q["standing_removed"])
         return deleted
 
-    def delete(self, jobs: Sequence[Seen]) -> list[Answer]:
+    def delete(self, jobs: Sequence[Seen]) -> list[Reply]:
         with self._db.writing() as db:
             found = db.execute(Q["delete"], {"seen": row_json.encode(jobs).decode()}).fetchone()[0]
             deleted = set(statements.remove(db, found))
             if deleted:
                 db.execute(Q["standing_removed"])
-        return [Answer.ACCEPTED if seen.job_id in deleted else Answer.REFUSED for seen in jobs]
+        return [Reply.ACCEPTED if seen.job_id in deleted else Reply.REFUSED for seen in jobs]
 
     # ---------------------------------------------------------------------------------- the read side
 
@@ -578,7 +578,7 @@ class SqliteStore:
 
     # ---------------------------------------------------------------------------- workflows
 
-    def record(self, records: Sequence[Record]) -> list[Answer]:
+    def record(self, records: Sequence[Record]) -> list[Reply]:
         if not records:
             return []
         point("record.before")
@@ -592,7 +592,7 @@ class SqliteStore:
         with self._db.reading() as db:
             return row_json.steps_from(db.execute(Q["steps_aside" if aside else "steps"], values).fetchone()[0])
 
-    def signal(self, signal: Signal) -> Answer:
+    def signal(self, signal: Signal) -> Reply:
         with self._db.writing() as db:
             return send(db, signal, self._clock.wall())
 

@@ -23,7 +23,7 @@ from holdfast.core.settlement import Settlement
 from holdfast.errors import LeaseLost, StoreError, TransactionExpired
 from holdfast.forks import refuse_if_forked
 from holdfast.interrupts import shielded
-from holdfast.stores.protocol import Answer
+from holdfast.stores.protocol import Reply
 from holdfast.stores.sqlite import statements
 from holdfast.stores.sqlite.connection import Connections, WriteConnection, is_outage
 from holdfast.stores.sqlite.records import write_records
@@ -61,19 +61,19 @@ class SqliteTransaction:
     def hand_over(self) -> None:
         self._db.hand_over(self.connection)
 
-    def settle(self, settlement: Settlement) -> Answer:
+    def settle(self, settlement: Settlement) -> Reply:
         return self._end(lambda db: statements.settle(db, [settlement], self._clock.wall())[0])
 
-    def record(self, record: Record) -> Answer:
+    def record(self, record: Record) -> Reply:
         return self._end(lambda db: write_records(db, [record], self._clock.wall())[0])
 
-    def _end(self, write: Callable[[sqlite3.Connection], Answer]) -> Answer:
+    def _end(self, write: Callable[[sqlite3.Connection], Reply]) -> Reply:
         with shielded():
             self.connection.take_back()
             with self.connection.to_ourselves():
                 try:
                     answer = write(self.connection)
-                    if answer is Answer.ACCEPTED:
+                    if answer is Reply.ACCEPTED:
                         self._db.commit(self.connection)
                 except sqlite3.Error as error:
                     raise self._db.explain(error) from error
