@@ -62,7 +62,7 @@ def move_one(store: Store, job: Job, verdict: Verdict) -> None:
 
 def checked(verdict: Verdict) -> Verdict:
     """Return the verdict if what a person has written can be stored."""
-    for each in verdict.notes:
+    for each in verdict.events:
         check_storable(by=each.actor, note=each.detail.get("reason") or each.detail.get("note"))
     return verdict
 

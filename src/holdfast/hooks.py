@@ -61,10 +61,10 @@ class Hooks:
 
     def tell(self, job: Job, verdict: Verdict) -> None:
         """Emit what a settled verdict says of a job: that it was a zombie, that it is held or dead."""
-        for note in verdict.notes:
-            if note.kind in ("zombie", "held", "dead"):
+        for event in verdict.events:
+            if event.kind in ("zombie", "held", "dead"):
                 about = {"id": job.id, "task": job.task, "queue": job.queue, "state": verdict.state.value}
-                self.emit(note.kind, {**about, **note.detail})
+                self.emit(event.kind, {**about, **event.detail})
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until every event was told; False when the time was up first."""

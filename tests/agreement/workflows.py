@@ -11,7 +11,7 @@ from hypothesis.stateful import invariant, rule
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.policy import Policy
-from holdfast.core.records import Filter, Inbox, Job, NewJob, Note, Record, Signal, Step
+from holdfast.core.records import Filter, Inbox, Job, NewEvent, NewJob, Record, Signal, Step
 from holdfast.core.verdict import Failed, Outcome, Parked
 from holdfast.errors import HoldfastError
 from holdfast.stores.protocol import Reply, Store
@@ -193,7 +193,7 @@ class Workflows(Stores):
                 return written, ended
             first = known[nth % len(known)]
             if forks:
-                return written, ended, store.fork(new, job.id, now.fence, first.position, Note("moved", {}, "ann"))
+                return written, ended, store.fork(new, job.id, now.fence, first.position, NewEvent("moved", {}, "ann"))
             try:
                 verdict = acts.retry_from(now, first, known, self.clock.wall(), actor="ann", repeat_step=True)
             except HoldfastError as error:
@@ -206,7 +206,7 @@ class Workflows(Stores):
     def fork(self, pair: Pair, before: int, key: str | None, knows: bool) -> None:
         """By what is there now, or by what was seen once."""
         new = NewJob(id=f"fork-{next(self.numbers)}", task="t", payload="{}", queue="a", key=key, workflow=True)
-        note = Note("moved", {"forked_from": "x"}, "ann")
+        note = NewEvent("moved", {"forked_from": "x"}, "ann")
 
         def call(store: Store, job: Job) -> Any:
             now = store.get(job.id) if knows else job

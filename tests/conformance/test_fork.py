@@ -6,12 +6,12 @@ import pytest
 
 from holdfast.core import acts
 from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Job, Note, Record, Step
+from holdfast.core.records import Job, NewEvent, Record, Step
 from holdfast.core.verdict import Cancelled
 from holdfast.stores.protocol import Reply, Store
 from tests.factory import add, again, job_in, make_job, move, picture, row, settle, start
 
-NOTE = Note("moved", {"forked_from": "old"}, "ann")
+NOTE = NewEvent("moved", {"forked_from": "old"}, "ann")
 
 
 def recorded(store: Store) -> Job:

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.core.machine import State, Transition
-from holdfast.core.records import Note
+from holdfast.core.records import NewEvent
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Failed, Succeeded, Verdict
 from holdfast.stores.protocol import Store
@@ -111,7 +111,7 @@ def test_page_after_page_from_the_newest_to_the_oldest(store: Store) -> None:
 )
 def test_any_detail_comes_back_as_it_was(store: Store, detail: dict[str, object]) -> None:
     job = start(store)
-    verdict = Verdict(move=Transition.BURY, state=State.DEAD, notes=(Note("dead", detail),))
+    verdict = Verdict(move=Transition.BURY, state=State.DEAD, events=(NewEvent("dead", detail),))
     store.settle([settlement(job, verdict)])
     assert [event.detail for event in store.journal()] == [detail]
 
@@ -119,6 +119,6 @@ def test_any_detail_comes_back_as_it_was(store: Store, detail: dict[str, object]
 def test_numbers_in_a_detail_come_back_to_the_last_bit(store: Store) -> None:
     job = start(store)
     detail = {"lease_until": 12_345.678_901_234_567, "third": 1 / 3}
-    verdict = Verdict(move=Transition.BURY, state=State.DEAD, notes=(Note("dead", detail),))
+    verdict = Verdict(move=Transition.BURY, state=State.DEAD, events=(NewEvent("dead", detail),))
     store.settle([settlement(job, verdict)])
     assert [event.detail for event in store.journal()] == [detail]

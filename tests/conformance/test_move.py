@@ -74,7 +74,7 @@ def test_an_act_is_journalled_under_the_fence_that_was_seen_with_its_actor(
     verdict = act(seen)
     move(store, seen.id, seen.state, seen.fence, verdict)
     events = store.journal(seen.id)[known:]
-    assert [event.kind for event in events] == [note.kind for note in verdict.notes]
+    assert [event.kind for event in events] == [note.kind for note in verdict.events]
     assert {(event.fence, event.actor, event.at) for event in events} == {(seen.fence, "ann", clock.wall())}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core import acts
 from holdfast.core.machine import ENDED, State, Transition
-from holdfast.core.records import Filter, Job, Lease, Note, Pulse, StopReason
+from holdfast.core.records import Filter, Job, Lease, NewEvent, Pulse, StopReason
 from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
 from holdfast.core.stop_reason import told
@@ -231,7 +231,7 @@ def test_any_error_result_note_and_detail_come_back_as_they_were(store: Store, t
         state=State.DEAD,
         error=text,
         result=text,
-        notes=(Note("dead", {"reason": text, text: [text]}, actor=text),),
+        events=(NewEvent("dead", {"reason": text, text: [text]}, actor=text),),
     )
     store.settle([addressed(job, verdict)])
     after = row(store, job.id)
@@ -267,7 +267,7 @@ def test_a_plain_success_writes_no_event(store: Store) -> None:
 
 
 def test_a_success_with_a_note_writes_it(store: Store) -> None:
-    verdict = Verdict(move=Transition.FINISH, state=State.DONE, notes=(Note("succeeded"),))
+    verdict = Verdict(move=Transition.FINISH, state=State.DONE, events=(NewEvent("succeeded"),))
     settle_with(store, verdict)
     assert [event.kind for event in store.journal()] == ["succeeded"]
 

@@ -70,8 +70,8 @@ def test_an_act_that_leaves_the_state_leaves_the_attempt_its_fence(name: str, st
 @pytest.mark.parametrize(("name", "state"), LEADS_TO)
 def test_every_act_is_written_down_with_its_actor_and_costs_nothing(name: str, state: str) -> None:
     verdict = ACTS[name](a_job(State(state)))
-    assert verdict.notes
-    assert {note.actor for note in verdict.notes} == {"ann"}
+    assert verdict.events
+    assert {note.actor for note in verdict.events} == {"ann"}
     assert (verdict.failures, verdict.crashes, verdict.zombies) == (0, 0, 0)
 
 
@@ -88,13 +88,13 @@ KINDS = {
 
 @pytest.mark.parametrize(("name", "state"), [pair for pair in LEADS_TO if pair != ("cancel", "running")])
 def test_what_is_written_down(name: str, state: str) -> None:
-    assert [note.kind for note in ACTS[name](a_job(State(state))).notes] == KINDS[name]
+    assert [note.kind for note in ACTS[name](a_job(State(state))).events] == KINDS[name]
 
 
 def test_a_running_job_is_only_asked_to_stop() -> None:
     verdict = acts.cancel(a_job(State.RUNNING), actor="ann", reason="wrong order")
     assert (verdict.state, verdict.cancel_requested, verdict.error) == (State.RUNNING, True, None)
-    [note] = verdict.notes
+    [note] = verdict.events
     assert (note.kind, note.detail["reason"]) == ("moved", "wrong order")
 
 
@@ -111,7 +111,7 @@ def test_a_revived_job_starts_with_fresh_budgets_now_and_is_no_longer_asked_to_s
     assert (verdict.move, verdict.run_at, verdict.fresh_budgets) == (Transition.REVIVE, NOW, True)
     assert verdict.cancel_requested is False
     assert verdict.error is None
-    assert verdict.notes[0].detail == {"from": state.value, "note": "fixed"}
+    assert verdict.events[0].detail == {"from": state.value, "note": "fixed"}
 
 
 def test_the_three_answers_to_a_held_job() -> None:
@@ -119,13 +119,13 @@ def test_the_three_answers_to_a_held_job() -> None:
     assert acts.resolve(held, "retry", NOW, actor="ann") == acts.revive(held, NOW, actor="ann")
     done = acts.resolve(held, "done", NOW, actor="ann", reason="saw it", result='"paid"')
     assert (done.state, done.result, done.error) == (State.DONE, '"paid"', None)
-    assert done.notes[0].detail == {"answer": "done", "note": "saw it"}
+    assert done.events[0].detail == {"answer": "done", "note": "saw it"}
     fail = acts.resolve(held, "fail", NOW, actor="ann")
     assert (fail.state, fail.error, fail.result) == (State.DEAD, "given up by ann", None)
     assert acts.resolve(held, "fail", NOW, actor="ann", reason="lost cause").error == "lost cause"
     for reason, said in ((None, "given up by ann"), ("lost cause", "lost cause")):
         buried = acts.resolve(held, "fail", NOW, actor="ann", reason=reason)
-        assert (buried.error, buried.notes[-1].detail) == (said, {"reason": said})
+        assert (buried.error, buried.events[-1].detail) == (said, {"reason": said})
 
 
 @pytest.mark.parametrize("state", sorted(set(State) - {State.HELD}))
@@ -143,15 +143,15 @@ def test_a_ready_job_is_moved_by_what_is_given_and_nothing_else() -> None:
     job = a_job(State.READY)
     both = acts.reprioritise(job, actor="ann", priority=0, run_at=0.0)
     assert (both.priority, both.run_at) == (0, 0.0)
-    assert both.notes[0].detail == {"priority": 0, "run_at": 0.0}
+    assert both.events[0].detail == {"priority": 0, "run_at": 0.0}
     one = acts.reprioritise(job, actor="ann", priority=-3)
     assert (one.priority, one.run_at) == (-3, None)
-    assert one.notes[0].detail == {"priority": -3}
+    assert one.events[0].detail == {"priority": -3}
 
 
 def test_asking_a_running_job_to_stop_is_written_down_once_with_who_and_why() -> None:
     job = a_job(State.RUNNING)
-    [note] = acts.cancel(job, actor="ann", reason="a typo").notes
+    [note] = acts.cancel(job, actor="ann", reason="a typo").events
     assert (note.kind, note.actor, note.detail) == ("moved", "ann", {"cancel_requested": True, "reason": "a typo"})
     again = acts.cancel(msgspec.structs.replace(job, cancel_requested=True), actor="ann")
-    assert (again.notes, again.cancel_requested) == ((), True)
+    assert (again.events, again.cancel_requested) == ((), True)

@@ -33,7 +33,7 @@ def test_a_rollback_makes_it_ready_to_be_undone(state: State) -> None:
     assert (verdict.rolling_back, verdict.fresh_budgets, verdict.raises_fence) == (True, True, True)
     assert (verdict.open_step, verdict.cancel_requested, verdict.undo_requested) == ("", False, False)
     assert verdict.error == "withdrawn"
-    [note] = verdict.notes
+    [note] = verdict.events
     detail = {"rolling_back": True, "from": state.value, "reason": "withdrawn"}
     assert (note.kind, note.actor, note.detail) == ("moved", "ann", detail)
     assert acts.rollback(job, NOW, actor="ann").error == "rolled back by ann"
@@ -44,7 +44,7 @@ def test_a_running_one_is_asked_to_stop_and_to_undo() -> None:
     assert (verdict.move, verdict.state, verdict.raises_fence) == (Transition.CANCEL, State.RUNNING, False)
     assert (verdict.cancel_requested, verdict.undo_requested) == (True, True)
     assert verdict.error == "withdrawn", "why is asked for in the end, and is not what stopped it"
-    assert verdict.notes[0].detail == {"undo_requested": True, "reason": "withdrawn"}
+    assert verdict.events[0].detail == {"undo_requested": True, "reason": "withdrawn"}
 
 
 def test_what_cannot_be_rolled_back() -> None:
@@ -63,7 +63,7 @@ def test_what_cannot_be_rolled_back() -> None:
 def test_a_rollback_that_was_given_up_goes_on_and_keeps_its_cause(state: State) -> None:
     verdict = acts.rollback(flow(state, rolling_back=True, error="why"), NOW, actor="ann", reason="once more")
     assert (verdict.state, verdict.rolling_back, verdict.error) == (State.READY, True, None)
-    assert verdict.notes[0].detail["reason"] == "once more"
+    assert verdict.events[0].detail["reason"] == "once more"
 
 
 # ------------------------------------------------------------------------------------------ from a step
@@ -75,7 +75,7 @@ def test_that_step_and_later_ones_are_set_aside_and_named(state: State) -> None:
     verdict = acts.retry_from(flow(state), steps[2], steps, NOW, actor="ann", reason="mended")
     assert (verdict.move, verdict.state, verdict.aside_from) == (Transition.REVIVE, State.READY, 2)
     assert (verdict.open_step, verdict.undo_requested) == ("", False)
-    revived, moved = verdict.notes
+    revived, moved = verdict.events
     assert revived.kind == "revived"
     set_aside = ["step-2", "step-3"]
     assert (moved.kind, moved.actor) == ("moved", "ann")
@@ -102,7 +102,7 @@ def test_an_open_step_runs_again_only_if_somebody_says_so(state: State) -> None:
         acts.revive(job, NOW, actor="ann")
     verdict = acts.revive(job, NOW, actor="ann", reason="not on the card", repeat_step=True)
     assert (verdict.state, verdict.open_step) == (State.READY, "")
-    [note] = verdict.notes
+    [note] = verdict.events
     detail = {"from": state.value, "repeat_step": "charge", "note": "not on the card"}
     assert (note.kind, note.actor, note.detail) == ("revived", "ann", detail)
 
@@ -111,7 +111,7 @@ def test_who_says_so_of_several_has_heard_of_all() -> None:
     job, steps = held("charge", "ship")
     with pytest.raises(IllegalMove, match="its steps 'charge', 'ship' were started and not recorded"):
         acts.revive(job, NOW, actor="ann", steps=steps)
-    [note] = acts.revive(job, NOW, actor="ann", repeat_step=True, steps=steps).notes
+    [note] = acts.revive(job, NOW, actor="ann", repeat_step=True, steps=steps).events
     assert note.detail["repeat_step"] == "charge, ship"
     with pytest.raises(IllegalMove, match="its steps 'charge', 'ship' were"):
         acts.retry_from(job, steps[0], steps, NOW, actor="ann")
@@ -131,7 +131,7 @@ def test_to_name_the_open_step_is_to_say_so() -> None:
     with pytest.raises(IllegalMove, match="'charge' was started"):
         acts.retry_from(job, steps[0], steps, NOW, actor="ann")
     verdict = acts.retry_from(job, steps[0], steps, NOW, actor="ann", repeat_step=True)
-    assert (verdict.aside_from, verdict.notes[0].detail["repeat_step"]) == (steps[0].position, "charge")
+    assert (verdict.aside_from, verdict.events[0].detail["repeat_step"]) == (steps[0].position, "charge")
 
 
 def test_nobody_is_asked_about_a_step_that_pauses_between_two_tries() -> None:
@@ -146,7 +146,7 @@ def test_that_one_may_run_again_is_not_said_of_the_next() -> None:
     verdict = acts.resolve(job, "retry", NOW, actor="ann", reason="so", steps=steps)
     assert (verdict.state, verdict.open_step, verdict.raises_fence) == (State.HELD, "ship", True)
     assert [(step.name, step.state, step.repeatable) for step in verdict.steps] == [("charge", "started", True)]
-    assert verdict.notes[0].detail == {"answer": "retry", "step": "charge", "note": "so"}
+    assert verdict.events[0].detail == {"answer": "retry", "step": "charge", "note": "so"}
     left = [*verdict.steps, *(step for step in steps if step.name != "charge")]
     assert acts.resolve(job, "retry", NOW, actor="ann", steps=left).state is State.READY
 
@@ -215,7 +215,7 @@ def test_that_it_happened_is_said_of_the_open_step() -> None:
     assert (verdict.open_step, verdict.fresh_budgets, verdict.raises_fence) == ("", True, True)
     [said] = verdict.steps
     assert (said.name, said.state, said.result, said.ended_at) == ("charge", "started", "7", NOW)
-    assert verdict.notes[0].detail == {"answer": "done", "step": "charge", "note": "seen"}
+    assert verdict.events[0].detail == {"answer": "done", "step": "charge", "note": "seen"}
     with pytest.raises(IllegalMove, match="say what it returned") as refused:
         acts.resolve(job, "done", NOW, actor="ann", steps=steps)
     assert refused.value.needs == "result"
@@ -256,7 +256,7 @@ def test_one_that_was_given_up_keeps_why_it_was_undone() -> None:
     dead = apply_verdict(stuck, verdict, NOW)
     assert (dead.error, dead.stop_reason, dead.rollback_cause) == ("given up by ann", None, "withdrawn")
     assert (
-        told(dead) == verdict.notes[-1].detail["reason"] == "given up by ann; it is rolled back because of: withdrawn"
+        told(dead) == verdict.events[-1].detail["reason"] == "given up by ann; it is rolled back because of: withdrawn"
     )
 
 
@@ -295,7 +295,7 @@ def test_of_one_that_is_being_undone_it_is_said_that_the_next_undo_was_done_by_h
     assert (verdict.move, verdict.state, verdict.run_at, verdict.error) == (Transition.REVIVE, State.READY, NOW, None)
     assert (verdict.fresh_budgets, verdict.raises_fence, verdict.rolling_back) == (True, True, None)
     assert [(step.position, step.state, step.undone_at) for step in verdict.steps] == [(2, "undone", NOW)]
-    assert verdict.notes[0].detail == {"answer": "done", "undone": "step-2", "note": "paid back"}
+    assert verdict.events[0].detail == {"answer": "done", "undone": "step-2", "note": "paid back"}
     with pytest.raises(IllegalMove, match="'step-2' was undone by hand"):
         acts.resolve(job, "done", NOW, actor="ann", result="7", steps=steps)
     with pytest.raises(IllegalMove, match="nothing left to undo"):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.machine import MOVES, State, Transition
 from holdfast.core.policy import OnCrash
-from holdfast.core.records import Job, Note
+from holdfast.core.records import Job, NewEvent
 from holdfast.core.settlement import own_ending, settlement
 from holdfast.core.stop_reason import told
 from holdfast.core.transitions import apply_verdict
@@ -521,7 +521,7 @@ def test_a_job_that_is_held_back_costs_nothing_and_says_why() -> None:
     for case, _, verdict in cases("held back", cancel_requested=False):
         assert (verdict.failures, verdict.crashes, verdict.zombies, verdict.raises_fence) == (0, 0, 0, False), case
         assert (verdict.error, verdict.stop_reason) == ("others crashed", "suspected"), case
-        assert verdict.notes[1] == Note("held", {"reason": "others crashed; a person decides"}), case
+        assert verdict.events[1] == NewEvent("held", {"reason": "others crashed; a person decides"}), case
 
 
 EVENT = {
@@ -547,37 +547,37 @@ def test_every_ending_writes_what_happened_and_then_what_became_of_it() -> None:
         if case[0] == "failed in an outage" and verdict.state is State.CANCELLED:
             wanted = ["failed"]  # it does not come back, so it is not released
         wanted += [EVENT_OF_STATE[verdict.state]] if verdict.state in EVENT_OF_STATE else []
-        assert [note.kind for note in verdict.notes] == wanted, case
-        assert {note.actor for note in verdict.notes} <= {None}, case
+        assert [note.kind for note in verdict.events] == wanted, case
+        assert {note.actor for note in verdict.events} <= {None}, case
 
 
 def test_the_event_of_an_ending_carries_the_decision() -> None:
     for case, _, verdict in cases(*EVENT):
-        assert verdict.notes[0].detail["decision"] == verdict.move.value, case
+        assert verdict.events[0].detail["decision"] == verdict.move.value, case
 
 
 def test_an_autopsy_goes_into_the_zombie_event() -> None:
     for case, _, verdict in cases("lost", "lost, excused"):
-        detail = verdict.notes[0].detail
+        detail = verdict.events[0].detail
         assert (detail["detector"], detail["cause"], detail["host"]) == ("expired", "silence", "h"), case
 
 
 def test_the_error_of_a_lost_attempt_names_its_worker_and_the_cause_does_not() -> None:
     for worker, error in (("box/1", "worker box/1 was lost: silence"), (None, "silence")):
         verdict = judge(Lost("expired", "silence", worker=worker), a_job(), NOW, chance=0.5)
-        assert (verdict.error, verdict.notes[0].detail["cause"]) == (error, "silence")
+        assert (verdict.error, verdict.events[0].detail["cause"]) == (error, "silence")
 
 
 def test_traces_and_stacks_go_into_the_event() -> None:
     for _, _, verdict in cases("failed"):
-        assert verdict.notes[0].detail["trace"] == "x"
+        assert verdict.events[0].detail["trace"] == "x"
     for _, _, verdict in cases("timed out"):
-        assert verdict.notes[0].detail["stack"] == "y"
+        assert verdict.events[0].detail["stack"] == "y"
 
 
 def test_a_plain_success_writes_nothing() -> None:
     for case, _, verdict in cases("succeeded", rolling_back=False):
-        assert verdict.notes == (), case
+        assert verdict.events == (), case
         assert verdict.error is None, case
 
 
@@ -585,7 +585,7 @@ def test_the_reason_in_a_held_or_dead_event_is_what_the_row_says() -> None:
     for case, job, verdict in cases():
         if verdict.state in (State.HELD, State.DEAD):
             assert verdict.stop_reason, case
-            assert verdict.notes[-1].detail["reason"] == told(apply_verdict(job, verdict, NOW)), case
+            assert verdict.events[-1].detail["reason"] == told(apply_verdict(job, verdict, NOW)), case
 
 
 # ---------------------------------------------------------------------------------------------- suspects
@@ -875,12 +875,12 @@ def test_a_settlement_says_whether_its_judge_knew_of_the_cancel(cancel: bool) ->
 
 
 def test_an_attempts_own_ending_is_the_line_that_tells_of_it_and_no_other() -> None:
-    claimed, failed = Note("claimed", {"attempt": 1}), Note("failed", {"error": "boom"})
+    claimed, failed = NewEvent("claimed", {"attempt": 1}), NewEvent("failed", {"error": "boom"})
     verdict = judge(Failed("boom"), RUNNING, NOW, chance=0.5)
-    ending = own_ending(msgspec.structs.replace(verdict, notes=(claimed, failed)))
+    ending = own_ending(msgspec.structs.replace(verdict, events=(claimed, failed)))
     assert ending == failed
-    for others in ((), (claimed,), (claimed, Note("succeeded")), (Note("zombie"), Note("dead"))):
-        assert own_ending(msgspec.structs.replace(verdict, notes=others)) is None
+    for others in ((), (claimed,), (claimed, NewEvent("succeeded")), (NewEvent("zombie"), NewEvent("dead"))):
+        assert own_ending(msgspec.structs.replace(verdict, events=others)) is None
 
 
 @pytest.mark.parametrize(("looked", "came", "ready"), [(None, 1, False), (1, 1, False), (2, 1, False), (0, 1, True)])
@@ -891,7 +891,7 @@ def test_a_workflow_for_which_something_came_after_it_had_looked_does_not_wait(
     job = msgspec.structs.replace(RUNNING, inbox=came)
     outcome = Parked("asks", NOW + 9, awaiting("signal:approve:1"), "Ship it?", looked)
     verdict = judge(outcome, job, NOW, chance=0.5)
-    assert [note.kind for note in verdict.notes] == ["asked"]
+    assert [note.kind for note in verdict.events] == ["asked"]
     if ready:
         assert (verdict.state, verdict.run_at, verdict.inbox) == (State.READY, NOW, None)
         assert (verdict.wake_at, verdict.awaits, verdict.question) == (None, (), None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.records import Note
+from holdfast.core.records import NewEvent
 from tests.crash.book import Book, Figures, check
 from tests.crash.storm import Plan, storm
 from tests.crash.world import World, now
@@ -64,17 +64,17 @@ def test_the_checker_can_fail(world: World) -> None:
     assert any("P3: attempt 1 was accepted" in line for line in wrong())
     assert any("P9" in line for line in wrong())
     assert any("before the kill" in line for line in wrong({start.pid: now() + 60}))
-    _journal(world, jobs[0], Note("released"))
+    _journal(world, jobs[0], NewEvent("released"))
     world.tasks.write("start", Fake(jobs[1], 1))
     assert any("P4: its fences did not rise" in line for line in wrong())
     row = world.row(jobs[2])
     assert delete(world.store, jobs[2], row.state, row.fence)
     assert any("P1: it is lost" in line for line in wrong())
-    _journal(world, jobs[3], Note("zombie", {"detector": "expired", "pid": 1}))
+    _journal(world, jobs[3], NewEvent("zombie", {"detector": "expired", "pid": 1}))
     assert any("P9: a false zombie" in line for line in wrong())
-    _journal(world, jobs[4], Note("succeeded"))
+    _journal(world, jobs[4], NewEvent("succeeded"))
     assert any("P4: it was accepted 2 times" in line for line in wrong())
-    _journal(world, jobs[5], Note("stale_report"))
+    _journal(world, jobs[5], NewEvent("stale_report"))
     assert any("unexpected: stale_report" in line for line in wrong())
     with contextlib.closing(world.connect()) as connection:
         connection.execute("CREATE TABLE effect (job TEXT, fence INTEGER)")
@@ -84,7 +84,7 @@ def test_the_checker_can_fail(world: World) -> None:
         assert any("P6: its effects are of the attempts [1, 1]" in line for line in wrong(paying={jobs[5]}))
     told = wrong(paying={jobs[0]})
     assert any("P9: attempt 1 was taken over" in line for line in told), "it was given back, and the server was there"
-    _journal(world, jobs[5], Note("failed"))
+    _journal(world, jobs[5], NewEvent("failed"))
     assert any("it failed, and the server was there" in line for line in wrong(paying={jobs[5]}))
 
 
@@ -106,7 +106,7 @@ class Fake:
         self.job, self.fence, self.attempt, self.id = self, fence, fence, job
 
 
-def _journal(world: World, job: str, note: Note) -> None:
+def _journal(world: World, job: str, note: NewEvent) -> None:
     """Write a line that nobody has earned."""
     with sqlite3.connect(world.db, timeout=30) as connection:
         connection.execute(

@@ -298,7 +298,7 @@ class Checker:
     def _crashes(self, expected: Expected, verdict: Verdict) -> int:
         """A death that was seen counts; only what ran out may be excused, in a gap of the store's. But a suspect is not
         blamed once more for a death in company, unless that goes on and on."""
-        detector = verdict.notes[0].detail.get("detector") if verdict.notes else None
+        detector = verdict.events[0].detail.get("detector") if verdict.events else None
         self.sometimes[f"found by {detector}"] += 1
         known = expected.crashes > 0 and expected.suspects > 0  # it runs apart since then
         if known and verdict.suspects is None and expected.losses < FORGIVEN_MAX:

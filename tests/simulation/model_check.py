@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Job, Lease, NewJob, Note, Pulse, Record
+from holdfast.core.records import Job, Lease, NewEvent, NewJob, Pulse, Record
 from holdfast.core.records import Worker as Enrolled
 from holdfast.core.settlement import Settlement, settlement
 from holdfast.core.verdict import Outcome, Succeeded, judge
@@ -77,7 +77,7 @@ class _Store(MemoryStore):
         self._jobs, self._workers = dict(jobs), dict(workers)
         self._events = {job_id: list(kept) for job_id, kept in events.items()}
 
-    def _write(self, job_id: str, note: Note, fence: int, worker: str | None) -> None:
+    def _write(self, job_id: str, note: NewEvent, fence: int, worker: str | None) -> None:
         super()._write(job_id, note, fence, worker)
         if note.kind not in ("stale_report", "zombie"):
             self.traces |= {(job_id, fence, note.kind, note.detail.get("decision"))}

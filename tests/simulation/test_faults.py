@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.core import acts
 from holdfast.core.continuity import Doubt
 from holdfast.core.machine import State
-from holdfast.core.records import Filter, Firing, Note, Pulse, Schedule
+from holdfast.core.records import Filter, Firing, NewEvent, Pulse, Schedule
 from holdfast.core.verdict import Failed, Parked, Succeeded
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import HoldfastError, Refused, StoreUnavailable, UsageError
@@ -37,7 +37,7 @@ from tests.factory import (
 Call = Callable[[Store], Any]
 
 QUEUES, TASKS = ["default"], ["t"]
-NIGHTLY, NOTE = make_job(id=""), Note("moved", {"forked_from": "flow"}, "ann")
+NIGHTLY, NOTE = make_job(id=""), NewEvent("moved", {"forked_from": "flow"}, "ann")
 
 
 class Scene:

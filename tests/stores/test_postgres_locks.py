@@ -11,7 +11,7 @@ import pytest
 from holdfast.core import acts
 from holdfast.core.acts import Move
 from holdfast.core.machine import State
-from holdfast.core.records import Job, Note
+from holdfast.core.records import Job, NewEvent
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.stores.postgres import records, statements
 from holdfast.stores.postgres.store import PostgresStore
@@ -228,7 +228,7 @@ def test_what_changed_and_changed_back_is_to_be_judged_again(
 def test_who_is_run_again_is_not_forked_by_one_who_waited(store: PostgresStore, postgres: str) -> None:
     old, new = job_in(store, State.DEAD, workflow=True), make_job(workflow=True)
     revived = "UPDATE holdfast.job SET state = 'ready', ended_at = NULL WHERE id = %s"
-    note = Note("moved", {"forked_from": old.id}, "ann")
+    note = NewEvent("moved", {"forked_from": old.id}, "ann")
     with meanwhile(postgres, lambda: store.fork(new, old.id, old.fence, 1, note), (revived, (old.id,))) as (_, answers):
         assert answers == []
     assert (answers, store.get(new.id)) == ([None], None)

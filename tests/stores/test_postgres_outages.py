@@ -178,7 +178,7 @@ def test_a_beat_whose_answer_was_swallowed_renews_the_lease(far: Store, proxy: P
     assert (row(far, job.id).lease_until or 0) > (job.lease_until or 0)
 
 
-@pytest.mark.parametrize("outcome", [Succeeded('"fine"'), None], ids=["plain", "with notes"])
+@pytest.mark.parametrize("outcome", [Succeeded('"fine"'), None], ids=["plain", "with events"])
 def test_a_settle_whose_answer_was_swallowed_is_answered_already(far: Store, proxy: Proxy, outcome: Any) -> None:
     job = start(far)
     proxy.swallow(b"UPDATE")

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec.structs import replace
 
 from holdfast.core.machine import ENDED, State, Transition, after
-from holdfast.core.records import Job, Note, Seen, Step
+from holdfast.core.records import Job, NewEvent, Seen, Step
 from holdfast.core.replay import asked_about, open_steps, to_undo, would_repeat
 from holdfast.core.stop_reason import sentence
 from holdfast.core.verdict import Verdict, why_undone
@@ -44,10 +44,12 @@ def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     A workflow keeps what it did; `rollback` undoes it.
     """
     if job.state is State.RUNNING:
-        asked = () if job.cancel_requested else (Note("moved", {"cancel_requested": True, "reason": reason}, actor),)
+        asked = (
+            () if job.cancel_requested else (NewEvent("moved", {"cancel_requested": True, "reason": reason}, actor),)
+        )
         return _asked_to_stop(*asked)
-    note = Note("cancelled", {"reason": reason}, actor)
-    return _moved(job, Transition.CANCEL, note, error=reason or f"cancelled by {actor}")
+    event = NewEvent("cancelled", {"reason": reason}, actor)
+    return _moved(job, Transition.CANCEL, event, error=reason or f"cancelled by {actor}")
 
 
 def revive(
@@ -69,25 +71,25 @@ def revive(
     if names and not repeat_step:
         raise _must_not_be_repeated(job, names)
     repeated = {"repeat_step": ", ".join(names)} if names else {}
-    note = Note("revived", {"from": job.state.value, **repeated, "note": reason}, actor)
+    event = NewEvent("revived", {"from": job.state.value, **repeated, "note": reason}, actor)
     # The answer that it may run covers the step that was begun, too.
-    return _back(job, now, note, error=_answered(job), open_step="", cancel_requested=False, undo_requested=False)
+    return _back(job, now, event, error=_answered(job), open_step="", cancel_requested=False, undo_requested=False)
 
 
-def _asked_to_stop(*notes: Note, **more: Any) -> Verdict:
+def _asked_to_stop(*events: NewEvent, **more: Any) -> Verdict:
     """Return the verdict on a job that runs on until its worker reads it."""
-    return Verdict(move=Transition.CANCEL, state=State.RUNNING, cancel_requested=True, notes=notes, **more)
+    return Verdict(move=Transition.CANCEL, state=State.RUNNING, cancel_requested=True, events=events, **more)
 
 
-def _moved(job: Job, move: Transition, *notes: Note, **more: Any) -> Verdict:
+def _moved(job: Job, move: Transition, *events: NewEvent, **more: Any) -> Verdict:
     """Return the verdict of an act on a job that does not run: what an attempt reports later is refused."""
     state = after(job.state, move, job.id)
-    return Verdict(move=move, state=state, stop_reason="", raises_fence=True, notes=notes, **more)
+    return Verdict(move=move, state=state, stop_reason="", raises_fence=True, events=events, **more)
 
 
-def _back(job: Job, now: float, note: Note, move: Transition = Transition.REVIVE, **more: Any) -> Verdict:
+def _back(job: Job, now: float, event: NewEvent, move: Transition = Transition.REVIVE, **more: Any) -> Verdict:
     """Return the verdict of an act that brings a job back with fresh budgets."""
-    return _moved(job, move, note, run_at=now, fresh_budgets=True, **more)
+    return _moved(job, move, event, run_at=now, fresh_budgets=True, **more)
 
 
 def _answered(job: Job) -> str | None:
@@ -135,11 +137,11 @@ def rollback(job: Job, now: float, *, actor: str, reason: str | None = None) -> 
         raise IllegalMove(f"workflow {job.id} is being rolled back already")
     why = None if job.rolling_back else reason or f"rolled back by {actor}"  # the cause stays
     if job.state is State.RUNNING:
-        asked = Note("moved", {"undo_requested": True, "reason": reason}, actor)
+        asked = NewEvent("moved", {"undo_requested": True, "reason": reason}, actor)
         return _asked_to_stop(asked, error=why, undo_requested=True)
-    note = Note("moved", {"rolling_back": True, "from": job.state.value, "reason": reason}, actor)
+    event = NewEvent("moved", {"rolling_back": True, "from": job.state.value, "reason": reason}, actor)
     fresh = {"rolling_back": True, "cancel_requested": False, "undo_requested": False, "open_step": ""}
-    return _back(job, now, note, Transition.UNDO, error=why, **fresh)
+    return _back(job, now, event, Transition.UNDO, error=why, **fresh)
 
 
 def retry_from(
@@ -169,7 +171,7 @@ def retry_from(
     later = [each for each in steps if each.position >= step.position and not each.aside]
     names = [each.name for each in sorted(later, key=lambda each: each.position)]
     detail = {"from_step": step.name, "path": step.path, "set_aside": names, "note": reason}
-    return replace(revived, aside_from=step.position, notes=(*revived.notes, Note("moved", detail, actor)))
+    return replace(revived, aside_from=step.position, events=(*revived.events, NewEvent("moved", detail, actor)))
 
 
 def check_forkable(job: Job) -> None:
@@ -193,7 +195,7 @@ def fork(
     actor: str,
     reason: str | None = None,
     repeat_step: bool = False,
-) -> Note:
+) -> NewEvent:
     """Check that a new workflow may begin with the records of an ended one before a step; return the journal entry.
 
     Steps that must not be repeated need `repeat_step`, as in `retry_from`.
@@ -206,7 +208,7 @@ def fork(
     undone = [(each, "was undone") for each in kept if each.state == "undone"]
     for each, how in begun + undone:
         raise IllegalMove(f"workflow {job.id}: its step {each.name!r} {how}, so nothing can be built on it")
-    return Note("moved", {"forked_from": job.id, "from_step": step.name, "path": step.path, "note": reason}, actor)
+    return NewEvent("moved", {"forked_from": job.id, "from_step": step.name, "path": step.path, "note": reason}, actor)
 
 
 def resolve(
@@ -230,20 +232,20 @@ def resolve(
     if job.state is not State.HELD:
         raise IllegalMove(f"job {job.id} is {job.state.value}; only a held job waits for an answer")
 
-    def line(**of: str) -> Note:
-        return Note("resolved", {"answer": answer, **of, "note": reason}, actor)
+    def event(**of: str) -> NewEvent:
+        return NewEvent("resolved", {"answer": answer, **of, "note": reason}, actor)
 
     if answer == "retry":
         match asked_about(job, steps):
             case [first, second, *_]:
-                return _ask_next(replace(first, repeatable=True), second, line(step=first.name))
+                return _ask_next(replace(first, repeatable=True), second, event(step=first.name))
         return revive(job, now, actor=actor, reason=reason, repeat_step=True)
     if answer == "rollback":
         return rollback(job, now, actor=actor, reason=reason)
     if answer == "done" and job.open_step is not None:
-        return _it_happened(job, steps, now, result, line)
+        return _it_happened(job, steps, now, result, event)
     if answer == "done" and job.rolling_back:
-        return _it_is_undone(job, steps, now, result, line)
+        return _it_is_undone(job, steps, now, result, event)
     if answer == "done" and job.workflow and result is None:
         raise IllegalMove(
             f"workflow {job.id} has no open step, so this answer is about the whole workflow: run it again, or say "
@@ -251,18 +253,18 @@ def resolve(
             needs="result",
         )
     move = Transition.RESOLVE if answer == "done" else Transition.BURY
-    notes = [line()]
+    events = [event()]
     error = (reason or f"given up by {actor}") if move is Transition.BURY else None
     because = why_undone(job)
     if error is not None:
-        notes.append(Note("dead", {"reason": sentence(error, "", because)}, actor))
-    return _moved(job, move, *notes, result=result, error=error, rollback_cause=because)
+        events.append(NewEvent("dead", {"reason": sentence(error, "", because)}, actor))
+    return _moved(job, move, *events, result=result, error=error, rollback_cause=because)
 
 
-Line = Callable[..., Note]  # of the journal, about an answer to the question of one step
+MakeEvent = Callable[..., NewEvent]  # about an answer to the question of one step
 
 
-def _ask_next(said: Step, following: Step, note: Note) -> Verdict:
+def _ask_next(said: Step, following: Step, event: NewEvent) -> Verdict:
     """Record the answer about one open step, and ask about the next one."""
     return Verdict(
         move=Transition.HOLD,
@@ -270,11 +272,11 @@ def _ask_next(said: Step, following: Step, note: Note) -> Verdict:
         open_step=following.name,
         raises_fence=True,  # a repeated answer must not be taken for one about the next step
         steps=(said,),
-        notes=(note,),
+        events=(event,),
     )
 
 
-def _it_happened(job: Job, steps: Sequence[Step], now: float, result: str | None, line: Line) -> Verdict:
+def _it_happened(job: Job, steps: Sequence[Step], now: float, result: str | None, event: MakeEvent) -> Verdict:
     opened = asked_about(job, steps)
     if not opened:
         raise IllegalMove(f"workflow {job.id}: the step {job.open_step!r} is not on record; retry it, or give up")
@@ -287,11 +289,11 @@ def _it_happened(job: Job, steps: Sequence[Step], now: float, result: str | None
         )
     said = replace(first, result=result, ended_at=now)  # it is recorded by the worker that can read it
     if others:
-        return _ask_next(said, others[0], line(step=said.name))
-    return _back(job, now, line(step=said.name), error=_answered(job), open_step="", steps=(said,))
+        return _ask_next(said, others[0], event(step=said.name))
+    return _back(job, now, event(step=said.name), error=_answered(job), open_step="", steps=(said,))
 
 
-def _it_is_undone(job: Job, steps: Sequence[Step], now: float, result: str | None, line: Line) -> Verdict:
+def _it_is_undone(job: Job, steps: Sequence[Step], now: float, result: str | None, event: MakeEvent) -> Verdict:
     left = to_undo(steps)
     if not left:
         raise IllegalMove(f"workflow {job.id} is being rolled back, and has nothing left to undo: continue, or give up")
@@ -301,15 +303,15 @@ def _it_is_undone(job: Job, steps: Sequence[Step], now: float, result: str | Non
             f"{left[0].name!r} was undone by hand"
         )
     undone = replace(left[0], state="undone", undone_at=now)
-    return _back(job, now, line(undone=undone.name), steps=(undone,))
+    return _back(job, now, event(undone=undone.name), steps=(undone,))
 
 
 def hold(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     """Hold a ready or waiting job until a person decides."""
     if job.state is State.RUNNING:
         raise IllegalMove(f"job {job.id} is running; cancel it, or wait until it ends")
-    note = Note("held", {"reason": reason}, actor)
-    return _moved(job, Transition.HOLD, note, error=reason or f"held by {actor}", rollback_cause=why_undone(job))
+    event = NewEvent("held", {"reason": reason}, actor)
+    return _moved(job, Transition.HOLD, event, error=reason or f"held by {actor}", rollback_cause=why_undone(job))
 
 
 def reprioritise(job: Job, *, actor: str, priority: int | None = None, run_at: float | None = None) -> Verdict:
@@ -318,5 +320,9 @@ def reprioritise(job: Job, *, actor: str, priority: int | None = None, run_at: f
     changes = {"priority": priority, "run_at": run_at}
     detail = {name: value for name, value in changes.items() if value is not None}
     return Verdict(
-        move=Transition.RESCHEDULE, state=state, priority=priority, run_at=run_at, notes=(Note("moved", detail, actor),)
+        move=Transition.RESCHEDULE,
+        state=state,
+        priority=priority,
+        run_at=run_at,
+        events=(NewEvent("moved", detail, actor),),
     )

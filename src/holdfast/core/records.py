@@ -190,8 +190,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return self.state.value
 
 
-class Note(msgspec.Struct, frozen=True):
-    """A line for the journal that is not written yet."""
+class NewEvent(msgspec.Struct, frozen=True):
+    """An event that is not written to the journal yet."""
 
     kind: EventKind
     detail: dict[str, Any] = {}
@@ -256,11 +256,11 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return Awaited("signal", self.name)
 
     @property
-    def line(self) -> Note:
+    def line(self) -> NewEvent:
         """Return what the journal says of it. Its value is not there: it may be large, or a secret."""
         answer = {"answer": self.answer} if self.answer is not None else {}
         note = {"note": self.note} if self.note else {}
-        return Note("signalled", {"name": self.name, **answer, **note}, self.actor)
+        return NewEvent("signalled", {"name": self.name, **answer, **note}, self.actor)
 
 
 class Inbox(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.core.machine import State
-from holdfast.core.records import Job, Lease, Note
+from holdfast.core.records import Job, Lease, NewEvent
 from holdfast.core.verdict import ENDING_EVENT, Verdict
 
 
@@ -65,7 +65,7 @@ def is_as_judged(each: Settlement, cancel_requested: bool, open_step: str | None
     return each.seen_undoable is None or each.seen_undoable == bool(undoable)
 
 
-def stale_report(state: State, fence_now: int, reported: State | None = None, step: str | None = None) -> Note:
+def stale_report(state: State, fence_now: int, reported: State | None = None, step: str | None = None) -> NewEvent:
     """Make the journal entry about an attempt that reported after it was given up.
 
     With `step` it tried to record that step; with neither `step` nor `reported` it was a beat.
@@ -73,13 +73,13 @@ def stale_report(state: State, fence_now: int, reported: State | None = None, st
     said = {"verb": "beat"} if reported is None else {"verb": "settle", "reported": reported.value}
     if step is not None:
         said = {"verb": "record", "step": step}
-    return Note("stale_report", {**said, "state": State(state).value, "fence_now": fence_now})
+    return NewEvent("stale_report", {**said, "state": State(state).value, "fence_now": fence_now})
 
 
-def own_ending(verdict: Verdict) -> Note | None:
+def own_ending(verdict: Verdict) -> NewEvent | None:
     """Return the line that this verdict, if it is an attempt's own report, writes to the journal under its fence.
 
     The same line there already: the report is a repeat of one that was accepted before.
     """
-    own = (note for note in verdict.notes if note.kind in ENDING_EVENT.values() and note.kind != "zombie")
+    own = (event for event in verdict.events if event.kind in ENDING_EVENT.values() and event.kind != "zombie")
     return next(own, None)

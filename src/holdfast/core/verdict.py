@@ -13,7 +13,7 @@ from typing import Any, Literal, assert_never
 import msgspec
 
 from holdfast.core.machine import State, Transition, after
-from holdfast.core.records import Detector, EventKind, Job, Note, Step, StopReason
+from holdfast.core.records import Detector, EventKind, Job, NewEvent, Step, StopReason
 from holdfast.core.replay import answer_to
 from holdfast.core.row_text import Awaited
 from holdfast.core.stop_reason import sentence, told, words
@@ -174,7 +174,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
     steps: tuple[Step, ...] = ()  # what a person says of steps
     aside_from: int | None = None  # live steps from this position on are set aside
-    notes: tuple[Note, ...] = ()
+    events: tuple[NewEvent, ...] = ()
 
 
 ENDING_EVENT: dict[type, EventKind] = {
@@ -374,8 +374,8 @@ def _stop(
     error = error or _reason(outcome)
     reason = _told(error, why, outcome, job)
     kept: dict[str, Any] = {"stop_reason": why, "reason": reason, "rollback_cause": why_undone(job)}
-    notes = (Note("held" if move is Transition.HOLD else "dead", {"reason": reason}),)
-    return _verdict(move, outcome, job, error=error, notes=notes, **kept, **more)
+    events = (NewEvent("held" if move is Transition.HOLD else "dead", {"reason": reason}),)
+    return _verdict(move, outcome, job, error=error, events=events, **kept, **more)
 
 
 def _told(error: str, why: StopReason, outcome: Outcome, job: Job) -> str:
@@ -403,29 +403,29 @@ def _roll_back(outcome: Succeeded, job: Job) -> Verdict:
     """End the rollback. The error is again the one that caused the rollback, not that of an undo."""
     cause = job.rollback_cause
     stop_reason = None if cause is None else ""
-    notes = (Note("rolled_back"),)
-    return _verdict(Transition.ROLL_BACK, outcome, job, error=cause, notes=notes, stop_reason=stop_reason)
+    events = (NewEvent("rolled_back"),)
+    return _verdict(Transition.ROLL_BACK, outcome, job, error=cause, events=events, stop_reason=stop_reason)
 
 
 def _park(outcome: Parked, job: Job, now: float) -> Verdict:
-    notes: tuple[Note, ...] = ()
+    events: tuple[NewEvent, ...] = ()
     if outcome.question is not None:
-        notes += (Note("asked", {"name": answer_to(outcome.awaits), "question": outcome.question}),)
+        events += (NewEvent("asked", {"name": answer_to(outcome.awaits), "question": outcome.question}),)
     if outcome.caught_at is not None:
         file, line = outcome.caught_at
-        notes += (Note("warning", {"about": "caught_park", "file": file, "line": line}),)
+        events += (NewEvent("warning", {"about": "caught_park", "file": file, "line": line}),)
     if outcome.inbox is not None and job.inbox > outcome.inbox:  # something came after it had looked
-        return _verdict(Transition.SNOOZE, outcome, job, run_at=now, notes=notes)
+        return _verdict(Transition.SNOOZE, outcome, job, run_at=now, events=events)
     waits = {name: getattr(outcome, name) for name in ("wake_at", "awaits", "question", "inbox")}
-    return _verdict(Transition.PARK, outcome, job, notes=notes, **waits)
+    return _verdict(Transition.PARK, outcome, job, events=events, **waits)
 
 
 def _cancel(outcome: Outcome, job: Job, now: float) -> Verdict:
     if job.undo_requested and not job.rolling_back:
         return _undo(outcome, job, now, free=True, error=_why_asked(outcome, job))
     reason = _reason(outcome)
-    notes = (Note("cancelled", {"reason": reason}),)
-    return _verdict(Transition.CANCEL, outcome, job, free=True, error=reason, notes=notes, stop_reason="")
+    events = (NewEvent("cancelled", {"reason": reason}),)
+    return _verdict(Transition.CANCEL, outcome, job, free=True, error=reason, events=events, stop_reason="")
 
 
 def _verdict(
@@ -435,14 +435,14 @@ def _verdict(
     *,
     error: str | None = None,
     free: bool = False,
-    notes: tuple[Note, ...] = (),
+    events: tuple[NewEvent, ...] = (),
     **more: Any,
 ) -> Verdict:
     """Return the verdict, with what each ending does to the row. `free`: it costs nothing. `more`: other fields."""
     failures, crashes = (0, 0) if free else _cost(outcome, job)
     lost = type(outcome) is Lost
     kind = ENDING_EVENT.get(type(outcome))
-    first = (Note(kind, {**_detail(outcome), "decision": move.value}),) if kind else ()
+    first = (NewEvent(kind, {**_detail(outcome), "decision": move.value}),) if kind else ()
     return Verdict(
         move=move,
         state=after(State.RUNNING, move),
@@ -452,7 +452,7 @@ def _verdict(
         zombies=1 if lost else 0,
         suspects=outcome.suspects if type(outcome) is Lost and not _is_forgiven(outcome, job) else None,
         raises_fence=lost,
-        notes=first + notes,
+        events=first + events,
         **more,
     )
 

@@ -25,8 +25,8 @@ from holdfast.core.records import (
     Job,
     Lease,
     Moment,
+    NewEvent,
     NewJob,
-    Note,
     Pulse,
     Record,
     Schedule,
@@ -228,7 +228,7 @@ class Store(Protocol):
     def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Reply]:
         """End attempts: apply each verdict whose lease is the current one, and answer in order. Fenced.
 
-        Also writes the verdict's notes to the journal, under the fence of the lease, and counts finished jobs. With
+        Also writes the verdict's events to the journal, under the fence of the lease, and counts finished jobs. With
         `seen_lease_until`, a lease that was renewed meanwhile is REFUSED without a stale_report: the caller was a
         reaper, not a zombie.
         A verdict whose judge saw another row is answered with AGAIN, and nothing changed: one other than done, made
@@ -289,8 +289,8 @@ class Store(Protocol):
         """Return the waiting workflows whose `wake_at` has come, by queue and task: the 1,000 that came first."""
         ...
 
-    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
-        """Store a workflow that begins with what another one has recorded before that position, and write the note.
+    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, event: NewEvent) -> Added | None:
+        """Store a workflow that begins with what another one has recorded before that position, and write the event.
 
         The copies have no undo: what they did belongs to the other one. An id or key that is taken: as in `add`. None:
         the other one has not ended with that fence, or is gone; nothing was stored.
@@ -369,7 +369,7 @@ class Store(Protocol):
         REFUSED: the job is another by now, or is not there; nothing changed. TAKEN: the job would come alive onto a key
         that another live job held before this call, or that an earlier one of this call gets. LOCKED: another
         transaction has locked the row, its parent's row or its key; the others do not wait. No job may come twice.
-        The notes of a verdict are written under the fence that the person saw, its steps as in `record`; steps from
+        The events of a verdict are written under the fence that the person saw, its steps as in `record`; steps from
         `aside_from` on are set aside under that fence, and the signals that they took wait to be taken again, except
         answers of people (`approve:…`): these are asked again. A parent is woken as in `settle`.
         """

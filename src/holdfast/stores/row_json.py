@@ -18,8 +18,8 @@ from holdfast.core.records import (
     Event,
     Job,
     Lease,
+    NewEvent,
     NewJob,
-    Note,
     Published,
     Pulse,
     Record,
@@ -243,9 +243,9 @@ def move(one: Move) -> list[Any]:
     ]
 
 
-def journal_lines(job_id: str, fence: int, worker: str | None, notes: Iterable[Note]) -> list[list[Any]]:
-    """Flatten notes of one job."""
+def journal_lines(job_id: str, fence: int, worker: str | None, events: Iterable[NewEvent]) -> list[list[Any]]:
+    """Flatten the new events of one job."""
     return [
-        [job_id, note.kind, fence, worker, note.actor, encode(note.detail).decode()]  # the detail stays text
-        for note in notes
+        [job_id, event.kind, fence, worker, event.actor, encode(event.detail).decode()]  # the detail stays text
+        for event in events
     ]

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.core.durations import iso
 from holdfast.core.machine import State, Transition
-from holdfast.core.records import Job, Lease, Note
+from holdfast.core.records import Job, Lease, NewEvent
 from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
 from holdfast.core.text import clean, escaped
@@ -253,7 +253,7 @@ class Settler:
                 log.warning("job %s: attempt %d reported too late and was refused", attempt.job.id, attempt.job.attempt)
                 continue
             self.last = attempt.lease
-            if settlement.verdict.notes:  # also of one that was ALREADY accepted: the answer to it was lost
+            if settlement.verdict.events:  # also of one that was ALREADY accepted: the answer to it was lost
                 self._tell(attempt.job, outcome, settlement.verdict)
         self._forget(settled)
         self.settled += len(settled)
@@ -275,9 +275,9 @@ class Settler:
         if attempt.progress is not None or attempt.note is not None:  # a beat may not have carried it
             verdict = msgspec.structs.replace(verdict, progress=attempt.progress, note=attempt.note)
         if self._journal_all:
-            claimed = Note("claimed", {"at": iso(attempt.job.claimed_at), "attempt": attempt.job.attempt})
-            returned = (Note("succeeded"),) if succeeded else ()
-            verdict = msgspec.structs.replace(verdict, notes=(claimed, *returned, *verdict.notes))
+            claimed = NewEvent("claimed", {"at": iso(attempt.job.claimed_at), "attempt": attempt.job.attempt})
+            returned = (NewEvent("succeeded"),) if succeeded else ()
+            verdict = msgspec.structs.replace(verdict, events=(claimed, *returned, *verdict.events))
         return addressed(attempt.job, verdict)
 
     def _tell(self, job: Job, outcome: Outcome, verdict: Verdict) -> None:

@@ -34,8 +34,8 @@ from holdfast.core.records import (
     Job,
     Lease,
     Moment,
+    NewEvent,
     NewJob,
-    Note,
     Pulse,
     Record,
     Schedule,
@@ -195,10 +195,10 @@ class MemoryStore:
         return Reply.ACCEPTED
 
     def _is_repeat(self, settlement: Settlement) -> bool:
-        note, fence = own_ending(settlement.verdict), settlement.lease.fence
+        own, fence = own_ending(settlement.verdict), settlement.lease.fence
         events = self._events.get(settlement.lease.job_id, [])
-        same = (event for event in events if note and (event.fence, event.kind) == (fence, note.kind))
-        return any(note is not None and event.detail == note.detail for event in same)
+        same = (event for event in events if own and (event.fence, event.kind) == (fence, own.kind))
+        return any(own is not None and event.detail == own.detail for event in same)
 
     def transaction(self, lease: Lease, max_s: float) -> AbstractContextManager[Transaction]:
         raise StoreUnsupported(
@@ -486,12 +486,12 @@ class MemoryStore:
         """Make the job what the verdict says, and write down why."""
         self._put(transitions.apply_verdict(job, verdict, self._clock.wall()))
         self._say_of_steps(job, verdict)
-        for note in verdict.notes:
-            self._write(job.id, note, job.fence, worker_id)
+        for event in verdict.events:
+            self._write(job.id, event, job.fence, worker_id)
 
-    def _write(self, job_id: str, note: Note, fence: int, worker: str | None) -> None:
+    def _write(self, job_id: str, event: NewEvent, fence: int, worker: str | None) -> None:
         wall, events = self._clock.wall(), self._events.setdefault(job_id, [])
-        events.append(Event(next(self._seqs), job_id, wall, note.kind, fence, worker, note.actor, note.detail))
+        events.append(Event(next(self._seqs), job_id, wall, event.kind, fence, worker, event.actor, event.detail))
 
     def _report_stale(
         self, lease: Lease, worker_id: str | None, reported: State | None = None, step: str | None = None
@@ -591,7 +591,7 @@ class MemoryStore:
                 found.setdefault((queue, task), []).append(wake_at)
         return [Unroused(*key, len(times), times[0]) for key, times in sorted(found.items())]
 
-    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
+    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, event: NewEvent) -> Added | None:
         old = self._jobs.get(source)
         is_as_seen = old is not None and old.state in ENDED and old.fence == seen_fence
         if not is_as_seen and new.id not in self._jobs:
@@ -601,7 +601,7 @@ class MemoryStore:
             for step in self.steps(source, limit=before):
                 if step.position < before and step.state == "recorded":
                     self._put_step(new.id, replace(step, fence=0, attempt=0, has_undo=False))
-            self._write(new.id, note, 0, None)
+            self._write(new.id, event, 0, None)
         return added
 
     def _say_of_steps(self, job: Job, verdict: Verdict) -> None:

@@ -27,12 +27,14 @@ def move(q: Connections, db: Cursor, moves: Sequence[Move], wall: float | None) 
 
 
 def _move(q: Connections, db: Cursor, moves: Sequence[Move], wall: float | None) -> dict[str, Reply]:
-    notes = [
-        line for seen, verdict in moves for line in row_json.journal_lines(seen.job_id, seen.fence, None, verdict.notes)
+    events = [
+        line
+        for seen, verdict in moves
+        for line in row_json.journal_lines(seen.job_id, seen.fence, None, verdict.events)
     ]
     values = {
         "moves": row_json.encode([row_json.move(each) for each in moves]).decode(),
-        "notes": row_json.encode(notes).decode(),
+        "events": row_json.encode(events).decode(),
         "wall": wall,
         "channel": q.channel,
     }

@@ -478,7 +478,7 @@ tallied AS (
 noted AS (
     INSERT INTO {schema}.journal (job_id, at, kind, fence, worker, actor, detail)
     SELECT value ->> 0, clock.wall, value ->> 1, (value ->> 2)::bigint, value ->> 3, value ->> 4, (value ->> 5)::json
-    FROM clock, jsonb_array_elements(%(notes)s::jsonb) WITH ORDINALITY AS note (value, place)
+    FROM clock, jsonb_array_elements(%(events)s::jsonb) WITH ORDINALITY AS line (value, place)
     WHERE value ->> 0 IN (SELECT id FROM applied)
     ORDER BY place
 ),
@@ -558,7 +558,7 @@ LEFT JOIN {schema}.job AS job ON job.id = token.id;
 INSERT INTO {schema}.journal (job_id, at, kind, fence, worker, actor, detail)
 SELECT value ->> 0, {wall},
     value ->> 1, (value ->> 2)::bigint, value ->> 3, value ->> 4, (value ->> 5)::json
-FROM json_array_elements(%(notes)s::json) WITH ORDINALITY AS note (value, place)
+FROM json_array_elements(%(events)s::json) WITH ORDINALITY AS line (value, place)
 ORDER BY place
 ON CONFLICT DO NOTHING;
 
@@ -1042,7 +1042,7 @@ tallied AS (
 noted AS (
     INSERT INTO {schema}.journal (job_id, at, kind, fence, worker, actor, detail)
     SELECT value ->> 0, clock.wall, value ->> 1, (value ->> 2)::bigint, value ->> 3, value ->> 4, (value ->> 5)::json
-    FROM clock, jsonb_array_elements(%(notes)s::jsonb) WITH ORDINALITY AS note (value, place)
+    FROM clock, jsonb_array_elements(%(events)s::jsonb) WITH ORDINALITY AS line (value, place)
     WHERE value ->> 0 IN (SELECT id FROM moved)
     ORDER BY place
 ),

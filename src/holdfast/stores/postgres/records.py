@@ -137,15 +137,15 @@ def _refusals(q: Connections, db: Cursor, refused: list[Record], wall: float | N
     """Say why each of these was not written, and write down who came back after its time. A lease that is the current
     one was skipped: another transaction has locked the row."""
     row = q.row(db.execute(q["record_seen"], {"tokens": _tokens(refused)}, prepare=False))
-    answers, notes = [], []
+    answers, events = [], []
     for record, (own, state, fence) in zip(refused, row_json.rows_from(row[0]), strict=True):
         answers.append(Reply.LOCKED if own and state == State.RUNNING else Reply.REFUSED)
         if state is not None and not own:
-            note = stale_report(state, fence, step=record.steps[0].name if record.steps else "")
+            event = stale_report(state, fence, step=record.steps[0].name if record.steps else "")
             lease = record.lease
-            notes += row_json.journal_lines(lease.job_id, lease.fence, record.worker, (note,))
-    if notes:
-        statements.write_notes(q, db, notes, wall)
+            events += row_json.journal_lines(lease.job_id, lease.fence, record.worker, (event,))
+    if events:
+        statements.write_events(q, db, events, wall)
     return answers
 
 

@@ -313,10 +313,10 @@ def _settle(
         applied |= _applied(row, plain, under)
     if others:
         rows = sorted([row_json.ending(each) for each in others], key=_BY_ID)
-        notes = [line for each in others for line in _lines(each)]
+        events = [line for each in others for line in _lines(each)]
         values = {
             "endings": row_json.encode(rows).decode(),
-            "notes": row_json.encode(notes).decode(),
+            "events": row_json.encode(events).decode(),
             "wall": wall,
             "channel": q.channel,
             **duty_token(under),
@@ -331,12 +331,12 @@ def _settle(
 
 
 def _is_plain(settlement: Settlement) -> bool:
-    return row_json.is_plain_success(settlement) and not settlement.verdict.notes
+    return row_json.is_plain_success(settlement) and not settlement.verdict.events
 
 
 def _lines(settlement: Settlement) -> list[list[Any]]:
     lease, verdict = settlement.lease, settlement.verdict
-    return row_json.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.notes)
+    return row_json.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.events)
 
 
 def _applied(row: Any, sent: list[Settlement], under: Duty | None) -> set[str]:
@@ -351,7 +351,7 @@ def _refusals(q: Connections, db: Cursor, refused: list[Settlement], kept: set[s
     current lease, and was not `kept`, was skipped: another transaction has locked its row."""
     tokens = {"tokens": row_json.encode([_token(each) for each in refused]).decode()}
     row = q.row(db.execute(q["settle_seen"], tokens, prepare=False))
-    answers, notes = [], []
+    answers, events = [], []
     for settlement, found in zip(refused, row_json.rows_from(row[0]), strict=True):
         own, state, fence, renewed, before = found
         answer = Reply.REFUSED
@@ -364,25 +364,25 @@ def _refusals(q: Connections, db: Cursor, refused: list[Settlement], kept: set[s
         elif not own and before:
             answer = Reply.ALREADY
         elif state is not None and not own and not settlement.verdict.raises_fence:  # not a reaper that is late
-            note = stale_report(State(state), fence, reported=settlement.verdict.state)
+            event = stale_report(State(state), fence, reported=settlement.verdict.state)
             lease = settlement.lease
-            notes += row_json.journal_lines(lease.job_id, lease.fence, settlement.worker, (note,))
+            events += row_json.journal_lines(lease.job_id, lease.fence, settlement.worker, (event,))
         answers.append(answer)
-    if notes:
-        write_notes(q, db, notes, wall)
+    if events:
+        write_events(q, db, events, wall)
     return answers
 
 
 def _token(settlement: Settlement) -> list[Any]:
-    note, lease = own_ending(settlement.verdict), settlement.lease
-    kind = note.kind if note is not None else None
-    detail = row_json.encode(note.detail).decode() if note is not None else None
+    event, lease = own_ending(settlement.verdict), settlement.lease
+    kind = event.kind if event is not None else None
+    detail = row_json.encode(event.detail).decode() if event is not None else None
     return [lease.job_id, lease.fence, lease.claim_id, kind, detail, settlement.seen_lease_until]
 
 
-def write_notes(q: Connections, db: Cursor, notes: list[list[Any]], wall: float | None) -> None:
+def write_events(q: Connections, db: Cursor, events: list[list[Any]], wall: float | None) -> None:
     """Write lines of the journal; a stale_report that is there already stays as it is."""
-    db.execute(q["settle_journal"], {"notes": row_json.encode(notes).decode(), "wall": wall}, prepare=False)
+    db.execute(q["settle_journal"], {"events": row_json.encode(events).decode(), "wall": wall}, prepare=False)
 
 
 def duty_token(duty: Duty | None) -> dict[str, Any]:

@@ -30,8 +30,8 @@ from holdfast.core.records import (
     Job,
     Lease,
     Moment,
+    NewEvent,
     NewJob,
-    Note,
     Pulse,
     Record,
     Schedule,
@@ -226,14 +226,14 @@ class PostgresStore:
         if not enrolled:
             return BeatAnswer(gone=True)
         lost = row_json.rows_from(stale)
-        notes = [
+        events = [
             line
             for job_id, fence, state, fence_now in lost
             if state is not None
             for line in row_json.journal_lines(job_id, fence, worker_id, (stale_report(state, fence_now),))
         ]
         with _later("write down which attempts have lost their leases"):
-            self._write_notes(notes)
+            self._write_events(events)
         return BeatAnswer(
             lost=[job_id for job_id, *_ in lost],
             skipped=row_json.names_from(skipped),
@@ -577,9 +577,9 @@ class PostgresStore:
             )
         self._identity = row[0]
 
-    def _write_notes(self, notes: list[list[Any]]) -> None:
-        if notes:
-            self._db.run(lambda db: statements.write_notes(self._db, db, notes, self._wall()))
+    def _write_events(self, events: list[list[Any]]) -> None:
+        if events:
+            self._db.run(lambda db: statements.write_events(self._db, db, events, self._wall()))
 
     def _migrates(self, db: Cursor, pages: Pages) -> float | None:
         """Take one step of a migration in a transaction; see `advance`. None: there is nothing left to do."""
@@ -697,7 +697,7 @@ class PostgresStore:
     def unroused(self) -> list[Unroused]:
         return row_json.unroused_from(self._db.one("unroused", {"wall": self._wall()})[0])
 
-    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
+    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, event: NewEvent) -> Added | None:
         values = {"id": new.id, "source": source, "seen_fence": seen_fence, "before": before}
 
         def fork(db: Cursor) -> Added | None:
@@ -707,8 +707,8 @@ class PostgresStore:
                 [added] = statements.add(self._db, db, [new], self._wall())
                 if not added.existed:
                     db.execute(self._db["fork"], values, prepare=False)
-                    lines = row_json.journal_lines(new.id, 0, None, (note,))
-                    statements.write_notes(self._db, db, lines, self._wall())
+                    lines = row_json.journal_lines(new.id, 0, None, (event,))
+                    statements.write_events(self._db, db, lines, self._wall())
             return added
 
         added = self._db.run(fork)

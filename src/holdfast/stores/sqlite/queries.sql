@@ -265,7 +265,7 @@ ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs;
 -- The second look of a zombie finds its stale_report already there.
 INSERT INTO holdfast_journal (job_id, at, kind, fence, worker, actor, detail)
 SELECT value ->> 0, :wall, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5
-FROM json_each(:notes)
+FROM json_each(:events)
 WHERE true
 ON CONFLICT DO NOTHING;
 

@@ -79,7 +79,7 @@ def send(db: sqlite3.Connection, signal: Signal, wall: float) -> Reply:
     if fence is None:
         return Reply.GONE
     db.execute(Q["signal"], values)
-    statements.write_notes(db, row_json.journal_lines(signal.job_id, fence, None, (signal.line,)), wall)
+    statements.write_events(db, row_json.journal_lines(signal.job_id, fence, None, (signal.line,)), wall)
     return Reply.ACCEPTED
 
 
@@ -89,5 +89,5 @@ def _refuse(db: sqlite3.Connection, record: Record, wall: float) -> Reply:
     row = db.execute(Q["record_seen"], token).fetchone()
     if row is not None and not row[0]:
         note = stale_report(row[1], row[2], step=record.steps[0].name if record.steps else "")
-        statements.write_notes(db, row_json.journal_lines(lease.job_id, lease.fence, record.worker, (note,)), wall)
+        statements.write_events(db, row_json.journal_lines(lease.job_id, lease.fence, record.worker, (note,)), wall)
     return Reply.REFUSED

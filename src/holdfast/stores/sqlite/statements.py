@@ -135,23 +135,23 @@ def _settle_one(db: sqlite3.Connection, settlement: Settlement, wall: float) -> 
     if not own and _is_repeat(db, settlement):
         return Reply.ALREADY
     if not own and not settlement.verdict.raises_fence:  # a second reaper is late, but no zombie
-        notes = (stale_report(state, fence, reported=settlement.verdict.state),)
-        write_notes(db, row_json.journal_lines(lease.job_id, lease.fence, settlement.worker, notes), wall)
+        events = (stale_report(state, fence, reported=settlement.verdict.state),)
+        write_events(db, row_json.journal_lines(lease.job_id, lease.fence, settlement.worker, events), wall)
     return Reply.REFUSED
 
 
 def _write_down(db: sqlite3.Connection, accepted: Sequence[Settlement], wall: float) -> None:
     """Count the endings and write their lines, in the order of the batch."""
     tallies: Counter[tuple[str, State]] = Counter()
-    notes: list[list[Any]] = []
+    events: list[list[Any]] = []
     for settlement in accepted:
         verdict, lease = settlement.verdict, settlement.lease
         if verdict.state in ENDED:
             tallies[settlement.queue, verdict.state] += 1
-        if verdict.notes:
-            notes += row_json.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.notes)
+        if verdict.events:
+            events += row_json.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.events)
     write_tallies(db, tallies)
-    write_notes(db, notes, wall)
+    write_events(db, events, wall)
 
 
 def reach(db: Executes, job_id: str, what: Awaited, wall: float, seen_fence: int | None = None) -> int | None:
@@ -169,7 +169,7 @@ def move(db: sqlite3.Connection, moves: Sequence[Move], wall: float) -> list[Rep
     found = db.execute(Q["move"], {"moves": rows, "taken": taken, "wall": wall}).fetchall()
     moved = {job_id: (queue, parent) for job_id, queue, parent in found}
     tallies: Counter[tuple[str, State]] = Counter()
-    notes: list[list[Any]] = []
+    events: list[list[Any]] = []
     for seen, verdict in (each for each in moves if each.seen.job_id in moved):
         queue, parent = moved[seen.job_id]
         _say_of_steps(db, seen, verdict)
@@ -177,9 +177,9 @@ def move(db: sqlite3.Connection, moves: Sequence[Move], wall: float) -> list[Rep
             reach(db, parent, Awaited("job", seen.job_id), wall)
         tallies[queue, seen.state] -= seen.state in ENDED
         tallies[queue, verdict.state] += verdict.state in ENDED
-        notes += row_json.journal_lines(seen.job_id, seen.fence, None, verdict.notes)
+        events += row_json.journal_lines(seen.job_id, seen.fence, None, verdict.events)
     write_tallies(db, tallies)
-    write_notes(db, notes, wall)
+    write_events(db, events, wall)
     others = set(row_json.names_from(taken))
     return [
         Reply.ACCEPTED if seen.job_id in moved else Reply.TAKEN if seen.job_id in others else Reply.REFUSED
@@ -239,6 +239,6 @@ def write_tallies(db: sqlite3.Connection, tallies: Counter[tuple[str, State]]) -
         db.execute(Q["settle_tally"], {"tallies": row_json.encode(rows).decode()})
 
 
-def write_notes(db: sqlite3.Connection, notes: list[list[Any]], wall: float) -> None:
-    if notes:
-        db.execute(Q["settle_journal"], {"notes": row_json.encode(notes).decode(), "wall": wall})
+def write_events(db: sqlite3.Connection, events: list[list[Any]], wall: float) -> None:
+    if events:
+        db.execute(Q["settle_journal"], {"events": row_json.encode(events).decode(), "wall": wall})

@@ -28,8 +28,8 @@ from holdfast.core.records import (
     Job,
     Lease,
     Moment,
+    NewEvent,
     NewJob,
-    Note,
     Pulse,
     Record,
     Schedule,
@@ -156,13 +156,13 @@ class SqliteStore:
             if pulses and db.execute(Q["beat"], {**said, "lease": self._clock.lease()}).rowcount < len(pulses):
                 stale = row_json.rows_from(db.execute(Q["beat_lost"], said).fetchone()[0])
                 lost = [job_id for job_id, *_ in stale]
-                notes = [
+                events = [
                     line
                     for job_id, fence, state, fence_now in stale
                     if state is not None
                     for line in row_json.journal_lines(job_id, fence, worker_id, (stale_report(state, fence_now),))
                 ]
-                statements.write_notes(db, notes, self._clock.wall())
+                statements.write_events(db, events, self._clock.wall())
             cancelled = row_json.names_from(db.execute(Q["beat_cancelled"], said).fetchone()[0])
         return BeatAnswer(lost=lost, cancelled=cancelled, lock_lost=lock_lost)
 
@@ -616,7 +616,7 @@ class SqliteStore:
         with self._db.reading() as db:
             return row_json.unroused_from(db.execute(Q["unroused"], {"wall": self._clock.wall()}).fetchone()[0])
 
-    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, note: Note) -> Added | None:
+    def fork(self, new: NewJob, source: str, seen_fence: int, before: int, event: NewEvent) -> Added | None:
         wall = self._clock.wall()
         values = {"id": new.id, "source": source, "seen_fence": seen_fence, "before": before}
         with self._db.writing() as db:
@@ -625,7 +625,7 @@ class SqliteStore:
             [added] = statements.add(db, [new], wall)
             if not added.existed:
                 db.execute(Q["fork"], values)
-                statements.write_notes(db, row_json.journal_lines(new.id, 0, None, (note,)), wall)
+                statements.write_events(db, row_json.journal_lines(new.id, 0, None, (event,)), wall)
         return added
 
     def _next_wake(self) -> float | None:
