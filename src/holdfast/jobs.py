@@ -9,7 +9,7 @@ from holdfast.core.machine import ENDED, State
 from holdfast.core.payload import decode_value
 from holdfast.core.records import Event
 from holdfast.core.records import Job as Row
-from holdfast.core.stop_reason import told
+from holdfast.core.stop_reason import full_reason
 from holdfast.errors import JobCancelled, JobDead, JobEnded, JobRolledBack, NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -157,4 +157,4 @@ class Job(Generic[R_co]):
 def ended_error(row: Row) -> JobEnded | None:
     """Return what `result` raises for a job that ended without one."""
     kind = _WITHOUT_RESULT.get(row.state)
-    return kind(row.id, told(row)) if kind is not None else None
+    return kind(row.id, full_reason(row)) if kind is not None else None

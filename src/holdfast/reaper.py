@@ -103,7 +103,7 @@ class Reaper:
         self._on_settled = on_settled  # called after each page with the number of jobs that were settled
         self._under: Duty | None = None
         self.looks = recovery.Looks(pace_s)
-        self._told_locked: set[recovery.OverdueKey] = set()
+        self._logged_locked: set[recovery.OverdueKey] = set()
         self._holders: dict[str, Worker] = {}
         self._complained: dict[str, float] = {}
         self._timeouts = 0  # one after the other
@@ -287,14 +287,14 @@ class Reaper:
     def _say_locked(self, jobs: Sequence[Job]) -> None:
         """Log once per lease that its row is locked: its worker is alive, and no other program reports it."""
         for job in jobs:
-            if overdue_key(job) not in self._told_locked:
+            if overdue_key(job) not in self._logged_locked:
                 log.warning(
                     "job %s (%s): its lease ran out because another transaction has locked its row; its worker cannot "
                     "save the result before that transaction ends",
                     *(job.id, job.task),
                 )
-        self._told_locked &= self.looks.overdue.keys()
-        self._told_locked |= {overdue_key(job) for job in jobs}
+        self._logged_locked &= self.looks.overdue.keys()
+        self._logged_locked |= {overdue_key(job) for job in jobs}
 
     def _judge_all(self, jobs: Sequence[Job], death: WorkerDeath, others: Sequence[Job] = ()) -> list[Zombie]:
         """Judge each job. Skip and log a job with a damaged policy, so that it does not stop the rest.

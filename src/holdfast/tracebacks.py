@@ -40,10 +40,10 @@ def trace_of(error: BaseException) -> str:
     """Write the traceback of what left a handler. Above its author's functions, and between them, our own frames are
     left out; below them only where they may tell something: not where we call a function that has no frame, being
     written in C, and not where the error is our answer to what he did."""
-    told = traceback.TracebackException.from_exception(error)
-    for each in _chained(told):
-        each.stack = _without_ours(each.stack, answers=each is told and isinstance(error, HoldfastError))
-    return "".join(told.format())
+    trace = traceback.TracebackException.from_exception(error)
+    for each in _chained(trace):
+        each.stack = _without_ours(each.stack, answers=each is trace and isinstance(error, HoldfastError))
+    return "".join(trace.format())
 
 
 def describe(error: BaseException) -> str:
@@ -118,9 +118,9 @@ def is_ours(file: str) -> bool:
     return file.startswith(_HOUSE) and not file.startswith(_GUESTS)
 
 
-def _chained(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+def _chained(trace: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
     """Yield an exception and all that is printed with it: causes, contexts, and those of a group."""
-    left, seen = [told], set()
+    left, seen = [trace], set()
     while left:
         each = left.pop()
         if id(each) in seen:

@@ -20,7 +20,7 @@ from holdfast.cli.output import Column
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
 from holdfast.core.records import Pulse, Schedule
-from holdfast.core.stop_reason import told
+from holdfast.core.stop_reason import full_reason
 from holdfast.core.verdict import Failed, Lost, Outcome, Succeeded
 from holdfast.errors import StoreError
 from holdfast.stores.protocol import Store
@@ -385,7 +385,7 @@ def test_the_story_of_a_running_and_of_a_done_job(run: Run, store: Store) -> Non
 def test_the_story_of_a_job_that_stopped_gives_the_reason_once(run: Run, store: Store, outcome: Outcome) -> None:
     job = start(store, on_crash="hold", attempts_max=1)
     settle(store, job, outcome)
-    said = told(row(store, job.id))
+    said = full_reason(row(store, job.id))
     shown = " ".join(run("jobs", "show", job.id).stdout.split())
     assert said is not None
     assert shown.count(said) == 1

@@ -11,7 +11,7 @@ from holdfast.core.machine import ENDED, State, Transition
 from holdfast.core.records import Filter, Job, Lease, NewEvent, Pulse, StopReason
 from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
-from holdfast.core.stop_reason import told
+from holdfast.core.stop_reason import full_reason
 from holdfast.core.verdict import (
     Cancelled,
     Failed,
@@ -577,7 +577,7 @@ def test_a_person_is_asked_about_the_step_that_is_open_now(store: Store) -> None
     record(store, job, a_step(1, repeatable=False), a_step(2, "started", repeatable=False), open_step="ship")
     assert settle(store, seen, EXPIRED) is Reply.AGAIN
     assert settle(store, row(store, job.id), EXPIRED) is ACCEPTED
-    assert "'ship'" in (told(row(store, job.id)) or "")
+    assert "'ship'" in (full_reason(row(store, job.id)) or "")
 
 
 def test_why_a_job_stopped_is_beside_its_error_until_it_goes_on(store: Store) -> None:

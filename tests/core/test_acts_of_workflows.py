@@ -9,7 +9,7 @@ from holdfast.core import acts
 from holdfast.core.machine import ENDED, State, Transition
 from holdfast.core.records import Job, Step
 from holdfast.core.replay import open_steps
-from holdfast.core.stop_reason import told
+from holdfast.core.stop_reason import full_reason
 from holdfast.core.transitions import apply_verdict
 from holdfast.errors import IllegalMove
 from tests.factory import a_job, a_step
@@ -256,7 +256,9 @@ def test_one_that_was_given_up_keeps_why_it_was_undone() -> None:
     dead = apply_verdict(stuck, verdict, NOW)
     assert (dead.error, dead.stop_reason, dead.rollback_cause) == ("given up by ann", None, "withdrawn")
     assert (
-        told(dead) == verdict.events[-1].detail["reason"] == "given up by ann; it is rolled back because of: withdrawn"
+        full_reason(dead)
+        == verdict.events[-1].detail["reason"]
+        == "given up by ann; it is rolled back because of: withdrawn"
     )
 
 

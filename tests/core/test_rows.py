@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.machine import State
-from holdfast.core.transitions import troubles
+from holdfast.core.transitions import violations
 from tests.factory import a_job, awaiting
 
 BROKEN: dict[str, tuple[State, dict[str, Any], str]] = {
@@ -27,10 +27,10 @@ BROKEN: dict[str, tuple[State, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("state", "changes", "words"), BROKEN.values(), ids=BROKEN.keys())
 def test_a_row_that_breaks_a_rule_of_the_schema_is_named(state: State, changes: dict[str, Any], words: str) -> None:
-    [trouble] = troubles(a_job(state, **changes))
-    assert words in trouble
+    [violation] = violations(a_job(state, **changes))
+    assert words in violation
 
 
 @pytest.mark.parametrize("state", list(State))
 def test_a_row_as_a_store_makes_it_breaks_no_rule(state: State) -> None:
-    assert list(troubles(a_job(state))) == []
+    assert list(violations(a_job(state))) == []

@@ -17,7 +17,7 @@ from holdfast.core.machine import MOVES, State, Transition
 from holdfast.core.policy import OnCrash
 from holdfast.core.records import Job, NewEvent
 from holdfast.core.settlement import own_ending, settlement
-from holdfast.core.stop_reason import told
+from holdfast.core.stop_reason import full_reason
 from holdfast.core.transitions import apply_verdict
 from holdfast.core.verdict import (
     FORGIVEN_MAX,
@@ -585,7 +585,7 @@ def test_the_reason_in_a_held_or_dead_event_is_what_the_row_says() -> None:
     for case, job, verdict in cases():
         if verdict.state in (State.HELD, State.DEAD):
             assert verdict.stop_reason, case
-            assert verdict.events[-1].detail["reason"] == told(apply_verdict(job, verdict, NOW)), case
+            assert verdict.events[-1].detail["reason"] == full_reason(apply_verdict(job, verdict, NOW)), case
 
 
 # ---------------------------------------------------------------------------------------------- suspects

@@ -56,7 +56,7 @@ GUARDED = {
     ),
 }
 
-OF_LOCKED_ROWS = ("beside", "%(ids)s", "%(aside)s::boolean")  # they matter while another transaction has a row
+OF_LOCKED_ROWS = ("beside", "%(ids)s", "%(row_locked)s::boolean")  # they matter while another transaction has a row
 OF_SCHEDULES = ("declare", "declare_again", "fire", "fire_job", "pause_schedule")
 
 

@@ -83,7 +83,7 @@ def test_a_store_that_fails_between_the_mark_and_the_settling(
 ) -> None:
     job = parent.runs()
     with parent.store.before("settle", lost()):
-        assert parent.supervisor._bury(1, PID, code) is True
+        assert parent.supervisor._settle_child(1, PID, code) is True
     assert parent.store.calls["settle"] == 2
     after = row(parent.store.real, job.id)
     assert (after.state, after.crashes) == (State.READY, crashes)
@@ -102,11 +102,11 @@ def test_a_child_whose_row_is_locked_does_not_delay_the_next_one(parent: Parent,
         if worker_id == parent.child:
             raise StoreLocked("another transaction holds a lock")
 
-    burial = threading.Thread(target=parent.supervisor._bury, args=(1, PID, code), daemon=True)
+    settling = threading.Thread(target=parent.supervisor._settle_child, args=(1, PID, code), daemon=True)
     with parent.store.before("retire", lock):
-        burial.start()
-        burial.join(30)
-        assert not burial.is_alive()
+        settling.start()
+        settling.join(30)
+        assert not settling.is_alive()
         assert row(store, other.id).state is State.READY, "an earlier incarnation is settled at once"
         until(lambda: parent.store.calls["retire"] > 3, "it is tried again")
         assert row(store, job.id).state is State.RUNNING
@@ -116,7 +116,7 @@ def test_a_child_whose_row_is_locked_does_not_delay_the_next_one(parent: Parent,
 
 def test_codes_of_our_own_have_words(parent: Parent, caplog: pytest.LogCaptureFixture) -> None:
     job = parent.runs()
-    parent.supervisor._bury(1, PID, EXIT_FENCED)
+    parent.supervisor._settle_child(1, PID, EXIT_FENCED)
     [event] = parent.store.journal(job.id)
     words = "exited with code 76: no beat had reached the store in time"
     assert event.detail["cause"].endswith(f"its process {words}")
@@ -129,7 +129,7 @@ def test_a_peer_that_comes_in_between_settles_in_the_same_manner(parent: Parent,
     job = parent.runs()
     store = parent.store.real
     with parent.store.before("settle", lambda *_: Reaper(store, parent.supervisor._clock).once()):
-        parent.supervisor._bury(1, PID, code)
+        parent.supervisor._settle_child(1, PID, code)
     after = row(store, job.id)
     assert (after.state, after.crashes) == (State.READY, 0)
     assert [event.kind for event in store.journal(job.id)] == [kind]
@@ -139,23 +139,23 @@ def test_the_workers_of_others_and_those_that_left_are_let_be(parent: Parent) ->
     store = parent.store.real
     other = start(store, enrol(store, pid=PID, supervisor="another", boot_id=parent.supervisor._clock.boot_id))
     store.retire(parent.child, "left")
-    assert parent.supervisor._bury(1, PID, -9) is True
+    assert parent.supervisor._settle_child(1, PID, -9) is True
     assert row(store, other.id) == other
-    assert parent.supervisor._bury(1, PID + 1, -9) is False
+    assert parent.supervisor._settle_child(1, PID + 1, -9) is False
 
 
 def test_a_stop_ends_the_trying(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGTERM comes while the store is away: it is tried a little longer, and the parent leaves."""
     monkeypatch.setattr(module, "STOP_MARGIN_S", 0.3)
     parent.runs()
-    burial = threading.Thread(target=parent.supervisor._bury, args=(1, PID, -9), daemon=True)
+    settling = threading.Thread(target=parent.supervisor._settle_child, args=(1, PID, -9), daemon=True)
     with parent.store.down():
-        burial.start()
+        settling.start()
         until(lambda: parent.store.calls["workers"] >= 3, "it keeps trying")
-        assert burial.is_alive()
+        assert settling.is_alive()
         parent.supervisor._stopping.set()
-        burial.join(60)
-        assert not burial.is_alive()
+        settling.join(60)
+        assert not settling.is_alive()
 
 
 def child_program(code: int = 0) -> list[str]:
@@ -268,7 +268,7 @@ def test_a_child_that_cannot_load_the_app_is_named_so(
     parent: Parent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, enrolled: bool
 ) -> None:
     """A handler may end its process with the same code; that child had enrolled."""
-    monkeypatch.setattr(parent.supervisor, "_bury", lambda *_: enrolled)
+    monkeypatch.setattr(parent.supervisor, "_settle_child", lambda *_: enrolled)
     real = subprocess.Popen
     monkeypatch.setattr(module.subprocess, "Popen", lambda _, **options: real(child_program(2), **options))
     watch = parent.watch()
@@ -288,7 +288,7 @@ def silent(beat_s: float) -> Silence:
     silence = Silence()
     try:
         os.write(line, f"{beat_s}\n".encode())
-        assert silence.hear(heard)
+        assert silence.read_from(heard)
     finally:
         os.close(line)
         os.close(heard)
@@ -337,7 +337,7 @@ def test_words_that_no_child_of_ours_says_do_not_end_the_watch_over_it() -> None
     try:
         for words in (b"\n", b"hello\n", b"\xff\n"):
             os.write(line, words)
-            assert silence.hear(heard)
+            assert silence.read_from(heard)
         assert not silence.has_beaten
     finally:
         os.close(line)
@@ -436,7 +436,7 @@ def test_an_end_that_nobody_saw_is_not_called_a_success(parent: Parent) -> None:
     os.waitpid(child.pid, 0)
     assert module._code_of(child) is None
     job = parent.runs()
-    parent.supervisor._bury(1, PID, None)
+    parent.supervisor._settle_child(1, PID, None)
     [event] = parent.store.journal(job.id)
     assert event.detail["cause"].endswith("its process ended, and its exit code is not known")
     assert row(parent.store.real, job.id).crashes == 1

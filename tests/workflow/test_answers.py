@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import AsyncFlow, Flow, IllegalMove, Refused, Retry, Rollback
-from holdfast.core.stop_reason import told
+from holdfast.core.stop_reason import full_reason
 from holdfast.core.verdict import Parked, Released
 from holdfast.insight.explain import FIX_CODE, explain
 from holdfast.stores.protocol import Filter
@@ -261,7 +261,7 @@ def test_an_undo_whose_result_cannot_be_read_holds_and_there_are_ways_out(house:
     row = ended(house, job.id, "held")
     assert row.rolling_back
     for part in ("7 is recorded as number 2", "Expected `str`", "because of: Rollback: why"):
-        assert part in str(told(row))
+        assert part in str(full_reason(row))
     assert "holdfast" not in str(row.error), "what a person can do is not part of the error"
     shown = explain(house.store, row)
     assert FIX_CODE in shown.sentence

@@ -13,7 +13,7 @@ import pytest
 from holdfast import AsyncFlow, Flow, IllegalMove, JobRolledBack, NotFound, Refused, Retry, Rollback, insight
 from holdfast.cli import job_page
 from holdfast.core.settlement import Settlement
-from holdfast.core.stop_reason import told
+from holdfast.core.stop_reason import full_reason
 from holdfast.core.verdict import Lost
 from holdfast.errors import StoreError
 from holdfast.stores.protocol import Reply
@@ -163,7 +163,7 @@ def test_an_undo_that_blocks_past_its_timeout_is_not_started_again_beside_itself
         house.start()
         job = (sync if form == "sync" else loop).enqueue()
         held = house.until_state(job.id, "held", 60)
-        assert "its undo may still be at work, so nothing is undone at the same time" in str(told(held))
+        assert "its undo may still be at work, so nothing is undone at the same time" in str(full_reason(held))
         assert held.rolling_back
         assert lines == ["begun"]
         blocks = False

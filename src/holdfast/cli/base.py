@@ -88,7 +88,7 @@ def complain(message: str) -> None:
 _OPTIONS = {"repeat_step": "--repeat-step", "result": "--result JSON"}
 
 
-def told(error: HoldfastError) -> str:
+def error_text(error: HoldfastError) -> str:
     """Return the text of an error, with the option for the argument that it needs."""
     option = _OPTIONS.get(error.needs or "") if isinstance(error, IllegalMove) else None
     return f"{error}; on the command line: {option}" if option else str(error)
@@ -178,7 +178,7 @@ class Root(Group):
         except HoldfastError as error:
             if ctx.ensure_object(Settings).verbosity > 0:
                 traceback.print_exc(file=sys.stderr)
-            complain(told(error))
+            complain(error_text(error))
             ctx.exit(code_of(error))
         except KeyboardInterrupt as error:
             what, code = story(error)

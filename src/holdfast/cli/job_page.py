@@ -13,7 +13,7 @@ from holdfast.cli.output import bold, clean, clean_lines, columns, dim, is_termi
 from holdfast.cli.steps import ShownWorkflow, show_steps
 from holdfast.core.records import Event, Job, Moment, Step
 from holdfast.core.replay import asked_about
-from holdfast.core.stop_reason import told
+from holdfast.core.stop_reason import full_reason
 from holdfast.stores.protocol import Store
 
 _LABEL = 12
@@ -78,7 +78,7 @@ def tell(store: Store, job: Job, *, step_arguments: bool = False) -> None:
         was = {ending.seq: ending for ending in insight.endings(job, events)}
         for event in events:
             places = ", ".join(death.place for death in lost if death.event is event)
-            _tell_event(event, names, was.get(event.seq), places, told(job))
+            _tell_event(event, names, was.get(event.seq), places, full_reason(job))
 
 
 def _show_answers(answers: Sequence[tuple[str, str]]) -> None:
@@ -140,7 +140,7 @@ def _facts(
     yield "arguments", _short(one_line(insight.parsed(job.payload)))
     if job.result is not None:
         yield "result", _short(one_line(insight.parsed(job.result)))
-    if (error := told(job)) is not None:
+    if (error := full_reason(job)) is not None:
         yield ("last error" if job.state in ("done", "waiting") else "error"), error
 
 

@@ -13,7 +13,7 @@ from holdfast import insight
 from holdfast.app import App
 from holdfast.bulk import READ, Acted, delete_all, move_all
 from holdfast.cli import job_page
-from holdfast.cli.base import Group, acknowledge, complain, is_quiet, say, told
+from holdfast.cli.base import Group, acknowledge, complain, error_text, is_quiet, say
 from holdfast.cli.exit_codes import Exit, code_of
 from holdfast.cli.export import export
 from holdfast.cli.filters import page_options, state_option
@@ -278,7 +278,7 @@ def act_on_all(
                 if error is not None:
                     why = unknown(job_id) if isinstance(error, NotFound) else error
                     progress.make_way()
-                    complain(told(why))
+                    complain(error_text(why))
                     first_code = first_code or code_of(why)
                 elif not as_json:
                     acknowledge(f"{clean(job_id)}  {outcome(rows[job_id], now) if job_id in rows else 'deleted'}")
@@ -319,7 +319,7 @@ def act_on(
             except (NotFound, Refused) as error:
                 why = error if app.store.get(job_id) is not None else unknown(job_id)
                 progress.make_way()
-                complain(told(why))
+                complain(error_text(why))
                 first_code = first_code or code_of(why)
                 continue
             now = app.store.now()

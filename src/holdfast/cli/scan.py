@@ -23,7 +23,7 @@ _ROWS_MAX = 50  # of the table; a person reads no more
 
 # What becomes of a zombie, as a person would say it.
 _DECISIONS = {"retry": "run again", "hold": "hold", "bury": "give up", "undo": "roll back", "cancel": "cancel"}
-_ASIDE = {"held": "held", "dead": "dead", "rolled_back": "sent to roll back"}
+_NOT_RETRIED = {"held": "held", "dead": "dead", "rolled_back": "sent to roll back"}
 
 _COLUMNS = [
     Column("ID", lambda zombie: zombie["id"], keep=True),
@@ -109,9 +109,9 @@ def _show(view: dict[str, Any], fixed: bool) -> None:
         theirs = "its" if found == 1 else "their"
         say(f"{jobs} lost {theirs} worker. Nothing was changed; to recover: holdfast scan --fix")
         return
-    aside = [f"{view[key]} {words}" for key, words in _ASIDE.items() if view[key]]
+    parts = [f"{view[key]} {words}" for key, words in _NOT_RETRIED.items() if view[key]]
     text = f"{view['zombies_recovered']} of {jobs} recovered"
-    text += f", of these {', '.join(aside)}" if aside else ""
+    text += f", of these {', '.join(parts)}" if parts else ""
     text += "".join(f"; {reason}" for reason in _not_recovered(view))
     say(f"{text}." + (" To decide: holdfast held list" if view["held"] else ""))
 

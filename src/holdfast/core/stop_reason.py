@@ -8,7 +8,7 @@ from holdfast.core.records import Job, StopReason
 STILL_AT_WORK = "may still be at work, so nothing is undone at the same time"
 
 
-def told(job: Job) -> str | None:
+def full_reason(job: Job) -> str | None:
     """Return the error of a job, why it stopped and, while a rollback is stuck, why it is rolled back."""
     if job.error is None:
         return None

@@ -63,13 +63,13 @@ def owns(job: Job, lease: Lease) -> bool:
     return job.fence == lease.fence and job.claim_id == lease.claim_id
 
 
-def beaten(worker: Worker, wall: float, rss_mb: float | None, stopping: bool) -> Worker:
+def apply_beat(worker: Worker, wall: float, rss_mb: float | None, stopping: bool) -> Worker:
     """Return the worker after a beat."""
     rss_mb = rss_mb if rss_mb is not None else worker.rss_mb
     return replace(worker, beat_at=wall, beats=worker.beats + 1, rss_mb=rss_mb, stopping=stopping)
 
 
-def renewed(job: Job, pulse: Pulse, now: Moment) -> Job:
+def apply_pulse(job: Job, pulse: Pulse, now: Moment) -> Job:
     """Return the job after a beat of its current attempt; a lease never gets shorter."""
     return replace(
         job,
@@ -112,7 +112,7 @@ def apply_verdict(job: Job, verdict: Verdict, wall: float) -> Job:
     )  # fmt: skip
 
 
-def reached(job: Job, what: Awaited, wall: float) -> Job:
+def wake_on(job: Job, what: Awaited, wall: float) -> Job:
     """Return the job after a signal or the end of a child arrived; wake it if it waits for that."""
     job = replace(job, inbox=job.inbox + 1)
     return roused(job, wall) if what in (job.awaits or ()) else job
@@ -123,7 +123,7 @@ def roused(job: Job, wall: float) -> Job:
     return replace(job, state=State.READY, run_at=wall, wake_at=None, awaits=None, question=None)
 
 
-def recorded(known: Step | None, new: Step) -> Step:
+def merge_step(known: Step | None, new: Step) -> Step:
     """Return what is on record after `new` was written: a recorded step changes no more, unless it is undone."""
     if known is None:
         return new
@@ -152,7 +152,7 @@ def matches(job: Job, where: Filter) -> bool:
     return same and named and (not where.states or job.state in where.states)
 
 
-def declared(there: Schedule | None, new: Schedule, wall: float, again: bool) -> Schedule:
+def merge_schedule(there: Schedule | None, new: Schedule, wall: float, again: bool) -> Schedule:
     """Return the schedule as the declaration of a program makes it; `again`: of one that has said it before.
 
     The declaration of the program that was started last holds while a program renews it. If none does, it is gone, as
@@ -176,7 +176,7 @@ def lease_end(job: Job) -> float:
     return job.lease_until if job.lease_until is not None else math.inf
 
 
-def troubles(job: Job) -> Iterable[str]:
+def violations(job: Job) -> Iterable[str]:
     """Say, in words, which rule of the schema the row breaks."""
     running = job.state is State.RUNNING
     if running != (job.lease_until is not None) or running != (job.worker is not None):

@@ -16,7 +16,7 @@ from holdfast.core.machine import State, Transition, after
 from holdfast.core.records import Detector, EventKind, Job, NewEvent, Step, StopReason
 from holdfast.core.replay import answer_to
 from holdfast.core.row_text import Awaited
-from holdfast.core.stop_reason import sentence, told, words
+from holdfast.core.stop_reason import full_reason, sentence, words
 
 # ---------------------------------------------------------------------------------------- outcomes
 
@@ -323,7 +323,7 @@ def _run_again(outcome: CutShort, job: Job, now: float, chance: float) -> Verdic
         if job.rolling_back:
             return _stop(Transition.HOLD, outcome, job, spent)
         if job.undoable and job.on_crash != "fail":
-            reason = _told(_reason(outcome), spent, outcome, job)
+            reason = _full_reason(_reason(outcome), spent, outcome, job)
             return _undo(outcome, job, now, free=True, stop_reason=spent, reason=reason)
         return _stop(Transition.BURY, outcome, job, spent)
     if isinstance(outcome, Lost) and (not crashes or total_crashes <= 1):
@@ -372,13 +372,13 @@ def _stop(
 ) -> Verdict:
     """Hold or bury the job. Its row keeps the error and why the job stops apart; people are told both."""
     error = error or _reason(outcome)
-    reason = _told(error, why, outcome, job)
+    reason = _full_reason(error, why, outcome, job)
     kept: dict[str, Any] = {"stop_reason": why, "reason": reason, "rollback_cause": why_undone(job)}
     events = (NewEvent("held" if move is Transition.HOLD else "dead", {"reason": reason}),)
     return _verdict(move, outcome, job, error=error, events=events, **kept, **more)
 
 
-def _told(error: str, why: StopReason, outcome: Outcome, job: Job) -> str:
+def _full_reason(error: str, why: StopReason, outcome: Outcome, job: Job) -> str:
     failures, crashes = _cost(outcome, job)
     counted = msgspec.structs.replace(job, failures=job.failures + failures, crashes=job.crashes + crashes)
     return sentence(error, words(why, counted), why_undone(job))
@@ -459,7 +459,7 @@ def _verdict(
 
 def why_undone(job: Job) -> str | None:
     """Return why a workflow is rolled back; None if it is not."""
-    return (job.rollback_cause or told(job)) if job.rolling_back else None
+    return (job.rollback_cause or full_reason(job)) if job.rolling_back else None
 
 
 def _why_asked(outcome: Outcome, job: Job) -> str:

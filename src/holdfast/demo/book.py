@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.core.machine import State
 from holdfast.core.records import Detector, Event, Job
-from holdfast.core.stop_reason import told
+from holdfast.core.stop_reason import full_reason
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ def _each_job(book: Book, ledger: Ledger) -> Iterator[str]:
         name, state, times = f"job {job.id} ({job.task})", job.state, ledger.accepted.get(job.id, 0)
         wanted = book.wanted.get(job.id, state)
         if state is not wanted:
-            yield f"{name} is {state.value} and should be {wanted.value}{f': {told(job)}' if job.error else ''}"
+            yield f"{name} is {state.value} and should be {wanted.value}{f': {full_reason(job)}' if job.error else ''}"
         if times != (state is State.DONE):
             yield f"{name} is {state.value}, and {times} successes were accepted"
         if job.on_crash == "hold" and job.attempt > 1 + book.approved:

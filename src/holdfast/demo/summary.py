@@ -27,7 +27,7 @@ def sum_up(
     ledger = Ledger(rows, app.counts(), accepted, zombies)
     trouble = [*trouble, *check(book, ledger)]
 
-    def told(event: Event) -> dict[str, Any]:
+    def event_view(event: Event) -> dict[str, Any]:
         job = jobs.get(event.job_id)
         task, attempts = (job.task, job.attempt) if job else (event.job_id, 0)
         return {"task": task, "attempts": attempts, "reason": event.detail.get("reason") or event.detail.get("error")}
@@ -53,10 +53,10 @@ def sum_up(
             for event in events
             if event.kind == "stale_report" and (job := jobs.get(event.job_id))
         ],
-        "held": [told(event) for event in events if event.kind == "held"],
+        "held": [event_view(event) for event in events if event.kind == "held"],
         "approved": book.approved,
-        "failed": [told(event) for event in events if event.kind == "failed"],
-        "dead": [told(event) for event in events if event.kind == "dead"],
+        "failed": [event_view(event) for event in events if event.kind == "failed"],
+        "dead": [event_view(event) for event in events if event.kind == "dead"],
     }
 
 

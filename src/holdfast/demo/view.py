@@ -15,7 +15,7 @@ from rich.text import Text
 
 from holdfast.core.durations import duration
 from holdfast.core.records import Job, Worker
-from holdfast.core.stop_reason import told as told_of
+from holdfast.core.stop_reason import full_reason
 from holdfast.demo.observer import SMALL, DemoLine, Observer
 
 WIDTH_MIN, HEIGHT_MIN = 72, 22  # a smaller terminal gets plain lines
@@ -107,7 +107,7 @@ def _actor(task: str, job: Job | None, seen: Observer, is_wide: bool) -> Text:
         case "done":
             return text.append(f"result {job.result}", "dim")
         case _:
-            return text.append(told_of(job) or "", STYLES.get(state, ""))
+            return text.append(full_reason(job) or "", STYLES.get(state, ""))
 
 
 def _lease(job: Job, seen: Observer, size: int) -> Text:

@@ -71,15 +71,15 @@ def death_view(death: StepDeath, worker: str | None) -> dict[str, Any]:
 def _places(event: Event, steps: Sequence[Step]) -> Iterator[StepDeath]:
     known = sorted(_of_its_time(event, steps), key=lambda step: step.position)
     aside = min((step.aside for step in steps if step.aside >= event.fence), default=0)
-    told = dict(current_steps(event.detail.get("in_steps") or ()))
+    reported = dict(current_steps(event.detail.get("in_steps") or ()))
     undoing = bool(event.detail.get("rolling_back"))
     opened = [step for step in known if not _was_over(step, event, undoing)]
-    inside = [step for step in opened if step.path in told]
+    inside = [step for step in opened if step.path in reported]
     if not undoing:
         inside += [step for step in _begun(event, opened) if step not in inside]
     for one in inside:
         yield StepDeath(event, one, True, undoing, one.path, one.name, aside)
-    lost = {} if undoing else {path: told[path] for path in told.keys() - {step.path for step in known}}
+    lost = {} if undoing else {path: reported[path] for path in reported.keys() - {step.path for step in known}}
     for path, name in sorted(lost.items()):
         yield StepDeath(event, None, True, False, path, name, aside)
     coming = None if inside or lost else _next(event, opened, undoing)
@@ -117,9 +117,9 @@ def _was_over(step: Step, event: Event, undoing: bool) -> bool:
 def _begun(event: Event, opened: Sequence[Step]) -> list[Step]:
     """Return those that this attempt had begun, by their records, and the one that must not be repeated."""
     begun = [step for step in opened if step.fence == event.fence and step.kind not in WAITS and not is_paused(step)]
-    told = ", ".join(step.name for step in current_steps(event.detail.get("in_steps") or ()))
+    reported = ", ".join(step.name for step in current_steps(event.detail.get("in_steps") or ()))
     named = event.detail.get("step")
-    return begun or [step for step in opened if step.name == named != told][:1]
+    return begun or [step for step in opened if step.name == named != reported][:1]
 
 
 def _begun_anew(event: Event, opened: Sequence[Step], places: list[str]) -> Iterator[Step]:

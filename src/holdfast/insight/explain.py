@@ -12,7 +12,7 @@ from holdfast.core.durations import at_most, duration
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Job, Moment, Step, nobody_has
 from holdfast.core.replay import asked_about, to_undo
-from holdfast.core.stop_reason import told
+from holdfast.core.stop_reason import full_reason
 from holdfast.core.text import counted
 from holdfast.insight.format import ago, first_line
 from holdfast.insight.health import enqueued_ahead_s, health
@@ -215,4 +215,4 @@ def _why_running(store: Store, job: Job, now: Moment) -> Explanation:
 
 def reason(job: Job) -> str:
     """Return the first line of why the last attempt did not succeed, and why the job stopped."""
-    return told(replace(job, error=first_line(job.error))) or "no reason was recorded"
+    return full_reason(replace(job, error=first_line(job.error))) or "no reason was recorded"

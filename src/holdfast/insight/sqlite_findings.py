@@ -9,7 +9,7 @@ from holdfast.insight.findings import Finding, long_journal, ok, problem, warnin
 from holdfast.insight.format import size
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.facts import SqliteFacts
-from holdfast.stores.sqlite.names import find, told
+from holdfast.stores.sqlite.names import find, too_many_names
 
 CHECKED_MAX = 1_000_000_000  # bytes of a file that is checked for damage in passing
 FREE_LEAST, FREE_WANTED = 100_000_000, 1_000_000_000
@@ -90,7 +90,7 @@ def _place(found: SqliteFacts) -> Iterator[Finding]:
         fix = (
             f"remove the other names, or no program can open the store after the last one has ended: {find(found.path)}"
         )
-        yield problem("The file has more than one name", told(found.path, found.links), fix)
+        yield problem("The file has more than one name", too_many_names(found.path, found.links), fix)
     open_to_all = [path for path, mode in found.modes.items() if mode & 0o002 and not mode & 0o1000]
     readable = [path for path, mode in found.modes.items() if mode & 0o077 and path != str(found.path.parent)]
     if open_to_all:

@@ -83,16 +83,16 @@ def with_failures(job: Job, steps: Sequence[Step], events: Sequence[Event]) -> l
     runs_again = failed is not None and job.state is State.RUNNING and job.fence > failed.fence
     if failed is None or job.state is State.DONE or (runs_again and not job.rolling_back):
         return list(steps)
-    told: dict[str, dict[str, Any]] = {each["path"]: each for each in failed.detail.get("steps", ())}
+    reported: dict[str, dict[str, Any]] = {each["path"]: each for each in failed.detail.get("steps", ())}
     shown = []
     for step in steps:
-        said = None if step.aside else told.pop(step.path, None)
+        said = None if step.aside else reported.pop(step.path, None)
         again = step.state == "started" and step.fence > failed.fence
         if said is not None and step.error is None and step.state != "recorded" and not again:
             step = replace(step, error=said["error"], tries=said["tries"])
         shown.append(step)
     last = max((step.position for step in steps), default=0)
-    found = enumerate(told.values(), last + 1)
+    found = enumerate(reported.values(), last + 1)
     return shown + [Step(position=place, state="started", fence=failed.fence, **said) for place, said in found]
 
 

@@ -58,10 +58,10 @@ class Attempt:
         "_async",
         "_elsewhere",
         "_lock",
+        "_reported",
         "_seen",
         "_seen_at",
         "_thread",
-        "_told",
         "announcing",
         "claimed_at",
         "deadline",
@@ -123,7 +123,7 @@ class Attempt:
         self.known_started = job.started  # the store knows that the handler has begun, or is about to
         self.announcing = False  # the handler begins when the store knows
         self.steps: dict[str, str] = {}  # path -> name, of the steps of a workflow that it is in
-        self._told: tuple[CurrentStep, ...] | None = ()  # those that a beat has carried; None: perhaps it was lost
+        self._reported: tuple[CurrentStep, ...] | None = ()  # those that a beat has carried; None: perhaps it was lost
         self._seen: tuple[CurrentStep, ...] = ()  # what they were when the heartbeat looked last, and since when
         self._seen_at = sent_at
         self._lock = threading.Lock()
@@ -167,7 +167,7 @@ class Attempt:
     def unheard(self) -> None:
         """Note that the last pulse may not have reached the store, so that the next one repeats it."""
         self.reported = False
-        self._told = None
+        self._reported = None
         if self.lines is not None:
             self.lines.fresh = True
 
@@ -200,13 +200,13 @@ class Attempt:
         steps = self.in_steps()
         if steps != self._seen:
             self._seen, self._seen_at = steps, now
-        return steps != self._told and now - self._seen_at >= SHORT_S
+        return steps != self._reported and now - self._seen_at >= SHORT_S
 
     def _newly_in(self) -> CurrentSteps | None:
         steps = self.in_steps()
-        if steps == self._told:
+        if steps == self._reported:
             return None
-        self._told = steps
+        self._reported = steps
         return steps
 
     def hear(self, record: logging.LogRecord) -> None:

@@ -1,10 +1,9 @@
 """The parent of the worker processes. It runs no user code, sees its children end, and knows why.
 
 A child that ends takes its leases with it; the parent settles them at once, with the cause in words, and starts the
-child again, more slowly each time it dies young. Orders go down a line (`stop`, `now`), and the child tells on it of
-every beat that reached the store: one that lives and does not beat is ended, and so is one that does not get as far as
-its first beat. When the parent dies the line closes, and
-the children give back what they run and leave.
+child again, more slowly each time it dies young. Orders (`stop`, `now`) go down a socket, and the child reports on it
+every beat that reached the store. The parent ends a child that lives and does not beat, and one that does not reach its
+first beat. When the parent dies the socket closes; the children then give back what they run, and exit.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class Child(NamedTuple):
     """A worker process, and our end of the socket to it."""
 
     process: subprocess.Popen[bytes]
-    line: socket.socket
+    socket: socket.socket
 
 
 class Supervisor:
@@ -164,7 +163,7 @@ class Supervisor:
             self._clock.wait(self._stopping, pause_s)
 
     def _live_and_die(self, number: int) -> str:
-        """Start a child, wait for its end, and bury it; return what became of it."""
+        """Start a child, wait for its end, and settle its jobs; return what became of it."""
         child = self._spawn(number)
         if self._stopping.is_set():
             self._order("stop")
@@ -172,8 +171,8 @@ class Supervisor:
         with self._lock:
             code = _code_of(child.process)
             del self._children[number]
-            child.line.close()
-        enrolled = self._bury(number, child.process.pid, code, silent)
+            child.socket.close()
+        enrolled = self._settle_child(number, child.process.pid, code, silent)
         if code == EXIT_TOO_OLD:
             self._leave_if_too_old()
         if code == EXIT_UNSUPPORTED and not enrolled:
@@ -184,18 +183,18 @@ class Supervisor:
 
     def _await_end(self, number: int, child: Child) -> bool:
         """Wait until a child has ended; return whether we ended it, because it lived and did not beat."""
-        line, pid, silence, ended_by_us = child.line.fileno(), child.process.pid, Silence(), False
+        orders, pid, silence, ended_by_us = child.socket.fileno(), child.process.pid, Silence(), False
         end = end_of(pid)
         looked_at = self._clock.lease()
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
-            selector.register(line, selectors.EVENT_READ)
+            selector.register(orders, selectors.EVENT_READ)
             if end is not None:
                 stack.callback(os.close, end)
                 selector.register(end, selectors.EVENT_READ)
             while True:
                 ready = {key.fd for key, _ in selector.select(LOOK_S if end is not None else POLL_S)}
-                if line in ready and not silence.hear(line):
-                    selector.unregister(line)
+                if orders in ready and not silence.read_from(orders):
+                    selector.unregister(orders)
                 if end in ready or (end is None and child.process.poll() is not None):
                     return ended_by_us
                 looked_at, before = self._clock.lease(), looked_at
@@ -255,13 +254,13 @@ class Supervisor:
         with self._lock:
             self._children[number] = child
         try:
-            child.line.send(msgspec.json.encode(settings) + b"\n")  # less than the line holds: it does not block
+            child.socket.send(msgspec.json.encode(settings) + b"\n")  # less than the socket holds: it does not block
         except OSError as error:
             log.warning("child %s/%d ended before it got its settings (%s)", self._name, number, error.strerror)
             child.process.kill()  # if it has not: without orders it is of no use
         return child
 
-    def _bury(self, number: int, pid: int, code: int | None, silent: bool = False) -> bool:
+    def _settle_child(self, number: int, pid: int, code: int | None, silent: bool = False) -> bool:
         """Settle the jobs of a dead child; keep trying while the store fails. Return whether it had enrolled.
 
         Once the row is marked gone, it records how its jobs are to be settled, so a later try, ours or a reaper's,
@@ -270,12 +269,12 @@ class Supervisor:
         """
         released = code in (EXIT_STUCK, EXIT_TOO_OLD) or (self._stopping.is_set() and code == 0)
         reaper = Reaper(self._store, self._clock, hooks=self._hooks, name=f"{self._name}/{number}")
-        return self._settle_child(number, pid, partial(self._settle_leases, reaper, code, released, silent))
+        return self._settle_until_done(number, pid, partial(self._settle_leases, reaper, code, released, silent))
 
-    def _settle_child(
+    def _settle_until_done(
         self, number: int, pid: int, settle: Callable[[Worker], None], only: Collection[str] | None = None
     ) -> bool:
-        """See `_bury`. `only`: the workers whose rows were locked; another child may have the pid by now."""
+        """See `_settle_child`. `only`: the workers whose rows were locked; another child may have the pid by now."""
         backoff = StoreBackoff(log, self._clock, "the jobs of a dead child are settled when it is back")
         give_up_at = float("inf")
         while self._clock.lease() < give_up_at:
@@ -297,7 +296,9 @@ class Supervisor:
                     return bool(ours)
                 if only is None and not self._stopping.is_set():
                     given = (number, pid, settle, tuple(locked))
-                    threading.Thread(target=self._settle_child, args=given, name="holdfast-locked", daemon=True).start()
+                    threading.Thread(
+                        target=self._settle_until_done, args=given, name="holdfast-locked", daemon=True
+                    ).start()
                     return True
                 raise next(iter(locked.values()))
             except FileReplaced as error:  # only a new process can write to the store; it settles what is left
@@ -336,7 +337,7 @@ class Supervisor:
         with self._lock:  # so that no descriptor is closed, and means something else, before it is written to
             for child in self._children.values():
                 with contextlib.suppress(OSError):
-                    child.line.send(f"{word}\n".encode())
+                    child.socket.send(f"{word}\n".encode())
 
     def _kill(self) -> None:
         with self._lock:  # none of them is buried meanwhile, so that its number means another process
@@ -357,10 +358,10 @@ class Silence:
         self.has_beaten = False
         self.is_excused = False  # the store takes no writes; said once
 
-    def hear(self, line: int) -> bool:
+    def read_from(self, fd: int) -> bool:
         """Read how often the child means to beat, which it says with every beat; False when it can say no more."""
         with contextlib.suppress(OSError):
-            if said := os.read(line, 4096):
+            if said := os.read(fd, 4096):
                 self.seconds, self.is_excused = 0.0, False
                 with contextlib.suppress(IndexError, ValueError):  # the end of a line, or others' words
                     self.limit_s = max(SILENT_BEATS * float(said.split()[-1]), SILENT_LEAST_S)

@@ -111,12 +111,12 @@ class _PendingCall:
 class AsyncDriver:
     """Carries out the operations of one workflow whose function is async."""
 
-    def __init__(self, run: Run, recorder: Recorder, aside: ThreadPools, mailbox: Mailbox) -> None:
+    def __init__(self, run: Run, recorder: Recorder, pools: ThreadPools, mailbox: Mailbox) -> None:
         self.run = run
         self._mailbox = mailbox
         self.parking: Parking | None = None
         self._recorder = recorder
-        self._pools = aside
+        self._pools = pools
         self._step_slots = asyncio.Semaphore(STEPS_MAX)
         self._loop = asyncio.get_running_loop()
         self._main: asyncio.Task[Any] | None = asyncio.current_task()

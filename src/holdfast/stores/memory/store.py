@@ -155,7 +155,7 @@ class MemoryStore:
         if not self._lives(worker_id):
             return BeatAnswer(gone=True)
         now = self.now()
-        self._workers[worker_id] = transitions.beaten(self._workers[worker_id], now.wall, rss_mb, stopping)
+        self._workers[worker_id] = transitions.apply_beat(self._workers[worker_id], now.wall, rss_mb, stopping)
         lost = []
         for pulse in pulses:
             job = self._jobs.get(pulse.lease.job_id)
@@ -163,7 +163,7 @@ class MemoryStore:
                 lost.append(pulse.lease.job_id)
                 self._report_stale(pulse.lease, worker_id)
             elif job.state is State.RUNNING:
-                self._put(transitions.renewed(job, pulse, now))
+                self._put(transitions.apply_pulse(job, pulse, now))
         asked = [job.id for job in self._held_by(worker_id) if job.cancel_requested]
         return BeatAnswer(lost=lost, cancelled=asked)
 
@@ -314,7 +314,7 @@ class MemoryStore:
     def declare(self, schedules: Sequence[Schedule], again: bool = False) -> None:
         wall = self._clock.wall()
         for new in schedules:
-            self._schedules[new.key] = transitions.declared(self._schedules.get(new.key), new, wall, again)
+            self._schedules[new.key] = transitions.merge_schedule(self._schedules.get(new.key), new, wall, again)
 
     def schedules(self) -> list[Schedule]:
         return [self._schedules[key] for key in sorted(self._schedules)]
@@ -449,7 +449,9 @@ class MemoryStore:
         return []
 
     def check(self) -> list[str]:
-        wrong = [f"job {job.id} {trouble}" for job in self._jobs.values() for trouble in transitions.troubles(job)]
+        wrong = [
+            f"job {job.id} {violation}" for job in self._jobs.values() for violation in transitions.violations(job)
+        ]
         keys = Counter(job.key for job in self._jobs.values() if job.key and job.state in LIVE)
         return wrong + [f"key {key!r} has {times} live jobs" for key, times in keys.items() if times > 1]
 
@@ -627,12 +629,12 @@ class MemoryStore:
         job = self._jobs[job_id]
         parent = self._jobs.get(job.parent or "")
         if job.state in ENDED and parent is not None and parent.workflow and parent.state in LIVE:
-            self._jobs[parent.id] = transitions.reached(parent, Awaited("job", job.id), self._clock.wall())
+            self._jobs[parent.id] = transitions.wake_on(parent, Awaited("job", job.id), self._clock.wall())
 
     def _put_step(self, job_id: str, step: Step) -> None:
         known = self._steps.setdefault(job_id, {})
         place = step.aside, step.position
-        known[place] = transitions.recorded(known.get(place), step)
+        known[place] = transitions.merge_step(known.get(place), step)
 
     def _are_taken(self, jobs: Sequence[NewJob]) -> bool:
         """Say whether one of these cannot be stored because its id or its key belongs to another job, or its key to
@@ -657,5 +659,5 @@ class MemoryStore:
             return
         job, wall = self._jobs[signal.job_id], self._clock.wall()
         self._signals[job.id, signal.id] = replace(signal, sent_at=wall, note=None, seen_fence=None, answer=None)
-        self._jobs[job.id] = transitions.reached(job, signal.awaited, wall)
+        self._jobs[job.id] = transitions.wake_on(job, signal.awaited, wall)
         self._write(job.id, signal.line, job.fence, None)

@@ -245,17 +245,17 @@ looked AS MATERIALIZED (
     FROM clock, (SELECT count(*) AS jobs FROM picked) AS them
 ),
 -- The worker as it is now, and stays until this ends; not as it was when this began. Only with something to take: a
--- lock is a write. Nobody finds out by waiting whether a stranger has locked the row: with %(aside)s the lock of
--- `claim_aside` keeps the worker as it is, and was taken before this statement began.
+-- lock is a write. Nobody finds out by waiting whether a stranger has locked the row: with %(row_locked)s the lock of
+-- `claim_locked` keeps the worker as it is, and was taken before this statement began.
 holder AS MATERIALIZED (
     SELECT id FROM {schema}.worker
     WHERE id = %(worker)s AND gone_at IS NULL AND claim_try <= %(try)s::bigint AND EXISTS (SELECT FROM picked)
-        AND NOT %(aside)s::boolean
+        AND NOT %(row_locked)s::boolean
     FOR SHARE SKIP LOCKED
 ),
 beside AS MATERIALIZED (
     SELECT id FROM {schema}.worker
-    WHERE id = %(worker)s AND gone_at IS NULL AND claim_try <= %(try)s::bigint AND %(aside)s::boolean
+    WHERE id = %(worker)s AND gone_at IS NULL AND claim_try <= %(try)s::bigint AND %(row_locked)s::boolean
 ),
 allowed AS MATERIALIZED (
     SELECT id FROM holder UNION ALL SELECT id FROM beside
@@ -291,7 +291,7 @@ SELECT
     ),
     (SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY number), '') || ']' FROM taken);
 
--- name: claim_aside
+-- name: claim_locked
 -- Comes before a claim of a worker whose row another transaction has locked, in one transaction with it. `retire` and
 -- `claim_again` take the same lock alone: each of them comes before the claim, which then sees it, or after.
 SELECT pg_advisory_xact_lock_shared(hashtextextended(%(worker)s, 2));
@@ -313,7 +313,7 @@ WHERE job.state = 'running' AND job.worker = %(worker)s AND job.claim_id = %(cla
 -- name: beat
 -- A lease never gets shorter, and nothing but the current attempt may extend it. A row that another transaction has
 -- locked is skipped and said to be: it is neither renewed nor lost. An attempt that settled itself still has its fence
--- on the row: not lost. With %(aside)s another transaction has locked the worker's own row: it is left as it is, and
+-- on the row: not lost. With %(row_locked)s another transaction has locked the worker's own row: it is left as it is, and
 -- its beat noted elsewhere.
 WITH clock AS MATERIALIZED (
     SELECT {wall} AS wall,
@@ -324,17 +324,17 @@ enrolled AS (
     SET beats = beats + 1, beat_at = clock.wall, rss_mb = coalesce(%(rss_mb)s::float8, rss_mb),
         stopping = %(stopping)s
     FROM clock
-    WHERE worker.id = %(worker)s AND worker.gone_at IS NULL AND NOT %(aside)s::boolean
+    WHERE worker.id = %(worker)s AND worker.gone_at IS NULL AND NOT %(row_locked)s::boolean
     RETURNING worker.id
 ),
 living AS MATERIALIZED (
     SELECT id FROM enrolled
     UNION ALL
-    SELECT id FROM {schema}.worker WHERE id = %(worker)s AND gone_at IS NULL AND %(aside)s::boolean
+    SELECT id FROM {schema}.worker WHERE id = %(worker)s AND gone_at IS NULL AND %(row_locked)s::boolean
 ),
 noted AS (
     INSERT INTO {schema}.beat_aside (worker, at)
-    SELECT living.id, clock.wall FROM living, clock WHERE %(aside)s::boolean
+    SELECT living.id, clock.wall FROM living, clock WHERE %(row_locked)s::boolean
     ON CONFLICT (worker) DO UPDATE SET at = excluded.at
 ),
 pulse AS MATERIALIZED (
@@ -482,7 +482,7 @@ noted AS (
     WHERE value ->> 0 IN (SELECT id FROM applied)
     ORDER BY place
 ),
-told AS MATERIALIZED (
+notified AS MATERIALIZED (
     SELECT pg_notify(%(channel)s, CASE WHEN octet_length(place.first) < 7000 THEN place.first ELSE '' END)
     FROM place, (SELECT FROM applied WHERE state = 'ready' AND due LIMIT 1) AS anything
 )
@@ -490,7 +490,7 @@ SELECT
     (SELECT yes FROM allowed),
     (SELECT coalesce(json_agg(id), '[]')::text FROM applied),
     (SELECT coalesce(json_agg(id), '[]')::text FROM free WHERE id NOT IN (SELECT id FROM applied)),
-    (SELECT count(*) FROM told);
+    (SELECT count(*) FROM notified);
 
 -- name: settle_done
 -- The same guards for the plain success, which is most of all endings. As jsonb, each ending is parsed once, not once for
@@ -649,7 +649,7 @@ written AS (
         retry_at = CASE WHEN step.state = 'started' THEN excluded.retry_at ELSE step.retry_at END
     WHERE step.state = 'started' OR (step.state = 'recorded' AND excluded.state = 'undone')
 ),
-told AS (
+notified AS (
     UPDATE {schema}.job AS job SET
         open_step = nullif(coalesce(value ->> 1, job.open_step), ''),
         undoable = job.undoable OR (value ->> 2)::boolean
@@ -728,10 +728,10 @@ noted AS (
     INSERT INTO {schema}.journal (job_id, at, kind, fence, actor, detail)
     SELECT reached.id, clock.wall, 'signalled', reached.fence, %(actor)s, %(detail)s::json FROM reached, clock
 ),
-told AS MATERIALIZED (
+notified AS MATERIALIZED (
     SELECT pg_notify(%(channel)s, '') FROM reached WHERE state = 'ready'
 )
-SELECT EXISTS (SELECT FROM known), EXISTS (SELECT FROM reached), (SELECT count(*) FROM told);
+SELECT EXISTS (SELECT FROM known), EXISTS (SELECT FROM reached), (SELECT count(*) FROM notified);
 
 -- name: signal_parents
 -- The same for children that have ended: [parent, what] each. Several may be of one parent.
@@ -757,10 +757,10 @@ reached AS (
         AND job.state || '' IN ('ready', 'running', 'waiting', 'held')
     RETURNING job.state
 ),
-told AS MATERIALIZED (
+notified AS MATERIALIZED (
     SELECT pg_notify(%(channel)s, '') FROM (SELECT FROM reached WHERE state = 'ready' LIMIT 1) AS anything
 )
-SELECT count(*) FROM told;
+SELECT count(*) FROM notified;
 
 -- name: inbox
 SELECT job.inbox, (
@@ -791,7 +791,7 @@ roused AS (
     WHERE job.ctid = due.spot
     RETURNING job.id
 ),
-told AS MATERIALIZED (
+notified AS MATERIALIZED (
     SELECT pg_notify(%(channel)s, '') FROM (SELECT FROM roused LIMIT 1) AS anything
 )
 SELECT (
@@ -799,7 +799,7 @@ SELECT (
     WHERE job.state = 'waiting' AND job.wake_at IS NOT NULL AND job.ctid NOT IN (SELECT spot FROM due)
     ORDER BY job.wake_at
     LIMIT 1
-), (SELECT count(*) FROM told);
+), (SELECT count(*) FROM notified);
 
 -- name: unroused
 SELECT coalesce(json_agg(json_build_array(queue, task, jobs, since) ORDER BY queue, task), '[]')::text FROM (
@@ -923,7 +923,7 @@ WITH clock AS MATERIALIZED (
     SELECT {wall} AS wall
 ),
 {allowed},
--- No claim of it is at work beside a locked row (`claim_aside`).
+-- No claim of it is at work beside a locked row (`claim_locked`).
 alone AS MATERIALIZED (
     SELECT pg_advisory_xact_lock(hashtextextended(%(worker)s, 2))
 ),
@@ -1046,7 +1046,7 @@ noted AS (
     WHERE value ->> 0 IN (SELECT id FROM moved)
     ORDER BY place
 ),
-told AS MATERIALIZED (
+notified AS MATERIALIZED (
     SELECT pg_notify(%(channel)s, '') FROM (SELECT FROM moved LIMIT 1) AS anything
 )
 SELECT
@@ -1058,7 +1058,7 @@ SELECT
         WHERE job.id = act.id AND job.state || '' = act.seen_state AND job.fence = act.seen_fence
             AND act.id NOT IN (SELECT id FROM free)
     ),
-    (SELECT count(*) FROM told);
+    (SELECT count(*) FROM notified);
 
 -- name: move_lock
 -- Locks these jobs and their parents for the rest of the transaction, and waits for none. Returns the ids of those jobs
@@ -1363,7 +1363,7 @@ stored AS (
     ON CONFLICT DO NOTHING
     RETURNING id
 ),
-told AS MATERIALIZED (
+notified AS MATERIALIZED (
     SELECT pg_notify(%(channel)s, '') FROM (SELECT FROM stored LIMIT 1) AS anything
 )
 SELECT
@@ -1376,7 +1376,7 @@ SELECT
         ) ORDER BY firing.place), '[]')::text
         FROM firing LEFT JOIN free ON free.place = firing.place LEFT JOIN fired ON fired.place = firing.place
     ),
-    (SELECT count(*) FROM told);
+    (SELECT count(*) FROM notified);
 
 -- name: pause_schedule
 UPDATE {schema}.schedule SET

@@ -203,12 +203,12 @@ def claim(
 def _claim(q: Connections, db: Cursor, asked: dict[str, Any]) -> Any:
     """Claim, and ask once more if it was refused: the worker is not enrolled, or another transaction has locked its
     row."""
-    row = q.row(db.execute(q["claim"], asked | {"aside": False}, prepare=True))
+    row = q.row(db.execute(q["claim"], asked | {"row_locked": False}, prepare=True))
     if row[0]:
         return row
     with db.connection.transaction():
-        db.execute(q["claim_aside"], asked, prepare=False)
-        return q.row(db.execute(q["claim"], asked | {"aside": True}, prepare=True))
+        db.execute(q["claim_locked"], asked, prepare=False)
+        return q.row(db.execute(q["claim"], asked | {"row_locked": True}, prepare=True))
 
 
 def _plan(queues: int, limit: int, ahead: int, jobs: list[Job]) -> Iterator[tuple[int, int, bool]]:
@@ -274,8 +274,8 @@ def lock_rows(q: Connections, db: Cursor, ids: set[str]) -> set[str]:
 def tell_parents(q: Connections, db: Cursor, news: list[tuple[str, str]], wall: float | None) -> None:
     """Tell workflows that children of theirs have ended: the id of the workflow, and that of the child."""
     if news:
-        told = [(parent, Awaited("job", child).text) for parent, child in news]
-        values = {"news": row_json.encode(told).decode(), "wall": wall, "channel": q.channel}
+        ended = [(parent, Awaited("job", child).text) for parent, child in news]
+        values = {"news": row_json.encode(ended).decode(), "wall": wall, "channel": q.channel}
         db.execute(q["signal_parents"], values, prepare=False)
 
 

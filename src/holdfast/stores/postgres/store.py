@@ -216,11 +216,11 @@ class PostgresStore:
         rows = row_json.encode([row_json.pulse(pulse) for pulse in pulses]).decode()
         point("beat.before")
         said = {"worker": worker_id, "pulses": rows, "rss_mb": rss_mb, "stopping": stopping}
-        values = {**said, "aside": False, **self._instants()}
+        values = {**said, "row_locked": False, **self._instants()}
         try:
             row = self._hot.one("beat", values)
         except StoreLocked:  # the worker's row: its leases must not end for that
-            values["aside"] = True
+            values["row_locked"] = True
             row = self._hot.one("beat", values)
         enrolled, stale, skipped, cancelled = row
         if not enrolled:
@@ -238,7 +238,7 @@ class PostgresStore:
             lost=[job_id for job_id, *_ in lost],
             skipped=row_json.names_from(skipped),
             cancelled=row_json.names_from(cancelled),
-            counted=not values["aside"],
+            counted=not values["row_locked"],
         )
 
     def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Reply]:

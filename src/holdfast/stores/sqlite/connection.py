@@ -411,7 +411,7 @@ class Connections:
         if links > 1:
             log.error(
                 "%s; this process continues, but a program that starts later may be refused",
-                names.told(self._name, links),
+                names.too_many_names(self._name, links),
             )
 
     def _check_inside(self, connection: sqlite3.Connection) -> None:

@@ -31,10 +31,10 @@ def check(path: Path, links: int) -> None:
             f"lost; mount the folder that has the file instead"
         )
     if links > 1 and not locks.is_used(path):
-        raise StoreUnsupported(f"{told(path, links)}; remove the other names, then start again: {find(path)}")
+        raise StoreUnsupported(f"{too_many_names(path, links)}; remove the other names, then start again: {find(path)}")
 
 
-def told(path: str | Path, links: int) -> str:
+def too_many_names(path: str | Path, links: int) -> str:
     """Say what is wrong with a file that has hard links."""
     return f"{path} has {links} names (hard links), and each has its own -wal file: jobs would be lost"
 

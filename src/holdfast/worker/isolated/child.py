@@ -228,7 +228,7 @@ class IsolatedChild:
 class _Attempt(Attempt):
     """An attempt that keeps to its memory, and passes its progress on to the worker."""
 
-    __slots__ = ("_clock", "_line", "_told_at", "_told_steps", "memory_max_mb")
+    __slots__ = ("_clock", "_line", "_sent_at", "_sent_steps", "memory_max_mb")
 
     def __init__(
         self, order: protocol.StartAttempt, task: Task[..., object], clock: Clock, line: WorkerConnection
@@ -237,8 +237,8 @@ class _Attempt(Attempt):
         self.memory_max_mb = order.memory_max_mb
         self._clock = clock
         self._line = line
-        self._told_at = float("-inf")
-        self._told_steps: dict[str, str] = {}
+        self._sent_at = float("-inf")
+        self._sent_steps: dict[str, str] = {}
 
     def start(self, now: float) -> None:
         super().start(now)
@@ -259,7 +259,7 @@ class _Attempt(Attempt):
 
     def move(self, now: float, progress: float | None, note: str | None) -> None:
         super().move(now, progress, note)
-        if now - self._told_at >= MOVED_S:
+        if now - self._sent_at >= MOVED_S:
             self.tell()
 
     @contextlib.contextmanager
@@ -273,13 +273,13 @@ class _Attempt(Attempt):
         """Pass on what has not been said yet: how far it is, and in which steps."""
         if not self.reported:
             self.tell()
-        if (steps := dict(self.steps)) != self._told_steps:
-            self._told_steps = steps
+        if (steps := dict(self.steps)) != self._sent_steps:
+            self._sent_steps = steps
             self._line.send(protocol.Inside(steps))
 
     def tell(self) -> None:
         """Pass on how far it is."""
-        self._told_at = self._clock.lease()
+        self._sent_at = self._clock.lease()
         self.reported = True
         self._line.send(protocol.ProgressMade(self.progress, self.note))
 

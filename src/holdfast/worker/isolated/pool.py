@@ -180,7 +180,7 @@ class Pool:
         self._is_dead = True
         for process in self._processes:
             process.kill()
-            process.bury()
+            process.release()
         self._orphan_guard.close()
         with self._lock:  # so that no thread writes to a descriptor that means something else by then
             self._selector.close()
@@ -194,7 +194,7 @@ class Pool:
             if process is None:
                 os.read(self._bell, 4096)
             elif key.fileobj is not process.socket:
-                self._bury(process)
+                self._process_ended(process)
             elif process in self._processes:  # it may have been buried in this very turn
                 if events & selectors.EVENT_READ:
                     self._hear(process)
@@ -202,7 +202,7 @@ class Pool:
         now = self._clock.lease()
         for process in tuple(self._processes):
             if process.end is None and process.has_ended():
-                self._bury(process)
+                self._process_ended(process)
                 continue
             while process.plan and process.plan[0][0] <= now:
                 process.plan.popleft()[1]()
@@ -446,7 +446,7 @@ class Pool:
             if self._selector.get_key(process.socket).events != wanted:
                 self._selector.modify(process.socket, wanted, process)
 
-    def _bury(self, process: IsolatedProcess) -> None:
+    def _process_ended(self, process: IsolatedProcess) -> None:
         """Handle the end of an isolated process: read its last messages, kill what it started, settle its attempt."""
         if process not in self._processes:
             return
@@ -460,7 +460,7 @@ class Pool:
         crashed = process.read_stack()
         killed_for_memory = self._was_killed_for_memory(process)
         self._orphan_guard.remove(process.pid)
-        code = process.bury()
+        code = process.release()
         self._processes.remove(process)
         if process in self._idle:
             self._idle.remove(process)

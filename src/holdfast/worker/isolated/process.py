@@ -129,7 +129,7 @@ class IsolatedProcess:
                 self.peak_mb = memory.peak_mb(used)
         return self._process.returncode is not None
 
-    def bury(self) -> int | None:
+    def release(self) -> int | None:
         """Release a process that has ended; return its exit code, negative for a signal. None: it is not known."""
         self.has_ended(wait=True)
         if self.group is not None:
