@@ -457,9 +457,16 @@ def plain_english(path: str, source: str) -> Iterator[Finding]:
 
 PHRASES_OF_SOURCE = re.compile(
     r"\b(anew|in vain|(?:comes?|came)\s+to\s+(?:its|an|their)\s+end|beside\s+(?:it|them)|so\s+(?:many|much|often)"
-    r"|whoever|somebody|stumble[sd]?|epitaphs?|lifelines?|wardens?)\b",
+    r"|whoever|somebody|stumble[sd]?|epitaphs?|lifelines?|wardens?|all\s+the\s+same|go(?:es)?\s+on\s+behind"
+    r"|(?<!there )(?:is|was|it's)\s+no\s+(?!longer\b|more\b))\b",
     re.IGNORECASE,
 )
+# A docstring, a comment or a sentence in one that begins like a question and is none.
+NOT_A_SENTENCE = re.compile(
+    r"(?:\A[rbfRBF]*[\"']{1,3}|\A# |\n\s*\n\s*|\n\s*- |[.!]\s+)(?:Who|Whoever|Whose|What|Of)\s[^?]*?(?:[.:;]|\Z)"
+)
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+INDIRECT = re.compile(r"(What(ever)?|Who(ever|se)?|Of|How|Where|Which|When|Until|As)\b")
 
 
 def plain_source(path: str, source: str) -> Iterator[Finding]:
@@ -471,6 +478,11 @@ def plain_source(path: str, source: str) -> Iterator[Finding]:
                     token.start[0] + token.string.count("\n", 0, match.start()),
                     f"{match[0]!r}: name the actor, plainly",
                 )
+            for match in NOT_A_SENTENCE.finditer(token.string):
+                yield token.start[0] + token.string.count("\n", 0, match.end()), f"{match[0][:30]!r}: name the subject"
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, DOCUMENTED) and INDIRECT.match(ast.get_docstring(node) or ""):
+            yield getattr(node, "lineno", 1), "begin the docstring with what the thing is or does"
 
 
 # A character class in each keeps this file from being its own finding.
@@ -693,6 +705,11 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (plain_source, "app.py", "x = 1  # somebody waits"),
     (plain_source, "app.py", "log.error(f'{name} stumbled')"),
     (plain_source, "app.py", 'def f():\n    """Start\n    anew."""'),
+    (plain_source, "app.py", "x = 1  # a late reaper is no zombie"),
+    (plain_source, "app.py", "x = 1  # it stops. Who comes second waits."),
+    (plain_source, "app.py", '"""Where the rows are."""'),
+    (plain_source, "app.py", 'class A:\n    """What is known."""'),
+    (plain_source, "app.py", 'def f():\n    """Return it.\n\n    What is left is kept.\n    """'),
     (machine_traces, "README.md", f"cd {HOME}"),
     (machine_traces, "requirements-dev.lock", "--index-" + "url https://example.org/simple"),
     (machine_traces, "requirements-dev.lock", "x @ https://pypi-" + "mirror.example.org/x.whl"),
@@ -726,6 +743,7 @@ FINE: list[tuple[Rule, str, str]] = [
     (plain_english, "docs/a.md", "## What is promised\n\nIt is no longer `told: anew`. There is no store."),
     (plain_english, "docs/a.md", "What happens next? The worker runs it.\n\n```text\nWho is told.\n```"),
     (plain_source, "app.py", "somebody = 1  # another process"),
+    (plain_source, "app.py", "ask('What happened?')  # there is no store"),
     (machine_traces, "README.md", "make demo; see https://pypi.org/project/holdfast/ and $HOME"),
 ]
 

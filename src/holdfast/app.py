@@ -98,7 +98,7 @@ class App:
         self.alerts: tuple[Alert, ...] = ()
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: dict[str, Schedule] = {}
-        self.declared = False  # whether this program has told the store of its schedules
+        self.declared = False  # whether this program has declared its schedules in the store
         self._url = absolute_url(url if url is not None else os.environ.get("HOLDFAST_DB") or DEFAULT_URL)
         self._migrate = migrate
         self.opener: Callable[[], Store] = self._open_store  # a command opens only what is there
@@ -153,7 +153,7 @@ class App:
     def workflow(self) -> DeclareWorkflow:
         """Turn a function whose first argument is a `Flow` into a workflow; options are those of `task`.
 
-        on_crash: after a death "retry" goes on behind the last recorded step, "rollback" undoes the recorded ones.
+        on_crash: after a death "retry" continues after the last recorded step, "rollback" undoes the recorded ones.
         version: what changes with the order of its steps. Keep the old function declared, under its old version and
         the same name=, until its jobs have ended.
         """
@@ -394,7 +394,7 @@ class App:
         return total
 
     def cancel(self, id: str, *, by: str = "app", note: str | None = None, fence: int | None = None) -> Job[Any]:
-        """Stop a job that has not ended, and return it. A running one is asked to stop, and may succeed all the same.
+        """Stop a job that has not ended, and return it. A running one is asked to stop, and may still succeed.
 
         fence: the one that you saw, `job.row.fence`; then it counts only if the job has not moved since. Raises
         `NotFound`; `IllegalMove` when it has ended; `Refused` when it moved on meanwhile: look again.
@@ -438,10 +438,10 @@ class App:
         "rollback" undoes what a workflow did.
 
         `result` goes with "done", and must be what the task would have returned; it is taken as it is where this app
-        does not have the task. Of a workflow that is held with an open step it is the result of that step, cannot be
-        left out, and the workflow goes on behind it; a worker holds it to the step's annotation, and asks again if it
-        does not fit. Of one whose rollback is stuck, "done" says that the next undo was done by hand. A workflow that
-        asks a person is answered with "retry" for yes and "fail" for no. fence: as in `cancel`. Raises as `revive`;
+        does not have the task. If a workflow is held with an open step, it is the result of that step and required; the
+        workflow continues after that step. A worker checks it against the step's annotation, and asks again if it does
+        not fit. If a rollback is stuck, "done" says that the next undo was done by hand. A workflow that asks a person
+        is answered with "retry" for yes and "fail" for no. fence: as in `cancel`. Raises as `revive`;
         also `UsageError` where the job was stored with another codec.
         """
         if answer not in get_args(acts.Choice):
@@ -464,7 +464,7 @@ class App:
         """Find attempts whose worker is lost, decide what becomes of their jobs, and report. Safe to run anywhere.
 
         It looks twice, a moment apart, so that a worker that was only held up comes first. On PostgreSQL it waits one
-        beat for a worker that beats and has not renewed a lease. Hooks and alerts are told what it found.
+        beat for a worker that beats and has not renewed a lease. Hooks and alerts get what it found.
         """
         with importing:
             from holdfast.alerts.notifier import tell_once
@@ -481,7 +481,7 @@ class App:
 
         For serverless functions, cron jobs and requests: it returns early when nothing is left to do, and gives back
         what it cannot finish in time; a started job with on_crash="hold" is held instead. A handler that does not react
-        to being stopped is left to its lease. Hooks and alerts are told what it found.
+        to being stopped is left to its lease. Hooks and alerts get what it found.
         """
         with importing:
             from holdfast.worker.options import WorkerOptions
@@ -586,8 +586,8 @@ class App:
     ) -> Job[Any]:
         """Run a held, dead or cancelled workflow again from a step, by its name or path, and return it.
 
-        What is recorded before that step stays; that step and what came later are set aside, and never undone.
-        repeat_step: as in `revive`, and also of those that are recorded; not needed for the step that is named. Raises
+        Records before that step stay; that step and later ones are set aside, and never undone. repeat_step: as in
+        `revive`, and also for recorded steps; not needed for the step that is named. Raises
         `NotFound` for a step that is not on record, and otherwise as `revive` does.
         """
         now = self.store.now().wall
@@ -609,8 +609,8 @@ class App:
     ) -> Job[Any]:
         """Start a new workflow with what an ended one has recorded before a step, by its name or path, and return it.
 
-        It is called with the arguments of the old one, but for those that `args` and `kwargs` replace. What the
-        copied steps did belongs to the old one: the new one never undoes it. repeat_step: as in `retry_from`. Raises
+        It is called with the arguments of the old one, except those that `args` and `kwargs` replace. The copied steps
+        belong to the old one: the new one never undoes them. repeat_step: as in `retry_from`. Raises
         `NotFound`; `PayloadError` if this app has the workflow, and the arguments do not fit it; `Refused` if the old
         one has not ended, or what it began with is not finished, or what must not be repeated would be.
         """
@@ -678,7 +678,7 @@ class App:
         )
 
     def _has_own_codec(self, task: str) -> bool:
-        """Say whether living workers have another codec for this task than JSON; its text may be JSON all the same."""
+        """Say whether living workers have another codec for this task than JSON; its text may still be JSON."""
         known = (worker.tasks or {} for worker in self.store.workers())
         return any(task in tasks and tasks[task].own_codec for tasks in known)
 

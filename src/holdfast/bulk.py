@@ -28,7 +28,7 @@ Page = list[tuple[str, T | HoldfastError]]  # what is to be done to each job, or
 
 
 class Acted(NamedTuple):
-    """What became of an act on one job. Without an error it was carried out."""
+    """The result of an act on one job. Without an error it was carried out."""
 
     job_id: str
     error: HoldfastError | None = None

@@ -24,7 +24,7 @@ _OFFSETS = Path("/proc/self/timens_offsets")
 
 
 class Clock(Protocol):
-    """Where a program takes its time from; tests pass a fake one through the same code."""
+    """The source of a program's time; tests pass a fake one through the same code."""
 
     @property
     def boot_id(self) -> str:

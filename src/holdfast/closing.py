@@ -1,4 +1,4 @@
-"""What an app waits for before it closes its store: the ticks and workers of this process."""
+"""Make an app wait for the ticks and workers of this process before it closes its store."""
 
 from __future__ import annotations
 

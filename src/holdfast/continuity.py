@@ -36,7 +36,7 @@ PRODUCER = "This process still stores jobs, but no worker claims them."
 
 @dataclass(eq=False)
 class Continuity:
-    """What one process has seen of its store."""
+    """Compares the store with what this process has seen of it before."""
 
     _store: Store
     _clock: Clock

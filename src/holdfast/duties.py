@@ -1,8 +1,8 @@
 """Holding a duty: one replica of several does a fleet-wide chore; the others stand by.
 
 The lease rules apply: a holder renews at a third of the time to live, trusts its duty by its own clock from before the
-request was sent, and gives it back when it stops, so that the next one takes over at once. What it does under the
-duty carries the term, so a holder that was paused for too long can do no harm when it wakes.
+request was sent, and gives it back when it stops, so that the next one takes over at once. Its acts under
+the duty carry the term, so a holder that was paused for too long can do no harm when it wakes.
 """
 
 from __future__ import annotations

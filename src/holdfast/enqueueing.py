@@ -20,7 +20,7 @@ ADD_CHARACTERS = 4_000_000  # and characters of their payloads, unless one job h
 
 
 class StreamProgress(NamedTuple):
-    """What one transaction of `app.enqueue_stream` did."""
+    """The result of one transaction of `app.enqueue_stream`."""
 
     stored: int  # new jobs
     existed: int  # jobs whose id or key was taken: those are stored already

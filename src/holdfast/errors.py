@@ -1,4 +1,4 @@
-"""Every exception of Holdfast. Whose fault it is shows in the type.
+"""Every exception of Holdfast. The type shows whose fault it is.
 
     HoldfastError
     ├── UsageError                 the caller's mistake; nothing was changed

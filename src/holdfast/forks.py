@@ -24,7 +24,7 @@ os.register_at_fork(before=importing.acquire, after_in_parent=importing.release,
 
 
 class Inherited(Protocol):
-    """What a forked process must not share with its parent."""
+    """The resources that a forked process must not share with its parent."""
 
     def after_fork_in_child(self) -> None: ...
 
@@ -74,7 +74,7 @@ def refuse_if_forked(pid: int) -> None:
 def end_if_forked(pid: int) -> None:
     """End this process unless it is `pid`: a handler has forked, and its child came back from it too.
 
-    What the child would do from here on is the worker's business: report the attempt, and run other jobs.
+    From here on the child would do the worker's work: report the attempt, and run other jobs.
     """
     if os.getpid() == pid:
         return

@@ -67,7 +67,7 @@ class Hooks:
                 self.emit(event.kind, {**about, **event.detail})
 
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Wait until every event was told; False when the time was up first."""
+        """Wait until every hook was called; False when the time was up first."""
         with self._events.all_tasks_done:
             return self._events.all_tasks_done.wait_for(lambda: self._events.unfinished_tasks == 0, timeout_s)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 
 class _Thread:
-    """What is known of one thread."""
+    """The interrupts of one thread."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # the interrupting thread and the thread that enters a shield agree under it

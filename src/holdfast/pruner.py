@@ -1,8 +1,8 @@
 """The pruner deletes ended jobs, with their history, when their retention is over.
 
-Of all programs on a store that have a retention one holds the duty and prunes, on a thread of its own. It goes in
-batches and rests after each, so that claims and endings come in between; the term is on every batch, so one that was
-paused deletes nothing after another has taken over.
+One of the programs on a store that have a retention holds the duty and prunes, on a thread of its own. It deletes in
+batches and pauses after each, so that claims and settles come in between. Every batch carries the term, so a pruner
+that was paused deletes nothing after another has taken over.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Zombie(msgspec.Struct, frozen=True, kw_only=True):
 
     job: Job
     worker: Worker | None
-    detector: Detector | None  # None: its worker was told to stop, and the job is only given back
+    detector: Detector | None  # None: its worker was asked to stop, and the job is only given back
     verdict: Verdict
     answer: Reply | None = None  # what the store said to the verdict; None: it was not asked, or could not say
 
@@ -58,7 +58,7 @@ class Zombie(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What one pass found."""
+    """The result of one pass."""
 
     zombies: list[Zombie] = []
 
@@ -131,7 +131,7 @@ class Reaper:
         if fix and self._clock.lease() - self._swept_at >= SILENT_LOOK_S:
             try:
                 self._retire_the_silent(under)
-            except StoreError as error:  # what was recovered is reported all the same
+            except StoreError as error:  # what was recovered is still reported
                 log.warning("could not mark silent workers as gone (%s); trying again in an hour", error)
         return Report([zombie for zombie in found if zombie.detector is not None])
 
@@ -167,7 +167,7 @@ class Reaper:
         return Report(self._retire(worker, cause, how))
 
     def release_worker(self, worker: Worker, cause: str) -> int:
-        """Give back the jobs of a worker that was told to stop and has ended; return how many.
+        """Give back the jobs of a worker that was asked to stop and has ended; return how many.
 
         If it raises: as for `recover_worker`.
         """
@@ -194,7 +194,7 @@ class Reaper:
 
     def _retire_the_silent(self, under: Duty | None) -> None:
         """Mark workers gone that the store cannot prove dead, as behind a pooler: those that hold nothing and have not
-        beaten for a day. One that lives after all is told so, and enrols again.
+        beaten for a day. One that lives after all learns of it, and enrols again.
 
         An earlier process of our own worker is seen to be gone, and is not waited for: a restored SQLite file has the
         rows of workers that were alive when it was copied, and their locks are not there any more.

@@ -93,7 +93,7 @@ def serve(
 
 
 def until_next_look(reaper: Reaper, store: Store, grace_s: float) -> float | None:
-    """Until the earliest deadline, or until what was seen once may be looked at again; None if there is neither."""
+    """Return the seconds until the earliest deadline or the next confirmation; None if there is neither."""
     deadline = store.deadline()
     if deadline is None:
         return reaper.looks.doubt_s or None

@@ -111,7 +111,7 @@ class Scheduler:
             try:
                 instant, following = due(each, now), next_instant(each.spec, each.tz, now)
             except UsageError as error:
-                self._complain(each.key, error)  # the other schedules are fired all the same
+                self._complain(each.key, error)  # the other schedules are still fired
                 continue
             if instant is not None:
                 job = replace(each.job, id=fired_job_id(each.key, instant), run_at=instant)

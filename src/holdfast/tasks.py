@@ -43,7 +43,7 @@ Key = str | Callable[..., str | None] | None
 
 
 class TaskOptions(TypedDict, total=False):
-    """What `app.task` takes. The defaults are those of `Policy`, `JobOptions` and `Task`."""
+    """The options of `app.task`. The defaults are those of `Policy`, `JobOptions` and `Task`."""
 
     name: str | None
     queue: str
@@ -63,7 +63,7 @@ class TaskOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What an enqueue may choose, validated once when it is made."""
+    """The options of an enqueue, validated once when they are made."""
 
     queue: str = "default"
     priority: int = 0
@@ -229,7 +229,7 @@ class Task(Sender[P, R]):
         self.hold_after = None if hold_after is None else check_whole("hold_after", hold_after)
         self.check_policy(options.policy)
         super().__init__(self, options)
-        # What its jobs have unless `using` says otherwise; the policy travels on their rows.
+        # The defaults of its jobs, which `using` overrides; the policy travels on their rows.
         self.queue = options.queue
         self.priority = options.priority
         self.policy = options.policy
@@ -274,7 +274,7 @@ class Task(Sender[P, R]):
 
 
 if TYPE_CHECKING:
-    # What a declared task is to a type checker: a `Task` that is called as its function is. At run time all are `Task`.
+    # To a type checker a declared task is a `Task` that is called as its function is. At run time all are `Task`.
 
     class SyncTask(Task[P, R]):
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -290,7 +290,7 @@ if TYPE_CHECKING:
 
 
 class Declare(Protocol):
-    """What `app.task` and `app.task(…)` are: they turn a function into a task that has the function's own signature."""
+    """The type of `app.task` and `app.task(…)`: they turn a function into a task with the function's own signature."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # an async function fits the next one too

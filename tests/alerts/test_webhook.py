@@ -248,7 +248,7 @@ def test_one_deadline_holds_for_all_of_it(raw: Any, monkeypatch: pytest.MonkeyPa
 def test_no_more_is_read_than_an_answer_may_have() -> None:
     with receiving(raw=flood) as receiver:
         sent = Webhook(receiver.url, private=True).send(MESSAGE, STORE)
-    assert (sent.told, sent.words) == (False, "its answer was no HTTP (LineTooLong)")
+    assert (sent.told, sent.words) == (False, "its answer was not HTTP (LineTooLong)")
 
 
 @pytest.mark.parametrize("answer", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 99999 X\r\n\r\n"])

@@ -16,7 +16,7 @@ from holdfast.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """What is told, from when on, and where."""
+    """An alert: the conditions it reports, their thresholds, and its channel."""
 
     on: tuple[AlertKind, ...]
     limits: Thresholds

@@ -1,4 +1,4 @@
-"""Where a message goes: the log or a command here, a webhook in a file of its own.
+"""Send messages to the log or to a command; `webhook.py` has the third channel.
 
 A channel sends one message at a time and says what happened; it does not raise and remembers nothing. Its name is what
 may be shown of it.
@@ -28,7 +28,7 @@ LOOK_S = 0.05
 
 
 class Sent(NamedTuple):
-    """What became of a message. `again`: it may be worth another try."""
+    """The result of sending a message. `again`: another try may succeed."""
 
     told: bool
     words: str

@@ -1,4 +1,4 @@
-"""What is told: bounded in size, on one line where people read it, and free of secrets.
+"""Make the messages: bounded in size, on one line where people read it, and free of secrets.
 
 A message names jobs, tasks, workers and reasons. It never has a payload, an argument or a result; a reason is what
 an exception said, so it is cut short and passwords in it are hidden.

@@ -1,14 +1,14 @@
 """The notifier: looks into the journal every few seconds, under a duty, and hands messages to the channels.
 
-Of all programs on a store that have the same alerts, one holds the duty and tells. With the duty it leaves a note of
-what it has sent: one look later, and when it stops. The next notifier, also after a restart, continues from there.
-After a death, what the last look told may be told twice. Messages that a failing channel has not taken end with their
-notifier, which counts them in the log.
+One of the programs with the same alerts on a store holds the duty and sends. With the duty it leaves a note of what it
+has sent: one look later, and when it stops. The next notifier, also after a restart, continues from there. After a
+death, the messages of the last look may be sent twice. Messages that a failing channel has not taken are lost when
+their notifier ends, which counts them in the log.
 
-Looking has a thread of its own, and so has each channel: recovery waits for none of them.
+The look at the journal has a thread of its own, and so has each channel: recovery waits for none of them.
 
-A program that does not stay, such as `holdfast scan` or `app.tick()`, tells once what happened while it ran, unless one
-that stays has the duty. It gives the duty back before it sends: the next such program must not wait for it.
+A short program, such as `holdfast scan` or `app.tick()`, sends once what happened while it ran, unless a longer-lived
+one has the duty. It gives the duty back before it sends: the next such program must not wait for it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Notifier:
         self._post = DutyHolder(store, clock, f"alerts:{fingerprint(alerts)}", f"{name}:{new_id()}", TTL_S, Hooks())
         self._outboxes = {channel: Outbox(channel, clock, store.url) for alert in alerts for channel in alert.channels}
         self._term = 0
-        self._note_is_old = False  # something was told since it was left
+        self._note_is_old = False  # something was sent since it was left
         self._book = JournalReader(store)
         self._rows = JobRows(store)
         self._late_lines: list[Line] = []
@@ -145,7 +145,7 @@ class Notifier:
             outbox.leave(max(0.0, give_up_at - self._clock.lease()))
 
     def resign(self) -> None:
-        """Give the duty back, if it is ours, with a note of what was told; never raises."""
+        """Give the duty back, if it is ours, with a note of what was sent; never raises."""
         self._post.resign(self._note() if self._term else None)
 
     def _begin(self, note: str | None) -> None:
@@ -158,7 +158,7 @@ class Notifier:
         return msgspec.json.encode([incidents.told() for incidents in self._incidents]).decode()
 
     def _late(self, now: float) -> list[Line]:
-        """Return a line for each schedule that is late, if that is to be told; looks again after a while only."""
+        """Return a line for each late schedule, if the alert asks for that; looks again only after a while."""
         if any("late_schedules" in alert.on for alert in self._alerts) and now - self._schedules_at >= SCHEDULES_S:
             self._late_lines = [line for each in self._store.schedules() if (line := late_line(each, now)) is not None]
             self._schedules_at = now
@@ -194,7 +194,7 @@ def tell_once(
 
 
 def told_in(note: str) -> list[Told]:
-    """Return what the last notifier has told of each alert; nothing if another version has written the note."""
+    """Return what the last notifier has sent for each alert; nothing if another version has written the note."""
     try:
         return msgspec.json.decode(note, type=list[Told])
     except msgspec.MsgspecError:
@@ -202,7 +202,7 @@ def told_in(note: str) -> list[Told]:
 
 
 class JobRows:
-    """What the rows of the jobs say now."""
+    """The rows of jobs, read from the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -248,7 +248,7 @@ class JournalReader:
         return kept
 
     def _new(self, since: float) -> list[Event]:
-        """Return events that are not known yet, newest first. What a person did is nothing to tell people of."""
+        """Return events that are not known yet, newest first. Acts of people are left out: people know of them."""
         events: list[Event] = []
         before = None
         while len(events) < LINES_MAX:

@@ -1,9 +1,9 @@
-"""What is worth an alert: a pure reading of the journal, and of the schedules that are late.
+"""Find what is worth an alert: a pure reading of the journal, and of the schedules that are late.
 
     lines of the journal ──▶ findings (over a window, now) ──▶ incidents (new, more of it, over) ──▶ messages
 
 The journal says what has happened, and the rows what is still so: of the jobs that were held or have died, only those
-that still are so are told.
+that still are so are sent.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """What the journal says, as far as an alert needs it. Never a payload, a result or an argument."""
+    """The part of a journal event that an alert needs. It never has a payload, a result or an argument."""
 
     seq: int
     at: float
@@ -91,7 +91,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """What is so now, and the lines that it rests on, oldest first."""
+    """A condition that holds now, and the lines that show it, oldest first."""
 
     lines: Sequence[Line]
     text: Callable[[Sequence[Line], int], str]  # of the lines that are new, and of how many jobs there are
@@ -112,7 +112,7 @@ def find(
             kinds = ("held", "asked") if kind == "held" else (kind,)
             found |= _by_task(kind, [line for line in recent if line.kind in kinds])
     if "crashes" in on:
-        # A crash that was the last one is told as dead or held, if that is told.
+        # A last crash is reported as dead or held, if the alert has that condition.
         ended = {(line.job_id, line.fence) for line in recent if line.kind in on}
         crashed = [line for line in recent if line.kind == "zombie" and line.crashes >= limits.crashes]
         found |= _by_task("crashes", [line for line in crashed if (line.job_id, line.fence) not in ended])
@@ -247,7 +247,7 @@ def _jobs(lines: Iterable[Line]) -> int:
 
 
 class Rows(Protocol):
-    """What the rows of the jobs say now."""
+    """Reads the current rows of jobs."""
 
     def is_held(self, task: str) -> bool:
         """Say whether any job of this task waits for a person: it is held, or it asks something."""
@@ -263,7 +263,7 @@ class Rows(Protocol):
 
 
 class Incident(msgspec.Struct):
-    """Something that was told and is not over."""
+    """An incident that was reported and is not over."""
 
     since: float
     told_at: float
@@ -271,14 +271,14 @@ class Incident(msgspec.Struct):
 
 
 class Told(msgspec.Struct):
-    """What one alert has told, as a notifier leaves it to the next one."""
+    """The incidents that one alert has reported, as a notifier leaves them to the next one."""
 
     open: list[tuple[AlertKind, str, Incident]]
     lines: dict[AlertKind, list[int]]  # by their seq
 
 
 class Incidents:
-    """What one alert has told, so that each incident is told once, more of it now and then, and its end."""
+    """Remembers what one alert has reported: the start of each incident, its growth at intervals, and its end."""
 
     def __init__(self, on: Collection[AlertKind], limits: Thresholds) -> None:
         self._on = on
@@ -302,7 +302,7 @@ class Incidents:
             told |= {line.seq for line in lines}
 
     def update(self, lines: Sequence[Line], now: float, rows: Rows) -> list[Message]:
-        """Return what is to be told now. If `rows` raises, nothing was changed, and nothing counts as told."""
+        """Return the messages to send now. If `rows` raises, nothing was changed, and nothing counts as sent."""
         messages = []
         found = find(lines, now, self._on, self._limits, self._open)
         due = {key: self._due(key, fresh, found[key], rows) for key, fresh in self._fresh(found, now).items()}
@@ -335,7 +335,7 @@ class Incidents:
         return len(lines) >= LINES_MAX and lines[0].at > now - self._limits.window_s
 
     def _fresh(self, found: dict[Key, Symptom], now: float) -> dict[Key, list[Line]]:
-        """Return the lines that were not told, of those whose turn it is."""
+        """Return the lines that were not reported, of those whose turn it is."""
         again_at = {key: incident.told_at + self._limits.again_s for key, incident in self._open.items()}
         fresh = {
             key: [line for line in finding.lines if line.seq not in self._told[key[0]]]
@@ -345,7 +345,8 @@ class Incidents:
         return {key: lines for key, lines in fresh.items() if lines}
 
     def _due(self, key: Key, fresh: list[Line], finding: Symptom, rows: Rows) -> tuple[list[Line], int, list[Line]]:
-        """Return the lines to tell, of how many jobs it is so now, and the lines whose turn will not come again."""
+        """Return the lines to report, the number of jobs that they are about, and the lines whose turn will not come
+        again."""
         kind, task = key
         if kind != "held" and kind != "dead":
             return fresh, _jobs(finding.lines), []

@@ -95,7 +95,7 @@ class Webhook:
         except TimeoutError:
             return Sent(False, "it did not answer in time", again=True)
         except http.client.HTTPException as error:
-            return Sent(False, f"its answer was no HTTP ({type(error).__name__})", again=True)
+            return Sent(False, f"its answer was not HTTP ({type(error).__name__})", again=True)
         except (OSError, UnicodeError) as error:
             return Sent(
                 False, f"it cannot be reached ({getattr(error, 'strerror', None) or type(error).__name__})", True

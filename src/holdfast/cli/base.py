@@ -1,4 +1,4 @@
-"""What all commands share: the options that may stand anywhere, the way an error is shown, lazy loading.
+"""Shared by all commands: options that may stand anywhere, the display of errors, lazy loading.
 
 `--db`, `-v` and `-q` may be given before the command, between the words, or after it; the last one wins. Every other
 option has an environment variable named by its command: HOLDFAST_WORKER_SLOTS, HOLDFAST_JOBS_LIST_LIMIT.
@@ -30,7 +30,7 @@ from holdfast.stores.urls import DEFAULT_URL, masked_url
 
 @dataclass
 class Settings:
-    """What was said about every command."""
+    """The values of the common options."""
 
     db_given: str | None = None  # on the command line, so it overrides the address that an App has
     verbosity: int = 0

@@ -42,7 +42,7 @@ _CALL = (
 @click.option("--priority", type=int, help="Larger is sooner.")
 @click.option("--id", type=Text(), help="Your own id. Repeating the command with it adds no second job.")
 @click.option(
-    "--on-crash", type=click.Choice(get_args(OnCrash)), help="What to do if its worker dies; rollback is for workflows."
+    "--on-crash", type=click.Choice(get_args(OnCrash)), help="The action if its worker dies; rollback: workflows only."
 )
 @import_options
 @json_option

@@ -81,7 +81,7 @@ def approve(
 )
 @click.argument("job_id", metavar="ID", type=JobId())
 @click.option(
-    "--result", type=Json(_RESULT), default=..., metavar="JSON", help="What the task, or the open step, returned."
+    "--result", type=Json(_RESULT), default=..., metavar="JSON", help="The result of the task, or of the open step."
 )
 @click.option("--app", "app_ref", type=Text(), metavar="APP", help="Check the result against the task of this app.")
 @import_options

@@ -68,7 +68,7 @@ def require_schema(store: Store) -> None:
 
 
 def suggest_task(store: Store, task: str | None, states: Sequence[str] = ()) -> None:
-    """Where a task's name found no job, say which names may have been meant."""
+    """Suggest the names that may have been meant when no job has a task of this name."""
     if task is not None and (guesses := insight.near_tasks(store, task, states)):
         say(f"Did you mean the task {' or '.join(map(clean, guesses))}?")
 

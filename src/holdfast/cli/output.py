@@ -1,4 +1,4 @@
-"""How data is shown: JSON for programs, tables for a terminal, plain aligned text for a pipe.
+"""Print data: JSON for programs, tables for a terminal, plain aligned text for a pipe.
 
 Job data is not trusted: whatever could move the cursor, change colours or fake a line is written as an escape, here and
 nowhere else. So a job cannot write to the operator's terminal.

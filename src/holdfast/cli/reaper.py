@@ -35,7 +35,7 @@ PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
 @click.option(
     "--interval", type=Duration(), default="500ms", metavar="TIME", show_default=True, help="Look at least this often."
 )
-@click.option("--name", default=None, metavar="NAME", help="What the log calls this replica. [default: host and pid]")
+@click.option("--name", default=None, metavar="NAME", help="Its name in the log. [default: host and pid]")
 @click.option(
     "--keep",
     type=Duration(),

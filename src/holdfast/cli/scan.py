@@ -21,7 +21,7 @@ from holdfast.core.text import listed
 
 _ROWS_MAX = 50  # of the table; a person reads no more
 
-# What becomes of a zombie, as a person would say it.
+# The decision about a zombie, as a person would say it.
 _DECISIONS = {"retry": "run again", "hold": "hold", "bury": "give up", "undo": "roll back", "cancel": "cancel"}
 _NOT_RETRIED = {"held": "held", "dead": "dead", "rolled_back": "sent to roll back"}
 

@@ -1,4 +1,4 @@
-"""What may be written after an option, and options that several commands share."""
+"""Types of option values, and options that several commands share."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Text(ParamType):
 
 
 class JobId(Text):
-    """An exact id. What cannot be one belongs to no job: not found, like any other unknown id."""
+    """An exact id. A text that cannot be an id is not found, like any other unknown id."""
 
     name = "id"
 
@@ -185,7 +185,7 @@ by_option = shared_option(
     "--by",
     type=Text(),
     callback=lambda _ctx, _option, by: person(by),
-    help="Who does this.  [env: HOLDFAST_BY; default: user@host]",
+    help="The person who does this.  [env: HOLDFAST_BY; default: user@host]",
 )
-# Who does it and why: both are written to the job's journal.
+# The actor and the reason: both are written to the job's journal.
 person_options = options(by_option, click.option("--note", type=Text(), help="The reason, for the journal."))

@@ -1,1 +1,1 @@
-"""Pure: no I/O, no clock, no randomness. What becomes of a job is decided here and nowhere else."""
+"""Pure: no I/O, no clock, no randomness. All decisions about jobs are made here."""

@@ -1,4 +1,4 @@
-"""What a person may do to a job: cancel, revive, resolve, hold, roll back, retry from a step, fork.
+"""The acts of people on jobs: cancel, revive, resolve, hold, roll back, retry from a step, fork.
 
 An act is judged like an outcome: a pure function from the job as the person saw it to a verdict. The store
 applies it only if state *and* fence are still what the person saw, so a repeated approval cannot start a second run.

@@ -1,4 +1,4 @@
-"""What is known of an attempt that was lost, for the journal. Every program that finds the death writes the same words.
+"""Collect the facts about a lost attempt for the journal. Every program that finds the death writes the same fields.
 
 The verdict adds the detector and the cause before it, and the decision after it.
 """

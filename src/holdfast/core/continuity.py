@@ -29,7 +29,7 @@ Evidence = Literal[
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store says about itself, to one process."""
+    """The identity and the counters of a store, as one process reads them."""
 
     schema: int
     works_with: int  # the schema that a program must know at least

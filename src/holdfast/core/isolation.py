@@ -1,4 +1,4 @@
-"""Which attempts get a process of their own: the only place that decides."""
+"""Decide which attempts get a process of their own. No other module decides this."""
 
 from __future__ import annotations
 

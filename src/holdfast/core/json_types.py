@@ -1,4 +1,4 @@
-"""What an annotation can carry, and whether a value would come back as it went.
+"""Find out what an annotation can carry, and whether a value would come back unchanged.
 
 A `JsonType` is one annotation, studied once. `to_plain` turns a value into plain JSON types and refuses whatever the
 worker would not get back; `from_plain` is what the worker does. Three rules decide:
@@ -57,7 +57,7 @@ _ARRAY_INFO = (mi.ListType, mi.VarTupleType, mi.SetType, mi.FrozenSetType)
 _ROW_INFO = (*_ARRAY_INFO, mi.TupleType, mi.NamedTupleType)
 _FIELD_INFO = (mi.DataclassType, mi.StructType, mi.TypedDictType)
 
-# What a type may hold that its values must be checked for.
+# Contents of a type that make a check of its values necessary.
 FREE = "anything"
 FIELDS = "named fields"
 FLOATS = "floats"  # integers pass for them, and may have too many digits

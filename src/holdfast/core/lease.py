@@ -1,4 +1,4 @@
-"""How long a worker may believe in its lease.
+"""Compute how long a worker may trust its lease.
 
 Trust is anchored at the instant *before* the claim or beat was sent, so that a slow answer can never stretch
 it: the store counted the lease from a later instant than we do. All instants are on the lease clock of the
@@ -13,7 +13,7 @@ from holdfast.core.policy import BEATS_PER_LEASE
 
 
 class TrustWindow(msgspec.Struct, frozen=True):
-    """What a worker may believe about one lease, from one successful claim or beat."""
+    """The time in which a worker may trust one lease, from one successful claim or beat."""
 
     sent_at: float  # the last sign of life that got through
     renew_at: float  # send the next beat
@@ -33,7 +33,7 @@ class TrustWindow(msgspec.Struct, frozen=True):
 def trust(sent_at: float, lease_s: float, beat_s: float | None = None) -> TrustWindow:
     """Return the window that opens with a claim or beat sent at `sent_at` and answered with yes.
 
-    The handler is told to stop one sixth of the lease before its end: half a beat is left to stop in.
+    The handler is asked to stop one sixth of the lease before its end: half a beat is left to stop in.
     """
     beat = beat_s if beat_s is not None else lease_s / BEATS_PER_LEASE
     return TrustWindow(

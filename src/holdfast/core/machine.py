@@ -23,7 +23,7 @@ States = str | Iterable[str] | None  # one, several, or any
 
 
 class State(StrEnum):
-    """Where a job is in its life."""
+    """The state of a job."""
 
     READY = "ready"
     RUNNING = "running"
@@ -99,7 +99,7 @@ MOVES: dict[State, dict[Transition, State]] = {
 }
 
 
-# What a move does to a job, and what else could be done in a state: for the sentence that refuses a move.
+# Words for the error that refuses a transition: its effect on a job, and what a person can do instead.
 _DOES = {
     Transition.CLAIM: "claimed",
     Transition.FINISH: "finished",

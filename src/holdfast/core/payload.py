@@ -31,7 +31,7 @@ _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 @dataclass(frozen=True, slots=True)
 class SizeLimits:
-    """How large a payload or a result may be, as UTF-8, and how deeply one value in it may nest."""
+    """The largest size of a payload or a result, as UTF-8, and the deepest nesting of a value in it."""
 
     bytes_max: int = 1_048_576
     depth_max: int = 64
@@ -120,7 +120,7 @@ JSON = JsonCodec()
 
 
 class Signature:
-    """What a task can be called with, studied once when the task is declared.
+    """The parameters of a task, read once when the task is declared.
 
     A leading parameter that is annotated `Context` or `Flow`, or named `ctx` or `flow` without another annotation, is
     given by the worker and is not an argument. `names` helps to resolve annotations that are text.
@@ -308,7 +308,7 @@ class Signature:
 
 
 class StepSignature(Signature):
-    """What the function of a step can be called with. A call keeps its form: what was given by position stays so, since
+    """The parameters of a step's function. A call keeps its form: positional arguments stay positional, since
     the undo gets it too, and may call it by other names.
 
     An annotation that cannot be resolved or cannot travel says nothing: only what is really passed has to travel.

@@ -1,4 +1,4 @@
-"""What a task declares about its own recovery, validated once.
+"""The settings that a task declares for its own recovery, validated once.
 
 Policy travels on the job's row, so the reaper needs none of the user's code.
 """
@@ -45,7 +45,7 @@ def _errors(name: str, given: object) -> tuple[type[Exception], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often, how soon and after which exceptions a job is run again.
+    """The number of runs of a job, the pauses between them, and the exceptions that end them.
 
     The pause doubles from `base_s` up to `cap_s`. `jitter` says how much of it is random, so that jobs that failed
     together do not come back together: half of it ("equal"), all of it ("full", or True), nothing ("none", or False).

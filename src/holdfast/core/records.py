@@ -77,7 +77,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Seen(NamedTuple):
-    """A job as a person saw it. What the person decided counts only while the job has this state and this fence."""
+    """A job as a person saw it. The decision counts only while the job has this state and this fence."""
 
     job_id: str
     state: State
@@ -264,7 +264,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Inbox(msgspec.Struct, frozen=True):
-    """What waits to be taken by a workflow, oldest first; `count` is what parking compares."""
+    """The signals that a workflow has not taken, oldest first; `count` is what parking compares."""
 
     count: int
     signals: list[Signal] = []
@@ -280,7 +280,7 @@ class Unroused(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt of a workflow wants written, all or nothing, if its lease is the current one."""
+    """Records of a workflow's attempt: written all or nothing, and only if its lease is the current one."""
 
     lease: Lease
     worker: str | None = None
@@ -293,7 +293,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Published(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a worker publishes of a task that it has."""
+    """The description of a task that a worker publishes."""
 
     queue: str
     own_codec: bool = False  # its app has a codec of its own: an answer in plain JSON could not be read
@@ -348,7 +348,7 @@ def nobody_has(living: Sequence[Worker], queue: str, task: str) -> bool:
 
 
 class Pulse(msgspec.Struct, frozen=True):
-    """What a beat says about one lease."""
+    """The part of a beat that renews one lease."""
 
     lease: Lease
     started: bool = True
@@ -356,7 +356,7 @@ class Pulse(msgspec.Struct, frozen=True):
     note: str | None = None
     log: str | None = None  # all the last lines; None: there are no new ones
     still_s: float | None = None  # how long ago the handler said last that it moves; None: it has not
-    in_steps: CurrentSteps | None = None  # the steps that a workflow is in; None: no others than it told before
+    in_steps: CurrentSteps | None = None  # the steps that a workflow is in; None: the same as it reported before
 
 
 class Firing(msgspec.Struct, frozen=True):
@@ -368,7 +368,7 @@ class Firing(msgspec.Struct, frozen=True):
 
 
 class BeatAnswer(msgspec.Struct, frozen=True):
-    """What the store said to a beat."""
+    """The store's reply to a beat."""
 
     lost: list[str] = []  # job ids whose lease is no longer ours
     skipped: list[str] = []  # job ids whose row was locked by another transaction: not renewed this time
@@ -400,7 +400,7 @@ class Duty(msgspec.Struct, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be enqueued at which instants, and how far that has come. The order of the fields is the columns'."""
+    """A schedule: the job to enqueue, its instants, and its progress. Fields are in the order of the columns."""
 
     key: str
     spec: str  # a cron expression of five fields
@@ -415,7 +415,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs to find; newest first."""
+    """The conditions of a search for jobs; newest first."""
 
     states: tuple[State, ...] = ()
     queue: str | None = None

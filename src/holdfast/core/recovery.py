@@ -1,4 +1,4 @@
-"""What a reaper decides before `judge`: which attempts are lost, when to act, and which jobs are suspects.
+"""Decide before `judge` which attempts are lost, when to act, and which jobs are suspects.
 
 A reaper is patient, for these reasons:
 
@@ -60,7 +60,7 @@ def last_gap(gaps: Iterable[Gap], beat_s: float) -> Gap | None:
 
 
 class Looks:
-    """What a reaper remembers from one pass to the next."""
+    """Remembers what a reaper saw, from one pass to the next."""
 
     def __init__(self, pace_s: float = 0.0) -> None:
         self._pace_s = pace_s  # the reaper's own pause between two passes makes no gap
@@ -154,7 +154,7 @@ class Looks:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDeath:
-    """How a worker ended, before its jobs are judged one by one."""
+    """The end of a worker, before its jobs are judged one by one."""
 
     cause: str
     exit: WorkerExit

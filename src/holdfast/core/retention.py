@@ -1,4 +1,4 @@
-"""How long ended jobs are kept: declared once, and checked then. A state that is not named is kept for ever."""
+"""The retention of ended jobs, declared and checked once. A state that is not named is kept for ever."""
 
 from __future__ import annotations
 

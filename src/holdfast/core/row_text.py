@@ -1,4 +1,4 @@
-"""What a workflow waits for and which steps it is in: the facts, and the short texts that stores keep of them.
+"""Facts about a workflow's waits and current steps, and the short texts that stores keep of them.
 
 Only this module writes and reads these texts. The columns `awaits` and `in_steps` are JSON arrays of them, and the
 journal has the second kind as well:

@@ -1,4 +1,4 @@
-"""When a schedule is due: cron expressions in a time zone, and which of their instants is to be fired now.
+"""Compute the instants of a cron expression in a time zone, and decide which one is to be fired now.
 
 An expression has the five fields of cron and means what Debian's cron makes of it, in a named time zone. Where clocks
 are set forward, a time that does not exist is taken at the end of the gap; where they are set back, a time that comes

@@ -1,4 +1,4 @@
-"""What each verb does to a row, one row at a time: the specification that every store follows in its own way."""
+"""Apply each verb to one row: the specification that every store follows in its own way."""
 
 from __future__ import annotations
 

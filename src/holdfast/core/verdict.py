@@ -144,7 +144,7 @@ Outcome = Succeeded | Failed | Diverged | TimedOut | Stalled | Lost | Released |
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens to the job. Numbers are added to those of the row; None leaves the value of the row unchanged."""
+    """The decision about a job. Numbers are added to those of the row; None leaves the value of the row unchanged."""
 
     move: Transition
     state: State
@@ -370,7 +370,7 @@ def _place(job: Job, now: float, *, behind: bool = False) -> float | None:
 def _stop(
     move: Transition, outcome: Outcome, job: Job, why: StopReason, *, error: str | None = None, **more: Any
 ) -> Verdict:
-    """Hold or bury the job. Its row keeps the error and why the job stops apart; people are told both."""
+    """Hold or bury the job. Its row keeps the error and the reason for the stop apart; people are shown both."""
     error = error or _reason(outcome)
     reason = _full_reason(error, why, outcome, job)
     kept: dict[str, Any] = {"stop_reason": why, "reason": reason, "rollback_cause": why_undone(job)}

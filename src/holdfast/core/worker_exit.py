@@ -1,4 +1,4 @@
-"""How a worker ended. Its row keeps this, so that every reaper settles its jobs in the same way."""
+"""The end of a worker, as its row keeps it, so that every reaper settles its jobs in the same way."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from holdfast.core.records import Detector, ExitKind, Worker
 
 
 class WorkerExit(msgspec.Struct, frozen=True):
-    """What is known of the end of a worker.
+    """The detector, exit code and blame of a worker's end.
 
-    `kind`: who found it; "released" when it was told to stop, so that its jobs are given back.
+    `kind`: who found it; "released" when it was asked to stop, so that its jobs are given back.
     `code`: the exit code of its process, or the negative number of the signal that killed it; None: nobody saw it.
     `excused`: nobody is to blame.
     """
@@ -24,7 +24,7 @@ class WorkerExit(msgspec.Struct, frozen=True):
 
     @property
     def detector(self) -> Detector | None:
-        """Return who found it; None when it was told to stop: then it is not lost."""
+        """Return who found it; None when it was asked to stop: then it is not lost."""
         return None if self.kind == "released" else self.kind
 
 

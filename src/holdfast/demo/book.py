@@ -21,7 +21,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that was killed or frozen in the middle of a job."""
 
     act: int
-    by: str  # the signal, as it is told
+    by: str  # the signal, as the view shows it
     expected: Detector  # who must find it
     at: float  # wall time of the signal
     job: Job  # as it was then
@@ -30,7 +30,7 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """What the store says at the end."""
+    """The contents of the store at the end."""
 
     jobs: list[Job]
     counts: Mapping[str, int]

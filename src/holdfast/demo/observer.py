@@ -1,6 +1,6 @@
 """Reads the store a few times a second, keeps what there is to see, and tells what is new in lines of words.
 
-Everything told is read from rows and journal, with the time at which the store wrote it, so that the lines of one look
+Everything shown is read from rows and journal, with the time at which the store wrote it, so that the lines of one look
 come in the order in which things happened.
 """
 

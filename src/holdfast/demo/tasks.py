@@ -1,7 +1,7 @@
 """The demo's app, as a user would write it: small jobs that flow, and the actors of the story.
 
-`holdfast worker holdfast.demo.tasks:app` imports it like any other module. Every task works for as long as it is told
-to, in short naps, and says how far it is; what happens to it meanwhile is up to the script.
+`holdfast worker holdfast.demo.tasks:app` imports it like any other module. Every task works for as long as its argument
+says to, in short naps, and says how far it is; what happens to it meanwhile is up to the script.
 """
 
 from __future__ import annotations

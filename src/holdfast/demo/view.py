@@ -1,4 +1,4 @@
-"""How the demo is shown: a live view that fills a terminal, plain lines for everything else."""
+"""Show the demo: a live view that fills a terminal, plain lines for everything else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STYLES = {  # of jobs and of workers
 
 
 class View(NamedTuple):
-    """Where the demo is shown; nowhere if nothing is given."""
+    """The display of the demo; it shows nothing if no console is given."""
 
     line: Callable[[DemoLine], object] = lambda _: None  # tells one event
     draw: Callable[[Observer], object] = lambda _: None  # shows what there is to see now

@@ -1,9 +1,9 @@
 """Find the step of a workflow at which each lost attempt was.
 
-Three things say it. The autopsy names the steps that the attempt was in when it last told, and one that must not be
-repeated. The record of a step that was begun has the fence of the attempt that began it, until another begins it.
-What these do not say is narrowed down by what was recorded by then: it was in the next one, or before it; and, of what
-runs side by side, the same in each line whose step was written down as begun, and was begun again since.
+Three facts show it. The autopsy names the steps that the attempt last reported, and one that must not be repeated.
+The record of a step that was begun has the fence of the attempt that began it, until another begins it. Otherwise the
+records of that time narrow it down: the attempt was in the next step, or before it. For branches that run side by side
+the same holds in each branch whose step was recorded as begun, and was begun again since.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StepDeath:
     """An attempt that lost its worker, and the step at which that was.
 
     `inside`: surely in it; otherwise in it or before it. `step` None: it is not on record (`path` and `name` are what
-    was told of it), or it was behind all that is. `aside`: these steps were set aside later, at that fence.
+    was reported of it), or it was behind all that is. `aside`: these steps were set aside later, at that fence.
     """
 
     event: Event
@@ -93,8 +93,9 @@ def _places(event: Event, steps: Sequence[Step]) -> Iterator[StepDeath]:
 
 
 def _of_its_time(event: Event, steps: Sequence[Step]) -> Iterator[Step]:
-    """Yield what counted when it happened. Who sets steps aside frees their places, and what is run again takes them:
-    so of what is not set aside until later, only that counted which stands before the first that was."""
+    """Yield the steps that counted when it happened. Steps that are set aside free their places for those that run
+    again. So, of the steps that are set aside later or never, only those before the first that was set aside
+    counted."""
     first: dict[int, int] = {}
     for step in steps:
         if step.aside:
@@ -123,9 +124,9 @@ def _begun(event: Event, opened: Sequence[Step]) -> list[Step]:
 
 
 def _begun_anew(event: Event, opened: Sequence[Step], places: list[str]) -> Iterator[Step]:
-    """Yield those that it may have begun, too: the first of each line side by side with these places, if its beginning
-    is written down, and a later attempt wrote over that. Of a task beside the main line it must be known that it had
-    begun by then: something of that time is behind it."""
+    """Yield other steps that it may have begun: the first of each branch side by side with these places, if its
+    beginning is recorded, and a later attempt wrote over that. A task beside the main line counts only if a step after
+    it was recorded by then."""
     last = max((step.position for step in opened if step.fence <= event.fence), default=0)
     for step in opened:
         is_written = step.has_undo or not step.repeatable

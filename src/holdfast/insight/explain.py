@@ -130,7 +130,7 @@ def _why_held(job: Job, seen: str, steps: Sequence[Step]) -> Explanation:
         then = f" The {undos[0]} is next." if undos else " Nothing is left to undo."
         sentence = f"It waits for a person's answer: {reason(job)}.{fix}{then}"
         return Explanation(sentence, (*choices, ("give up", give_up)))
-    # Of a workflow nobody says that all of it happened: it would be done, without what is still to come.
+    # Nobody can say that all of a workflow happened: it would be done, without the steps still to come.
     whole = () if job.workflow else (("it happened", happened),)
     choices = [("run it again", run), *whole, ("give up", give_up), *_ways_of_a_workflow(job)]
     return Explanation(f"It waits for a person's answer: {reason(job)}.{fix}", tuple(choices))

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.core.durations import duration, iso
 from holdfast.core.records import Moment
 
-# What was decided about an attempt that was lost, as a person would say it.
+# The decision about a lost attempt, as a person would say it.
 DECIDED = {
     "retry": "run again",
     "hold": "held",

@@ -34,7 +34,7 @@ Word = Literal["well", "slow", "hung", "locked", "silent", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What is the matter: one word for programs, and for people what it is, how it is known and what happens next."""
+    """The health of an attempt: a word for programs; for people a sentence with the evidence and what happens next."""
 
     word: Word
     sentence: str

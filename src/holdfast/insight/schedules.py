@@ -48,7 +48,7 @@ def _view(schedule: Schedule, states: dict[str, str], now: float) -> dict[str, A
 
 
 def late_now(schedule: Schedule, now: float) -> Late | None:
-    """Return which of its instants have come and were not fired, as far as that can be told here."""
+    """Return the instants that have come and were not fired, as far as they are known here."""
     try:
         return late(schedule, now)
     except UsageError:

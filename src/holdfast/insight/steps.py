@@ -39,8 +39,8 @@ def steps_of(store: Store, job: Job, *, aside: bool = False) -> list[Step]:
 
 
 def step_view(step: Step, *, arguments: bool = False) -> dict[str, Any]:
-    """Show a step as `jobs show` does. Of the arguments that its undo gets only the size, unless they are asked for:
-    they may hold secrets."""
+    """Show a step as `jobs show` does. The arguments of its undo are shown by size, unless they are asked for: they may
+    hold secrets."""
     size = None if step.arguments is None else len(step.arguments.encode())
     return {
         "name": step.name,
@@ -57,13 +57,14 @@ def step_view(step: Step, *, arguments: bool = False) -> dict[str, Any]:
 
 
 def named(step: Step) -> str:
-    """Name a step by what tells it from others of its name, too."""
+    """Name a step by its name and its path, which others of that name do not have."""
     return f"{first_line(step.name)} ({step.path})"
 
 
 def state_of(step: Step) -> str:
     """Return the state of a step. `answered`: a person said what it returned, and no worker has read that yet.
-    `failed`: its last try raised, and the workflow did not go on behind it. A sleep is `recorded` once it has begun."""
+    `failed`: its last try raised, and the workflow did not continue after it. A sleep is `recorded` once it has
+    begun."""
     if step.kind == "sleep":
         return "recorded"
     if is_answered(step):
@@ -170,7 +171,7 @@ def _calls(scope: _Node, depth: int) -> Iterator[Branch]:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowProgress:
-    """How far a workflow is: at step `at` of `known`. While it rolls back: `undone` of `to_undo`."""
+    """The progress of a workflow: step `at` of `known`. While it rolls back: `undone` of `to_undo`."""
 
     at: int
     known: int
@@ -266,7 +267,8 @@ def awaited_jobs(workflow: Job) -> list[str]:
 def unrecorded(job: Job, steps: Sequence[Step]) -> list[Step]:
     """Return what a workflow is in, or waits for, without a record of it, as if there were one: it has begun.
 
-    Where it is among the others is known of a question and of a step that was told; what else it waits for has no path.
+    The place of a question and of a reported step among the others is known; other things that it waits for have no
+    path.
     """
     known = {step.path for step in steps if not step.aside}
     begun = {(step.kind, step.name) for step in steps if not step.aside and step.state == "started"}

@@ -36,7 +36,7 @@ _NICE = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How long a task's jobs took, from the claim to the end, and the settings of the newest."""
+    """The durations of a task's jobs, from the claim to the end, and the settings of the newest."""
 
     seconds: list[float]
     newest: Job

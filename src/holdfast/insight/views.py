@@ -1,4 +1,4 @@
-"""What a store holds, as people and programs are shown it: jobs, a scan, workers, queues.
+"""Views of a store for people and programs: jobs, a scan, workers, queues.
 
 A view is plain data: instants are ISO 8601 in UTC, and a worker goes by its name. A lease is measured on the store's
 lease clock, which people cannot read; it is shown as the wall time at which it ends.
@@ -340,7 +340,7 @@ class _Due(Struct, frozen=True):
 
 
 def _due(store: Store, queue: str, now: float, paused: bool, living: Sequence[Worker]) -> _Due:
-    """Look at the due jobs of a queue; the oldest is None when nothing is due or it cannot be told.
+    """Look at the due jobs of a queue; the oldest is None when nothing is due or it is not known.
 
     `due` answers for given tasks and looks past paused queues, so the tasks are asked for first, and a paused
     queue is read, unless it is very long.

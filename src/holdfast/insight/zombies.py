@@ -43,7 +43,7 @@ class Found(Line):
 
 @dataclass(frozen=True, slots=True)
 class LostJob:
-    """What is known by now of a job that was a zombie."""
+    """The current state of a job that was a zombie."""
 
     id: str
     task: str | None = None

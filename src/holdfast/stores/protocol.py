@@ -1,4 +1,4 @@
-"""What a store is: its verbs, each one transaction, each safe to repeat when its answer was lost.
+"""The contract of a store: its verbs, each one transaction, each safe to repeat when its answer was lost.
 
 The docstrings are the contract; `tests/conformance/` has a file for each verb. A store passes the whole suite or
 it is not a store. Fenced verbs (`beat`, `settle`, `record`) never raise for a stale lease: they refuse it, say so in
@@ -43,7 +43,7 @@ from holdfast.errors import DutyLost, SchemaMismatch, StoreError
 
 
 class Added(NamedTuple):
-    """Where an enqueue ended up. `existed`: the id or the live key was taken, and `id` is that job."""
+    """The result of an enqueue. `existed`: the id or the live key was taken, and `id` is that job."""
 
     id: str
     existed: bool
@@ -220,8 +220,8 @@ class Store(Protocol):
 
         A lease never gets shorter. An attempt that has already settled itself is neither lost nor an error; one whose
         row another transaction has locked is `skipped`: not renewed this time, and not lost. A worker marked gone
-        extends nothing and is told so. `cancelled` lists all of the worker's running jobs that were asked to stop.
-        `stopping`: the worker claims nothing more.
+        extends nothing, and the answer says so. `cancelled` lists all of the worker's running jobs that were asked to
+        stop. `stopping`: the worker claims nothing more.
         """
         ...
 
@@ -235,7 +235,7 @@ class Store(Protocol):
         before the job was asked to stop (`seen_cancel`), and one with `seen_open_step`, `seen_undoable` or `inbox` that
         are not what is on the row by now.
         The end of a job with a parent raises the parent's inbox, and wakes it if it awaits that; all verdicts of the
-        call are applied before parents are told.
+        call are applied before parents are notified.
         A job whose row, or whose parent's row, another transaction has locked is LOCKED: nothing was changed for it,
         and the others do not wait. With `under`, raises `DutyLost` and applies nothing when that duty has a newer term
         or another holder. Either all accepted settlements are durable on return, or the call raised.

@@ -1,8 +1,8 @@
 """SQL is source code: it lives in files, has names, and is loaded once.
 
 A query file holds statements under `-- name: verb` headers, in the order of the protocol's verbs. Parameters are
-named; nothing is ever put together from strings. What several statements share stands above them, once, under a header
-`-- fragment: wall`, and `{wall}` stands for it. Lines of a fragment that begin with `--` are about the fragment.
+named; nothing is ever put together from strings. Text that several statements share stands above them, once, under a
+header `-- fragment: wall`, and `{wall}` stands for it. Lines of a fragment that begin with `--` are about the fragment.
 
 A migration is a numbered file. A program's version, in the eyes of a store, is the last migration that it knows. The
 first line says which programs may go on working on the new schema:
@@ -70,7 +70,7 @@ class Migration(NamedTuple):
 
 
 class MigrationProgress(NamedTuple):
-    """How far a migration has come: the pieces that are done, and the last row of the piece that goes by pages."""
+    """The progress of a migration: the pieces that are done, and the last row of the piece that goes by pages."""
 
     pieces: int = 0
     after: int = 0
@@ -83,7 +83,7 @@ class MigrationProgress(NamedTuple):
 
 @dataclass(slots=True)
 class Pages:
-    """How many rows of a table a migration changes in one transaction; fewer after one that took too long."""
+    """The number of rows that a migration changes in one transaction; it falls after one that took too long."""
 
     size: int = field(default_factory=lambda: PAGE)
     tried: bool = False  # the last step was a page
@@ -159,7 +159,7 @@ def tables_of(migrations: Sequence[Migration]) -> tuple[str, ...]:
 
 
 class Editor(Protocol):
-    """What a migration needs of a store, inside one transaction."""
+    """The operations that a migration needs of a store, inside one transaction."""
 
     def ask(self, query: str, values: Mapping[str, Any] | None = None) -> Any:
         """Run a statement of queries.sql; return its first row, or None."""

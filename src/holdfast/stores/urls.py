@@ -16,7 +16,7 @@ _SCHEMES = ("sqlite", "postgresql", "postgres", "memory")
 def check_url(url: str) -> str:
     """Return how the address begins, if a store can have it. Opens nothing.
 
-    What is wrong is said without the rest of the address, where there may be a password.
+    The error leaves out the rest of the address, where there may be a password.
     """
     if re.match(r"(?i)sqlite:/*:memory:", url):
         raise BadURL("the store address names SQLite's :memory:, which is not a file; write memory:// for such a store")

@@ -1,4 +1,4 @@
-"""Hints between threads of one process: something may have changed. For stores that are told, and do not look."""
+"""Hints between threads of one process: something may have changed. For stores that are notified and do not poll."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ VERBS = tuple(name for name, value in vars(Store).items() if callable(value) and
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to one call: it may be late on its way, fail, or its answer may be late or lost."""
+    """A fault of one call: it is late on its way, fails, or its answer is late or lost."""
 
     error: bool = False
     done: bool = False  # the call was carried out nevertheless
@@ -42,7 +42,7 @@ Plan = Callable[[str], Fault | None]
 
 
 class Dice(Protocol):
-    """What is asked of a seeded source of chance; `random.Random` is one."""
+    """A seeded source of chance, such as `random.Random`."""
 
     def random(self) -> float: ...
 

@@ -351,7 +351,7 @@ class Attempt:
                 keeps.interrupt(self)
 
     def stack(self) -> str | None:
-        """Return where the handler is now, for the journal; None: it cannot be told."""
+        """Return where the handler is now, for the journal; None: it is not known."""
         try:
             return self._stack()
         except Exception:  # Python asks the loader of the user's own module for its source

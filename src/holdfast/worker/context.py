@@ -1,4 +1,4 @@
-"""What running code sees of its own attempt."""
+"""The context of a running handler: its own attempt."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class Context:
     def transaction(self) -> Iterator[Any]:
         """Yield a connection of the store's driver (`sqlite3`, `psycopg`) inside an open transaction.
 
-        What is written through it commits together with the end of this attempt, when the task returns, or not at
-        all. Put it last and keep it short: it holds locks that others wait for. Only stores with SQL have it.
+        Writes through it commit together with the end of this attempt, when the task returns, or not at all.
+        Put it last and keep it short: it holds locks that others wait for. Only stores with SQL have it.
         """
         self._check_runs()
         if self._attempt.transaction is not None:

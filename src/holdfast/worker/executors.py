@@ -323,7 +323,7 @@ def _success(attempt: Attempt, value: object) -> Outcome:
 
 
 class Raised(NamedTuple):
-    """What left a handler; of a failure also what is said of it."""
+    """The exception that left a handler and, after a failure, its outcome."""
 
     error: BaseException
     said: Failed | None = None

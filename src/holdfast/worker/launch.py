@@ -1,4 +1,4 @@
-"""How a worker's processes are started: in which folder and environment, whatever its handlers change later."""
+"""Start a worker's processes in the folder and environment of its start, even if handlers change these later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a worker is run, validated once."""
+"""The options of a worker, validated once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many jobs to claim ahead of a free slot: about a tenth of a second of work, at the recent rate."""
+"""Decide how many jobs to claim ahead of a free slot: about a tenth of a second of work, at the recent rate."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ class Runner:
         )
         try:
             self._store.enroll(worker)
-        except KeyboardInterrupt:  # the row may be stored all the same, so this worker signs off when it leaves
+        except KeyboardInterrupt:  # the row may still be stored, so this worker signs off when it leaves
             self.worker_id = worker.id
             raise
         self.worker_id = self._heartbeat.worker_id = worker.id

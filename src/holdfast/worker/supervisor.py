@@ -347,7 +347,7 @@ class Supervisor:
 
 
 class Silence:
-    """How long a child has not beaten, counted only while its parent was awake to see it.
+    """The time since a child's last beat, counted only while its parent was awake to see it.
 
     Before its first beat a child may take its time to load its app and to open its store.
     """

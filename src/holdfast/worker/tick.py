@@ -29,7 +29,7 @@ LEAVE_S = 1.0  # of the budget at most, for stopping handlers and writing ending
 
 
 class TickReport(msgspec.Struct, frozen=True):
-    """What one tick did."""
+    """The result of one tick."""
 
     settled: int  # attempts whose ending was written, given-back ones included
     recovered: int  # lost attempts of others that it settled

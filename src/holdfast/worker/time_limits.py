@@ -2,7 +2,7 @@
 
 It stops a handler that runs past `timeout_s`, one that does not move for `stall_s`, the code of a workflow that waits
 and does not leave, and, when no beat got through, every handler whose lease is about to end (self-fencing). A handler
-that continues all the same is given up after a moment. The thread never touches the store, so it works while the store
+that still continues is given up after a moment. The thread never touches the store, so it works while the store
 hangs.
 """
 
@@ -40,7 +40,7 @@ class TimeLimits:
         for attempt in self.attempts():
             try:
                 self._look_at(attempt, self.clock.lease())
-            except Exception:  # the limits of the other attempts hold all the same
+            except Exception:  # the limits of the other attempts still hold
                 log.exception("job %s: its time limits could not be enforced; trying again", attempt.job.id)
 
     def _look_at(self, attempt: Attempt, now: float) -> None:

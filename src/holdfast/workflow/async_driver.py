@@ -296,7 +296,7 @@ class AsyncDriver:
         return await value if inspect.isawaitable(value) else value
 
     async def _blocking(self, call: Stoppable, timeout_s: float | None) -> Any:
-        """Run a function in a thread. If it is to stop, wait for its end all the same: what comes after it,
+        """Run a function in a thread. If it is to stop, still wait for its end: what comes after it,
         above all its undo, must not run at the same time."""
         context = contextvars.copy_context()
         running = self._loop.run_in_executor(self._pools.steps, context.run, call)
@@ -507,7 +507,7 @@ class AsyncDriver:
         self._loop.call_later(CLEANUP_S, self._drop, path, scopes)
 
     def end(self) -> None:
-        """Let nothing of the workflow go on behind its end."""
+        """Stop every part of the workflow that still runs."""
         self.run.end()
         self._cancelled.clear()  # they hold the frames of the code
         self._has_ended = True

@@ -1,4 +1,4 @@
-"""Where code caught the signal that parks a workflow. It parks all the same, and its author is told.
+"""Find the code that caught the signal to park a workflow. The workflow parks anyway, and the journal names the line.
 
 A `finally` or an `except` that ends by raising again catches nothing: the signal is on its way out.
 """
@@ -51,7 +51,7 @@ def report_once(place: Place, job: Job, store: Store) -> bool:
     """Log the place, unless the journal of the job has it already; return whether it is to be journalled."""
     try:
         known = store.journal(job.id, ("warning",))
-    except StoreError:  # better told twice than never
+    except StoreError:  # better to warn twice than never
         known = []
     if any((event.detail.get("file"), event.detail.get("line")) == place for event in known):
         return False

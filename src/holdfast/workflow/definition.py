@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 class WorkflowOptions(TaskOptions, total=False):
-    """What `app.workflow` takes."""
+    """The options of `app.workflow`."""
 
     version: int
 
@@ -48,7 +48,7 @@ class Workflow(Task[P, R]):
 
 
 if TYPE_CHECKING:
-    # What a declared workflow is to a type checker: a `Workflow` that is called as its function is, flow first.
+    # To a type checker a declared workflow is a `Workflow` that is called as its function is, flow first.
 
     class SyncWorkflow(Workflow[P, R]):
         def __call__(self, flow: Flow, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class DeclareWorkflow(Protocol):
-    """What `app.workflow` and `app.workflow(…)` are: they turn a function into a workflow of its own signature."""
+    """The type of `app.workflow` and `app.workflow(…)`: they turn a function into a workflow with its own signature."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # an async function fits the next one too

@@ -1,4 +1,4 @@
-"""What an operation of a workflow wants done. Operations are generators of these; a driver carries them out."""
+"""The requests of a workflow's operations. Operations are generators of these; a driver carries them out."""
 
 from __future__ import annotations
 

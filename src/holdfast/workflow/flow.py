@@ -1,6 +1,6 @@
-"""What the code of a workflow sees: `flow`.
+"""`flow`, the interface of a workflow's code.
 
-One class for both kinds of workflow: in an `async def` the same names are awaited. What they do is in `run.py`.
+One class for both kinds of workflow: in an `async def` the same names are awaited. `run.py` has their behaviour.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Flow:
     """The first argument of a workflow: `def checkout(flow: Flow, order_id: int)`.
 
     Everything that goes through it is recorded under the attempt's fence, and is not done again when the workflow is
-    run from its beginning after a death or a wait. What is between two calls is run again: keep it free of effects.
+    run from its beginning after a death or a wait. Code between two calls runs again: keep it free of effects.
     """
 
     __slots__ = ("_driver", "_run", "ctx")
@@ -130,8 +130,8 @@ class Flow:
         """Run functions without arguments side by side, and return what they return, in order, once all have ended.
 
         Each may use the flow: `flow.gather(lambda: flow.step(a), lambda: flow.step(b))`. In an async workflow they may
-        be awaitables too. What the first one raises, in their order, is raised once the others have ended or wait;
-        those that wait do nothing more, in no replay.
+        be awaitables too. The first error, in their order, is raised once the others have ended or wait; those that
+        wait do nothing more, in no replay.
         """
         results: list[Any] = self._driver.gather(branches)
         return results

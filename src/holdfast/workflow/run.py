@@ -71,7 +71,7 @@ log = logging.getLogger("holdfast.worker")
 
 @dataclass(frozen=True, slots=True)
 class DeclaredUndo:
-    """What today's code says of one step that has an undo."""
+    """The undo of one step, as today's code declares it."""
 
     fn: Callable[..., Any]
     of: Callable[..., Any]  # the step's own function
@@ -488,7 +488,7 @@ class Run:
     # ---------------------------------------------------------------------------------------- inside
 
     def _check_may_run(self, call: FlowCall) -> None:
-        """What is not recorded is not done while the code is only run to learn which undos there are, nor in a branch
+        """Refuse a call without a record while the code is only run to learn which undos there are, and in a branch
         that was dropped."""
         self._check_not_dropped(call)
         if self.rewinds:
@@ -537,7 +537,7 @@ class Run:
         self.attempt.park(until, self.app.clock.lease())
 
     def lingers(self) -> bool:
-        """Say whether the code has caught the signal to park, has gone on for a while, and was not told yet."""
+        """Say whether the code has caught the signal to park, has gone on for a while, and was not warned yet."""
         if self.caught_at is None or self._reported_caught:
             return False
         return self.app.clock.lease() - self.attempt.parked_at >= LINGER_S
@@ -551,7 +551,7 @@ class Run:
             self.main.parked.caught_at = self.caught_at
 
     def _stop_when_undos_are_known(self) -> None:
-        """What comes behind the last step that is to be undone is of no interest to a rollback."""
+        """Stop the code once the last step to undo is known: a rollback does not need the rest."""
         if self.rewinds and not self.replay.has_undos_ahead:
             raise Rewinding("nothing is left to be undone")
 
@@ -639,7 +639,8 @@ class Run:
         )  # fmt: skip
 
     def _answered(self, call: FlowCall, said: Step, shape: JsonType | None) -> Operation[Any]:
-        """Record what a person says that the step returned. If it cannot be read it was no answer: the step is open."""
+        """Record what a person says that the step returned. If it cannot be read it was not an answer: the step is
+        open."""
         try:
             value = self._decode(said.result, shape, call.where)
         except PayloadError as error:

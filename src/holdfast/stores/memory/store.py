@@ -181,7 +181,7 @@ class MemoryStore:
         if job is None or not transitions.owns(job, settlement.lease):
             if self._is_repeat(settlement):
                 return Reply.ALREADY  # this very ending was accepted, and the job has moved on since
-            # A reaper that comes second is told so, but only an attempt that comes back is a stale report.
+            # A second reaper is refused, but only an attempt that comes back makes a stale report.
             if seen is None and not settlement.verdict.raises_fence:
                 self._report_stale(settlement.lease, settlement.worker, settlement.verdict.state)
             return Reply.REFUSED

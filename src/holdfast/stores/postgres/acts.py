@@ -1,4 +1,4 @@
-"""What acts of people on jobs do on a connection."""
+"""Carry out acts of people on jobs on a connection."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """`using(connection=…)` on PostgreSQL: the jobs are stored by the caller's own transaction, and by nothing else.
 
-What the caller has set on the connection stays as it is and does not matter: row and cursor factories, autocommit,
-prepared statements, isolation, time zone, digits of floats. Where it would matter (an encoding other than UTF-8, a
+The caller's settings on the connection stay as they are and do not matter: row and cursor factories, autocommit,
+prepared statements, isolation, time zone, digits of floats. Where they would matter (an encoding other than UTF-8, a
 search_path that hides PostgreSQL's own functions) the connection is refused.
 
-An error of ours is undone by a savepoint, so that the caller's transaction can go on.
+A savepoint undoes an error of ours, so that the caller's transaction can continue.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class AsyncCallerCursor:
 
 
 class Stream(list[str]):
-    """What is to be sent as one stream."""
+    """The jobs to send as one stream."""
 
     write = list.append
 

@@ -1,4 +1,4 @@
-"""Where the live rows of each lane begin, so that a claim does not read what is dead.
+"""Remember where the live rows of each lane begin, so that a claim does not read dead entries.
 
 A job that was claimed leaves a dead entry in the index of ready jobs. Normally it is soon cleared away. But while any
 transaction of the database is old (a report, a forgotten session, a standby's query) nothing can be, and the dead
@@ -6,9 +6,9 @@ entries pile up exactly where the next claim begins to read: after an hour, hund
 
 So this process remembers the last row that it claimed in each lane (queue and priority) and begins behind it. That is
 no more than a hint. A job that comes back in its place, after a crash or a release, lies before it: its settlement
-notifies all listeners where, and the next claim begins there. What else may lie before it (a job committed late, one
-with an instant in the past, one that was passed over because it may not be claimed ahead, a lane that is new) is found
-by a look at everything; while that is slow, it is made rarely enough to take a twentieth of the time. While it is
+notifies all listeners where, and the next claim begins there. Other jobs that lie before it (committed late, with an
+instant in the past, passed over because they may not be claimed ahead, in a new lane) are found by a look at
+everything; while that is slow, it is made rarely enough to take a twentieth of the time. While it is
 fast, as it nearly always is, every look is at everything, and the order of jobs is exact.
 """
 
@@ -48,7 +48,7 @@ class ClaimCursor:
         return row_json.encode([[*lane, *end] for lane, end in self._ends.items()]).decode()
 
     def come_back(self, places: str | None) -> None:
-        """Note where jobs have come back, as a settlement told it; "" is other news, None: it may have been missed.
+        """Note where jobs have come back, as a settlement reported it; "" is other news, None: it may have been missed.
 
         Raises `msgspec.DecodeError` for what no settlement tells.
         """

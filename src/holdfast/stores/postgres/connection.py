@@ -81,7 +81,7 @@ _inherited: list[Any] = []
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the URL says: a PostgreSQL address as libpq knows it, and four options of our own."""
+    """The parts of the URL: a PostgreSQL address as libpq knows it, and four options of our own."""
 
     conninfo: str = field(repr=False)
     shown: str  # without the password
@@ -144,7 +144,7 @@ def _perhaps(name: str, known: set[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long the server waits for another transaction's lock, and how long it works on one statement."""
+    """The server's time limits for another transaction's lock and for one statement."""
 
     lock_s: float
     statement_s: float
@@ -189,8 +189,8 @@ class Session(psycopg.Connection[Any]):
     def first_row(self, name: bytes, query: bytes, values: list[bytes | None]) -> list[bytes | None] | None:
         """Run a statement that this session prepares once; return its first row, or None if there is none.
 
-        Values and row are texts as the server writes them. What the driver does with a statement and its values takes
-        as long as to store a job does.
+        Values and row are texts as the server writes them. The driver's own handling of a
+        statement and its values would take as long as storing a job.
         """
         if name not in self._statements:
             self.pgconn.send_prepare(name, query)
@@ -479,7 +479,7 @@ class Connections:
         )
 
     def _drop_the_dead(self, began: float) -> None:
-        """Where one connection was cut the others may be too: let them all be made again. Once for all whose work began
+        """Make all connections again, because one was cut and the others may be too. Once for all whose work began
         before that."""
         for pool in (self, self.twin):
             if pool is not None:
@@ -582,7 +582,7 @@ def _numbered(query: bytes) -> bytes:
 # wanted, maybe while the table is still empty: left alone it would read and sort all there are.
 PLAN_ONCE = (
     "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off; "
-    "SET jit = off"  # a scan that is off, and used all the same, counts as so dear that it would be compiled
+    "SET jit = off"  # a scan that is off and still used counts as so dear that it would be compiled
 )
 
 

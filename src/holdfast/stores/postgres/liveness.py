@@ -5,8 +5,8 @@ and listens for the hint that there may be work. Its own thread looks after it t
 was cut is noticed and made again, locks first, before anybody believes in a death (see `SESSION_GRACE_S`). Where that
 takes longer, because the server has no connection to spare, the worker's beats show that it lives (`holds`).
 
-What cut one session may have cut all of them, and some come back sooner than others. So a process whose session was cut
-does not look for free locks before the others had the time to take theirs again (`SETTLE_S`).
+If one session was cut, all of them may have been, and some come back sooner than others. So a process whose session was
+cut does not look for free locks before the others had the time to take theirs again (`SETTLE_S`).
 
 Behind a pooler the session is not ours: the next statement may run in another. The server's process then is not the one
 that the driver was told at the start; no lock is held there, and the workers are judged by their leases alone. If that
@@ -102,7 +102,7 @@ class LivenessSession:
 
     def watches(self) -> bool:
         """Say whether it is for this process to look for free locks: one does all the time, the others now and then.
-        Who has no worker always does: it is a person or a program that does not look often."""
+        A process without workers always does: it is a program that does not look often."""
         with self._lock:
             if self._thread is None or not self._workers:
                 return True

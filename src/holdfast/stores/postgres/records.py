@@ -1,4 +1,4 @@
-"""What the records of steps, the children and the signals of workflows do on a connection."""
+"""Write the steps, children and signals of workflows on a connection."""
 
 from __future__ import annotations
 

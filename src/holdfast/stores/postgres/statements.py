@@ -1,4 +1,4 @@
-"""What an enqueue, a claim and a settlement do on a connection."""
+"""Carry out an enqueue, a claim and a settlement on a connection."""
 
 from __future__ import annotations
 

@@ -454,7 +454,7 @@ class PostgresStore:
         self._hints.wake()
 
     def _hear(self, news: str | None) -> None:
-        """Take what was told to all who listen: the queue of a new job, or where jobs have come back; "" is any other
+        """Take the news for all listeners: the queue of a new job, or where jobs have come back; "" is any other
         change, None: we may have missed some."""
         if news is not None and news[:1] == '"' and not self._is_ours(news):
             return

@@ -37,7 +37,7 @@ from holdfast.stores.postgres.connection import Connections, NoAnswer, Session, 
 from holdfast.stores.postgres.records import write_records
 from holdfast.stores.protocol import Reply
 
-_STOP_S = 2.0  # how long a statement that was told to stop is waited for
+_STOP_S = 2.0  # how long to wait for a statement that was asked to stop
 _RESET_S = 5.0  # a kept session that does not answer for this long is given up
 _LOCK_MS = "1000"  # how long the settlement waits for a job's row that another transaction has locked
 _SPARE_S = 60.0  # how long a session is kept for the next transaction

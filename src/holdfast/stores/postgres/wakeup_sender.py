@@ -34,7 +34,7 @@ _CLOCK = SystemClock()
 
 
 class WakeupSender:
-    """What one process knows about sleeping workers; see the module's docstring."""
+    """Tracks sleeping workers for one process; see the module's docstring."""
 
     def __init__(self, db: Connections) -> None:
         self._db = db

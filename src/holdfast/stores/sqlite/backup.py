@@ -27,7 +27,7 @@ def check_target(database: Path, target: Path) -> None:
 def backup(db: Connections, target: Path, copied: Callable[[int], None]) -> int:
     """Write the store, as it is now, to a file that must not exist yet; return its size in bytes.
 
-    The copy is one snapshot. Nobody waits for it, but the WAL grows until it is complete. `copied` is told the bytes of
+    The copy is one snapshot. Nobody waits for it, but the WAL grows until it is complete. `copied` gets the bytes of
     each piece. The file takes its name only when it is complete and on the disk; only its owner may read it.
     """
     check_target(db.options.path, target)

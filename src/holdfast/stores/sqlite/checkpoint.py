@@ -1,14 +1,14 @@
-"""Who may copy the WAL back into the file, on a SQLite that can damage it when two do so one right after the other.
+"""Let one process at a time copy the WAL back into the file, on a SQLite where two in a row can damage it.
 
 The defect, in every SQLite before 3.51.3 but the repaired 3.50.7 and 3.44.6: a checkpoint begins by reading how far the
 WAL goes. If all of that has been copied already, by another connection, the next commit may restart the WAL; when it
 does so before the checkpoint has looked how much is left to copy, the checkpoint takes the old length for the new one
 and notes that frames were copied which never were. They are lost, and with them the file.
 
-So on such a SQLite our connections take turns: a lock that only one connection of all processes can have. Who has it at
-its commit keeps it until the checkpoint that follows; who has not commits without one. A commit adds to the WAL, and
-nobody else copies meanwhile, so every checkpoint begins with something left to copy; and a WAL with something left to
-copy is not restarted by any connection.
+So on such a SQLite our connections take turns with a lock that only one connection of all processes can have. A
+connection that has it at its commit keeps it until the checkpoint that follows; the others commit without one. A commit
+adds to the WAL, and nobody else copies meanwhile, so every checkpoint begins with something left to copy; and a WAL
+with something left to copy is not restarted by any connection.
 
 The lock is `flock` on the `-wal` file itself. SQLite puts no lock of its own there, so closing it once more drops none;
 the file has the right owner and mode, and stays the same one as long as a connection is open. The kernel drops the lock

@@ -1,8 +1,8 @@
-"""What wakes a thread that waits for commits: another thread of this process, or a write to the WAL by anybody.
+"""Wake threads that wait for commits, when another thread of this process or any program writes to the WAL.
 
 The kernel tells of such writes (inotify), so an idle worker need not look at the file two hundred times a second. It
 tells of the write, not of the commit, which counts a moment later, when it is synced. Where there is no inotify, or the
-system has no more of them to give, nobody is told anything: `hears` is false, and who waits looks more often.
+system has no more of them to give, no thread is notified: `hears` is false, and waiting threads look more often.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ _inherited: list[Any] = []
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the URL says: `sqlite:///relative.db`, `sqlite:////absolute.db`, and the options after `?`."""
+    """The parts of the URL: `sqlite:///relative.db`, `sqlite:////absolute.db`, and the options after `?`."""
 
     path: Path
     synchronous: str = "full"  # full: an acknowledged job survives power loss; normal: it survives kill -9
@@ -459,8 +459,8 @@ class Connections:
     def _lose(self) -> NoReturn:
         """Stop using the store: another program has removed its `-wal` or `-shm` file.
 
-        What is committed in a `-wal` that was deleted is only in the file that we have open. As long as the `-shm` is
-        there, SQLite's locks are good, and it can be saved into the database.
+        Commits in a `-wal` that was deleted are only in the file that we have open. As long as the `-shm` is there,
+        SQLite's locks are good, and these commits can be saved into the database.
         """
         with shielded(), _losing:
             if self._identity not in _lost:

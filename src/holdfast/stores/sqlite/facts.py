@@ -30,7 +30,7 @@ class SqliteFacts(msgspec.Struct, frozen=True, kw_only=True):
     max_mb: float | None
     modes: dict[str, int]  # permission bits by path: the file, its -wal, -shm and -workers, the folder
     links: int  # names of the file
-    filesystem: str | None  # its type; None where it cannot be told
+    filesystem: str | None  # its type; None where it is not known
     other_tables: list[str]  # which are not ours: other programs use the file too
     events: int  # lines of the journal, about
 

@@ -4,7 +4,7 @@ Each worker holds a POSIX record lock on a private file beside the database. Pee
 (`F_GETLK`) and never take it. Three things about record locks decide the shape of this file:
 
 - they belong to the process, not to the descriptor: a forked child does not keep its parent's lock;
-- a process that asks about its own lock is told "free", and *closing any descriptor* of the file drops the lock; so a
+- a process that asks about its own lock gets "free", and *closing any descriptor* of the file drops the lock; so a
   process never opens a lock file of its own again, and answers for itself from `_mine`;
 - the file could be deleted and made again: another inode, or none, means *unknown*, never dead.
 """
@@ -37,7 +37,7 @@ os.register_at_fork(after_in_child=_mine.clear)  # the locks stayed with the par
 
 
 class Life(StrEnum):
-    """What a look at a liveness lock says."""
+    """The result of a look at a liveness lock."""
 
     ALIVE = "alive"
     FREE = "free"  # nobody holds it: its process has ended

@@ -40,7 +40,7 @@ class RecordLock(NamedTuple):
 
 
 def writer_of(database: Path) -> int | None:
-    """Return the process that holds the write lock of a database in WAL mode; None: nobody, or it cannot be told."""
+    """Return the process that holds the write lock of a database in WAL mode; None: nobody, or it is not known."""
     shm = f"{database}-shm"
     try:
         file = file_of(shm)

@@ -1,4 +1,4 @@
-"""What an enqueue, a claim, a settlement and a deletion do inside their transaction."""
+"""Carry out an enqueue, a claim, a settlement and a deletion inside their transaction."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class IsolatedChild:
         poll.register(self._line.socket.fileno(), select.POLLIN)
         leaves = False
         while not leaves:
-            with contextlib.suppress(MemoryError):  # the handler has all that there is, and will be told so
+            with contextlib.suppress(MemoryError):  # the handler has all that there is, and will learn so
                 leaves = self._turn(poll)
 
     def _turn(self, poll: select.poll) -> bool:
@@ -209,7 +209,7 @@ class IsolatedChild:
         self._line.send(protocol.ProgressMade(beat=True))
 
     def _commit(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
-        """As in a worker, on the process's own handle of the store; the worker is notified that it is settled."""
+        """Settle with the commit, on the process's own handle of the store, and notify the worker."""
         if attempt.transaction is None:
             return outcome
         app = attempt.task.app

@@ -1,4 +1,4 @@
-"""What is said of an attempt whose process has ended under it."""
+"""Make the outcome of an attempt whose process has ended."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ LOOK_S = 0.05  # how often to look for ends where the system does not tell
 
 
 class Moments(NamedTuple):
-    """How long a handler has, to stop when asked and to end when its process group is terminated."""
+    """The time that a handler has to stop when asked, and to end when its process group is terminated."""
 
     ask_s: float
     end_s: float
@@ -67,7 +67,7 @@ def moments(why: errors.Interrupted | None, lease_s: float) -> Moments:
 
 
 class WorkerCallbacks(NamedTuple):
-    """What a pool does to the worker that it belongs to."""
+    """The calls that a pool makes to its worker."""
 
     report: Report
     settled: Callable[[Attempt], None]  # an attempt settled itself, with its own transaction

@@ -1,6 +1,6 @@
 """The messages between a worker and its isolated processes: frames of msgpack on a pair of sockets, after their length.
 
-Nothing that is read here is turned into code. What to import comes from the worker's own tasks, never from a job.
+Nothing that is read here is turned into code. The names to import come from the worker's own tasks, never from a job.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class TaskLocation(msgspec.Struct, frozen=True):
-    """Where the function of a task stands, as the worker's own program has it."""
+    """The place of a task's function in the worker's own program."""
 
     module: str
     qualname: str
@@ -92,7 +92,7 @@ class Inside(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stacked(msgspec.Struct, frozen=True, tag=True):
-    """Where the handler was when it was asked to stop, for a journal that the process may not live to fill."""
+    """The stack of the handler when it was asked to stop. The process may not live to write it to the journal."""
 
     stack: str
 

@@ -1,4 +1,4 @@
-"""Where an isolated process finds the tasks of its worker. Only the worker's own program says so, never a job."""
+"""Find the tasks of the worker in an isolated process. Only the worker's own program says so, never a job."""
 
 from __future__ import annotations
 
