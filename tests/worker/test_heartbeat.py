@@ -16,7 +16,8 @@ from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import Cancelled, LeaseLost, StoreUnavailable
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from holdfast.worker.attempt import TOLD_MAX, Attempt
+from holdfast.worker.activity import TOLD_MAX
+from holdfast.worker.attempt import Attempt
 from holdfast.worker.heartbeat import Heartbeat
 from tests.factory import EXPIRED, add, claim, enrol, move, row, settle, start
 from tests.worker.house import House, until
@@ -137,8 +138,8 @@ def test_a_lost_lease_stops_its_handler_and_only_that(desk: Desk) -> None:
     settle(desk.store.real, desk.row(lost), EXPIRED)
     desk.clock.advance(10.1)
     desk.beat()
-    assert isinstance(lost.interrupt, LeaseLost)
-    assert kept.interrupt is None
+    assert isinstance(lost.handler.interrupt, LeaseLost)
+    assert kept.handler.interrupt is None
     assert kept.window.renew_at > desk.clock.lease()
 
 
@@ -147,7 +148,7 @@ def test_an_attempt_that_settled_itself_meanwhile_is_not_lost(desk: Desk) -> Non
     settle(desk.store.real, desk.row(attempt), Succeeded())
     desk.clock.advance(10.1)
     desk.beat()
-    assert attempt.interrupt is None
+    assert attempt.handler.interrupt is None
 
 
 def test_a_cancellation_comes_with_the_beat(desk: Desk) -> None:
@@ -155,16 +156,16 @@ def test_a_cancellation_comes_with_the_beat(desk: Desk) -> None:
     _ask_to_stop(desk, attempt)
     desk.clock.advance(10.1)
     desk.beat()
-    assert isinstance(attempt.interrupt, Cancelled)
+    assert isinstance(attempt.handler.interrupt, Cancelled)
     assert attempt.job.cancel_requested
-    assert other.interrupt is None
+    assert other.handler.interrupt is None
 
 
 def test_a_cancellation_is_looked_for_between_beats(desk: Desk) -> None:
     attempt = desk.keep(lease_s=600.0)
     _ask_to_stop(desk, attempt)
     desk.heartbeat._look_for_cancellations()
-    assert isinstance(attempt.interrupt, Cancelled)
+    assert isinstance(attempt.handler.interrupt, Cancelled)
 
 
 def test_it_hears_that_it_was_declared_dead(desk: Desk) -> None:
@@ -240,8 +241,8 @@ def test_short_steps_go_with_a_beat_that_is_due_anyway(desk: Desk) -> None:
 
 def test_of_very_many_steps_side_by_side_a_few_are_told(desk: Desk) -> None:
     attempt = desk.keep(workflow=True)
-    attempt.steps = {f"1.{number}.1": "mail" for number in range(1, 1000)}
-    assert len(attempt.in_steps()) == TOLD_MAX
+    attempt.begin_workflow().steps = {f"1.{number}.1": "mail" for number in range(1, 1000)}
+    assert len(attempt.begin_workflow().in_steps()) == TOLD_MAX
 
 
 def test_a_step_that_did_not_get_through_is_told_again(desk: Desk) -> None:
@@ -373,7 +374,7 @@ def test_one_that_is_stopped_before_the_store_knows_gives_its_slot_back(desk: De
         desk.beat()
     elif how == "gone":
         desk.store.real.retire(desk.heartbeat.worker_id, "by the test")
-        desk.heartbeat._gone = lambda _: attempt.stop(LeaseLost("gone"))
+        desk.heartbeat._gone = lambda _: attempt.handler.stop(LeaseLost("gone"))
         desk.beat()
     elif how == "overtaken":
         settle(desk.store.real, desk.row(attempt), EXPIRED)
@@ -381,11 +382,11 @@ def test_one_that_is_stopped_before_the_store_knows_gives_its_slot_back(desk: De
         desk.heartbeat.keep([Attempt(job, desk._task, desk.clock.lease())])
         desk.beat()
     else:
-        attempt.stop(LeaseLost("the worker stopped"))
+        attempt.handler.stop(LeaseLost("the worker stopped"))
         with desk.store.down("beat"), pytest.raises(StoreUnavailable):
             desk.beat()
     assert desk.begun == [attempt]
-    assert attempt.interrupt is not None
+    assert attempt.handler.interrupt is not None
 
 
 @pytest.mark.slow  # the time of a lease, which is long enough for a busy machine to renew in time

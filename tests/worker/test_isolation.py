@@ -138,7 +138,7 @@ def test_a_cancelled_handler_that_listens_stops_at_once(shared_house: House) -> 
     task = house.app.task(name="listens", isolate=True)(bad.wait_to_be_stopped)
     runner = house.start()
     job = task.enqueue()
-    cell = until(lambda: [each.note for each in runner._heartbeat.all() if each.note], "it runs")[0]
+    cell = until(lambda: [each.activity.note for each in runner._heartbeat.all() if each.activity.note], "it runs")[0]
     house.app.cancel(job.id)
     assert house.until_state(job.id, "cancelled").error == "cancelled while running"
     assert alive(int(cell)), "its process may be used again"
@@ -163,7 +163,7 @@ def test_a_worker_that_stops_gives_back_what_will_not_stop(shared_house: House) 
     task = house.app.task(name="ignores", isolate=True)(bad.ignore_everything)
     runner = house.start(grace_period_s=0.0)
     job = task.enqueue()
-    until(lambda: any(attempt.started_at for attempt in runner._heartbeat.all()), "it runs")
+    until(lambda: any(attempt.activity.started_at for attempt in runner._heartbeat.all()), "it runs")
     assert house.stop(runner) == 0
     assert house.row(job.id).state == "ready"
     assert house.kinds(job.id) == ["released"]
@@ -178,8 +178,8 @@ def test_a_worker_out_of_touch_ends_the_process_before_its_lease_ends(file_house
     near = file_house.app.task(name="near")(bad.pid)
     runner = file_house.start()
     job = task.enqueue()
-    [attempt] = until(lambda: [each for each in runner._heartbeat.all() if each.started_at], "it runs")
-    cell = until(lambda: runner._slots.pool._process_of(attempt))
+    [attempt] = until(lambda: [each for each in runner._heartbeat.all() if each.activity.started_at], "it runs")
+    cell, _ = until(lambda: runner._slots.pool._running(attempt.handler))
     with file_house.store.down():
         until(lambda: not alive(cell.pid), "its process ends")
         assert file_house.app.clock.lease() < attempt.window.end_at

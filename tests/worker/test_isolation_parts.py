@@ -264,15 +264,15 @@ def test_an_attempt_elsewhere_is_interrupted_there() -> None:
     done: list[str] = []
     keeps: Any = SimpleNamespace(interrupt=lambda _: done.append("interrupt"), kill=lambda _: done.append("kill"))
     attempt = Attempt(a_job(), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
-    assert not attempt.kill(0.0)
-    attempt.enter_process(keeps)
-    attempt.stop(Cancelled("now"))
-    attempt.stop(Cancelled("again"))
-    assert attempt.kill(100.0)
+    assert not attempt.handler.kill(0.0)
+    attempt.handler.enter_process(keeps)
+    attempt.handler.stop(Cancelled("now"))
+    attempt.handler.stop(Cancelled("again"))
+    assert attempt.handler.kill(100.0)
     assert done == ["interrupt", "kill"]
     late = Attempt(a_job(), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
-    late.stop(Cancelled("before it began"))
-    late.enter_process(keeps)
+    late.handler.stop(Cancelled("before it began"))
+    late.handler.enter_process(keeps)
     assert done == ["interrupt", "kill", "interrupt"]
 
 

@@ -162,7 +162,7 @@ def test_a_worker_whose_pool_ends_no_process_ends_itself(
     runner = Runner(house.app, WorkerOptions(), may_exit=True)
     attempt = Attempt(a_job(), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
     killed: list[float] = []
-    attempt.enter_process(SimpleNamespace(interrupt=None, kill=lambda _: killed.append(now[0])))  # type: ignore[arg-type]
+    attempt.handler.enter_process(SimpleNamespace(interrupt=None, kill=lambda _: killed.append(now[0])))  # type: ignore[arg-type]
     monkeypatch.setattr("holdfast.worker.runner.os._exit", leave)
     monkeypatch.setattr("holdfast.worker.runner.threading.Timer", lambda *_: SimpleNamespace(start=start))
     for now[0] in (1000.0, 1000.9):
@@ -241,14 +241,14 @@ def test_a_handler_that_has_no_time_to_be_asked_is_ended_at_once(
     now = pool._clock.lease()
     attempt = Attempt(a_job(lease_s=30.0), SimpleNamespace(), now)  # type: ignore[arg-type]
     attempt.window = TrustWindow(now, now, now, now + left_s)
-    attempt.interrupt = LeaseLost("no beat got through")
+    attempt.handler.interrupt = LeaseLost("no beat got through")
     seen: list[str] = []
     cell: Any = SimpleNamespace(
         attempt=attempt, send=lambda _: seen.append("ask"), kill=lambda: seen.append("kill"), plan=deque(), forced=False
     )
     monkeypatch.setattr(pool, "_mind_output", lambda _: None)
     pool._processes = [cell]
-    pool._stop(attempt)
+    pool._stop(attempt.handler)
     pool._processes = []
     assert seen == done
     assert cell.forced == ("kill" in done)

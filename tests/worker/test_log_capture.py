@@ -19,7 +19,7 @@ from holdfast.worker import log_capture
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.heartbeat import TALKERS_MAX
 from holdfast.worker.isolated import protocol
-from holdfast.worker.log_capture import LINE_MAX, LINES_MAX, LOG_MAX, LogCapture, listening
+from holdfast.worker.log_capture import LINE_MAX, LINES_MAX, LOG_MAX, LogCapture, current_attempt, listening
 from tests.factory import a_job
 from tests.worker import bad
 from tests.worker.house import House, on_every_store, until
@@ -148,13 +148,12 @@ def test_lines_belong_to_the_code_of_the_attempt_and_its_tasks_and_threads() -> 
         LOGGER.info("inner")
 
     async def run(attempt: Attempt, name: str) -> None:
-        task: Any = asyncio.current_task()
-        attempt.enter_loop(asyncio.get_running_loop(), task)
+        current_attempt.set(attempt)
         LOGGER.info("%s begins", name)
         await asyncio.sleep(0)
         await asyncio.create_task(inner())
         await asyncio.to_thread(LOGGER.info, "%s in a thread", name)
-        attempt.leave_loop()
+        current_attempt.set(None)
         LOGGER.info("%s has ended", name)
 
     async def both() -> None:
@@ -165,8 +164,8 @@ def test_lines_belong_to_the_code_of_the_attempt_and_its_tasks_and_threads() -> 
         asyncio.run(both())
         LOGGER.info("after")
     for attempt, name in ((ann, "ann"), (bob, "bob")):
-        assert attempt.lines is not None
-        found = [line.removeprefix("INFO tests.lines: ") for line in said(attempt.lines.all())]
+        assert attempt.activity.lines is not None
+        found = [line.removeprefix("INFO tests.lines: ") for line in said(attempt.activity.lines.all())]
         assert found == [f"{name} begins", "inner", f"{name} in a thread"]
 
 
@@ -175,13 +174,13 @@ def test_levels_are_honoured_and_nothing_is_shown(capsys: pytest.CaptureFixture[
     LOGGER.setLevel(logging.WARNING)
     quiet = logging.getLogger("tests.lines.quiet")
     with listening(LOGGER):
-        attempt.enter_thread()
+        current_attempt.set(attempt)
         LOGGER.info("too low")
         quiet.info("its parent says so")
         LOGGER.warning("high enough")
-        attempt.leave_thread()
-    assert attempt.lines is not None
-    assert said(attempt.lines.all()) == ["WARNING tests.lines: high enough"]
+        current_attempt.set(None)
+    assert attempt.activity.lines is not None
+    assert said(attempt.activity.lines.all()) == ["WARNING tests.lines: high enough"]
     assert capsys.readouterr() == ("", "")
 
 
@@ -193,12 +192,12 @@ def test_a_logger_that_keeps_to_itself_is_heard_if_it_is_the_apps() -> None:
         for logger in (own, child):
             attempt = attempt_of()
             with listening(logger):
-                attempt.enter_thread()
+                current_attempt.set(attempt)
                 logger.warning("heard")
-                attempt.leave_thread()
+                current_attempt.set(None)
                 assert log_capture._listener in logger.handlers
-            assert attempt.lines is not None
-            assert len(attempt.lines.all()) == 1
+            assert attempt.activity.lines is not None
+            assert len(attempt.activity.lines.all()) == 1
             assert logger.handlers == []
     finally:
         child.propagate = True
@@ -210,13 +209,35 @@ def test_two_workers_in_one_process_hear_once_and_leave_nothing_behind() -> None
     with listening(LOGGER):
         with listening(LOGGER):
             assert len(root.handlers) == len(before) + 1
-        attempt.enter_thread()
+        current_attempt.set(attempt)
         LOGGER.info("once")
-        attempt.leave_thread()
+        current_attempt.set(None)
         LOGGER.info("nobody's")
     assert root.handlers == before
-    assert attempt.lines is not None
-    assert said(attempt.lines.all()) == ["INFO tests.lines: once"]
+    assert attempt.activity.lines is not None
+    assert said(attempt.activity.lines.all()) == ["INFO tests.lines: once"]
+
+
+def test_what_a_worker_logs_after_a_handler_is_not_the_jobs(house: House) -> None:
+    """On the same thread, while it reports the outcome."""
+    attempts: list[Attempt] = []
+
+    def work() -> None:
+        [attempt] = runner._heartbeat.all()
+        attempts.append(attempt)
+        logging.getLogger("tests.lines").warning("from the job")
+
+    def ended(attempt: Attempt, outcome: Any) -> None:
+        logging.getLogger("tests.lines").warning("from the worker")
+        report(attempt, outcome)
+
+    task = house.app.task(name="work")(work)
+    runner = house.start()
+    report = runner._slots.threads._report
+    runner._slots.threads._report = ended
+    task.enqueue().result(10)
+    assert attempts[0].activity.lines is not None
+    assert said(attempts[0].activity.lines.all()) == ["WARNING tests.lines: from the job"]
 
 
 def test_a_record_from_a_cell_is_its_attempts_own_or_nobodys() -> None:
@@ -228,15 +249,15 @@ def test_a_record_from_a_cell_is_its_attempts_own_or_nobodys() -> None:
         )
         log_capture.pass_on(word, attempt)
         log_capture.pass_on(word, None)
-    assert attempt.lines is not None
-    assert said(attempt.lines.all()) == [f"INFO tests.lines: {attempt.key}"]
+    assert attempt.activity.lines is not None
+    assert said(attempt.activity.lines.all()) == [f"INFO tests.lines: {attempt.key}"]
 
 
 def test_a_cell_sends_what_the_workers_levels_leave_out_in_vain() -> None:
     attempt = attempt_of()
     fields = {"name": "tests.lines", "levelno": logging.DEBUG, "levelname": "DEBUG", "msg": "too low"}
     log_capture.pass_on(protocol.Logged(fields, attempt.key), attempt)
-    assert attempt.lines is None
+    assert attempt.activity.lines is None
 
 
 @pytest.mark.parametrize("odd", [{"name": 5}, {"levelno": None}, {"levelno": "high"}])
@@ -269,7 +290,7 @@ def test_where_nobody_set_up_logging_warnings_are_still_shown(capfd: pytest.Capt
 
 def test_new_lines_go_with_a_beat_once(desk: Desk) -> None:
     attempt = desk.keep(lease_s=30.0)
-    attempt.hear(record("one"))
+    attempt.activity.hear(record("one"))
     desk.clock.advance(10.1)
     [[pulse]] = desk.beat()
     assert said(lines_of(pulse.log) or []) == ["INFO shop: one"]
@@ -277,7 +298,7 @@ def test_new_lines_go_with_a_beat_once(desk: Desk) -> None:
     desk.clock.advance(10.1)
     assert desk.beat() == [[Pulse(attempt.lease)]]
     assert desk.row(attempt).log == pulse.log
-    attempt.hear(record("two"))
+    attempt.activity.hear(record("two"))
     desk.clock.advance(10.1)
     [[pulse]] = desk.beat()
     assert said(lines_of(pulse.log) or []) == ["INFO shop: one", "INFO shop: two"]
@@ -287,13 +308,13 @@ def test_a_job_that_is_no_longer_short_tells_its_lines_once_a_second(desk: Desk)
     desk.beat()
     desk.clock.advance(0.5)
     attempt = desk.keep(lease_s=600.0)
-    attempt.hear(record("early"))
+    attempt.activity.hear(record("early"))
     desk.clock.advance(0.9)
     assert desk.beat() == [], "a short job costs no beat"
     desk.clock.advance(1.1)
     assert len(desk.beat()) == 1
     for _ in range(9):  # however much it logs
-        attempt.hear(record("more"))
+        attempt.activity.hear(record("more"))
         desk.clock.advance(0.1)
         assert desk.beat() == []
     desk.clock.advance(0.2)
@@ -308,7 +329,7 @@ def test_a_beat_stays_short_and_everybody_gets_a_turn(desk: Desk) -> None:
     told: list[str] = []
     for _ in range(2):
         for attempt in attempts:
-            attempt.hear(record("talks on and on"))
+            attempt.activity.hear(record("talks on and on"))
         desk.clock.advance(1.1)
         [pulses] = desk.beat()
         assert len(pulses) == TALKERS_MAX
@@ -328,7 +349,7 @@ def test_lines_are_taken_once_but_all_is_read_again_and_again() -> None:
 @pytest.mark.parametrize("trouble", ["failed", "skipped"])
 def test_lines_that_may_not_have_arrived_are_sent_again(desk: Desk, trouble: str) -> None:
     attempt = desk.keep(lease_s=30.0)
-    attempt.hear(record("one"))
+    attempt.activity.hear(record("one"))
     desk.clock.advance(10.1)
     if trouble == "failed":
         with desk.store.down("beat"), pytest.raises(Exception, match="took it away"):

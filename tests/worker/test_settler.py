@@ -16,6 +16,7 @@ from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError, StoreFull, StoreUnavailable
 from holdfast.stores.protocol import Reply
 from holdfast.tracebacks import FRAMES_MAX
+from holdfast.worker.activity import TaskTransaction
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.settler import Settler
 from tests.factory import a_job, a_step, record, start, start_flow
@@ -302,7 +303,8 @@ def test_a_commit_that_fails_gives_no_secret_away(kind: type[Exception]) -> None
 
     app = App("memory://")
     attempt = Attempt(a_job(), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
-    attempt.transaction = SimpleNamespace(settle=settle, rollback=lambda: None, outage=None)  # type: ignore[assignment]
+    transaction: Any = SimpleNamespace(settle=settle, rollback=lambda: None, outage=None)
+    attempt.transaction = TaskTransaction("ctx.transaction()", transaction)
     outcome = Settler(app.store, app.clock, lambda _: None, app.hooks).commit(attempt, Succeeded("1"))
     assert isinstance(outcome, Failed)
     assert outcome.error.removeprefix("OSError: ") == "no answer from postgresql://me:***@db/shop␀"
@@ -355,5 +357,6 @@ def test_a_success_whose_writes_were_rolled_back_is_not_reported_without_them(an
     app = App("memory://")
     settler = Settler(app.store, app.clock, lambda _: None, app.hooks)
     mine = Attempt(start(app.store), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
-    mine.transaction = SimpleNamespace(settle=lambda _: answer, rollback=lambda: None, outage=None)  # type: ignore[assignment]
+    transaction: Any = SimpleNamespace(settle=lambda _: answer, rollback=lambda: None, outage=None)
+    mine.transaction = TaskTransaction("ctx.transaction()", transaction)
     assert not isinstance(settler.commit(mine, Succeeded()), Succeeded | None)

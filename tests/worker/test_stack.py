@@ -7,7 +7,7 @@ import pytest
 
 LOOKS = """
 import gc, threading
-from holdfast.worker.attempt import _frame_of
+from holdfast.worker.handler import _frame_of
 
 for number in range(2_000):
     gc.collect()

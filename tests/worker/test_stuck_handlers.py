@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,8 +13,7 @@ from holdfast import Context, Retry
 from holdfast.core.machine import State
 from holdfast.errors import Interrupted
 from holdfast.worker import time_limits
-from holdfast.worker.attempt import Attempt
-from tests.factory import a_job
+from holdfast.worker.handler import Handler
 from tests.worker.house import House, on_every_store, until
 
 ONCE = Retry(attempts_max=1)
@@ -177,17 +175,17 @@ def test_a_handler_that_stops_late_but_by_itself_is_not_given_up(house: House, m
 
 
 def test_one_ending_for_each_attempt_whoever_comes_first() -> None:
-    def an_attempt() -> Attempt:
-        return Attempt(a_job(), SimpleNamespace(), 0.0)  # type: ignore[arg-type]
+    def a_handler() -> Handler:
+        return Handler(threading.Lock())
 
-    assert not an_attempt().abandon(), "it is nowhere"
-    given_up = an_attempt()
+    assert not a_handler().abandon(), "it is nowhere"
+    given_up = a_handler()
     given_up.enter_thread()
     assert given_up.abandon()
     assert not given_up.end()
     assert not given_up.abandon()
     given_up.leave_thread()
-    ended = an_attempt()
+    ended = a_handler()
     ended.enter_thread()
     assert ended.end()
     assert not ended.abandon()

@@ -174,7 +174,7 @@ def test_one_attempt_that_cannot_be_stopped_takes_the_limits_from_no_other(caplo
             raise OSError("it cannot be killed")
 
     for each in (odd, plain):
-        each.started_at = clock.lease()
+        each.activity.started_at = clock.lease()
     limits = TimeLimits(clock, lambda: [odd, plain], overrun, lambda _: None)
     clock.advance(a_job().lease_s * 2)
     limits.look()
@@ -190,7 +190,7 @@ def test_a_handler_whose_stack_cannot_be_read_is_stopped_at_its_limit(
     def unreadable(*_: object) -> None:
         raise ValueError("this loader has no source")
 
-    monkeypatch.setattr("holdfast.worker.attempt.stack_text", unreadable)
+    monkeypatch.setattr("holdfast.worker.handler.stack_text", unreadable)
     task = file_house.app.task(name="spin", retry=ONCE, timeout_s=1)(spin_here)
     file_house.start(slots=1)
     row = file_house.until_state(task.enqueue().id, "dead")

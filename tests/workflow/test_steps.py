@@ -346,7 +346,7 @@ def test_a_step_that_is_recorded_is_progress(one_house: House, kind: str) -> Non
     moved: list[float] = []
 
     def note(flow: Flow | AsyncFlow) -> None:
-        moved.append(flow._run.attempt.moved_at)
+        moved.append(flow._run.attempt.activity.moved_at)
 
     @one_house.app.workflow(name="sync", stall_s=60)
     def sync(flow: Flow) -> None:

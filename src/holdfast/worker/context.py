@@ -13,6 +13,7 @@ from holdfast.core.text import clean
 from holdfast.errors import Cancelled, LeaseLost, StoreError, UsageError, is_outage
 from holdfast.interrupts import shielded
 from holdfast.stores.protocol import Store
+from holdfast.worker.activity import TaskTransaction
 from holdfast.worker.attempt import Attempt
 
 NOTE_MAX = 1_000  # characters of a progress note
@@ -51,16 +52,16 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Say whether this job was asked to stop."""
-        return isinstance(self._attempt.interrupt, Cancelled)
+        return isinstance(self._attempt.handler.interrupt, Cancelled)
 
     @property
     def deadline(self) -> float | None:
         """Return when the attempt runs into its `timeout_s`, on the worker's lease clock; None without one."""
-        return self._attempt.deadline
+        return self._attempt.activity.deadline
 
     def time_left(self) -> float | None:
         """Return the seconds until `timeout_s` is reached; None without one."""
-        deadline = self._attempt.deadline
+        deadline = self._attempt.activity.deadline
         return None if deadline is None else max(0.0, deadline - self._clock.lease())
 
     def progress(self, fraction: float | None = None, *, note: str | None = None) -> None:
@@ -85,33 +86,33 @@ class Context:
         Put it last and keep it short: it holds locks that others wait for. Only stores with SQL have it.
         """
         self._check_runs()
-        if self._attempt.transaction is not None:
+        if self._attempt.transaction is not None and self._attempt.transaction.current is not None:
             raise UsageError("ctx.transaction() was opened before in this attempt; do all writes in one")
-        self._attempt.opened_by = "ctx.transaction()"
+        opened = self._attempt.transaction = self._attempt.transaction or TaskTransaction("ctx.transaction()")
+        opened.opened_by = "ctx.transaction()"
         max_s = min(self._attempt.job.beat_s / 2, TRANSACTION_MAX_S)
         try:
             manager = self._store.transaction(self._attempt.lease, max_s)  # an isolated task opens its store here
             transaction = manager.__enter__()
         except StoreError as error:
-            self._attempt.outage = error if is_outage(error) else None
+            opened.outage = error if is_outage(error) else None
             raise
-        self._attempt.transaction, self._attempt.opened = transaction, manager
+        opened.current, opened.manager = transaction, manager
         try:
             yield transaction.connection
         except BaseException as error:
-            self._attempt.outage = error if transaction.outage is not None else None
-            transaction.rollback()
-            self._attempt.transaction = None
+            opened.outage = None
+            opened.roll_back(error)
             raise
 
     def _check_runs(self) -> None:
         """Refuse what the handler has left behind, in threads or tasks of its own."""
-        if self._attempt.ended:
-            raise self._attempt.interrupt or LeaseLost(f"this attempt of job {self._attempt.job.id} has ended")
+        if self._attempt.handler.ended:
+            raise self._attempt.handler.interrupt or LeaseLost(f"this attempt of job {self._attempt.job.id} has ended")
 
     def _check(self) -> None:
-        if self._attempt.interrupt is not None:
-            raise self._attempt.interrupt
+        if self._attempt.handler.interrupt is not None:
+            raise self._attempt.handler.interrupt
 
 
 def _checked_fraction(fraction: float | None) -> float | None:

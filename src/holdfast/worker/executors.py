@@ -22,6 +22,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.clock import Clock
+from holdfast.core.records import Step
 from holdfast.core.text import clean
 from holdfast.core.verdict import (
     Cancelled,
@@ -39,8 +40,10 @@ from holdfast.failpoints import point
 from holdfast.forks import end_if_forked
 from holdfast.tracebacks import FRAMES_MAX, describe, trace_of, user_frames
 from holdfast.vital_threads import Died, VitalThread
+from holdfast.worker.activity import TaskTransaction
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
+from holdfast.worker.log_capture import current_attempt
 
 log = logging.getLogger("holdfast.worker")
 
@@ -100,11 +103,14 @@ class Threads:
         ended: Outcome | Raised = _NOT_YET
         try:
             try:
-                attempt.enter_thread()
+                current_attempt.set(attempt)
+                attempt.handler.enter_thread()
                 ended = self._call(attempt)
             finally:
                 end_if_forked(self._pid)
-                attempt.leave_thread()  # from here on nothing interrupts us
+                attempt.handler.leave_thread()  # from here on nothing interrupts us
+                current_attempt.set(None)
+                attempt.unlimit()
         except BaseException as error:  # an interrupt; it has no effect if the handler has ended by then
             ended = Raised(error) if ended is _NOT_YET else ended
         outcome = conclude(attempt, ended) if isinstance(ended, Raised) else ended
@@ -169,7 +175,7 @@ class Loop:
             return []
         stranded, self._attempts = list(self._attempts), set()
         for attempt in stranded:
-            attempt.leave_loop()
+            attempt.handler.leave_loop()
         return stranded
 
     def close(self) -> None:
@@ -216,12 +222,15 @@ class Loop:
         ended: Outcome | Raised
         try:
             try:
+                current_attempt.set(attempt)
                 if task is not None:
-                    attempt.enter_loop(self._loop, task)
+                    attempt.handler.enter_loop(self._loop, task)
                 ended = await self._call(attempt)
             finally:
                 end_if_forked(self._pid)
-                attempt.leave_loop()
+                attempt.handler.leave_loop()
+                current_attempt.set(None)
+                attempt.unlimit()
         except BaseException as error:
             if self._is_cleared_away(error):
                 raise
@@ -258,8 +267,8 @@ class Loop:
 
         A cancellation that comes only now finds the handler gone: there is nothing to stop.
         """
-        if attempt.transaction is not None:
-            attempt.transaction.hand_over()
+        if attempt.transaction is not None and attempt.transaction.current is not None:
+            attempt.transaction.current.hand_over()
         try:
             commit = asyncio.wrap_future(self._committers.submit(_committed, self._commit, attempt, outcome))
         except RuntimeError:  # the system gives no more threads
@@ -337,7 +346,7 @@ def _raised(attempt: Attempt, error: BaseException) -> Raised:
     return."""
     attempt.unlimit()
     signals = errors.Snooze | asyncio.CancelledError
-    if (isinstance(error, signals) or _is_asked_for(error, attempt)) and error is not attempt.fatal:
+    if (isinstance(error, signals) or _is_asked_for(error, attempt)) and not attempt.is_final(error):
         return Raised(error)
     text = describe(error)  # first: to write a traceback swallows an interrupt
     final, delay_s = _again(attempt, error)
@@ -362,45 +371,45 @@ def _again(attempt: Attempt, error: BaseException) -> tuple[bool, float | None]:
 def conclude(attempt: Attempt, raised: Raised) -> Outcome:
     """Turn what left the handler into an outcome; never raises."""
     error = raised.error
-    if attempt.transaction is not None:
-        if attempt.transaction.outage is not None:
-            attempt.outage = error
-        attempt.transaction.rollback()
-        attempt.transaction = None
-    if isinstance(error, errors.Interrupted | asyncio.CancelledError) and attempt.interrupt is not None:
-        return interrupted(attempt.interrupt)
+    opened, asked = attempt.transaction, attempt.handler.interrupt
+    if opened is not None:
+        opened.roll_back(error)
+    if isinstance(error, errors.Interrupted | asyncio.CancelledError) and asked is not None:
+        return interrupted(asked)
     if _is_asked_for(error, attempt):
         return interrupted(error)
-    if isinstance(error, errors.Snooze) and error is not attempt.fatal:  # a step that is on record comes no other way
+    if isinstance(error, errors.Snooze) and not attempt.is_final(error):  # a step that is on record comes no other way
         return Snoozed(error.delay_s)
     if isinstance(error, asyncio.CancelledError):
         return Failed("the task was cancelled from inside (asyncio.CancelledError)")
     said = raised.said or Failed(describe(error))
-    if attempt.outage is not None and any(each is attempt.outage for each in _behind(error)):
-        return outage(attempt, said)
+    if opened is not None and opened.outage is not None and any(each is opened.outage for each in _behind(error)):
+        return outage(opened, said)
     if any(isinstance(each, errors.StoreLocked) and each.neighbour for each in _behind(error)):
         return msgspec.structs.replace(said, outage=True)
     undo = isinstance(error, errors.Rollback) and attempt.task.is_workflow
-    detail = {**said.detail, "steps": _failed_steps(attempt)} if attempt.failed else said.detail
-    return msgspec.structs.replace(said, detail=detail, final=said.final or error is attempt.fatal, rollback=undo)
+    failed = attempt.workflow.failed if attempt.workflow is not None else None
+    detail = {**said.detail, "steps": _told(failed)} if failed else said.detail
+    final = said.final or attempt.is_final(error)
+    return msgspec.structs.replace(said, detail=detail, final=final, rollback=undo)
 
 
-def _failed_steps(attempt: Attempt) -> list[dict[str, Any]]:
+def _told(failed: dict[str, Step]) -> list[dict[str, Any]]:
     """Return what raised in this run of a workflow, the last at most: most of it is on no other record."""
     said = ("path", "kind", "name", "attempt", "tries", "error")
-    return [{name: getattr(step, name) for name in said} for step in list(attempt.failed.values())[-STEPS_TOLD:]]
+    return [{name: getattr(step, name) for name in said} for step in list(failed.values())[-STEPS_TOLD:]]
 
 
 def _is_asked_for(error: BaseException, attempt: Attempt) -> TypeGuard[errors.Interrupted]:
     """Say whether this is a signal of the worker or of the flow. One that the handler raises by itself is a failure: as
     a release it would cost nothing, and the job would run again at once, for ever."""
-    asked = attempt.interrupt is not None or isinstance(error, errors.Parking | errors.Diverged)
+    asked = attempt.handler.interrupt is not None or isinstance(error, errors.Parking | errors.Diverged)
     return asked and isinstance(error, errors.Interrupted)
 
 
-def outage(attempt: Attempt, said: Failed) -> Failed:
+def outage(opened: TaskTransaction, said: Failed) -> Failed:
     """Say of a failure that the store failed in the middle of a transaction, which is not the job's fault."""
-    error = f"the store failed inside {attempt.opened_by}: {said.error}"
+    error = f"the store failed inside {opened.opened_by}: {said.error}"
     return msgspec.structs.replace(said, error=error, outage=True)
 
 

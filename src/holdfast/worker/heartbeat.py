@@ -131,7 +131,7 @@ class Heartbeat:
         due = {attempt for attempt in attempts if attempt.announcing or attempt.window.must_renew(now)}
         talkers = _talkers(attempts, now)
         if now - self._progress_at >= PROGRESS_S:
-            due |= {each for each in attempts if not each.reported or each.has_other_steps(now)} | talkers
+            due |= {each for each in attempts if not each.activity.reported or _has_other_steps(each, now)} | talkers
             due |= {each for each in attempts if each.has_begun_unseen(now)}
             self._progress_at = now
         if not due and now - self._beat_at < self._beat_s and self._store.holds_lock(self.worker_id):
@@ -172,7 +172,7 @@ class Heartbeat:
         lost, skipped = set(answer.lost), set(answer.skipped)
         for attempt in due:
             if attempt.job.id in lost:
-                attempt.stop(LeaseLost("the store says that another attempt has taken over"))
+                attempt.handler.stop(LeaseLost("the store says that another attempt has taken over"))
             elif attempt.job.id in skipped:
                 attempt.unheard()  # it is asked for again at the next look
             else:
@@ -189,7 +189,7 @@ class Heartbeat:
 
     def _begin_stopped(self) -> None:
         """Let those end that were to begin, and were stopped first: their handlers are not called."""
-        self._begin([attempt for attempt in self.all() if attempt.announcing and attempt.interrupt is not None])
+        self._begin([attempt for attempt in self.all() if attempt.announcing and attempt.handler.interrupt is not None])
 
     def _look_at_store(self) -> None:
         """Once for every beat, ask the store whether it still is what it was."""
@@ -202,12 +202,12 @@ class Heartbeat:
         newest: dict[str, Attempt] = {}
         for attempt in sorted(self.all(), key=lambda each: each.lease.fence):
             if (older := newest.get(attempt.job.id)) is not None:
-                older.stop(LeaseLost("a newer attempt of this job runs here"))
+                older.handler.stop(LeaseLost("a newer attempt of this job runs here"))
             newest[attempt.job.id] = attempt
         return list(newest.values())
 
     def _look_for_cancellations(self) -> None:
-        if not any(attempt.started_at is not None for attempt in self.all()):
+        if not any(attempt.activity.started_at is not None for attempt in self.all()):
             return
         where = Filter(states=(State.RUNNING,), worker=self.worker_id, cancel_requested=True, limit=1000)
         self._cancel([job.id for job in self._store.find(where)])
@@ -217,10 +217,14 @@ class Heartbeat:
             return
         wanted = set(job_ids)
         for attempt in self._newest():
-            if attempt.job.id in wanted and attempt.interrupt is None:
+            if attempt.job.id in wanted and attempt.handler.interrupt is None:
                 row = self._store.get(attempt.job.id) if attempt.job.workflow else None
                 attempt.ask_to_stop(row)
-                attempt.stop(Cancelled("cancelled while running"))
+                attempt.handler.stop(Cancelled("cancelled while running"))
+
+
+def _has_other_steps(attempt: Attempt, now: float) -> bool:
+    return attempt.workflow is not None and attempt.workflow.has_other_steps(now)
 
 
 def _talkers(attempts: list[Attempt], now: float) -> set[Attempt]:

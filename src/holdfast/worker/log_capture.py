@@ -95,7 +95,7 @@ class Listener(logging.Handler):
         """Without the lock that a handler has: an interrupt inside it would leave it locked."""
         attempt = current_attempt.get()
         if attempt is not None:
-            attempt.hear(record)
+            attempt.activity.hear(record)
         last = logging.lastResort
         if last is not None and record.levelno >= last.level and self._is_alone(record):
             last.handle(record)  # what `logging` does where nobody listens; we are nobody
@@ -180,7 +180,7 @@ def pass_on(word: protocol.Logged, attempt: Attempt | None) -> None:
         if not logger.isEnabledFor(record.levelno):
             return
         if attempt is not None and word.attempt == attempt.key:
-            attempt.hear(record)
+            attempt.activity.hear(record)
         logger.handle(record)
     except Exception as error:  # code of the user's made the record, and may have given it any name and level
         log.warning("a record that an isolated job logged cannot be shown: %s", type(error).__name__)

@@ -292,7 +292,7 @@ class Runner:
             else:
                 log.warning("this worker was declared dead while it was alive; it stops its jobs and enrols again")
                 for attempt in self._heartbeat.all():
-                    attempt.stop(LeaseLost("this worker was declared dead"))
+                    attempt.handler.stop(LeaseLost("this worker was declared dead"))
             self._until_it_works(self._enroll)
 
     def _became_too_old(self) -> None:
@@ -341,10 +341,10 @@ class Runner:
         self._drain()
 
     def _overran(self, attempt: Attempt) -> None:
-        if attempt.kill(self._clock.lease()):
+        if attempt.handler.kill(self._clock.lease()):
             return
         self._exit(EXIT_FENCED, f"job {attempt.job.id}: its handler did not stop before the lease ended")
-        attempt.stop(LeaseLost("the lease has ended"))
+        attempt.handler.stop(LeaseLost("the lease has ended"))
 
     def _is_locked_out(self, error: FileLocked) -> None:
         """End a process of our own that keeps all others from writing: a handler left its own transaction open."""
@@ -385,8 +385,8 @@ class Runner:
             self._end_stranded(str(self._broken))
         if not idle.is_set():
             for attempt in self._heartbeat.all():
-                if not attempt.ended:
-                    attempt.stop(
+                if not attempt.handler.ended:
+                    attempt.handler.stop(
                         BudgetSpent("the budget of the tick is spent")
                         if self._until_idle
                         else Stopping("the worker stopped")

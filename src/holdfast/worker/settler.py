@@ -113,8 +113,9 @@ class Settler:
 
     def commit(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
         """Commit the task's own writes, if it has any, with its success. None: settled; else the outcome to report."""
-        transaction, attempt.transaction = attempt.transaction, None
-        if transaction is None:
+        opened = attempt.transaction
+        transaction = None if opened is None else opened.take()
+        if opened is None or transaction is None:
             return outcome
         try:
             if not isinstance(outcome, Succeeded):
@@ -126,7 +127,7 @@ class Settler:
             # Nothing was committed, or the answer to the commit was lost: then the report is answered with ALREADY.
             why = clean(str(error), ERROR_MAX) if isinstance(error, HoldfastError) else describe(error)
             if transaction.outage is not None or (isinstance(error, StoreUnavailable) and is_outage(error)):
-                return outage(attempt, Failed(why))
+                return outage(opened, Failed(why))
             return Failed(why, finished=True)
         finally:
             transaction.rollback()
@@ -229,7 +230,7 @@ class Settler:
         """Write them once; return those that must be judged again."""
         wall = self._store.now().wall
         for attempt, _ in batch:
-            if attempt.job.workflow and (attempt.is_elsewhere or attempt in self._outdated):
+            if attempt.job.workflow and (attempt.handler.is_elsewhere or attempt in self._outdated):
                 self._catch_up(attempt)
         self._outdated.clear()
         settlements = [self._judge(attempt, outcome, wall) for attempt, outcome in batch]
@@ -272,8 +273,9 @@ class Settler:
     def _judge(self, attempt: Attempt, outcome: Outcome, wall: float) -> Settlement:
         succeeded = isinstance(outcome, Succeeded)
         verdict = judge(outcome, attempt.job, wall, chance=0.0 if succeeded else chance())  # only a retry needs a lot
-        if attempt.progress is not None or attempt.note is not None:  # a beat may not have carried it
-            verdict = msgspec.structs.replace(verdict, progress=attempt.progress, note=attempt.note)
+        activity = attempt.activity
+        if activity.progress is not None or activity.note is not None:  # a beat may not have carried it
+            verdict = msgspec.structs.replace(verdict, progress=activity.progress, note=activity.note)
         if self._journal_all:
             claimed = NewEvent("claimed", {"at": iso(attempt.job.claimed_at), "attempt": attempt.job.attempt})
             returned = (NewEvent("succeeded"),) if succeeded else ()
@@ -314,6 +316,7 @@ def _is_too_much(error: Exception, batch: list[Ending]) -> bool:
 
 def _with_log(attempt: Attempt, outcome: Outcome) -> Outcome:
     """Add what the attempt has logged to an ending that is its own and not a success. Once: repeats say the same."""
-    if attempt.lines is None or not isinstance(outcome, Failed | TimedOut | Stalled):
+    lines = attempt.activity.lines
+    if lines is None or not isinstance(outcome, Failed | TimedOut | Stalled):
         return outcome
-    return msgspec.structs.replace(outcome, detail={**outcome.detail, "log": attempt.lines.all()})
+    return msgspec.structs.replace(outcome, detail={**outcome.detail, "log": lines.all()})

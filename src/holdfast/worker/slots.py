@@ -189,7 +189,7 @@ class Slots:
         except (RuntimeError, OSError) as error:  # the system gives no more threads
             self._say_short_of_threads(error)
             self.pause(NO_THREAD_PAUSE_S)
-            attempt.ended = True
+            attempt.handler.ended = True
             self._settler.put(attempt, Released(started=False, cause=f"no thread could be started: {error}"))
             with self._lock:
                 self._running -= 1
@@ -205,7 +205,7 @@ class Slots:
 
     def ended(self, attempt: Attempt, outcome: Outcome | None) -> None:
         """Take the ending of an attempt, from the thread that it ran in."""
-        if not attempt.end():
+        if not attempt.handler.end():
             if self._stuck.back(attempt):
                 self._free()
             return
@@ -215,9 +215,10 @@ class Slots:
 
     def abandon(self, attempt: Attempt) -> None:
         """End an attempt whose handler was asked to stop and goes on."""
-        if attempt.interrupt is None or not attempt.abandon():
+        why = attempt.handler.interrupt
+        if why is None or not attempt.handler.abandon():
             return
-        self._settler.put(attempt, interrupted(attempt.interrupt, ABANDONED))
+        self._settler.put(attempt, interrupted(why, ABANDONED))
         if self._stuck.add(attempt):
             self._free()
 

@@ -27,10 +27,10 @@ class StuckHandlers:
 
     def add(self, attempt: Attempt) -> bool:
         """Note one more; return whether its slot is free."""
-        log.error("job %s (%s): %s; %s", attempt.job.id, attempt.job.task, attempt.interrupt, ABANDONED)
+        log.error("job %s (%s): %s; %s", attempt.job.id, attempt.job.task, attempt.handler.interrupt, ABANDONED)
         with self._lock:
             self._number += 1
-            too_many = self._number >= self._limit or attempt.is_deaf
+            too_many = self._number >= self._limit or attempt.handler.is_deaf
             if too_many and not self._may_end:
                 self._in_their_slots.add(attempt.key)
                 return False

@@ -44,27 +44,28 @@ class TimeLimits:
                 log.exception("job %s: its time limits could not be enforced; trying again", attempt.job.id)
 
     def _look_at(self, attempt: Attempt, now: float) -> None:
-        if attempt.started_at is None or attempt.ended:
+        handler, activity, workflow = attempt.handler, attempt.activity, attempt.workflow
+        if activity.started_at is None or handler.ended:
             return
         if attempt.window.must_stop(now):
-            attempt.stop(LeaseLost("no beat got through; stopped before the lease ended"))
-            attempt.interrupted_at = min(attempt.interrupted_at, now)
+            handler.stop(LeaseLost("no beat got through; stopped before the lease ended"))
+            handler.interrupted_at = min(handler.interrupted_at, now)
             # A process that was frozen wakes up past the end: its handlers still get a moment to stop and report.
-            if attempt.window.is_over(now) and now - attempt.interrupted_at >= min(1.0, attempt.job.lease_s / 10):
+            if attempt.window.is_over(now) and now - handler.interrupted_at >= min(1.0, attempt.job.lease_s / 10):
                 self.overrun(attempt)
-        elif isinstance(attempt.interrupt, _ENDS_BY_FORCE):
-            attempt.interrupted_at = min(attempt.interrupted_at, now)
-            if now - attempt.interrupted_at >= ABANDON_S:
+        elif isinstance(handler.interrupt, _ENDS_BY_FORCE):
+            handler.interrupted_at = min(handler.interrupted_at, now)
+            if now - handler.interrupted_at >= ABANDON_S:
                 self.abandon(attempt)
-        elif attempt.parked is not None and now - attempt.parked_at >= LEAVE_S:
-            _stop(attempt, attempt.parked)
-        elif attempt.deadline is not None and now >= attempt.deadline:
+        elif workflow is not None and workflow.parked is not None and now - workflow.parked_at >= LEAVE_S:
+            _stop(attempt, workflow.parked)
+        elif activity.deadline is not None and now >= activity.deadline:
             _stop(attempt, TimeLimit(f"ran longer than timeout_s={attempt.job.timeout_s:g}"))
-        elif attempt.job.stall_s is not None and now - attempt.moved_at >= attempt.job.stall_s:
+        elif attempt.job.stall_s is not None and now - activity.moved_at >= attempt.job.stall_s:
             _stop(attempt, NoProgress(f"no progress for stall_s={attempt.job.stall_s:g}"))
 
 
 def _stop(attempt: Attempt, why: Interrupted) -> None:
-    if attempt.interrupt is None:
+    if attempt.handler.interrupt is None:
         why.stack = attempt.stack()
-        attempt.stop(why)
+        attempt.handler.stop(why)

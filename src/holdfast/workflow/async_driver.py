@@ -215,7 +215,7 @@ class AsyncDriver:
 
     def _note_caught(self, otherwise: Place) -> None:
         """Note where this scope caught the cancellation that parked it, as far as that is known."""
-        if self.run.caught_at is None and self.run.attempt.interrupt is None:
+        if self.run.caught_at is None and self.run.attempt.handler.interrupt is None:
             self.run.caught_at = place_of(self._cancelled.get(asyncio.current_task())) or otherwise
 
     @contextlib.contextmanager
@@ -227,7 +227,7 @@ class AsyncDriver:
         except asyncio.CancelledError as error:
             if self.parking is not None:
                 self._cancelled.setdefault(asyncio.current_task(), error)
-            elif not self._scope().dropped and self.run.attempt.interrupt is None and self.run.stopped is None:
+            elif not self._scope().dropped and self.run.attempt.handler.interrupt is None and self.run.stopped is None:
                 raise self._refuse(
                     f"the call of the flow at {_said(place)} was cancelled by the code itself (asyncio.timeout, "
                     f"wait_for, Task.cancel), which is not recorded: a replay would go another way; {INSTEAD}"
@@ -577,7 +577,7 @@ async def play(driver: AsyncDriver, code: Callable[[], Any]) -> Any:
         return None
     except Exception as error:
         if run.is_recorded(error):
-            run.attempt.fatal = error
+            run.state.fatal = error
         raise
     finally:
         driver.end()

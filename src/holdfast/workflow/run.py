@@ -84,6 +84,7 @@ class Run:
 
     def __init__(self, attempt: Attempt, store: Store, app: App, *, in_order: bool = True) -> None:
         self.attempt = attempt
+        self.state = attempt.begin_workflow()
         self.store = store
         self.app = app
         self.replay = Replay()
@@ -151,8 +152,8 @@ class Run:
         """Raise if the attempt has ended or must stop: nothing of it may begin any more."""
         if self.stopped is not None:
             raise self.stopped
-        if self.attempt.interrupt is not None:
-            raise self.attempt.interrupt
+        if self.attempt.handler.interrupt is not None:
+            raise self.attempt.handler.interrupt
 
     # ----------------------------------------------------------------------------------------- calls
 
@@ -262,8 +263,7 @@ class Run:
         try:
             value, step, answer = yield Do((call.path, call.name), commit, what="transaction")
         except StoreError as error:
-            self.attempt.outage = error if is_outage(error) else None
-            self.attempt.opened_by = "flow.transaction"
+            self.attempt.met_outage("flow.transaction", error if is_outage(error) else None)
             raise
         except Exception as error:
             raise (yield from self._failed(call, base, error, at_once=False))  # noqa: B904  it keeps its own cause
@@ -526,21 +526,21 @@ class Run:
         parked = self.main.parked
         if isinstance(parked, Dropped):
             return self.stop(self.made_outside_gather(parked))
-        if parked is None or self.attempt.interrupt is not None:
-            return error if parked is None else self.attempt.interrupt
+        if parked is None or self.attempt.handler.interrupt is not None:
+            return error if parked is None else self.attempt.handler.interrupt
         self.report_caught()
         return parked.with_traceback(None)
 
     def park(self, until: Parking) -> None:
         """Park the main scope: nothing of the workflow goes on."""
         self.main.parked = until
-        self.attempt.park(until, self.app.clock.lease())
+        self.state.park(until, self.app.clock.lease())
 
     def lingers(self) -> bool:
         """Say whether the code has caught the signal to park, has gone on for a while, and was not warned yet."""
         if self.caught_at is None or self._reported_caught:
             return False
-        return self.app.clock.lease() - self.attempt.parked_at >= LINGER_S
+        return self.app.clock.lease() - self.state.parked_at >= LINGER_S
 
     def report_caught(self) -> None:
         """Tell where the code caught the signal to park, if it did: in the log now, in the journal when it parks."""
@@ -682,7 +682,7 @@ class Run:
             text = self._encode(call, said)
         again = as_recorded(error, call.name, said, whole)
         failed = self._ended(base, text, error)
-        self.attempt.failed[call.path] = failed
+        self.state.failed[call.path] = failed
         if not at_once:
             call.scope.failed += [*call.caught, failed]
             return again
@@ -726,7 +726,7 @@ class Run:
         return answer
 
     def _remember(self, steps: tuple[Step, ...]) -> None:
-        self.attempt.moved_at = self.app.clock.lease()  # what is recorded is progress
+        self.attempt.activity.moved_at = self.app.clock.lease()  # what is recorded is progress
         with self._lock:
             for step in steps:
                 self.replay.put(step)

@@ -244,8 +244,8 @@ def _time_limit(timeout_s: float | None, run: Run) -> Iterator[None]:
                 timer.cancel()
                 timer.join()  # otherwise it could interrupt the code after this block
                 clear_interrupt()  # drop an interrupt that it has sent too late
-            if run.attempt.interrupt is not None:
-                raise run.attempt.interrupt
+            if run.attempt.handler.interrupt is not None:
+                raise run.attempt.handler.interrupt
     except StepTimeout:
         raise too_long(timeout_s) from None
 
@@ -312,7 +312,7 @@ def play(driver: SyncDriver, code: Callable[[], Any]) -> Any:
         return None
     except Exception as error:
         if run.is_recorded(error):
-            run.attempt.fatal = error
+            run.state.fatal = error
         raise
     finally:
         run.end()

@@ -159,7 +159,7 @@ class IsolatedChild:
                 if isinstance(why, TimeLimit | NoProgress):
                     why.stack = attempt.stack()
                     self._line.send(protocol.Stacked(why.stack or ""))
-                attempt.stop(why)
+                attempt.handler.stop(why)
 
     def _run(self, order: protocol.StartAttempt) -> None:
         try:
@@ -217,9 +217,10 @@ class IsolatedChild:
         return settler.commit(attempt, outcome)
 
     def _report(self, attempt: Attempt, outcome: Outcome | None) -> None:
-        attempt.end()  # first: what it left behind must not speak for the next one
+        said = attempt.activity
+        attempt.handler.end()  # first: what it left behind must not speak for the next one
         word = protocol.ended(
-            outcome, progress=attempt.progress, note=attempt.note, rss_mb=memory.rss_mb(), spent=_has_children()
+            outcome, progress=said.progress, note=said.note, rss_mb=memory.rss_mb(), spent=_has_children()
         )
         self._attempt = None
         self._line.send(word)
@@ -245,14 +246,6 @@ class _Attempt(Attempt):
         if self.memory_max_mb is not None:
             memory.limit_self(self.memory_max_mb)
 
-    def leave_thread(self) -> None:
-        super().leave_thread()
-        self.unlimit()
-
-    def leave_loop(self) -> None:
-        super().leave_loop()
-        self.unlimit()
-
     def unlimit(self) -> None:
         if self.memory_max_mb is not None:
             memory.limit_self(None)
@@ -271,17 +264,17 @@ class _Attempt(Attempt):
 
     def tell_news(self) -> None:
         """Pass on what has not been said yet: how far it is, and in which steps."""
-        if not self.reported:
+        if not self.activity.reported:
             self.tell()
-        if (steps := dict(self.steps)) != self._sent_steps:
+        if (steps := {} if self.workflow is None else dict(self.workflow.steps)) != self._sent_steps:
             self._sent_steps = steps
             self._line.send(protocol.Inside(steps))
 
     def tell(self) -> None:
         """Pass on how far it is."""
         self._sent_at = self._clock.lease()
-        self.reported = True
-        self._line.send(protocol.ProgressMade(self.progress, self.note))
+        self.activity.reported = True
+        self._line.send(protocol.ProgressMade(self.activity.progress, self.activity.note))
 
 
 def _guarded_store(app: App) -> Store:

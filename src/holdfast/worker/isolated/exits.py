@@ -49,9 +49,8 @@ def lost(
 def stranded(attempt: Attempt, cause: str, worker: str, suspects: int, now: Moment) -> Outcome:
     """Return the outcome of an attempt when what ran it has died, an event loop or a pool; the process lives."""
     if attempt.transaction is not None:
-        attempt.transaction.rollback()
-        attempt.transaction = None
-    if attempt.started_at is None:
+        attempt.transaction.roll_back()
+    if attempt.activity.started_at is None:
         return Released(started=False, cause=cause)
     known = autopsy(attempt.as_seen(), _victim(attempt, worker, os.getpid(), None, now), now, {})
     return Lost("stuck", cause, known, suspects=suspects)

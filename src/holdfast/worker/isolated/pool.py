@@ -27,6 +27,7 @@ from holdfast.tracebacks import ERROR_MAX
 from holdfast.vital_threads import Died, VitalThread
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.executors import Report
+from holdfast.worker.handler import Handler
 from holdfast.worker.isolated import memory, protocol
 from holdfast.worker.isolated.exits import lost, stopped_by_force
 from holdfast.worker.isolated.orphan_guard import OrphanGuard
@@ -114,11 +115,11 @@ class Pool:
             self._held.add(attempt)
             self._do(lambda attempt=attempt: self._take(attempt))  # type: ignore[misc]
 
-    def interrupt(self, attempt: Attempt) -> None:
-        self._do(lambda: self._stop(attempt))
+    def interrupt(self, handler: Handler) -> None:
+        self._do(lambda: self._stop(handler))
 
-    def kill(self, attempt: Attempt) -> None:
-        self._do(lambda: self._force(attempt))
+    def kill(self, handler: Handler) -> None:
+        self._do(lambda: self._force(handler))
 
     def kill_process(self, pid: int) -> None:
         """End the process of this number, if there is one, whatever it does."""
@@ -228,7 +229,7 @@ class Pool:
 
     def _take(self, attempt: Attempt) -> None:
         self._waiting.append(attempt)
-        attempt.enter_process(self)
+        attempt.handler.enter_process(self)
 
     def _hand_out(self) -> None:
         while self._waiting and self._idle and not self._closing:
@@ -268,7 +269,7 @@ class Pool:
                 if word.beat:
                     self._callbacks.beat_soon()
             case protocol.Inside() if process.attempt is not None:
-                process.attempt.steps = word.steps
+                process.attempt.begin_workflow().steps = word.steps
             case protocol.Stacked():
                 process.stack = word.stack or None
             case protocol.Logged():
@@ -281,7 +282,7 @@ class Pool:
         process.attempt = None
         process.plan.clear()
         process.jobs += 1
-        attempt.progress, attempt.note = word.progress, word.note
+        attempt.activity.progress, attempt.activity.note = word.progress, word.note
         if word.spent or process.forced:
             self._retire(process, kill=True)
         elif process.jobs >= self._options.recycle_jobs or word.rss_mb >= self._options.recycle_mb:
@@ -301,24 +302,28 @@ class Pool:
 
     # ------------------------------------------------------------------------------ stopping a handler
 
-    def _process_of(self, attempt: Attempt) -> IsolatedProcess | None:
-        return next((process for process in self._processes if process.attempt is attempt), None)
+    def _running(self, handler: Handler) -> tuple[IsolatedProcess, Attempt] | None:
+        for process in self._processes:
+            if process.attempt is not None and process.attempt.handler is handler:
+                return process, process.attempt
+        return None
 
-    def _stop(self, attempt: Attempt) -> None:
+    def _stop(self, handler: Handler) -> None:
         """Ask; then terminate; then kill. If the lease would end meanwhile, kill at once."""
-        why, process = attempt.interrupt, self._process_of(attempt)
+        why = handler.interrupt
         if why is None:
             return
-        if process is None:
-            if attempt in self._waiting:
-                self._waiting.remove(attempt)
+        if (running := self._running(handler)) is None:
+            for waiting in [each for each in self._waiting if each.handler is handler]:
+                self._waiting.remove(waiting)
                 asked = isinstance(why, errors.Cancelled)
                 outcome: Outcome = Cancelled(str(why)) if asked else Released(started=False, cause=str(why))
-                self._report(attempt, outcome)
+                self._report(waiting, outcome)
             return
+        process, attempt = running
         allowed, now = moments(why, attempt.job.lease_s), self._clock.lease()
         if isinstance(why, errors.LeaseLost) and attempt.window.is_over(now + sum(allowed)):
-            self._force(attempt)
+            self._force(handler)
             return
         process.send(protocol.Stop(type(why).__name__, str(why)))
         self._mind_output(process)
@@ -342,11 +347,10 @@ class Pool:
         process.forced, process.stack = True, process.stack or process.read_stack()
         process.terminate()
 
-    def _force(self, attempt: Attempt) -> None:
-        process = self._process_of(attempt)
-        if process is not None:
-            process.forced = True
-            process.kill()
+    def _force(self, handler: Handler) -> None:
+        if (running := self._running(handler)) is not None:
+            running[0].forced = True
+            running[0].kill()
 
     # ----------------------------------------------------------------------------- isolated processes
 
@@ -466,7 +470,7 @@ class Pool:
             self._idle.remove(process)
         attempt, process.attempt = process.attempt, None
         if attempt is not None and process.forced:
-            why = attempt.interrupt or errors.Stopping("the worker stopped")
+            why = attempt.handler.interrupt or errors.Stopping("the worker stopped")
             self._report(attempt, stopped_by_force(attempt, why, process, code))
         elif attempt is not None:
             now = Moment(self._clock.wall(), self._clock.lease())
