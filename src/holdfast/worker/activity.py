@@ -1,4 +1,4 @@
-"""What a handler does while it runs: its progress and log lines, the steps of a workflow, a transaction of its own."""
+"""The work of a running handler: its progress and log lines, the steps of a workflow, a transaction of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOLD_MAX = 10  # how many steps of one workflow are reported at once
 
 
 class Activity:
-    """When the handler began, when it last moved, and what it said. The handler writes it, and beats carry it."""
+    """The start of a handler, its last move, its progress and its log lines. The handler writes it, beats carry it."""
 
     __slots__ = ("deadline", "lines", "moved_at", "note", "progress", "reported", "started_at")
 

@@ -24,8 +24,8 @@ log = logging.getLogger("holdfast.worker")
 
 
 class Attempt:
-    """What was claimed: the job, its lease and the trust in it. What its handler does, and how that is stopped, is in
-    `activity`, `workflow`, `transaction` and `handler`.
+    """One claim of a job: its row, its lease and the trust in it. Its parts: `handler` stops the handler, `activity`,
+    `workflow` and `transaction` hold the handler's work.
 
     Written by several threads: `window` by the heartbeat, `activity` by the handler, `job` and `handler` under `_lock`.
     """
