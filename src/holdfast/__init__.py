@@ -49,7 +49,7 @@ from holdfast.errors import (
 from holdfast.jobs import Job
 from holdfast.tasks import Task
 from holdfast.version import __version__
-from holdfast.worker.context import Context
+from holdfast.worker.context import Context, current_job
 from holdfast.workflow.flow import AsyncFlow, Flow
 
 __all__ = [
@@ -91,4 +91,5 @@ __all__ = [
     "UsageError",
     "WorkerBroken",
     "__version__",
+    "current_job",
 ]

@@ -32,6 +32,7 @@ from holdfast.forks import importing
 from holdfast.hooks import Hook, HookKind, Hooks
 from holdfast.ids import new_id, new_job_id
 from holdfast.jobs import Job
+from holdfast.middleware import L, Middleware
 from holdfast.stores import fit, open_store
 from holdfast.stores.protocol import Reply, Store
 from holdfast.stores.urls import DEFAULT_URL, absolute_url
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.alerts import Alert
     from holdfast.alerts.rules import AlertKind, Given
     from holdfast.reaper import Report
+    from holdfast.worker.embedded import EmbeddedWorker
     from holdfast.worker.tick import TickReport
 
 P = ParamSpec("P")
@@ -52,6 +54,8 @@ R = TypeVar("R")
 SIGNAL_ID_MAX = 255
 
 Journal = Literal["short", "full"]
+WorkerHook = Callable[[], object]  # what it returns is awaited on the worker's event loop if it can be
+H = TypeVar("H", bound=WorkerHook)
 
 _ON_THE_ROW = {*Policy.__dataclass_fields__, *JobOptions.__dataclass_fields__}  # the rest is the task's alone
 
@@ -95,6 +99,9 @@ class App:
         self.keep = Retention.declare(keep)
         self._clock: Clock = clock if clock is not None else SystemClock()
         self.hooks = Hooks()
+        self.layers = Middleware()
+        self.start_hooks: list[WorkerHook] = []
+        self.stop_hooks: list[WorkerHook] = []
         self.alerts: tuple[Alert, ...] = ()
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: dict[str, Schedule] = {}
@@ -224,6 +231,29 @@ class App:
 
         told = declare(log=log, command=command, webhook=webhook, secret=secret, private=private, on=on, limits=limits)
         self.alerts = (*self.alerts, told)
+
+    def middleware(self, layer: L) -> L:
+        """Run a generator function around every attempt: `@app.middleware`. The first declared is the outermost.
+
+        Its one argument is the `Context`. What stands before its `yield` runs before the task, what stands after it
+        runs afterwards; an exception of the task is raised at the `yield`, and reaches the job also if the layer
+        swallows it. A plain generator is for all tasks, an async one for async tasks only.
+        """
+        return self.layers.add(layer)
+
+    def on_worker_start(self, hook: H) -> H:
+        """Call a function without arguments, sync or async, in each worker process before its first claim.
+
+        If it raises, the worker does not start. Isolated processes do not call it.
+        """
+        self.start_hooks.append(hook)
+        return hook
+
+    def on_worker_stop(self, hook: H) -> H:
+        """Call a function without arguments, sync or async, in each worker process after its last job. If it raises,
+        that is logged. A process that is killed does not call it."""
+        self.stop_hooks.append(hook)
+        return hook
 
     # ------------------------------------------------------------------------------------- the store
 
@@ -491,6 +521,27 @@ class App:
         report = tick(self, budget_s, WorkerOptions(queues=tuple(queues), slots=slots, reaper=False))
         self._watched()  # the store has counted the worker of this tick: an older copy of the store has not
         return report
+
+    def worker(
+        self,
+        *,
+        queues: Iterable[str] = (),
+        slots: int = 20,
+        name: str | None = None,
+        grace_period_s: float = 30.0,
+        reaper: bool = True,
+    ) -> EmbeddedWorker:
+        """Return a worker for this program: `with app.worker(slots=4):` runs it on threads of this process.
+
+        The options are those of `holdfast worker`. `async with` does the same without blocking the event loop. It has
+        no supervisor: a death of this process is found by other workers, or when the lease ends.
+        """
+        with importing:
+            from holdfast.worker.embedded import EmbeddedWorker
+            from holdfast.worker.options import WorkerOptions
+
+        settings = WorkerOptions(tuple(queues), slots, name=name, grace_period_s=grace_period_s, reaper=reaper)
+        return EmbeddedWorker(self, settings)
 
     # -----------------------------------------------------------------------------workflows
 

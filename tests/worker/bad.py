@@ -430,3 +430,17 @@ _declares = App("memory://")
 @_declares.task(name="declined", isolate=True, retry=NOT_DECLINED)
 def declined() -> None:
     raise ValueError("declined")
+
+
+_seen: list[str] = []
+
+
+@_declares.middleware
+def _told(ctx: Context) -> Iterator[None]:
+    _seen.append("middleware")
+    yield
+
+
+@_declares.task(name="layered", isolate=True)
+def layered() -> list[str]:
+    return [*_seen, "layered"]

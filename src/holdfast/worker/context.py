@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 from holdfast.clock import Clock
@@ -15,9 +16,23 @@ from holdfast.interrupts import shielded
 from holdfast.stores.protocol import Store
 from holdfast.worker.activity import TaskTransaction
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.log_capture import current_attempt
 
 NOTE_MAX = 1_000  # characters of a progress note
 TRANSACTION_MAX_S = 5.0  # however long the lease: others wait for the lock meanwhile, and have leases of their own
+
+
+context_maker: ContextVar[Callable[[Attempt], Context] | None] = ContextVar("holdfast_context", default=None)
+
+
+def current_job() -> Context | None:
+    """Return the context of the job that runs this code; None outside of jobs.
+
+    Code that the job calls finds it, also in `asyncio` tasks and `asyncio.to_thread`. Threads that a handler starts by
+    itself do not; give them the context.
+    """
+    attempt, make = current_attempt.get(), context_maker.get()
+    return make(attempt) if attempt is not None and make is not None else None
 
 
 class Context:

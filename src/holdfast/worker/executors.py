@@ -14,7 +14,7 @@ import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
@@ -42,7 +42,7 @@ from holdfast.tracebacks import FRAMES_MAX, describe, trace_of, user_frames
 from holdfast.vital_threads import Died, VitalThread
 from holdfast.worker.activity import TaskTransaction
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.context import Context
+from holdfast.worker.context import Context, context_maker
 from holdfast.worker.log_capture import current_attempt
 
 log = logging.getLogger("holdfast.worker")
@@ -92,6 +92,7 @@ class Threads:
             self._work.put(None)
 
     def _loop(self) -> None:
+        context_maker.set(self._make_context)
         while (attempt := self._work.get()) is not None:
             outcome = _committed(self._commit, attempt, self._run(attempt))
             self._idle.release()
@@ -121,14 +122,20 @@ class Threads:
     def _call(self, attempt: Attempt) -> Outcome | Raised:
         """Run the handler and read what it returned or raised: all that may run its author's code."""
         try:
-            if attempt.task.is_workflow:
-                value = _flows(self._flows).play(attempt)
+            layers = attempt.task.app.layers
+            if not layers:
+                value = self._call_task(attempt)
             else:
-                arguments, named = _arguments(attempt, self._make_context)
-                value = attempt.task.fn(*arguments, **named)
+                value = layers.call(self._make_context(attempt), lambda: self._call_task(attempt))
             return _success(attempt, value)
         except BaseException as error:
             return _raised(attempt, error)
+
+    def _call_task(self, attempt: Attempt) -> Any:
+        if attempt.task.is_workflow:
+            return _flows(self._flows).play(attempt)
+        arguments, named = _arguments(attempt, self._make_context)
+        return attempt.task.fn(*arguments, **named)
 
 
 class Loop:
@@ -202,6 +209,14 @@ class Loop:
             if ready is not None:
                 ready.rotate(1)  # before what other handlers have to do
 
+    def run(self, awaitable: Awaitable[Any]) -> None:
+        """Await this on the loop, from another thread; raise what it raises."""
+
+        async def wait() -> None:
+            await awaitable
+
+        asyncio.run_coroutine_threadsafe(wait(), self._loop).result()
+
     @property
     def is_current(self) -> bool:
         """Say whether this is the loop's own thread."""
@@ -217,6 +232,7 @@ class Loop:
 
     async def _run(self, attempt: Attempt) -> None:
         attempt.start(self._clock.lease())
+        context_maker.set(self._make_context)
         point("handler.before")
         task = asyncio.current_task()
         ended: Outcome | Raised
@@ -247,16 +263,23 @@ class Loop:
     async def _call(self, attempt: Attempt) -> Outcome | Raised:
         """Run the handler and read what it returned or raised: all that may run its author's code."""
         try:
-            if attempt.task.is_workflow:
-                value = await _flows(self._flows).aplay(attempt)
+            layers = attempt.task.app.layers
+            if not layers:
+                value = await self._call_task(attempt)
             else:
-                arguments, named = _arguments(attempt, self._make_context)
-                value = await attempt.task.fn(*arguments, **named)
+                value = await layers.acall(self._make_context(attempt), lambda: self._call_task(attempt))
             return _success(attempt, value)
         except BaseException as error:  # cancellation and sys.exit end the attempt, not the loop
             if self._is_cleared_away(error):
                 raise
             return _raised(attempt, error)
+
+    def _call_task(self, attempt: Attempt) -> Awaitable[Any]:
+        if attempt.task.is_workflow:
+            return _flows(self._flows).aplay(attempt)
+        arguments, named = _arguments(attempt, self._make_context)
+        called: Awaitable[Any] = attempt.task.fn(*arguments, **named)
+        return called
 
     def _is_cleared_away(self, error: BaseException) -> bool:
         """Say whether Python closes a coroutine that a dead loop left. A handler may raise the same exception."""

@@ -8,6 +8,7 @@ claimer ──▶ slots (buffer; event loop, threads, isolated processes) ──
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import socket
@@ -40,7 +41,7 @@ from holdfast.reaper_service import in_worker
 from holdfast.service import Service
 from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
-from holdfast.tracebacks import describe
+from holdfast.tracebacks import FRAMES_MAX, describe, logged, user_frames
 from holdfast.version import __version__
 from holdfast.vital_threads import BROKEN_S, EXIT_BROKEN, end_process, refuse_patched_threads
 from holdfast.worker.attempt import Attempt
@@ -60,7 +61,7 @@ from holdfast.worker.time_limits import LOOK_S, TimeLimits
 from holdfast.worker.workflows import WorkflowRuntime
 
 if TYPE_CHECKING:
-    from holdfast.app import App
+    from holdfast.app import App, WorkerHook
 
 log = logging.getLogger("holdfast.worker")
 
@@ -115,6 +116,8 @@ class Runner:
         self._lock = threading.Lock()
         self._enrolling = threading.Lock()
         self._stopping, self._stop_now = threading.Event(), threading.Event()
+        self.ready = threading.Event()  # it claims jobs
+        self._grace_period_s = options.grace_period_s
         self._backoff = StoreBackoff(log, clock, "no jobs are claimed meanwhile")
         self._too_old = False  # for the schema of the store
         self._unusable: StoreUnsupported | FileReplaced | None = None  # why this worker can never use the store
@@ -144,7 +147,7 @@ class Runner:
             *(self._was_declared_dead, self._was_replaced),
             until_idle=until_idle,
         )
-        self._work = Work(self.stop, options.grace_period_s + stop_s + flush_s + LEAVE_S, self._runs_the_caller)
+        self._work = Work(self.stop, options.grace_period_s + stop_s + flush_s + LEAVE_S, self.runs_the_caller)
         self.worker_id = ""
 
     @property
@@ -176,7 +179,9 @@ class Runner:
         enable_our_loggers()
         shield_logging()
         leave = self._leave
+        began = False
         try:
+            began = self._call_start_hooks()
             self._begin()
             with listening(self._app.logger.getChild("job")):
                 try:
@@ -195,7 +200,27 @@ class Runner:
                 raise self._unusable
             return code
         finally:
+            if began:
+                self._call_stop_hooks()
             leave()
+
+    def _call_start_hooks(self) -> bool:
+        for hook in self._app.start_hooks:
+            self._call_hook(hook)
+        return True
+
+    def _call_stop_hooks(self) -> None:
+        for hook in self._app.stop_hooks:
+            try:
+                self._call_hook(hook)
+            except Exception as error:
+                what = logged(describe(error), user_frames(error, FRAMES_MAX))
+                log.error("a hook for the stop of worker %s raised; the others continue: %s", self.name, what)
+
+    def _call_hook(self, hook: WorkerHook) -> None:
+        called = hook()
+        if inspect.isawaitable(called):
+            self._slots.loop.run(called)
 
     def _begin(self) -> None:
         self._until_it_works(self._enroll)
@@ -210,9 +235,12 @@ class Runner:
             self._reaper_thread.start(self._broke)
         if not self._stopping.is_set():
             self._say_ready()
+            self.ready.set()
 
-    def stop(self) -> None:
+    def stop(self, grace_period_s: float | None = None) -> None:
         """Claim nothing more; let running jobs finish within the grace period. Not for a signal handler."""
+        if grace_period_s is not None:
+            self._grace_period_s = grace_period_s
         self._stopping.set()
         self._slots.has_room.set()
         self._store.wake()
@@ -222,7 +250,8 @@ class Runner:
         self._stop_now.set()
         self.stop()
 
-    def _runs_the_caller(self) -> bool:
+    def runs_the_caller(self) -> bool:
+        """Say whether the caller is a job that it runs."""
         return current_attempt.get() in self._heartbeat.all()
 
     def _enroll(self) -> None:
@@ -377,9 +406,9 @@ class Runner:
         else:
             self._heartbeat.publish_stopping()
         if running and not self._stop_now.is_set():
-            log.info("stopping: running jobs (%d) may continue for %g s", running, self._options.grace_period_s)
-        give_up_at = self._clock.lease() + self._options.grace_period_s
-        while not idle.is_set() and not self._stop_now.is_set() and self._clock.lease() < give_up_at:
+            log.info("stopping: running jobs (%d) may continue for %g s", running, self._grace_period_s)
+        began_at = self._clock.lease()
+        while not (idle.is_set() or self._stop_now.is_set() or self._clock.lease() - began_at >= self._grace_period_s):
             self._clock.wait(idle, 0.05)
         if self._broken is not None:
             self._end_stranded(str(self._broken))

@@ -1,0 +1,346 @@
+"""A worker inside a program, hooks at its start and stop, middleware, and the job that code deep below belongs to."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import App, Context, Flow, JobDead, Retry, UsageError, current_job
+from tests.worker import bad
+from tests.worker.house import House, until
+
+ONCE = Retry(attempts_max=1)
+
+
+# --- app.worker() -------------------------------------------------------------------------------------
+
+
+def test_a_worker_in_a_program_runs_jobs_until_the_block_ends(house: House) -> None:
+    @house.app.task
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    with house.app.worker(slots=2, name="inside") as worker:
+        assert add.enqueue(1, 2).result(60) == 3
+        assert (worker.name, worker.is_running) == ("inside", True)
+    assert not worker.is_running
+    assert house.store.workers() == []
+    assert add.enqueue(1, 2).state == "ready"
+
+
+def test_a_worker_is_awaited_in_async_programs(house: House) -> None:
+    @house.app.task
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    async def program() -> int:
+        async with house.app.worker(slots=2):
+            return await (await add.aenqueue(1, 2)).aresult(60)
+
+    assert asyncio.run(program()) == 3
+
+
+def test_draining_waits_for_what_runs_and_claims_nothing_more(house: House) -> None:
+    began, goes_on = threading.Event(), threading.Event()
+
+    @house.app.task
+    def wait() -> str:
+        began.set()
+        assert goes_on.wait(60)
+        return "done"
+
+    worker = house.app.worker(slots=1, grace_period_s=0.0).start()
+    running = wait.enqueue()
+    assert began.wait(60)
+    assert not worker.drain(0.05)
+    waiting = wait.enqueue()
+    goes_on.set()
+    assert worker.drain()
+    assert (running.refresh().state, waiting.refresh().state) == ("done", "ready")
+    worker.stop()  # a second time: nothing is left to do
+
+
+def test_stopping_gives_back_what_outlasts_the_grace_period(house: House) -> None:
+    began = threading.Event()
+
+    @house.app.task
+    def endless(ctx: Context) -> None:
+        began.set()
+        while True:
+            ctx.progress()
+
+    worker = house.app.worker(slots=1, grace_period_s=0.1).start()
+    job = endless.enqueue()
+    assert began.wait(60)
+    worker.stop()
+    assert (job.refresh().state, job.row.failures, job.row.crashes) == ("ready", 0, 0)
+
+
+def test_what_keeps_a_worker_from_starting_is_raised_where_it_is_started() -> None:
+    app = App("memory://")
+    app.close()
+    with pytest.raises(UsageError, match="closed"):
+        app.worker().start()
+
+
+def test_a_worker_is_started_once_and_not_stopped_before(house: House) -> None:
+    worker = house.app.worker()
+    with pytest.raises(UsageError, match="was not started"):
+        worker.stop()
+    with worker, pytest.raises(UsageError, match="make another one"):
+        worker.start()
+    with pytest.raises(UsageError, match="slots=0"):
+        house.app.worker(slots=0)
+
+
+def test_a_job_that_stops_the_worker_that_runs_it_is_refused(house: House) -> None:
+    workers: list[Any] = []
+
+    @house.app.task(retry=ONCE)
+    def stop_it() -> None:
+        workers[0].stop()
+
+    with house.app.worker() as worker:
+        workers.append(worker)
+        with pytest.raises(JobDead, match="a job cannot stop the worker that runs it"):
+            stop_it.enqueue().result(60)
+
+
+def test_an_error_of_the_block_is_not_hidden_by_the_end_of_the_worker(house: House) -> None:
+    with pytest.raises(ZeroDivisionError), house.app.worker():
+        raise ZeroDivisionError
+
+
+# --- Hooks at start and stop --------------------------------------------------------------------------
+
+
+def test_hooks_run_before_the_first_job_and_after_the_last(house: House) -> None:
+    seen: list[str] = []
+
+    @house.app.on_worker_start
+    def warm() -> None:
+        seen.append("start")
+
+    @house.app.on_worker_start
+    async def warm_later() -> None:
+        await asyncio.sleep(0)
+        seen.append("async start")
+
+    @house.app.on_worker_stop
+    async def cool_later() -> None:
+        seen.append("async stop")
+
+    @house.app.on_worker_stop
+    def cool() -> None:
+        seen.append("stop")
+
+    @house.app.task
+    def work() -> None:
+        seen.append("job")
+
+    job = work.enqueue()
+    with house.app.worker():
+        job.result(60)
+    assert seen == ["start", "async start", "job", "async stop", "stop"]
+
+
+def test_a_start_hook_that_raises_keeps_the_worker_from_claiming(house: House) -> None:
+    @house.app.on_worker_start
+    def broken() -> None:
+        raise OSError("no database")
+
+    @house.app.task
+    def work() -> None: ...
+
+    job = work.enqueue()
+    with pytest.raises(OSError, match="no database"):
+        house.app.worker().start()
+    assert (job.refresh().state, job.row.attempt, house.store.workers()) == ("ready", 0, [])
+
+
+def test_a_stop_hook_that_raises_is_logged_and_the_others_are_called(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
+
+    @house.app.on_worker_stop
+    def broken() -> None:
+        raise OSError("is closed")
+
+    @house.app.on_worker_stop
+    def fine() -> None:
+        seen.append("fine")
+
+    with house.app.worker(name="w"):
+        pass
+    assert seen == ["fine"]
+    assert "a hook for the stop of worker w raised; the others continue: OSError: is closed" in caplog.text
+
+
+# --- Middleware -----------------------------------------------------------------------------------------
+
+
+def layered(house: House, is_async: bool, fn: Any) -> Any:
+    async def later() -> Any:
+        return fn()
+
+    return house.app.task(name="work", retry=ONCE)(later if is_async else lambda: fn())
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_middleware_runs_around_each_attempt_the_first_one_outermost(house: House, is_async: bool) -> None:
+    seen: list[str] = []
+
+    @house.app.middleware
+    def outer(ctx: Context) -> Iterator[None]:
+        seen.append(f"outer {ctx.job.task} {ctx.attempt}")
+        yield
+        seen.append("outer ends")
+
+    @house.app.middleware
+    async def inner(ctx: Context) -> AsyncIterator[None]:
+        seen.append("inner")
+        yield
+        seen.append("inner ends")
+
+    task = layered(house, is_async, lambda: seen.append("task"))
+    house.start()
+    task.enqueue().result(60)
+    awaited = ["inner", "task", "inner ends"] if is_async else ["task"]
+    assert seen == ["outer work 1", *awaited, "outer ends"]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_middleware_sees_an_exception_and_may_turn_it_into_another(house: House, is_async: bool) -> None:
+    @house.app.middleware
+    def translate(ctx: Context) -> Iterator[None]:
+        try:
+            yield
+        except ZeroDivisionError as error:
+            raise ValueError("a number was zero") from error
+
+    task = layered(house, is_async, lambda: 1 / 0)
+    house.start()
+    with pytest.raises(JobDead, match="ValueError: a number was zero"):
+        task.enqueue().result(60)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_middleware_that_swallows_an_exception_does_not_make_a_failed_job_done(house: House, is_async: bool) -> None:
+    @house.app.middleware
+    def swallow(ctx: Context) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            return
+
+    task = layered(house, is_async, lambda: 1 / 0)
+    house.start()
+    with pytest.raises(JobDead, match="ZeroDivisionError"):
+        task.enqueue().result(60)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_middleware_that_raises_before_the_task_fails_the_attempt_without_running_it(
+    house: House, is_async: bool
+) -> None:
+    seen: list[str] = []
+
+    @house.app.middleware
+    def broken(ctx: Context) -> Iterator[None]:
+        raise OSError("no tracing")
+        yield
+
+    task = layered(house, is_async, lambda: seen.append("task"))
+    house.start()
+    with pytest.raises(JobDead, match="OSError: no tracing"):
+        task.enqueue().result(60)
+    assert seen == []
+
+
+def test_middleware_cannot_stop_a_workflow_from_parking(house: House) -> None:
+    entered: list[int] = []
+
+    @house.app.middleware
+    def swallow(ctx: Context) -> Iterator[None]:
+        entered.append(ctx.attempt)
+        try:
+            yield
+        except BaseException:
+            return
+
+    @house.app.workflow()
+    def waits(flow: Flow) -> Any:
+        return flow.wait("go")
+
+    house.start()
+    job = waits.enqueue()
+    house.until_state(job.id, "waiting")
+    house.app.signal(job.id, "go", 7)
+    assert job.result(60) == 7
+    assert entered == [1, 2]
+
+
+def test_only_generator_functions_are_middleware(house: House) -> None:
+    with pytest.raises(UsageError, match="must be a generator function"):
+        house.app.middleware(lambda ctx: None)  # type: ignore[arg-type,return-value]
+
+
+def test_middleware_runs_in_an_isolated_process_too(file_house: House) -> None:
+    house = file_house
+    task = house.app.task(name="layered", isolate=True)(bad.layered.fn)
+    house.start()
+    assert task.enqueue().result(60) == ["middleware", "layered"]
+
+
+# --- current_job() ---------------------------------------------------------------------------------------
+
+
+def deep_below() -> tuple[str, int]:
+    ctx = current_job()
+    assert ctx is not None
+    ctx.progress(0.5, note="from below")
+    return ctx.job.id, ctx.attempt
+
+
+def test_code_deep_below_finds_its_job(house: House) -> None:
+    @house.app.task(name="sync")
+    def sync() -> tuple[str, int]:
+        return deep_below()
+
+    @house.app.task(name="async")
+    async def loop() -> tuple[str, int]:
+        mine, theirs = deep_below(), await asyncio.to_thread(deep_below)
+        assert mine == theirs
+        return mine
+
+    @house.app.workflow(name="flow")
+    def flow_of_one(flow: Flow) -> Any:
+        return flow.step(deep_below)
+
+    house.start()
+    for task in (sync, loop, flow_of_one):
+        job = task.enqueue()
+        assert list(job.result(60)) == [job.id, 1]
+        assert house.row(job.id).note == "from below"
+    assert current_job() is None
+
+
+def test_jobs_side_by_side_on_the_event_loop_find_each_their_own(house: House) -> None:
+    both = asyncio.Event()
+    inside: list[int] = []
+
+    @house.app.task
+    async def meet() -> str:
+        inside.append(1)
+        if len(inside) == 2:
+            both.set()
+        await both.wait()
+        return deep_below()[0]
+
+    house.start()
+    jobs = [meet.enqueue(), meet.enqueue()]
+    assert [job.result(60) for job in jobs] == [job.id for job in jobs]
+    until(lambda: current_job() is None)
