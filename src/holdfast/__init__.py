@@ -13,7 +13,7 @@ job.result(timeout=10)
 """
 
 from holdfast.app import App
-from holdfast.core.payload import Codec
+from holdfast.core.payload import Codec, injected
 from holdfast.core.policy import Retry
 from holdfast.errors import (
     BadURL,
@@ -92,4 +92,5 @@ __all__ = [
     "WorkerBroken",
     "__version__",
     "current_job",
+    "injected",
 ]

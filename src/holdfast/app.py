@@ -33,6 +33,7 @@ from holdfast.hooks import Hook, HookKind, Hooks
 from holdfast.ids import new_id, new_job_id
 from holdfast.jobs import Job
 from holdfast.middleware import L, Middleware
+from holdfast.resources import Opener, Resources
 from holdfast.stores import fit, open_store
 from holdfast.stores.protocol import Reply, Store
 from holdfast.stores.urls import DEFAULT_URL, absolute_url
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 SIGNAL_ID_MAX = 255
 
@@ -100,6 +102,7 @@ class App:
         self._clock: Clock = clock if clock is not None else SystemClock()
         self.hooks = Hooks()
         self.layers = Middleware()
+        self.resources = Resources()
         self.start_hooks: list[WorkerHook] = []
         self.stop_hooks: list[WorkerHook] = []
         self.alerts: tuple[Alert, ...] = ()
@@ -240,6 +243,15 @@ class App:
         swallows it. A plain generator is for all tasks, an async one for async tasks only.
         """
         return self.layers.add(layer)
+
+    def resource(self, kind: type[T], opener: Opener[T]) -> None:
+        """Say how tasks get a `kind`, such as a pool of connections. It is opened once in each process that needs it.
+
+        A task gets it as an argument that is annotated with the class, `db: Database = injected`, or asks for it with
+        `ctx.resource(Database)`. Declare it before such a task. opener: a function that returns it, or a generator
+        that yields it and then closes it; if it is async, only async tasks can have it.
+        """
+        self.resources.declare(kind, opener)
 
     def on_worker_start(self, hook: H) -> H:
         """Call a function without arguments, sync or async, in each worker process before its first claim.

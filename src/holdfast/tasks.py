@@ -24,6 +24,7 @@ from holdfast.ids import new_job_id
 if TYPE_CHECKING:
     from holdfast.app import App
     from holdfast.jobs import Job
+    from holdfast.resources import Resources
     from holdfast.worker.context import Context
 
 P = ParamSpec("P")
@@ -222,7 +223,8 @@ class Task(Sender[P, R]):
         self.fn = fn
         self.name = check_name("task name", name if name is not None else default_name(fn))
         self.is_async = inspect.iscoroutinefunction(fn)
-        self._signature = Signature(fn, self.name, codec=app.codec, names=_names_around())
+        self._signature = Signature(fn, self.name, codec=app.codec, names=_names_around(), resources=app.resources)
+        self.injected = self._check_resources(app.resources)
         self.takes_context = self._signature.takes_context
         self.isolate = isolate
         self.memory_max_mb = _checked_memory(memory_max_mb, isolate)
@@ -240,6 +242,22 @@ class Task(Sender[P, R]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
+
+    def _check_resources(self, resources: Resources) -> dict[str, type]:
+        """Return the resources that its function gets, by the names of its arguments."""
+        wanted = self._signature.injected
+        if wanted and self.is_workflow:
+            raise UsageError(
+                f"workflow {self.name}: {next(iter(wanted))!r} is a resource, which only tasks get; "
+                "let a step call current_job().resource(…)"
+            )
+        for name, kind in wanted.items():
+            if resources.is_awaited(kind) and not self.is_async:
+                raise UsageError(
+                    f"task {self.name}: {name!r} is a resource that is opened with await; make the task async, "
+                    f"or open {kind.__name__} with a plain function"
+                )
+        return wanted
 
     def check_policy(self, policy: Policy) -> Policy:
         """Return the policy if this task can follow it."""

@@ -444,3 +444,24 @@ def _told(ctx: Context) -> Iterator[None]:
 @_declares.task(name="layered", isolate=True)
 def layered() -> list[str]:
     return [*_seen, "layered"]
+
+
+class Shared:
+    """What isolated processes open for themselves."""
+
+    state = "closed"
+
+
+def open_shared() -> Iterator[Shared]:
+    shared = Shared()
+    shared.state = "open"
+    yield shared
+    shared.state = "closed"
+
+
+_declares.resource(Shared, open_shared)
+
+
+@_declares.task(name="uses", isolate=True)
+def uses(shared: Shared) -> str:
+    return shared.state

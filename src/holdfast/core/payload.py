@@ -13,7 +13,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import Any, NoReturn, Protocol
@@ -27,6 +27,15 @@ CONTEXT_TYPES = frozenset({"Context", "Flow", "AsyncFlow"})
 CONTEXT_NAMES = frozenset({"ctx", "flow"})
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class _Injected:
+    def __repr__(self) -> str:
+        return "injected"
+
+
+# The default of an argument that the worker gives by its type, so that type checkers let an enqueue leave it out.
+injected: Any = _Injected()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +132,8 @@ class Signature:
     """The parameters of a task, read once when the task is declared.
 
     A leading parameter that is annotated `Context` or `Flow`, or named `ctx` or `flow` without another annotation, is
-    given by the worker and is not an argument. `names` helps to resolve annotations that are text.
+    given by the worker and is not an argument. Neither are parameters whose annotation is one of `resources`; these
+    are in `injected`. `names` helps to resolve annotations that are text.
     Raises `PayloadError` for an annotation that cannot travel.
     """
 
@@ -138,6 +148,7 @@ class Signature:
         codec: Codec = JSON,
         limits: SizeLimits = LIMITS,
         names: Mapping[str, Any] | None = None,
+        resources: Collection[Any] = (),
     ) -> None:
         self._task = f"{self._what} {task}"
         self._codec = codec
@@ -148,6 +159,8 @@ class Signature:
         self.takes_context = self._gets_context and bool(parameters) and _is_context(parameters[0], hints)
         if self.takes_context:
             parameters = parameters[1:]
+        self.injected = self._find_injected(parameters, hints, resources)
+        parameters = [p for p in parameters if p.name not in self.injected]
         self._signature = signature.replace(parameters=parameters)
 
         def named(*kinds: object) -> tuple[str, ...]:
@@ -163,6 +176,25 @@ class Signature:
         )
         self._shapes = {p.name: self._shape(p, hints) for p in parameters}
         self.result = _result_shape(signature.return_annotation, hints, self._task)
+
+    def _find_injected(self, parameters: list[Parameter], hints: _Hints, resources: Container[Any]) -> dict[str, type]:
+        """Return the parameters that the worker gives by their type."""
+        found: dict[str, Any] = {}
+        movable: tuple[object, ...] = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        if any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
+            movable = movable[1:]
+        for p in parameters:
+            hint = hints.of(p.name, p.annotation) if resources or p.default is injected else None
+            if hint in resources and p.kind in movable:
+                found[p.name] = hint
+            elif hint in resources:
+                raise PayloadError(f"{self._task}: {p.name!r} is a resource; put it after a `*`: it is given by name")
+            elif p.default is injected:
+                raise PayloadError(
+                    f"{self._task}: {p.name!r} is to be injected, but this app has no resource of its type "
+                    f"{getattr(hint, '__name__', hint)}; declare it before the task: app.resource(…)"
+                )
+        return found
 
     def _shape(self, parameter: Parameter, hints: _Hints) -> JsonType:
         hint = hints.of(parameter.name, parameter.annotation)

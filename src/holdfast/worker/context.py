@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.core.records import Job
@@ -17,6 +17,8 @@ from holdfast.stores.protocol import Store
 from holdfast.worker.activity import TaskTransaction
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.log_capture import current_attempt
+
+T = TypeVar("T")
 
 NOTE_MAX = 1_000  # characters of a progress note
 TRANSACTION_MAX_S = 5.0  # however long the lease: others wait for the lock meanwhile, and have leases of their own
@@ -92,6 +94,14 @@ class Context:
         with shielded():  # it wakes a thread, which takes a lock for a moment
             self._beat()
         self._check()
+
+    def resource(self, kind: type[T]) -> T:
+        """Return what `app.resource` declares for this class, opened if it is not."""
+        return self._attempt.task.app.resources.get(kind)
+
+    async def aresource(self, kind: type[T]) -> T:
+        """Do as `resource` does in an async task, also for what is opened with await."""
+        return await self._attempt.task.app.resources.aget(kind)
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:

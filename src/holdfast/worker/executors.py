@@ -135,6 +135,9 @@ class Threads:
         if attempt.task.is_workflow:
             return _flows(self._flows).play(attempt)
         arguments, named = _arguments(attempt, self._make_context)
+        if attempt.task.injected:
+            resources = attempt.task.app.resources
+            named = {**named, **{name: resources.get(kind) for name, kind in attempt.task.injected.items()}}
         return attempt.task.fn(*arguments, **named)
 
 
@@ -209,13 +212,13 @@ class Loop:
             if ready is not None:
                 ready.rotate(1)  # before what other handlers have to do
 
-    def run(self, awaitable: Awaitable[Any]) -> None:
+    def run(self, awaitable: Awaitable[Any], timeout_s: float | None = None) -> None:
         """Await this on the loop, from another thread; raise what it raises."""
 
         async def wait() -> None:
             await awaitable
 
-        asyncio.run_coroutine_threadsafe(wait(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(wait(), self._loop).result(timeout_s)
 
     @property
     def is_current(self) -> bool:
@@ -278,6 +281,8 @@ class Loop:
         if attempt.task.is_workflow:
             return _flows(self._flows).aplay(attempt)
         arguments, named = _arguments(attempt, self._make_context)
+        if attempt.task.injected:
+            return _call_with_resources(attempt, arguments, named)
         called: Awaitable[Any] = attempt.task.fn(*arguments, **named)
         return called
 
@@ -345,6 +350,12 @@ def _arguments(attempt: Attempt, make_context: MakeContext) -> tuple[tuple[Any, 
     if task.takes_context:
         return (make_context(attempt), *arguments), named
     return tuple(arguments), named
+
+
+async def _call_with_resources(attempt: Attempt, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    resources = attempt.task.app.resources
+    given: dict[str, Any] = {name: await resources.aget(kind) for name, kind in attempt.task.injected.items()}
+    return await attempt.task.fn(*arguments, **named, **given)
 
 
 def _success(attempt: Attempt, value: object) -> Outcome:

@@ -181,6 +181,7 @@ class Runner:
         leave = self._leave
         began = False
         try:
+            self._app.resources.begin()
             began = self._call_start_hooks()
             self._begin()
             with listening(self._app.logger.getChild("job")):
@@ -446,6 +447,15 @@ class Runner:
         self._leave()
         self._app.closing.end(self._work)
 
+    def _close_resources(self) -> None:
+        resources = self._app.resources
+        if resources.on_a_loop:
+            try:
+                self._slots.loop.run(resources.aend(), LEAVE_S)
+            except Exception as error:  # the loop has died, or a handler holds it
+                log.error("the resources of the event loop could not be closed: %s", describe(error))
+        resources.end()
+
     def _leave(self) -> None:
         self._stopping.set()  # ends the reaper's thread, also when Ctrl-C came before the first claim
         self._slots.pool.close()
@@ -454,6 +464,7 @@ class Runner:
         self._heartbeat.close()
         self._time_limits.stop(1.0)
         self._slots.threads.close()
+        self._close_resources()
         self._slots.loop.close()
         if self.worker_id and not self._heartbeat.all():
             try:

@@ -119,6 +119,7 @@ class IsolatedChild:
         self._find = find
         self._clock = clock
         self._attempt: _Attempt | None = None
+        self._apps: set[App] = set()  # whose tasks were run
         self._workflows: dict[App, WorkflowRuntime] = {}  # each on its app's store, opened for the first workflow
         self._threads = Threads(clock, self._context, self._commit, self._report, self)
         self._loop: Loop | None = None
@@ -131,6 +132,14 @@ class IsolatedChild:
         while not leaves:
             with contextlib.suppress(MemoryError):  # the handler has all that there is, and will learn so
                 leaves = self._turn(poll)
+        self._close_resources()
+
+    def _close_resources(self) -> None:
+        for app in self._apps:
+            if app.resources.on_a_loop and self._loop is not None:
+                with contextlib.suppress(Exception):  # the worker kills a process that does not leave
+                    self._loop.run(app.resources.aend(), BROKEN_S)
+            app.resources.end()
 
     def _turn(self, poll: select.poll) -> bool:
         """Wait for orders and obey them, or pass progress on; return whether to leave."""
@@ -168,6 +177,7 @@ class IsolatedChild:
             outcome = Failed(clean(str(error), ERROR_MAX))
             self._line.send(protocol.ended(outcome, progress=None, note=None, rss_mb=memory.rss_mb(), spent=False))
             return
+        self._apps.add(task.app)
         attempt = self._attempt = _Attempt(order, task, self._clock, self._line)
         try:
             self._executor(task).start([attempt])
