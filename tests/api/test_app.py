@@ -716,11 +716,16 @@ NOT_AWAITED = {
     "alert",
     "clock",
     "cron",
+    "middleware",
     "named",
     "on",
+    "on_worker_start",
+    "on_worker_stop",
+    "resource",
     "store",
     "task",
     "url",
+    "worker",
     "workflow",
 }  # no I/O, or not a verb
 
