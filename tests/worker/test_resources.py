@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Flow, JobDead, PayloadError, Retry, UsageError, current_job, injected
+from holdfast import App, Context, Flow, JobDead, PayloadError, Retry, UsageError, current_job, injected
 from tests.worker import bad
 from tests.worker.house import House, until
 
@@ -60,6 +60,28 @@ def test_a_task_gets_a_resource_by_its_type_and_all_of_a_process_share_one(house
     with house.app.worker(slots=4):
         assert later.refresh().result(60) == "C"
     assert len(opened) == 1  # nobody asked
+
+
+def test_two_threads_that_ask_at_once_open_it_once() -> None:
+    entered, goes_on = threading.Semaphore(0), threading.Event()
+
+    def open_slowly() -> Database:
+        entered.release()
+        assert goes_on.wait(60)
+        return Database()
+
+    app = App("memory://")
+    app.resource(Database, open_slowly)
+    found: list[Database] = []
+    threads = [threading.Thread(target=lambda: found.append(app.resources.get(Database))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    assert entered.acquire(timeout=60)
+    assert not entered.acquire(timeout=0.2)  # the other one waits
+    goes_on.set()
+    for thread in threads:
+        thread.join()
+    assert found[0] is found[1]
 
 
 def test_a_resource_that_is_awaited_is_opened_and_closed_on_the_event_loop_by_one_asyncio_task(house: House) -> None:
