@@ -238,7 +238,7 @@ class App:
     def middleware(self, layer: L) -> L:
         """Run a generator function around every attempt: `@app.middleware`. The first declared is the outermost.
 
-        Its one argument is the `Context`. What stands before its `yield` runs before the task, what stands after it
+        Its one argument is the `Context`. The code before its `yield` runs before the task, the code after it
         runs afterwards; an exception of the task is raised at the `yield`, and reaches the job also if the layer
         swallows it. A plain generator is for all tasks, an async one for async tasks only.
         """

@@ -1,4 +1,4 @@
-"""What the tasks of one process share, such as a pool of connections: `app.resource(Database, open_database)`.
+"""Things that the tasks of one process share, such as a pool of connections: `app.resource(Database, open_database)`.
 
 A resource is opened when a task asks for it first, once per process, and closed when the last worker of the process
 has stopped. One that is opened with `await` belongs to the event loop on which it was opened.
