@@ -112,6 +112,22 @@ class PostgresServer:
             cursor = db.execute(statement)  # type: ignore[call-overload]
             return cursor.fetchall() if cursor.description else []
 
+    def lose_standby(self) -> None:
+        """Let every commit wait for a standby that is not there. Only if the server commits synchronously."""
+        self._set_standby("nobody")
+
+    def find_standby(self) -> None:
+        """Let commits end again, those that wait among them."""
+        self._set_standby("")
+
+    def _set_standby(self, names: str) -> None:
+        self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+        self.execute("SELECT pg_reload_conf()")
+        give_up_at = CLOCK.lease() + PATIENCE_S
+        while self.execute("SHOW synchronous_standby_names") != [(names,)]:
+            assert CLOCK.lease() < give_up_at, "the setting is not read"
+            pause(0.01)
+
     def _answers(self) -> bool:
         try:
             psycopg.connect(self.url, connect_timeout=30).close()

@@ -12,7 +12,7 @@ from holdfast import reaper_service
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
 from holdfast.core.records import Duty
-from holdfast.core.recovery import SECOND_LOOK_S
+from holdfast.core.recovery import PROOF_S, RENEW_S, SECOND_LOOK_S
 from holdfast.duties import DutyHolder
 from holdfast.errors import DutyLost, StoreUnavailable
 from holdfast.hooks import Hooks
@@ -157,6 +157,21 @@ def test_what_was_seen_once_is_looked_at_again_before_the_interval_is_over(store
     assert reaper_service.until_next_look(reaper, store, 0.0) is None
     reaper.looks.doubts = [store.believe_s]
     assert reaper_service.until_next_look(reaper, store, 0.0) == store.believe_s
+
+
+def test_a_reaper_with_long_pauses_looks_before_a_lease_ends(store: Store, clock: FakeClock) -> None:
+    """It commits writes until then, so that it can judge the lease at once."""
+    store.commits_may_hang = True
+    reaper = Reaper(store, clock)
+    start(store, lease_s=30.0)
+    assert reaper_service.until_next_look(reaper, store, 0.0) == pytest.approx(30.0 - RENEW_S)
+    assert reaper_service.until_next_look(reaper, store, 5.0) == pytest.approx(35.0 - RENEW_S)
+    clock.advance(30.0 - RENEW_S)
+    assert reaper_service.until_next_look(reaper, store, 0.0) == PROOF_S
+    clock.advance(RENEW_S - 0.5)
+    assert reaper_service.until_next_look(reaper, store, 0.0) == pytest.approx(0.5)
+    clock.advance(1.0)
+    assert reaper_service.until_next_look(reaper, store, 0.0) == SECOND_LOOK_S
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -22,7 +22,7 @@ from holdfast.clock import Clock, pause
 from holdfast.core import recovery
 from holdfast.core.machine import State
 from holdfast.core.records import Detector, Duty, Filter, Job, Vanished, Worker
-from holdfast.core.recovery import SECOND_LOOK_S, WorkerDeath, overdue_key
+from holdfast.core.recovery import RENEW_S, SECOND_LOOK_S, WorkerDeath, overdue_key
 from holdfast.core.settlement import Settlement, settlement
 from holdfast.core.verdict import Verdict, judge
 from holdfast.core.worker_exit import WorkerExit
@@ -188,6 +188,27 @@ class Reaper:
         self.looks.pinged(asked_at, answered_at, store_now)
         self._compare_clocks(store_now)
 
+    def watch(self) -> None:
+        """Look at the leases that end soon. If one has not been renewed in time, begin to commit writes, so that it can
+        be judged as soon as it ends.
+
+        For a resident reaper, when a lease ends within `RENEW_S`. Raises `StoreError` when the store does.
+        """
+        page, _ = _overdue(self._store, self._grace_s - RENEW_S, 0, PAGE)
+        self._prove_commits(recovery.late(page, self._store.now().lease, self._grace_s))
+
+    def _prove_commits(self, jobs: Sequence[Job]) -> None:
+        """Commit a write before these late leases are judged: while no commit ends, their workers could not renew."""
+        if not self._store.commits_may_hang or not self.looks.wants_proof(jobs, self._store.now().lease):
+            return
+        asked_at = self._clock.lease()
+        try:
+            self._store.ping(durably=True)
+        except StoreError:
+            self.looks.unproven()
+            raise
+        self.looks.proven(asked_at, self._clock.lease(), self._store.now().lease, jobs)
+
     def _compare_clocks(self, store_now: float) -> None:
         if jump_s := self.looks.clock_jump_s(store_now, self._clock.lease()):
             log.warning("the store's clock was set ahead by %.0f s; living workers get one beat to renew", jump_s)
@@ -262,13 +283,16 @@ class Reaper:
             page, limit = _overdue(self._store, self._grace_s, skip, limit)
             if not page:
                 break
-            now = self._store.now()
-            self._compare_clocks(now.lease)
+            self._compare_clocks(self._store.now().lease)
             if living is None:
                 living = {each.id: each for each in self._store.workers()} if self._store.row_locks else {}
-            beating = recovery.beating(page, living, now.wall)
+            beating = recovery.beating(page, living, self._store.now().wall)
             locked = self._store.locked(sorted(beating)) if beating else []
-            ripe = self.looks.ripe([job for job in page if job.id not in done], now.lease, beating, locked)
+            open_jobs = [job for job in page if job.id not in done]
+            if fix:
+                self._prove_commits([job for job in open_jobs if job.id not in self._complained.keys() | locked])
+            now = self._store.now()
+            ripe = self.looks.ripe(open_jobs, now.lease, beating, locked)
             if fix:
                 self._say_locked([job for job in page if job.id in locked])
             spread_s = recovery.spread_s(sum(job.begun for job in ripe))

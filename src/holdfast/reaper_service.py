@@ -10,7 +10,7 @@ import logging
 import threading
 
 from holdfast.clock import Clock
-from holdfast.core.recovery import SECOND_LOOK_S
+from holdfast.core.recovery import PROOF_S, RENEW_S, SECOND_LOOK_S
 from holdfast.duties import DutyHolder
 from holdfast.errors import FileReplaced
 from holdfast.hooks import Hooks
@@ -93,10 +93,17 @@ def serve(
 
 
 def until_next_look(reaper: Reaper, store: Store, grace_s: float) -> float | None:
-    """Return the seconds until the earliest deadline or the next confirmation; None if there is neither."""
+    """Return the seconds until shortly before the earliest deadline or the next confirmation; None if there is neither.
+
+    Watches the leases that end soon.
+    """
     deadline = store.deadline()
     if deadline is None:
         return reaper.looks.doubt_s or None
     left_s = deadline + grace_s - store.now().lease
+    if store.commits_may_hang:
+        if left_s <= RENEW_S:
+            reaper.watch()
+        left_s = left_s - RENEW_S if left_s > RENEW_S else min(left_s, PROOF_S)
     left_s = left_s if left_s > 0 else SECOND_LOOK_S
     return min(left_s, reaper.looks.doubt_s or left_s)

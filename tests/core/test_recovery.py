@@ -12,11 +12,14 @@ from holdfast.core.recovery import (
     GAPS,
     LEASE_RAN_OUT,
     MANY,
+    PROOF_S,
+    RENEW_S,
     SECOND_LOOK_S,
     SILENCE_S,
     SILENT_MAX_S,
     STORM,
     STORM_SPREAD_S,
+    UNBROKEN_S,
     Gap,
     Looks,
     WorkerDeath,
@@ -24,6 +27,7 @@ from holdfast.core.recovery import (
     death_of,
     death_of_silent,
     last_gap,
+    late,
     outcome_of,
     spread_s,
     suspects,
@@ -279,6 +283,95 @@ def test_old_gaps_are_forgotten() -> None:
     for n in range(GAPS):
         looks.pinged(0.0, 1.0 if n else 40.0, 200.0 + 50 * n)
     assert looks.is_in_gap(running(lease_until=199.0))
+
+
+# ------------------------------------------------------------------------------- reads work, and no commit ends
+
+
+def prove(looks: Looks, at: float, job: Job, took_s: float = 0.01) -> None:
+    """The reaper commits a write of its own, and its clock is 900 s behind the store's."""
+    looks.proven(at - took_s - 900.0, at - 900.0, at, [job])
+
+
+def test_a_lease_is_judged_once_commits_have_worked_for_a_few_seconds() -> None:
+    looks, job = Looks(), running()
+    for at in (97.0, 98.5, 100.0):
+        prove(looks, at, job)
+    assert ripe(looks, [job], 100.0) == []
+    assert looks.doubts == [SECOND_LOOK_S], "its workers had the time to renew before the lease ended"
+    assert ripe(looks, [job], 100.01 + SECOND_LOOK_S) == ["a"]
+
+
+@pytest.mark.parametrize(("beat_s", "wait_s"), [(BEAT_S, RENEW_S), (1.0, 1.0)])
+def test_where_nothing_is_known_about_commits_the_living_get_the_time_to_renew(beat_s: float, wait_s: float) -> None:
+    looks, job = Looks(), running(beat_s=beat_s)
+    prove(looks, 200.0, job)
+    assert ripe(looks, [job], 200.0) == []
+    assert looks.doubts == [wait_s]
+    prove(looks, 200.0 + wait_s / 2, job)
+    assert ripe(looks, [job], 200.0 + wait_s) == ["a"]
+    assert not looks.is_in_gap(job), "it costs its crash"
+
+
+def test_two_commits_with_a_long_time_between_them_show_nothing_about_that_time() -> None:
+    looks, job = Looks(), running()
+    prove(looks, 195.0, job)
+    prove(looks, 195.0 + UNBROKEN_S + 0.1, job)
+    assert ripe(looks, [job], 198.0) == []
+    assert looks.doubts == [pytest.approx(195.0 + UNBROKEN_S + 0.1 + RENEW_S - 198.0)]
+
+
+@pytest.mark.parametrize("took_s", [0.01, SILENCE_S + 0.1])
+def test_a_commit_that_failed_or_took_long_is_a_gap_since_the_oldest_lease_was_renewed(took_s: float) -> None:
+    looks, job = Looks(), running()
+    if took_s < SILENCE_S:
+        looks.unproven()
+    looks.proven(1000.0, 1000.0 + took_s, 200.0, [running("b", lease_until=110.0), job])
+    assert looks.is_in_gap(running(lease_until=70.0))
+    assert not looks.is_in_gap(running(lease_until=69.9))
+    for at in range(201, 210):
+        prove(looks, at, job)
+    assert ripe(looks, [job], 209.8) == []
+    assert ripe(looks, [job], 210.0) == ["a"]
+
+
+def test_a_gap_begins_at_the_last_commit_that_was_seen() -> None:
+    looks, job = Looks(), running()
+    prove(looks, 98.0, job)
+    looks.unproven()
+    prove(looks, 103.0, job)
+    assert not looks.is_in_gap(job), "it was shorter than a beat"
+    looks.unproven()
+    prove(looks, 120.0, job)
+    assert looks.is_in_gap(running(lease_until=98.0)), "two with less than a beat between them are one"
+    assert not looks.is_in_gap(running(lease_until=97.9))
+    prove(looks, 121.0, job)
+    assert looks.is_in_gap(running(lease_until=149.9))
+    assert not looks.is_in_gap(running(lease_until=150.0)), "a commit that works is no gap"
+
+
+def test_while_a_lease_is_late_something_is_committed_each_second_and_otherwise_never() -> None:
+    looks, job = Looks(), running()
+    assert not looks.wants_proof([], 97.0)
+    looks.unproven()
+    assert not looks.wants_proof([], 97.0)
+    assert looks.wants_proof([job], 97.0)
+    prove(looks, 97.0, job)
+    assert not looks.wants_proof([job], 97.0 + PROOF_S - 0.1)
+    assert looks.wants_proof([job], 97.0 + PROOF_S)
+    assert looks.wants_proof([job, running("b", beat_s=0.5)], 97.25)
+    looks.unproven()
+    assert looks.wants_proof([job], 97.1)
+
+
+@pytest.mark.parametrize(
+    ("now", "grace_s", "is_late"),
+    [(90.0, 0.0, False), (90.1, 0.0, True), (99.9, 0.0, True), (100.0, 0.0, False), (100.0, 1.0, True)],
+)
+def test_a_lease_is_late_when_it_has_missed_a_beat_and_is_not_overdue(
+    now: float, grace_s: float, is_late: bool
+) -> None:
+    assert [job.id for job in late([running()], now, grace_s)] == (["a"] if is_late else [])
 
 
 # ------------------------------------------------------------------------------------------------ how it ended

@@ -43,7 +43,8 @@ WRITES = (
     "rouse",
     "fork",
 )
-VERBS = (*READS, *WRITES, "ping", "standing", "doubt")
+DURABLE_PING = "ping durably"  # a ping that commits something is another verb here
+VERBS = (*READS, *WRITES, "ping", DURABLE_PING, "standing", "doubt")
 
 
 class Meddler:
@@ -64,13 +65,14 @@ class Meddler:
             return real
 
         def call(*arguments: Any, **named: Any) -> Any:
+            name = DURABLE_PING if named.get("durably") else verb
             with self._lock:
-                self.calls[verb] += 1
-                self.given.append((verb, arguments))
-            for step in tuple(self._before.get(verb, ())):
+                self.calls[name] += 1
+                self.given.append((name, arguments))
+            for step in tuple(self._before.get(name, ())):
                 step(*arguments)
             answer = real(*arguments, **named)
-            for step in tuple(self._after.get(verb, ())):
+            for step in tuple(self._after.get(name, ())):
                 step(answer)
             return answer
 

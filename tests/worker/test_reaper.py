@@ -15,13 +15,14 @@ import pytest
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Job, Pulse, Worker
-from holdfast.core.recovery import SECOND_LOOK_S, STORM, STORM_SPREAD_S
+from holdfast.core.recovery import RENEW_S, SECOND_LOOK_S, STORM, STORM_SPREAD_S
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Succeeded
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import StoreLocked, StoreUnavailable, WorkerGone
 from holdfast.hooks import Hooks
 from holdfast.reaper import PAGE, Reaper, reap, suspected
+from holdfast.reaper_service import until_next_look
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
@@ -42,7 +43,7 @@ from tests.factory import (
     start_flow,
 )
 from tests.worker.house import until
-from tests.worker.meddler import Meddler
+from tests.worker.meddler import DURABLE_PING, Meddler
 from tests.worker.test_settler import damage
 
 LEASE_S = 30.0
@@ -947,6 +948,124 @@ def test_a_frozen_writer_is_a_gap_although_reads_work(store: Store, clock: FakeC
     beat(store, job)
     assert wait_idle(reaper, clock, LEASE_S - 1) == 0
     assert row(store, job.id).zombies == 0
+
+
+@pytest.fixture
+def hanging(store: Store) -> Meddler:
+    """A store of which only a write of the reaper's own shows whether commits end."""
+    store.commits_may_hang = True
+    return Meddler(store)
+
+
+def watch_idle(reaper: Reaper, store: Meddler, clock: FakeClock, seconds: float) -> int:
+    """Let time pass as it does for the reaper of a worker; return the recovered."""
+    recovered = 0
+    end = clock.lease() + seconds
+    while clock.lease() < end:
+        try:
+            recovered += reaper.once().recovered
+            until_next_look(reaper, store, 0.0)  # type: ignore[arg-type]
+        except StoreUnavailable:
+            clock.advance(0.25)
+        clock.advance(0.25)
+    return recovered
+
+
+def test_where_commits_work_a_lease_is_judged_as_soon_as_it_ends(hanging: Meddler, clock: FakeClock) -> None:
+    """P8. Nothing is written before a lease is late."""
+    reaper = Reaper(hanging, clock)  # type: ignore[arg-type]
+    start(hanging.real)
+    assert watch_idle(reaper, hanging, clock, LEASE_S - RENEW_S) == 0
+    assert hanging.calls["ping"] > 0
+    assert hanging.calls[DURABLE_PING] == 0
+    assert watch_idle(reaper, hanging, clock, RENEW_S + 0.75) == 1
+    assert 3 <= hanging.calls[DURABLE_PING] <= 5
+
+
+def test_nothing_is_committed_for_short_leases_that_are_renewed_in_time(hanging: Meddler, clock: FakeClock) -> None:
+    """P16: they always end soon, and a look at them is all."""
+    reaper = Reaper(hanging, clock)  # type: ignore[arg-type]
+    job = start(hanging.real, lease_s=3.0)
+    for _ in range(10):
+        assert watch_idle(reaper, hanging, clock, 1.0) == 0
+        beat(hanging.real, job)
+    assert hanging.calls[DURABLE_PING] == 0
+
+
+@pytest.mark.parametrize("back", [12.0, 22.0, 27.5, 28.5, 30.0, 30.5, 33.0, 45.0, 70.0])
+def test_when_commits_work_again_the_living_renew_first(hanging: Meddler, clock: FakeClock, back: float) -> None:
+    """15.5: reads work all the time, and so does a ping that writes nothing. However little of it a reaper sees after
+    the lease has ended, the living come first."""
+    reaper = Reaper(hanging, clock)  # type: ignore[arg-type]
+    job = start(hanging.real)
+    began = clock.lease()
+    watch_idle(reaper, hanging, clock, BEAT_S - 0.5)
+
+    def fail() -> None:
+        if clock.lease() < began + back:
+            clock.advance(min(5.0, began + back - clock.lease()))
+            raise StoreUnavailable("no answer within 5 s")
+
+    with hanging.before(DURABLE_PING, fail):
+        recovered = watch_idle(reaper, hanging, clock, began + back - clock.lease())
+    recovered += watch_idle(reaper, hanging, clock, 2.0)  # by then the heartbeat, which waits that long, has beaten
+    assert recovered == 0
+    beat(hanging.real, job)
+    assert watch_idle(reaper, hanging, clock, LEASE_S - 1) == 0
+    assert row(hanging.real, job.id).zombies == 0
+
+
+def test_a_lease_that_ended_while_no_commit_did_costs_no_crash(hanging: Meddler, clock: FakeClock) -> None:
+    reaper = Reaper(hanging, clock)  # type: ignore[arg-type]
+    job = start(hanging.real)
+
+    def fail() -> None:
+        raise StoreUnavailable("no commit ends")
+
+    watch_idle(reaper, hanging, clock, 5)
+    with hanging.before(DURABLE_PING, fail):
+        assert watch_idle(reaper, hanging, clock, LEASE_S) == 0
+    assert watch_idle(reaper, hanging, clock, BEAT_S - 0.5) == 0
+    assert watch_idle(reaper, hanging, clock, 1.5) == 1
+    assert (row(hanging.real, job.id).crashes, row(hanging.real, job.id).zombies) == (0, 1)
+
+
+def test_one_call_gives_the_living_time_to_renew_and_says_when_no_commit_ends(
+    hanging: Meddler, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot know whether commits work again since a moment ago."""
+    monkeypatch.setattr("holdfast.reaper.pause", clock.advance)
+    job = start(hanging.real)
+    clock.advance(LEASE_S)
+    asked_at = clock.lease()
+    assert reap(hanging, clock).recovered == 1  # type: ignore[arg-type]
+    assert RENEW_S <= clock.lease() - asked_at <= RENEW_S + 2 * SECOND_LOOK_S
+
+    def fail() -> None:
+        raise StoreUnavailable("no commit ends")
+
+    job = start(hanging.real)
+    clock.advance(LEASE_S)
+    with hanging.before(DURABLE_PING, fail):
+        assert reap(hanging, clock, fix=False).latest != [], "a dry run writes nothing"  # type: ignore[arg-type]
+    with hanging.before(DURABLE_PING, fail), pytest.raises(StoreUnavailable, match="no commit ends"):
+        reap(hanging, clock)  # type: ignore[arg-type]
+    assert row(hanging.real, job.id).state is State.RUNNING
+
+
+def test_a_damaged_row_that_stays_costs_one_commit_a_minute(
+    file_store: Store, clock: FakeClock, tmp_path: Path
+) -> None:
+    file_store.commits_may_hang = True
+    hanging = Meddler(file_store)
+    reaper = Reaper(hanging, clock)  # type: ignore[arg-type]
+    job = start(file_store)
+    damage(tmp_path / "jobs.db", job.id, "attempt = 99")
+    clock.advance(LEASE_S)
+    watch_idle(reaper, hanging, clock, RENEW_S + 1)
+    before = hanging.calls[DURABLE_PING]
+    watch_idle(reaper, hanging, clock, 50)
+    assert 0 < before == hanging.calls[DURABLE_PING]
 
 
 @pytest.mark.parametrize("gaps", [(22.0, 3.0), (7.0, 7.0, 7.0)])

@@ -359,7 +359,7 @@ def test_the_store_is_asked_only_about_a_child_that_is_late(parent: Parent) -> N
     for _ in range(14):
         silence.add(1.0)
         parent.supervisor._is_too_long(silence, PID)
-    assert parent.store.calls["ping"] == 0
+    assert parent.store.calls[DURABLE_PING] == 0
 
 
 def test_time_in_which_the_parent_was_asleep_does_not_count(parent: Parent) -> None:
@@ -417,7 +417,7 @@ def test_a_child_that_stopped_inside_its_transaction_is_silent_too(
         raise FileLocked("the file stayed locked", holder)
 
     silence = silent(10.0)
-    with parent.store.before("ping", locked):
+    with parent.store.before(DURABLE_PING, locked):
         for _ in range(14):
             silence.add(1.0)
         assert not parent.supervisor._is_too_long(silence, PID), "it is not late yet"

@@ -7,6 +7,10 @@ A reaper is patient, for these reasons:
 - After a gap, in which nobody could renew a lease for longer than a beat, every worker gets one more beat to renew.
   A job that is lost in the gap is excused. A store's clock that is set ahead makes a gap as well: leases end that
   nobody had the time to renew.
+- Reads may work while no commit ends, and then nobody can renew a lease. So a reaper commits a write of its own before
+  it believes that a lease has run out: from when the lease is late until it is judged. If such a write fails or takes
+  long, that is a gap, which began when the oldest of these leases was last renewed. Commits must have worked for a few
+  seconds: the living renew first when the trouble has just ended.
 - An overdue job whose worker still beats has its row locked by another transaction. It gets one beat after the lock is
   gone. A store without locks on rows has no such case.
 
@@ -28,6 +32,9 @@ from holdfast.core.worker_exit import WorkerExit, exit_facts, exit_of
 SECOND_LOOK_S = 0.1
 MANY = 500  # a second look at each of more overdue jobs than this would only delay them all
 SILENCE_S = 2.0  # a store that does not answer for longer than this makes a gap
+RENEW_S = 3.0  # when commits work again, every living worker has renewed its leases within this time
+PROOF_S = 1.0  # how often to commit a write while a lease is late
+UNBROKEN_S = 2.0  # two writes that were committed with less time between them: commits worked all the time
 GAPS = 20  # the number of gaps to remember
 STORM = 100  # when a reaper recovers more than this many jobs at once,
 STORM_SPREAD_S = 5.0  # they come back over this many seconds
@@ -70,6 +77,9 @@ class Looks:
         self._free_locks: dict[str, tuple[float, LastBeat]] = {}  # worker -> since when its lock is seen free
         self._gaps: deque[Gap] = deque(maxlen=GAPS)
         self._answered_at: float | None = None  # on the reaper's clock
+        self._proven_at: float | None = None  # when a write of our own was last committed
+        self._proven_since: float | None = None  # since when commits are known to work without a break
+        self._commit_failed = False  # since then
         self._ahead: float | None = None  # the store's clock minus the reaper's, at the last look
 
     def begin(self) -> None:
@@ -121,6 +131,8 @@ class Looks:
         if worker_beats:  # its row was locked, and the worker may have a result in hand
             patience_s = job.beat_s
         left_s = patience_s - (now - self.overdue[overdue_key(job)])
+        if self._proven_since is not None:
+            left_s = max(left_s, self._proven_since + min(job.beat_s, RENEW_S) - now)
         gap = last_gap(self._gaps, job.beat_s)
         return left_s if gap is None else max(left_s, gap.ended + job.beat_s - now)
 
@@ -141,6 +153,29 @@ class Looks:
         """Note a write within a pass: a long pass makes no gap. A silence is left for the next ping to find."""
         if self._answered_at is not None and now - self._answered_at <= SILENCE_S:
             self._answered_at = now
+
+    def wants_proof(self, jobs: Sequence[Job], now: float) -> bool:
+        """Say whether to commit a write before these late leases are judged: the last one was too long ago."""
+        if not jobs or self._proven_at is None or self._commit_failed:
+            return bool(jobs)
+        return now - self._proven_at >= min(PROOF_S, min(job.beat_s for job in jobs) / 2)
+
+    def unproven(self) -> None:
+        """Note that a write of our own could not be committed."""
+        self._commit_failed = True
+
+    def proven(self, asked_at: float, answered_at: float, store_now: float, jobs: Sequence[Job]) -> None:
+        """Note that a write of our own was committed, before these late leases are judged; and a gap if that took
+        long, or had failed before."""
+        took_s = answered_at - asked_at
+        if took_s > SILENCE_S or self._commit_failed:
+            began = min((renewed_at(job) for job in jobs), default=store_now)
+            began = began if self._proven_at is None else max(began, self._proven_at)
+            self._gaps.append(Gap(min(began, store_now - took_s), store_now))
+            self._proven_since = store_now
+        elif self._proven_at is None or store_now - self._proven_at > UNBROKEN_S:
+            self._proven_since = store_now
+        self._proven_at, self._commit_failed = store_now, False
 
     def clock_jump_s(self, store_now: float, now: float) -> float:
         """Return by how many seconds the store's clock was set ahead since the last look, 0.0 if it was not."""
@@ -230,6 +265,17 @@ def spread_s(begun: int) -> float:
 def _last_beat(worker: Worker) -> LastBeat:
     """Return what changes with every beat; a beat that was noted beside a locked row changes only the instant."""
     return worker.beats, worker.beat_at
+
+
+def late(jobs: Iterable[Job], now: float, grace_s: float) -> list[Job]:
+    """Return the jobs that have missed a beat, and whose time is not up yet."""
+    ends = ((job, job.lease_until or 0.0) for job in jobs)
+    return [job for job, end in ends if end + grace_s > now and end - now < job.beat_s]
+
+
+def renewed_at(job: Job) -> float:
+    """Return when the lease was last renewed."""
+    return (job.lease_until or 0.0) - job.lease_s
 
 
 def overdue_key(job: Job) -> OverdueKey:

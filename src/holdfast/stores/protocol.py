@@ -167,6 +167,7 @@ class Store(Protocol):
 
     url: str
     believe_s: float  # how long a liveness lock must be seen free before that is a death
+    commits_may_hang: bool  # reads, and writes that change nothing, may work while no commit ends
     row_locks: bool  # another transaction may lock the row of one job
     add_at_once: int  # the most jobs that one `add` should store, lest other writers wait; it may change
     hints_of_work: bool  # a hint says that a job became ready, and not only that something changed: claim at once

@@ -81,6 +81,7 @@ class MemoryStore:
     """See `stores/protocol.py: Store` for every promise."""
 
     believe_s = 0.1
+    commits_may_hang = False
     row_locks = False
     hints_of_work = False
     add_at_once = 10_000

@@ -1588,9 +1588,17 @@ FROM slept;
 UPDATE {schema}.job SET fence = fence WHERE false;
 
 -- name: ping_durably
--- A change like any other, of the same value: its commit waits for the standby that must confirm it. If none does, this
--- row stays locked until one is back, so the next tries end at their lock timeout and leave no further session behind.
-UPDATE {schema}.meta SET value = value WHERE name = 'identity';
+-- A change like any other: its commit waits for the standby that must confirm it. If none does, this row stays locked
+-- until one is back, so the next tries end at their lock timeout and leave no further session behind. A change of a
+-- moment ago that is visible was committed, and serves all reapers that look at the same time.
+WITH changed AS (
+    UPDATE {schema}.meta SET value = extract(epoch FROM clock_timestamp())::text
+    WHERE name = 'pinged_at' AND abs(extract(epoch FROM clock_timestamp())::float8 - value::float8) > 0.5
+)
+INSERT INTO {schema}.meta (name, value)
+SELECT 'pinged_at', extract(epoch FROM clock_timestamp())::text
+WHERE NOT EXISTS (SELECT FROM {schema}.meta WHERE name = 'pinged_at')
+ON CONFLICT (name) DO NOTHING;
 
 -- name: session
 -- The settings of a session that is ours: without them a role, a database, an address or PGOPTIONS would decide. Behind

@@ -93,6 +93,7 @@ _CLOCK_S = 5.0  # how long the difference to the server's clock is believed
 class PostgresStore:
     """One schema of a database, many machines. See `stores/protocol.py: Store` for every promise."""
 
+    commits_may_hang = True
     row_locks = True
     hints_of_work = True
     add_at_once = 10_000

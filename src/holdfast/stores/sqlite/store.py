@@ -73,6 +73,7 @@ class SqliteStore:
     """One file, many processes of one host. See `stores/protocol.py: Store` for every promise."""
 
     believe_s = 0.1
+    commits_may_hang = True
     row_locks = False
     hints_of_work = False
     add_at_once = 200
