@@ -33,7 +33,7 @@ from holdfast.worker.supervisor import (
 )
 from tests.factory import enrol, row, start
 from tests.worker.house import until
-from tests.worker.meddler import Meddler, once
+from tests.worker.meddler import DURABLE_PING, Meddler, once
 
 PID = 4711
 
