@@ -44,7 +44,7 @@ quick: setup ## Run the fast checks, in memory, without servers: under a minute
 	  tests/core tests/conformance tests/insight tests/api tests/workflow
 
 suite: setup
-	$(BIN)/python -m pytest --cache-clear -n 3 --dist loadfile --no-loadscope-reorder || \
+	$(BIN)/python -m pytest --cache-clear -n 6 --dist worksteal || \
 	  $(BIN)/python -m tests.second_chance $$?
 
 mutants: setup ## Break each guard in turn; a test must fail. Continues where it stopped

@@ -193,9 +193,9 @@ def free_port() -> int:
 
     It is below those that the system lends to clients, in the part that belongs to this process of the test run.
     """
-    part = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+    part = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
     while True:
-        port = 10_000 + 5_000 * part + secrets.randbelow(5_000)
+        port = 10_000 + 2_500 * part + secrets.randbelow(2_500)
         with socket.socket() as listener, suppress(OSError):
             listener.bind(("127.0.0.1", port))
             if port not in _lent:
