@@ -10,6 +10,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 export PIP_USER := 0
 export PIP_REQUIRE_VIRTUALENV := 0
 export PIP_ROOT_USER_ACTION := ignore
+# Without bytecode each of a thousand programs that the suite starts compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
 # pyright would ask PyPI each time whether there is a newer one; the lock file says which it is.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
