@@ -12,7 +12,6 @@ from typing import NoReturn
 
 from holdfast.errors import UsageError
 
-EXIT_BROKEN = 78  # of a process, a worker's or an isolated process's, that has lost such a thread
 BROKEN_S = 1.0  # how long it may take to say so, and to save what has ended
 
 Died = Callable[[str, BaseException | None], None]  # the thread's name; what it died of, None: it just ended

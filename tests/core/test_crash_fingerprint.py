@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from holdfast.core.acts import revive
-from holdfast.core.crash_fingerprint import Fingerprint, call_of, death_of, has_fallen, held_back, is_guilty, is_new
+from holdfast.core.crash_fingerprint import (
+    Fingerprint,
+    call_of,
+    calls_held_back,
+    crashes_of,
+    death_of,
+    has_fallen,
+    held_back,
+    is_guilty,
+    is_new,
+)
 from holdfast.core.machine import State
 from holdfast.core.records import Event
 from holdfast.core.transitions import apply_verdict
@@ -72,3 +82,36 @@ def test_who_failed_was_held_or_was_brought_back_is_not_new() -> None:
     for state in (State.HELD, State.DEAD, State.CANCELLED):
         job = a_job(state)
         assert not is_new(apply_verdict(job, revive(job, 0.0, actor="ann"), 0.0)), state
+
+
+def entry(seq: int, job_id: str, kind: str = "zombie", decision: str = "bury", *, fence: int = 1) -> Event:
+    return Event(seq, job_id, 0.0, kind, fence, f"w{seq}", None, {"decision": decision} if kind == "zombie" else {})  # type: ignore[arg-type]
+
+
+def test_a_crash_counts_if_the_job_is_not_run_again() -> None:
+    lost = [entry(1, "a", decision="bury"), entry(2, "b", decision="hold"), entry(3, "c", decision="retry")]
+    assert crashes_of(lost) == {("a", 1): lost[0], ("b", 2): lost[1]}
+
+
+def test_an_attempt_that_reports_late_had_not_crashed() -> None:
+    first = entry(1, "a", fence=4)
+    assert crashes_of([first, entry(2, "a", "stale_report", fence=4)]) == {}
+    assert crashes_of([first, entry(2, "a", "stale_report", fence=3)]) == {("a", 2): first}
+    assert crashes_of([entry(1, "a", "stale_report")]) == {}
+
+
+def test_a_crash_is_known_by_the_newest_decision_on_its_job_and_the_last_comes_last() -> None:
+    first, other, again = entry(1, "a"), entry(2, "b"), entry(4, "a")
+    found = crashes_of([first, other, entry(3, "a", "revived"), again])
+    assert list(found.items()) == [(("b", 2), other), (("a", 4), again)]
+    assert crashes_of([first, entry(2, "a", "resolved")]) == {("a", 2): first}
+
+
+def test_calls_are_held_back_by_the_limit_of_their_task() -> None:
+    send, call = Fingerprint("send", "1"), Fingerprint("call", "2")
+    crashes = {(name, seq): entry(seq, name) for seq, name in enumerate("abcd")}
+    calls = {("a", 0): send, ("b", 1): send, ("c", 2): call, ("d", 3): None}
+    found = calls_held_back(crashes, calls, {"send": 2, "call": 2})
+    assert list(found) == [send]
+    assert found[send].endswith("the last of them b")
+    assert set(calls_held_back(crashes, calls, {"send": 2, "call": 1})) == {send, call}

@@ -15,12 +15,10 @@ import psycopg
 import pytest
 
 from holdfast import App, Retry
-from holdfast.core.isolation import ended_itself, isolates
 from holdfast.errors import UsageError
 from holdfast.worker.isolated import pool
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
-from tests.factory import a_job
 from tests.worker import bad
 from tests.worker.house import House, until
 
@@ -277,39 +275,6 @@ def test_cells_that_cannot_start_give_back_and_try_again(
 
 
 # --- Who is isolated --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("declared", "crashes", "suspects", "isolated"),
-    [
-        (False, 0, 0, False),
-        (True, 0, 0, True),
-        (False, 1, 0, False),  # it has died alone, and nothing says by whose doing: not if no other can be there
-        (False, 2, 0, True),
-        (False, 1, 1, True),  # it has died alone, by its own doing
-        (False, 0, 1, True),  # a person has revived it since
-        (False, 1, 2, True),
-        (False, 0, 2, False),  # the crash was taken back
-    ],
-)
-def test_one_function_decides(declared: bool, crashes: int, suspects: int, isolated: bool) -> None:
-    job = a_job(crashes=crashes, suspects=suspects)
-    assert isolates(job, declared=declared, shared=False) is isolated
-    assert isolates(job, declared=declared, shared=True) is (isolated or crashes > 0)
-
-
-@pytest.mark.parametrize(
-    ("facts", "itself"),
-    [
-        ({"exit_code": 0}, True),
-        ({"exit_code": 3}, True),
-        ({"signal": "SIGSEGV"}, True),
-        ({"signal": "SIGKILL"}, False),  # or somebody sent it
-        ({}, False),
-    ],
-)
-def test_a_process_that_faults_or_exits_has_ended_itself(facts: dict[str, Any], itself: bool) -> None:
-    assert ended_itself(facts) is itself
 
 
 def test_a_worker_may_isolate_every_task(file_house: House) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Retry
+from holdfast.core.child_exit import EXIT_FENCED
 from holdfast.core.lease import TrustWindow
 from holdfast.core.verdict import Lost
 from holdfast.errors import LeaseLost
@@ -21,7 +22,7 @@ from holdfast.worker.isolated.pool import Moments, Pool, WorkerCallbacks
 from holdfast.worker.isolated.process import IsolatedProcess
 from holdfast.worker.isolated.task_locator import TaskLocator
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import EXIT_FENCED, Runner
+from holdfast.worker.runner import Runner
 from tests.factory import a_job, claim, enrol, settle
 from tests.worker import bad
 from tests.worker.house import House, until

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.child_exit import EXIT_STUCK
 from holdfast.worker.prefetch import Prefetch
-from holdfast.worker.runner import EXIT_STUCK
 from tests.worker.house import House, on_every_store, until
 
 

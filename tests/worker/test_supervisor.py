@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import App
+from holdfast.core.child_exit import EXIT_FENCED, EXIT_STUCK, YOUNG_S
 from holdfast.core.machine import State
 from holdfast.core.records import Job
 from holdfast.errors import FileLocked, StoreLocked, StoreUnavailable
@@ -22,14 +23,10 @@ from holdfast.testing import FakeClock
 from holdfast.worker import supervisor as module
 from holdfast.worker.launch import Launch
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import EXIT_FENCED, EXIT_STUCK
 from holdfast.worker.supervisor import (
-    RESTART_MAX_S,
     SILENT_LEAST_S,
-    YOUNG_S,
     Silence,
     Supervisor,
-    restart_pause,
 )
 from tests.factory import enrol, row, start
 from tests.worker.house import until
@@ -121,7 +118,6 @@ def test_codes_of_our_own_have_words(parent: Parent, caplog: pytest.LogCaptureFi
     words = "exited with code 76: no beat had reached the store in time"
     assert event.detail["cause"].endswith(f"its process {words}")
     assert f"{words}; 1 of its jobs was settled" in caplog.text
-    assert module._how_it_ended(EXIT_STUCK).endswith(": handlers did not stop, or results could not be saved")
 
 
 @pytest.mark.parametrize(("code", "kind"), [(EXIT_FENCED, "zombie"), (EXIT_STUCK, "released")])
@@ -230,11 +226,6 @@ def test_a_child_that_dies_again_and_again_is_started_more_and_more_slowly(
     assert said[0] == "child w/1 exited with code 3; starting it again in 0.2 s"
     assert said[2].endswith("starting it again in 0.8 s (a crash loop: it died young 3 times in a row)")
     assert ["crash loop" in line for line in said] == [False, False, True, True, False, False]
-
-
-def test_the_pause_before_a_restart_has_a_limit() -> None:
-    assert restart_pause(0) == 0.1
-    assert {restart_pause(young) for young in (9, 100, 10**6)} == {RESTART_MAX_S}
 
 
 def test_a_mistake_of_ours_does_not_end_the_watch(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:

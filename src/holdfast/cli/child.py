@@ -21,15 +21,15 @@ import msgspec
 from holdfast.app import App
 from holdfast.cli.loading import load_app
 from holdfast.cli.logs import log_to_stderr
+from holdfast.core.child_exit import EXIT_TOO_OLD, EXIT_UNSUPPORTED, EXIT_UNUSABLE
 from holdfast.errors import SchemaMismatch, StoreError, StoreUnsupported, UsageError, is_passing
 from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.sqlite import protected
 from holdfast.stores.sqlite.connection import out_of_files
 from holdfast.worker.launch import Launch
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import EXIT_TOO_OLD, EXIT_UNSUPPORTED, Runner
+from holdfast.worker.runner import Runner
 from holdfast.worker.signals import catch_signals, handle_signals, see_children_end
-from holdfast.worker.supervisor import EXIT_UNUSABLE
 
 log = logging.getLogger("holdfast.worker")
 

@@ -83,11 +83,11 @@ def worker(
     """
     from holdfast.alerts.notifier import Notifier
     from holdfast.continuity import SUPERVISOR, Watcher
+    from holdfast.core.child_exit import EXIT_REPLACED
     from holdfast.pruner import Pruner
     from holdfast.scheduler import Scheduler
     from holdfast.worker.launch import Launch
     from holdfast.worker.options import WorkerOptions
-    from holdfast.worker.runner import EXIT_REPLACED
     from holdfast.worker.supervisor import supervise
 
     launch = Launch.now()

@@ -6,7 +6,8 @@ has a fresh budget, and only the call has a record: those of its jobs that were 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -48,6 +49,45 @@ def has_fallen(job: Job) -> bool:
 def death_of(zombie: Event) -> str:
     """Return an id for the death behind this event: jobs that were lost with one worker share it."""
     return zombie.job_id if zombie.detail.get("isolated") else zombie.worker or zombie.job_id
+
+
+# A crash, what shows that there was none, and what a person decided after it.
+CRASH_KINDS = ("zombie", "stale_report", "revived", "resolved")
+
+
+def crashes_of(events: Iterable[Event]) -> dict[tuple[str, int], Event]:
+    """Return the crashes after which a job was dead or held, by job and newest event of the job, the last one last.
+
+    `events`: those of `CRASH_KINDS`, oldest first. A job whose attempt reported later had not crashed.
+    """
+    zombies: dict[str, Event] = {}
+    newest: dict[str, int] = {}
+    for event in events:
+        last = zombies.get(event.job_id)
+        if event.kind == "zombie" and event.detail.get("decision") in ("bury", "hold"):
+            zombies.pop(event.job_id, None)  # the last one last
+            zombies[event.job_id] = event
+        elif event.kind == "stale_report" and last is not None and last.fence == event.fence:
+            del zombies[event.job_id]
+        newest[event.job_id] = event.seq
+    return {(job_id, newest[job_id]): zombie for job_id, zombie in zombies.items()}
+
+
+def calls_held_back(
+    crashes: Mapping[tuple[str, int], Event],
+    calls: Mapping[tuple[str, int], Fingerprint | None],
+    limits: Mapping[str, int],
+) -> dict[Fingerprint, str]:
+    """Return the calls whose new jobs are to be held, and why.
+
+    `crashes`: see `crashes_of`. `calls`: the call of each; None if it does not count. `limits`: deaths, by task.
+    """
+    fallen: dict[Fingerprint, dict[str, str]] = defaultdict(dict)
+    for key, zombie in crashes.items():
+        if (call := calls[key]) is not None:
+            fallen[call][zombie.job_id] = death_of(zombie)
+    found = {call: held_back(call, jobs, limits[call.task]) for call, jobs in fallen.items()}
+    return {call: why for call, why in found.items() if why is not None}
 
 
 def held_back(call: Fingerprint, fallen: Mapping[str, str], limit: int) -> str | None:

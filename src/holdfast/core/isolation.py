@@ -23,6 +23,11 @@ def isolates(job: Job, *, declared: bool, shared: bool) -> bool:
     return job.crashes > 0 and (job.suspects > 1 or job.crashes > 1 or shared)
 
 
+def may_isolate(job: Job, *, declared: bool) -> bool:
+    """Say whether this attempt may get a process of its own, before it is known who shares the worker's process."""
+    return declared or job.suspects > 0 or job.crashes > 0
+
+
 def ended_itself(facts: Mapping[str, Any]) -> bool:
     """Say whether the process was ended by its own code: an exit code or a fault signal. Other signals may come from
     outside."""

@@ -9,14 +9,21 @@ job was enqueued counts for it.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast.clock import Clock
-from holdfast.core.crash_fingerprint import LATELY_S, Fingerprint, call_of, death_of, has_fallen, held_back, is_new
-from holdfast.core.records import Event, Job
+from holdfast.core.crash_fingerprint import (
+    CRASH_KINDS,
+    LATELY_S,
+    Fingerprint,
+    call_of,
+    calls_held_back,
+    crashes_of,
+    has_fallen,
+    is_new,
+)
+from holdfast.core.records import Job
 from holdfast.core.verdict import Cancelled, HeldBack, Outcome
 from holdfast.errors import HoldfastError
 from holdfast.stores.protocol import Store, rows_of
@@ -30,17 +37,20 @@ _EVENTS = 2000  # the newest
 _JOBS = 20
 
 
-@dataclass(eq=False)
 class Admission:
     """See the module's docstring. For the claiming thread alone."""
 
-    _store: Store
-    _clock: Clock
-    _tasks: Mapping[str, Task[..., Any]]
-    _settle: Callable[[Attempt, Outcome], None]
-
-    def __post_init__(self) -> None:
-        self._limits = {task.name: task.hold_after for task in self._tasks.values() if task.hold_after is not None}
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        tasks: Mapping[str, Task[..., Any]],
+        settle: Callable[[Attempt, Outcome], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._settle = settle
+        self._limits = {task.name: task.hold_after for task in tasks.values() if task.hold_after is not None}
         self._looked_at = float("-inf")
         self._calls: dict[tuple[str, int], Fingerprint | None] = {}  # that jobs fell with, by job and newest event
         self._held_back: dict[Fingerprint, str] = {}  # -> why
@@ -73,34 +83,12 @@ class Admission:
         return job.task in self._limits and is_new(job)
 
     def _read(self) -> dict[Fingerprint, str]:
-        zombies = self._fallen()
-        unknown = {job_id: (job_id, seq) for job_id, seq in zombies if (job_id, seq) not in self._calls}
-        calls = {key: self._calls.get(key) for key in zombies}
+        since = self._store.now().wall - LATELY_S
+        crashes = crashes_of(self._store.journal(kinds=CRASH_KINDS, since=since, limit=_EVENTS))
+        unknown = {job_id: (job_id, seq) for job_id, seq in crashes if (job_id, seq) not in self._calls}
+        calls = {key: self._calls.get(key) for key in crashes}
         for job in rows_of(self._store, list(unknown), _JOBS):
             if job.task in self._limits and has_fallen(job):  # a person may have answered for it
                 calls[unknown[job.id]] = call_of(job)
         self._calls = calls
-        fallen: dict[Fingerprint, dict[str, str]] = defaultdict(dict)
-        for (job_id, seq), zombie in zombies.items():
-            if (call := calls[job_id, seq]) is not None:
-                fallen[call][job_id] = death_of(zombie)
-        found = {call: held_back(call, jobs, self._limits[call.task]) for call, jobs in fallen.items()}
-        return {call: why for call, why in found.items() if why is not None}
-
-    def _fallen(self) -> dict[tuple[str, int], Event]:
-        """Return the recent crashes after which a job was dead or held, by job and newest event of the job.
-
-        A job whose attempt reported later had not crashed.
-        """
-        zombies: dict[str, Event] = {}
-        newest: dict[str, int] = {}
-        kinds = ("zombie", "stale_report", "revived", "resolved")
-        for event in self._store.journal(kinds=kinds, since=self._store.now().wall - LATELY_S, limit=_EVENTS):
-            last = zombies.get(event.job_id)
-            if event.kind == "zombie" and event.detail.get("decision") in ("bury", "hold"):
-                zombies.pop(event.job_id, None)  # the last one last
-                zombies[event.job_id] = event
-            elif event.kind == "stale_report" and last is not None and last.fence == event.fence:
-                del zombies[event.job_id]
-            newest[event.job_id] = event.seq
-        return {(job_id, newest[job_id]): zombie for job_id, zombie in zombies.items()}
+        return calls_held_back(crashes, calls, self._limits)

@@ -18,6 +18,14 @@ from typing import TYPE_CHECKING, cast
 
 from holdfast.closing import Work
 from holdfast.continuity import WORKER, Continuity
+from holdfast.core.child_exit import (
+    EXIT_BROKEN,
+    EXIT_FENCED,
+    EXIT_LOCKED,
+    EXIT_REPLACED,
+    EXIT_STUCK,
+    EXIT_TOO_OLD,
+)
 from holdfast.core.payload import JSON
 from holdfast.core.records import Moment, Published, Worker
 from holdfast.core.text import escaped, listed
@@ -43,7 +51,7 @@ from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
 from holdfast.tracebacks import FRAMES_MAX, describe, logged, user_frames
 from holdfast.version import __version__
-from holdfast.vital_threads import BROKEN_S, EXIT_BROKEN, end_process, refuse_patched_threads
+from holdfast.vital_threads import BROKEN_S, end_process, refuse_patched_threads
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.claimer import Claimer
 from holdfast.worker.context import Context
@@ -65,12 +73,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.worker")
 
-EXIT_STUCK = 75  # a handler would not stop at the end; it was given back
-EXIT_FENCED = 76  # a handler would not stop before its lease ended
-EXIT_TOO_OLD = 77  # for the schema of the store; nothing was left behind
-EXIT_UNSUPPORTED = 79  # no worker can use the store as it is set up; nothing was left behind
-EXIT_LOCKED = 80  # a handler left a transaction of its own open, and no process could write
-EXIT_REPLACED = 81  # the store's file, or its -wal or -shm file, was replaced: only a new process can use it
 LEAVE_S = 10.0  # to tell hooks and to sign off
 LINGER_S = 1.0  # how long `app.close()` waits for a handler that outlived its tick
 

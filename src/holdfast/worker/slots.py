@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from holdfast.clock import Clock
 from holdfast.continuity import Continuity
-from holdfast.core.isolation import isolates
+from holdfast.core.isolation import isolates, may_isolate
 from holdfast.core.verdict import Outcome, Released
 from holdfast.store_backoff import SAY_EVERY_S
 from holdfast.vital_threads import Died
@@ -176,12 +176,14 @@ class Slots:
             self._start_one(self.threads, attempt)
 
     def _is_for_loop(self, attempt: Attempt) -> bool:
-        task, job = attempt.task, attempt.job
-        return task.is_async and not (task.isolate or self._options.isolate or job.suspects or job.crashes)
+        return attempt.task.is_async and not may_isolate(attempt.job, declared=self._declares(attempt))
 
     def _isolates(self, attempt: Attempt, shared: bool) -> bool:
-        declared = self._options.isolate or attempt.task.isolate
-        return isolates(attempt.job, declared=declared, shared=shared) and self._task_locator.knows(attempt.task)
+        own = isolates(attempt.job, declared=self._declares(attempt), shared=shared)
+        return own and self._task_locator.knows(attempt.task)
+
+    def _declares(self, attempt: Attempt) -> bool:
+        return self._options.isolate or attempt.task.isolate
 
     def _start_one(self, executor: Threads | Pool, attempt: Attempt) -> None:
         try:

@@ -25,28 +25,29 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from holdfast.clock import Clock
+from holdfast.core.child_exit import (
+    EXIT_REPLACED,
+    Next,
+    how_a_child_ended,
+    is_excused,
+    is_given_back,
+    next_act,
+    restart_after,
+)
 from holdfast.core.records import SILENT_BEATS, Worker
 from holdfast.core.text import counted
-from holdfast.core.worker_exit import WorkerExit, how_it_ended
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import FileLocked, FileReplaced, HoldfastError, StoreLocked
 from holdfast.ids import new_id
 from holdfast.reaper import Reaper
 from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import protected
-from holdfast.vital_threads import EXIT_BROKEN, refuse_patched_threads
+from holdfast.vital_threads import refuse_patched_threads
 from holdfast.worker.isolated.process import end_of
 from holdfast.worker.launch import Launch
 from holdfast.worker.log_capture import enable_our_loggers
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import (
-    EXIT_FENCED,
-    EXIT_LOCKED,
-    EXIT_REPLACED,
-    EXIT_STUCK,
-    EXIT_TOO_OLD,
-    EXIT_UNSUPPORTED,
-)
 from holdfast.worker.signals import catch_signals, handle_signals, see_children_end
 
 if TYPE_CHECKING:
@@ -55,10 +56,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.supervisor")
 
 CHILD = "holdfast.cli.child"
-YOUNG_S = 10.0  # a child that dies before this age is restarted more slowly
-RESTART_S = 0.1  # after a long life; twice as much after each death of a young child
-RESTART_MAX_S = 30.0
-LOOP_LEAST = 3  # young deaths in a row that are called a crash loop
 LOOK_S = 1.0  # how often to look whether a child beats
 POLL_S = 0.05  # and whether it has ended, where the system does not tell
 SILENT_LEAST_S = 15.0  # a child that has not beaten for a few intervals, and for at least this long, is replaced
@@ -66,7 +63,6 @@ START_S = 300.0  # and so is one that has not beaten this long after its start; 
 STOP_MARGIN_S = 15.0  # beyond the grace period; then a child is killed, and a store that fails is given up
 EXIT_STORE = 3  # of the supervisor itself: no worker can use the store as it is set up
 EXIT_SCHEMA = 4  # this program is too old for the schema of the store
-EXIT_UNUSABLE = 2  # of a child that cannot load the app; see cli/child.py
 
 
 def supervise(app_ref: str, app: App, options: WorkerOptions, launch: Launch) -> int:
@@ -156,11 +152,13 @@ class Supervisor:
                 what = f"was lost sight of ({error})"
             if self._stopping.is_set():
                 return
-            young = 0 if self._clock.lease() - born_at > YOUNG_S else young + 1
-            pause_s = restart_pause(young)
-            loop = f" (a crash loop: it died young {young} times in a row)" if young >= LOOP_LEAST else ""
-            log.warning("child %s/%d %s; starting it again in %.1f s%s", self._name, number, what, pause_s, loop)
-            self._clock.wait(self._stopping, pause_s)
+            restart = restart_after(young, self._clock.lease() - born_at)
+            young = restart.young
+            loop = f" (a crash loop: it died young {young} times in a row)" if restart.is_crash_loop else ""
+            log.warning(
+                "child %s/%d %s; starting it again in %.1f s%s", self._name, number, what, restart.pause_s, loop
+            )
+            self._clock.wait(self._stopping, restart.pause_s)
 
     def _live_and_die(self, number: int) -> str:
         """Start a child, wait for its end, and settle its jobs; return what became of it."""
@@ -173,13 +171,12 @@ class Supervisor:
             del self._children[number]
             child.socket.close()
         enrolled = self._settle_child(number, child.process.pid, code, silent)
-        if code == EXIT_TOO_OLD:
-            self._leave_if_too_old()
-        if code == EXIT_UNSUPPORTED and not enrolled:
-            self._leave(EXIT_STORE)
-        if code == EXIT_UNUSABLE and not enrolled:
-            return "could not load the app, for the reason that it gave"
-        return _how_it_ended(code, silent)
+        match next_act(code, enrolled=enrolled):
+            case Next.CHECK_SCHEMA:
+                self._leave_if_too_old()
+            case Next.LEAVE:
+                self._leave(EXIT_STORE)
+        return how_a_child_ended(code, silent=silent, enrolled=enrolled)
 
     def _await_end(self, number: int, child: Child) -> bool:
         """Wait until a child has ended; return whether we ended it, because it lived and did not beat."""
@@ -267,7 +264,7 @@ class Supervisor:
         settles the rest in the same way. While another transaction has locked that row, a separate thread keeps trying,
         and the next child does not wait for it.
         """
-        released = code in (EXIT_STUCK, EXIT_TOO_OLD) or (self._stopping.is_set() and code == 0)
+        released = is_given_back(code, stopping=self._stopping.is_set())
         reaper = Reaper(self._store, self._clock, hooks=self._hooks, name=f"{self._name}/{number}")
         return self._settle_until_done(number, pid, partial(self._settle_leases, reaper, code, released, silent))
 
@@ -325,8 +322,8 @@ class Supervisor:
                     "worker %s stopped with %s running; each was settled by its on_crash policy", worker.name, jobs
                 )
             return
-        how = _how_it_ended(code, silent)
-        ended = WorkerExit("exit", code, excused=code == EXIT_FENCED)
+        how = how_a_child_ended(code, silent=silent, enrolled=True)
+        ended = WorkerExit("exit", code, excused=is_excused(code))
         report = reaper.recover_worker(worker, f"its process {how}", ended)
         were = "was" if report.recovered == 1 else "were"
         log.warning("%s %s; %d of its jobs %s settled", worker.name, how, report.recovered, were)
@@ -374,11 +371,6 @@ class Silence:
         self.seconds += min(seconds, 2 * LOOK_S)
 
 
-def restart_pause(young: int) -> float:
-    """Return how long to wait before a child is started again, when `young` in a row died soon after their start."""
-    return min(RESTART_S * 2.0 ** min(young, 64), RESTART_MAX_S)
-
-
 def _code_of(child: subprocess.Popen[bytes]) -> int | None:
     """Return the exit code of a child that has ended, negative for a signal; None: unknown.
 
@@ -391,21 +383,3 @@ def _code_of(child: subprocess.Popen[bytes]) -> int | None:
     code: int | None = child.returncode
     child.returncode = code or 0  # it is not waited for again
     return code
-
-
-def _how_it_ended(code: int | None, silent: bool = False) -> str:
-    """Say how a child ended. Its own codes get words: people meet them in the journal, in alerts and in the log."""
-    if code is None:
-        return "ended, and its exit code is not known"
-    if silent:
-        return f"{how_it_ended(code)}: it was alive but did not beat, so its supervisor ended it"
-    words = {
-        EXIT_STUCK: ": handlers did not stop, or results could not be saved",
-        EXIT_TOO_OLD: ": it is too old for the schema of the store",
-        EXIT_FENCED: ": no beat had reached the store in time",
-        EXIT_BROKEN: ": a required thread had died",
-        EXIT_LOCKED: ": a handler had left a transaction of its own open",
-        EXIT_REPLACED: ": the file of the store, or its -wal or -shm file, was replaced",
-        EXIT_UNSUPPORTED: ": no worker can use the store as it is set up",
-    }
-    return how_it_ended(code) + words.get(code, "")

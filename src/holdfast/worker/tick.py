@@ -14,11 +14,12 @@ import msgspec
 
 from holdfast.alerts.notifier import tell_once
 from holdfast.closing import Work
+from holdfast.core.child_exit import EXIT_TOO_OLD
 from holdfast.errors import DutyLost, UsageError
 from holdfast.scheduler import Scheduler
 from holdfast.stores.protocol import schema_too_new
 from holdfast.worker.options import WorkerOptions
-from holdfast.worker.runner import EXIT_TOO_OLD, Runner
+from holdfast.worker.runner import Runner
 
 if TYPE_CHECKING:
     from holdfast.app import App

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.clock import Clock
 from holdfast.closing import Work
+from holdfast.core.child_exit import EXIT_BROKEN
 from holdfast.core.text import clean
 from holdfast.core.verdict import Failed, Outcome
 from holdfast.errors import Cancelled, HoldfastError, NoProgress, StoreUnsupported, TimeLimit, UsageError
@@ -28,7 +29,7 @@ from holdfast.interrupts import shielded
 from holdfast.stores.protocol import Store
 from holdfast.tasks import Task
 from holdfast.tracebacks import ERROR_MAX, describe
-from holdfast.vital_threads import BROKEN_S, EXIT_BROKEN, end_process
+from holdfast.vital_threads import BROKEN_S, end_process
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
 from holdfast.worker.executors import Loop, Threads
