@@ -44,7 +44,7 @@ from holdfast.workflow.values import signal_name
 if TYPE_CHECKING:
     from holdfast.aio import AsyncApp
     from holdfast.alerts import Alert
-    from holdfast.alerts.rules import AlertKind, Given
+    from holdfast.alerts.rules import AlertKind, ThresholdOptions
     from holdfast.reaper import Report
     from holdfast.worker.embedded import EmbeddedWorker
     from holdfast.worker.tick import TickReport
@@ -221,7 +221,7 @@ class App:
         secret: str | None = None,
         private: bool = False,
         on: Iterable[AlertKind] | None = None,
-        **limits: Unpack[Given],
+        **limits: Unpack[ThresholdOptions],
     ) -> None:
         """Tell people, by these channels, when a job is held or dead, or when zombies are too many; see docs/alerts.md.
 

@@ -23,7 +23,7 @@ LOCK_WAIT_S = 1.0  # for rows that other transactions have locked, after everyth
 LOCK_LOOK_S = 0.05
 
 T = TypeVar("T", Move, Seen)
-Write = Callable[[Sequence[T]], list[Reply]]
+WritePage = Callable[[Sequence[T]], list[Reply]]
 Page = list[tuple[str, T | HoldfastError]]  # what is to be done to each job, or why nothing is
 
 
@@ -67,7 +67,7 @@ def checked(verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _act(store: Store, ids: Sequence[str], decide: Callable[[Job], T], write: Write[T]) -> Iterator[list[Acted]]:
+def _act(store: Store, ids: Sequence[str], decide: Callable[[Job], T], write: WritePage[T]) -> Iterator[list[Acted]]:
     return _written(store, (_decided(store, page, decide) for page in _pieces(ids, PAGE)), write)
 
 
@@ -98,7 +98,7 @@ def _decide(job: Job, decide: Callable[[Job], T]) -> T | HoldfastError:
         return error
 
 
-def _written(store: Store, pages: Iterable[Page[T]], write: Write[T]) -> Iterator[list[Acted]]:
+def _written(store: Store, pages: Iterable[Page[T]], write: WritePage[T]) -> Iterator[list[Acted]]:
     locked: Page[T] = []
     for page in pages:
         done, busy = _write(store, page, write)
@@ -117,7 +117,7 @@ def _written(store: Store, pages: Iterable[Page[T]], write: Write[T]) -> Iterato
         yield [Acted(job_id, _locked(job_id)) for job_id, _ in locked]
 
 
-def _write(store: Store, page: Page[T], write: Write[T]) -> tuple[list[Acted], Page[T]]:
+def _write(store: Store, page: Page[T], write: WritePage[T]) -> tuple[list[Acted], Page[T]]:
     """Write a page; return what became of each job, and apart from these the acts on rows that others have locked."""
     wanted = {job_id: each for job_id, each in page if not isinstance(each, HoldfastError)}
     answers = dict(zip(wanted, _answers(list(wanted.values()), write), strict=True))
@@ -142,7 +142,7 @@ def _write(store: Store, page: Page[T], write: Write[T]) -> tuple[list[Acted], P
     return done, busy
 
 
-def _answers(wanted: Sequence[T], write: Write[T]) -> list[Reply | HoldfastError]:
+def _answers(wanted: Sequence[T], write: WritePage[T]) -> list[Reply | HoldfastError]:
     """Write these acts; if one of them makes the store refuse them all, or take too long, in halves."""
     if not wanted:
         return []

@@ -13,7 +13,7 @@ from holdfast.alerts import Alert, notifier
 from holdfast.alerts.channels import Channel, LogChannel, Sent
 from holdfast.alerts.messages import Message, a_test
 from holdfast.alerts.notifier import LOOK_S, TRIES, TTL_S, WAITING_MAX, Notifier, Outbox, tell_once
-from holdfast.alerts.rules import KINDS, AlertKind, Given, Thresholds
+from holdfast.alerts.rules import KINDS, AlertKind, ThresholdOptions, Thresholds
 from holdfast.clock import SystemClock
 from holdfast.core import acts
 from holdfast.core.durations import iso
@@ -52,7 +52,7 @@ class Ear:
 
 
 def alert(channel: Channel, *on: AlertKind, **limits: Any) -> Alert:
-    return Alert(on or KINDS, Thresholds(**Given(**limits)), (channel,))  # type: ignore[typeddict-item]
+    return Alert(on or KINDS, Thresholds(**ThresholdOptions(**limits)), (channel,))  # type: ignore[typeddict-item]
 
 
 def has_sent(notifier: Notifier, timeout_s: float) -> bool:

@@ -395,7 +395,7 @@ def test_a_successor_goes_on_from_what_was_told() -> None:
     lines = [line("dead"), line("dead")]
     first, second = (Incidents(["dead"], Thresholds()) for _ in range(2))
     [message] = first.update(lines, NOW, Rows())
-    second.resume(first.told())
+    second.resume(first.reported())
     assert second.update(lines, NOW + 300, Rows()) == []
     [over] = second.update(lines, NOW + 600, Rows())
     assert (over.since, over.numbers) == (message.since, {"told": 2})

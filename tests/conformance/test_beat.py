@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from holdfast.core import acts
 from holdfast.core.machine import State
-from holdfast.core.records import BeatAnswer, Job, Lease, Pulse
+from holdfast.core.records import BeatReply, Job, Lease, Pulse
 from holdfast.core.row_text import CurrentSteps, current_steps
 from holdfast.core.verdict import Released, Succeeded
 from holdfast.stores.protocol import Reply, Store
@@ -30,10 +30,10 @@ from tests.factory import (
     start_flow,
 )
 
-NOTHING = BeatAnswer()
+NOTHING = BeatReply()
 
 
-def beat(store: Store, *jobs: Job) -> BeatAnswer:
+def beat(store: Store, *jobs: Job) -> BeatReply:
     assert jobs[0].worker is not None
     return store.beat(jobs[0].worker, [Pulse(job.lease) for job in jobs])
 
@@ -238,8 +238,8 @@ def test_a_beat_lists_every_job_of_the_worker_that_was_asked_to_stop(store: Stor
     asked, named, others = start(store, worker), start(store, worker), start(store)
     for job in (asked, others):
         move(store, job.id, State.RUNNING, job.fence, acts.cancel(job, actor="ann"))
-    assert beat(store, named) == BeatAnswer(cancelled=[asked.id])
-    assert beat(store, named, asked) == BeatAnswer(cancelled=[asked.id])
+    assert beat(store, named) == BeatReply(cancelled=[asked.id])
+    assert beat(store, named, asked) == BeatReply(cancelled=[asked.id])
     assert row(store, asked.id).state is State.RUNNING
 
 
@@ -263,7 +263,7 @@ def test_a_stale_lease_is_lost_and_nothing_changes_but_one_event(
     before = row(store, lease.job_id)
     clock.advance(10)
     for _ in range(3):
-        assert store.beat(worker, [Pulse(lease, progress=0.5, note="I live!", log="I live!")]) == BeatAnswer(
+        assert store.beat(worker, [Pulse(lease, progress=0.5, note="I live!", log="I live!")]) == BeatReply(
             lost=[lease.job_id]
         )
     assert row(store, lease.job_id) == before
@@ -281,7 +281,7 @@ def test_the_lost_and_the_living_are_told_apart_in_one_beat(store: Store, clock:
     job = start(store)
     assert job.worker is not None
     clock.advance(10)
-    assert store.beat(job.worker, [Pulse(lost), Pulse(job.lease)]) == BeatAnswer(lost=[lost.job_id])
+    assert store.beat(job.worker, [Pulse(lost), Pulse(job.lease)]) == BeatReply(lost=[lost.job_id])
     assert row(store, job.id).lease_until == clock.lease() + job.lease_s
 
 
@@ -290,20 +290,20 @@ def test_the_lost_and_the_living_of_one_claim_are_told_apart(store: Store, clock
     lost, living = claim(store)
     settle(store, lost, EXPIRED)
     clock.advance(10)
-    assert beat(store, lost, living) == BeatAnswer(lost=[lost.id])
+    assert beat(store, lost, living) == BeatReply(lost=[lost.id])
     assert row(store, living.id).lease_until == clock.lease() + 30
 
 
 def test_an_unknown_job_is_lost_without_an_event(store: Store) -> None:
     worker = enrol(store)
-    assert store.beat(worker, [Pulse(Lease("nobody", 1, "c"))]) == BeatAnswer(lost=["nobody"])
+    assert store.beat(worker, [Pulse(Lease("nobody", 1, "c"))]) == BeatReply(lost=["nobody"])
     assert store.journal() == []
 
 
 def test_a_purged_job_is_lost_without_an_event(store: Store, clock: FakeClock) -> None:
     zombie = STALE["after a successor was done"](store)
     store.purge([State.DONE], clock.wall() + 1)
-    assert store.beat(enrol(store), [Pulse(zombie)]) == BeatAnswer(lost=[zombie.job_id])
+    assert store.beat(enrol(store), [Pulse(zombie)]) == BeatReply(lost=[zombie.job_id])
     assert store.journal() == []
 
 
@@ -337,7 +337,7 @@ def test_a_worker_marked_gone_extends_nothing_and_is_told_so(store: Store, clock
     store.retire(job.worker, "killed")
     before = picture(store)
     clock.advance(10)
-    assert beat(store, job) == BeatAnswer(gone=True)
+    assert beat(store, job) == BeatReply(gone=True)
     assert picture(store) == before
 
 
@@ -354,7 +354,7 @@ def test_a_gone_workers_beat_about_a_stale_lease_changes_nothing(store: Store) -
 def test_an_unknown_worker_is_told_that_it_is_gone(store: Store) -> None:
     job = start(store)
     before = picture(store)
-    assert store.beat("nobody", [Pulse(job.lease)]) == BeatAnswer(gone=True)
+    assert store.beat("nobody", [Pulse(job.lease)]) == BeatReply(gone=True)
     assert picture(store) == before
 
 

@@ -1,6 +1,6 @@
 """The autopsy: what is known of an attempt that was lost, in the same words whoever finds it."""
 
-from holdfast.core.autopsy import Victim, autopsy, lines_of, of_worker
+from holdfast.core.autopsy import LostProcess, autopsy, lines_of, of_worker
 from holdfast.core.records import Moment
 from tests.factory import a_job, a_worker
 
@@ -40,14 +40,14 @@ def test_everything_that_is_known_is_in_it() -> None:
 def test_what_nobody_knows_is_left_out() -> None:
     job = a_job(claimed_at=None, started=False, fence=1, attempt=1)
     known = {"attempt": 1, "started": False, "fence_before": 1, "fence_after": 2}
-    assert autopsy(job, Victim(worker="w"), NOW, {"stack": None}) == NOBODY_KNOWS | known
+    assert autopsy(job, LostProcess(worker="w"), NOW, {"stack": None}) == NOBODY_KNOWS | known
 
 
 def test_a_worker_without_a_row_goes_by_its_id() -> None:
     job = a_job(worker="01-w", lease_until=510.0)
-    victim = of_worker(None, job, NOW)
-    assert victim == Victim(worker="01-w", lease_until=510.0)
-    assert autopsy(job, victim, NOW, {})["lease_until"] == "2023-11-14T22:13:30.000Z"
+    lost_process = of_worker(None, job, NOW)
+    assert lost_process == LostProcess(worker="01-w", lease_until=510.0)
+    assert autopsy(job, lost_process, NOW, {})["lease_until"] == "2023-11-14T22:13:30.000Z"
 
 
 def test_lines() -> None:

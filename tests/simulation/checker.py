@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from holdfast.core.acts import Move
 from holdfast.core.machine import ENDED, LIVE, State, Transition
 from holdfast.core.policy import OnCrash
-from holdfast.core.records import BeatAnswer, Duty, Filter, Job, Lease, NewJob, Pulse, Record, Worker
+from holdfast.core.records import BeatReply, Duty, Filter, Job, Lease, NewJob, Pulse, Record, Worker
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Cancelled, Failed, Outcome, Released, Stalled, TimedOut, Verdict
 from holdfast.core.worker_exit import WorkerExit
@@ -176,7 +176,7 @@ class Checker:
             lease_until=now + expected.lease_s, by_itself=False,
         ))  # fmt: skip
 
-    def _beat(self, role: Role, answer: BeatAnswer, worker: str, pulses: Sequence[Pulse], *_: Any) -> set[str]:
+    def _beat(self, role: Role, answer: BeatReply, worker: str, pulses: Sequence[Pulse], *_: Any) -> set[str]:
         if answer.gone:
             self.sometimes["beats of the gone"] += 1
             self._expect(worker in self.gone, "P9", "{} was told that it is gone, and is not", worker)

@@ -10,7 +10,7 @@ import pytest
 from holdfast import App
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
-from holdfast.core.records import BeatAnswer, Pulse, Record, Vanished
+from holdfast.core.records import BeatReply, Pulse, Record, Vanished
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreDamaged, StoreError, StoreTimeout, StoreUnavailable
@@ -183,7 +183,7 @@ class Slow(Locking):
 
     def beat(
         self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
-    ) -> BeatAnswer:
+    ) -> BeatReply:
         self._check(pulses)
         return self.real.beat(worker_id, pulses, rss_mb, stopping=stopping)
 
@@ -251,7 +251,7 @@ class Stuck(Locking):
         self._check([each.lease.job_id for each in records])
         return super().record(records)
 
-    def beat(self, worker_id: str, pulses: Sequence[Pulse], *args: Any, **given: Any) -> BeatAnswer:
+    def beat(self, worker_id: str, pulses: Sequence[Pulse], *args: Any, **given: Any) -> BeatReply:
         self._check([each.lease.job_id for each in pulses])
         return self.real.beat(worker_id, pulses, *args, **given)
 

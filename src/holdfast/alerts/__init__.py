@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.alerts.channels import Channel, CommandChannel, LogChannel
-from holdfast.alerts.rules import KINDS, AlertKind, Given, Thresholds
+from holdfast.alerts.rules import KINDS, AlertKind, ThresholdOptions, Thresholds
 from holdfast.errors import UsageError
 
 
@@ -31,7 +31,7 @@ def declare(
     secret: str | None = None,
     private: bool = False,
     on: Iterable[AlertKind] | None = None,
-    limits: Given | None = None,
+    limits: ThresholdOptions | None = None,
 ) -> Alert:
     """Make an alert, or raise `UsageError` for what can never work."""
     named = set(KINDS if on is None else [on] if isinstance(on, str) else on)
@@ -52,8 +52,10 @@ def declare(
     if not channels:
         raise UsageError("an alert needs a channel: log=True, command=[…] or webhook=…")
     given = limits or {}
-    if strange := set(given) - set(Given.__annotations__):
-        raise UsageError(f"an alert has no limit {min(strange)!r}; known: {', '.join(Given.__annotations__)}")
+    if strange := set(given) - set(ThresholdOptions.__annotations__):
+        raise UsageError(
+            f"an alert has no limit {min(strange)!r}; known: {', '.join(ThresholdOptions.__annotations__)}"
+        )
     return Alert(wanted, Thresholds(**given), tuple(channels))
 
 

@@ -27,7 +27,7 @@ import msgspec
 from holdfast.alerts import Alert, fingerprint
 from holdfast.alerts.channels import Channel
 from holdfast.alerts.messages import Message
-from holdfast.alerts.rules import LINES_MAX, Incidents, Line, Told
+from holdfast.alerts.rules import LINES_MAX, Incidents, Line, Reported
 from holdfast.clock import Clock, pause
 from holdfast.core.crash_fingerprint import death_of
 from holdfast.core.durations import iso
@@ -151,11 +151,11 @@ class Notifier:
     def _begin(self, note: str | None) -> None:
         self._incidents = [Incidents(alert.on, alert.limits) for alert in self._alerts]
         if note is not None:
-            for incidents, told in zip(self._incidents, told_in(note), strict=False):
+            for incidents, told in zip(self._incidents, reported_in(note), strict=False):
                 incidents.resume(told)
 
     def _note(self) -> str:
-        return msgspec.json.encode([incidents.told() for incidents in self._incidents]).decode()
+        return msgspec.json.encode([incidents.reported() for incidents in self._incidents]).decode()
 
     def _late(self, now: float) -> list[Line]:
         """Return a line for each late schedule, if the alert asks for that; looks again only after a while."""
@@ -193,10 +193,10 @@ def tell_once(
         log.error("alerts are not sent: %s", error)
 
 
-def told_in(note: str) -> list[Told]:
+def reported_in(note: str) -> list[Reported]:
     """Return what the last notifier has sent for each alert; nothing if another version has written the note."""
     try:
-        return msgspec.json.decode(note, type=list[Told])
+        return msgspec.json.decode(note, type=list[Reported])
     except msgspec.MsgspecError:
         return []
 
@@ -240,7 +240,7 @@ class JournalReader:
     def read(self, now: float, span_s: float) -> list[Line]:
         """Return the lines of the last `span_s` seconds, oldest first."""
         new = self._new(max(now - span_s, min(self._read_until, now) - OVERLAP_S))
-        self._lines |= {line.seq: line for line in self._told_of(new)}
+        self._lines |= {line.seq: line for line in self._lines_of(new)}
         kept = sorted(self._lines.values(), key=lambda line: (line.at, line.seq))[-LINES_MAX:]
         kept = [line for line in kept if line.at > now - span_s]
         self._lines = {line.seq: line for line in kept}
@@ -259,7 +259,7 @@ class JournalReader:
             before = page[0].seq
         return events
 
-    def _told_of(self, events: Sequence[Event]) -> list[Line]:
+    def _lines_of(self, events: Sequence[Event]) -> list[Line]:
         ids = list(dict.fromkeys(event.job_id for event in events))
         jobs = {job.id: job for job in rows_of(self._store, ids, JOBS)}
         crashes = {job.id: job.crashes for job in jobs.values()}

@@ -30,7 +30,7 @@ LINES_MAX = 20_000  # of a worse storm only the newest lines are counted
 FALSE_WINDOWS = 6  # a late report may come long after its zombie was found, so that share is taken over more windows
 
 
-class Given(TypedDict, total=False):
+class ThresholdOptions(TypedDict, total=False):
     """Limits as a caller may give them."""
 
     crashes: int
@@ -267,10 +267,10 @@ class Incident(msgspec.Struct):
 
     since: float
     told_at: float
-    told: int  # lines so far
+    reported: int  # lines so far
 
 
-class Told(msgspec.Struct):
+class Reported(msgspec.Struct):
     """The incidents that one alert has reported, as a notifier leaves them to the next one."""
 
     open: list[tuple[AlertKind, str, Incident]]
@@ -284,22 +284,22 @@ class Incidents:
         self._on = on
         self._limits = limits
         self._open: dict[Key, Incident] = {}
-        self._told: dict[AlertKind, set[int]] = {kind: set() for kind in KINDS}  # lines, by their seq
+        self._reported: dict[AlertKind, set[int]] = {kind: set() for kind in KINDS}  # lines, by their seq
 
-    def told(self) -> Told:
+    def reported(self) -> Reported:
         """Return what was sent, for the next notifier to continue from."""
-        lines: dict[AlertKind, list[int]] = {kind: sorted(seqs) for kind, seqs in self._told.items() if seqs}
-        return Told([(*key, incident) for key, incident in self._open.items()], lines)
+        lines: dict[AlertKind, list[int]] = {kind: sorted(seqs) for kind, seqs in self._reported.items() if seqs}
+        return Reported([(*key, incident) for key, incident in self._open.items()], lines)
 
-    def resume(self, told: Told) -> None:
+    def resume(self, reported: Reported) -> None:
         """Continue from what an earlier notifier has sent."""
-        self._open = {(kind, task): incident for kind, task, incident in told.open}
-        self._told |= {kind: set(seqs) for kind, seqs in told.lines.items()}
+        self._open = {(kind, task): incident for kind, task, incident in reported.open}
+        self._reported |= {kind: set(seqs) for kind, seqs in reported.lines.items()}
 
     def skip(self, lines: Sequence[Line]) -> None:
         """Treat these lines as reported and every incident as closed: the next one of each kind is new."""
-        for told in self._told.values():
-            told |= {line.seq for line in lines}
+        for reported in self._reported.values():
+            reported |= {line.seq for line in lines}
 
     def update(self, lines: Sequence[Line], now: float, rows: Rows) -> list[Message]:
         """Return the messages to send now. If `rows` raises, nothing was changed, and nothing counts as sent."""
@@ -308,13 +308,13 @@ class Incidents:
         due = {key: self._due(key, fresh, found[key], rows) for key, fresh in self._fresh(found, now).items()}
         held = {task for kind, task in {*due, *self._open} if kind == "held" and rows.is_held(task)}
         for key, (fresh, jobs, past) in due.items():
-            told = self._told[key[0]]
-            told |= {line.seq for line in [*fresh, *past]}
+            reported = self._reported[key[0]]
+            reported |= {line.seq for line in [*fresh, *past]}
             if not fresh:
                 continue
             status: Literal["new", "more"] = "more" if key in self._open else "new"
-            incident = self._open.setdefault(key, Incident(since=fresh[0].at, told_at=now, told=0))
-            incident.told_at, incident.told = now, incident.told + len(fresh)
+            incident = self._open.setdefault(key, Incident(since=fresh[0].at, told_at=now, reported=0))
+            incident.told_at, incident.reported = now, incident.reported + len(fresh)
             text, numbers = found[key].text(fresh, jobs), found[key].numbers
             if key[0] in ("dead", "crashes", "zombie_rate") and jobs > 1 and self._is_cut(lines, now):
                 text, numbers = f"at least {text}", {**numbers, "at_least": True}
@@ -324,9 +324,9 @@ class Incidents:
             if task not in held if kind == "held" else key not in found:
                 del self._open[key]
                 text = f"over: {self._relief(key)}"
-                messages.append(_message(key, "over", text, incident, now, (), 0, {"told": incident.told}))
+                messages.append(_message(key, "over", text, incident, now, (), 0, {"told": incident.reported}))
         here = {line.seq for line in lines}
-        for seqs in self._told.values():
+        for seqs in self._reported.values():
             seqs &= here
         return messages
 
@@ -338,7 +338,7 @@ class Incidents:
         """Return the lines that were not reported, of those whose turn it is."""
         again_at = {key: incident.told_at + self._limits.again_s for key, incident in self._open.items()}
         fresh = {
-            key: [line for line in finding.lines if line.seq not in self._told[key[0]]]
+            key: [line for line in finding.lines if line.seq not in self._reported[key[0]]]
             for key, finding in found.items()
             if now >= again_at.get(key, now)
         }

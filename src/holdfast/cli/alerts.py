@@ -14,12 +14,12 @@ import click
 
 from holdfast.alerts import Alert, declare
 from holdfast.alerts.messages import a_test
-from holdfast.alerts.rules import KINDS, Given
+from holdfast.alerts.rules import KINDS, ThresholdOptions
 from holdfast.cli.base import Command, Group, settings
 from holdfast.cli.loading import import_options, named_app, own_app
 from holdfast.cli.logs import LOG_FORMAT, log_to_stderr
 from holdfast.cli.output import Column, show_json, show_table
-from holdfast.cli.types import ParamType, Text, Words, app_argument, json_option, options, shared_option
+from holdfast.cli.types import ParamType, Text, WordList, app_argument, json_option, options, shared_option
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
 from holdfast.hooks import Hooks
@@ -41,8 +41,8 @@ class Limit(ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
         name, _, number = str(value).partition("=")
-        if name not in Given.__annotations__:
-            self.fail(f"{value!r} names none of {', '.join(Given.__annotations__)}", param, ctx)
+        if name not in ThresholdOptions.__annotations__:
+            self.fail(f"{value!r} names none of {', '.join(ThresholdOptions.__annotations__)}", param, ctx)
         try:
             return name, float(number) if name.endswith(("_s", "false_max")) else int(number)
         except ValueError:
@@ -64,13 +64,13 @@ _flags = options(
         help=f"Send alerts to this https address; signed with ${SECRET}, if that is set.",
     ),
     shared_option("--alert-private", is_flag=True, help="The webhook may be on a private network or on this machine."),
-    shared_option("--alert-on", type=Words(KINDS), metavar="A,B", help=f"Only these of: {', '.join(KINDS)}."),
+    shared_option("--alert-on", type=WordList(KINDS), metavar="A,B", help=f"Only these of: {', '.join(KINDS)}."),
     shared_option(
         "--alert-limit",
         type=Limit(),
         multiple=True,
         metavar="NAME=NUMBER",
-        help=f"Change a limit; may be repeated. One of: {', '.join(Given.__annotations__)}.",
+        help=f"Change a limit; may be repeated. One of: {', '.join(ThresholdOptions.__annotations__)}.",
     ),
 )
 
@@ -115,7 +115,7 @@ def alerts_of(given: dict[str, Any]) -> tuple[Alert, ...]:
         secret=secret or None,
         private=given["alert_private"],
         on=given["alert_on"],
-        limits=cast("Given", dict(given["alert_limit"])),
+        limits=cast("ThresholdOptions", dict(given["alert_limit"])),
     )
     return (declared,)
 

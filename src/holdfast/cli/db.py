@@ -14,7 +14,7 @@ from holdfast.cli.exit_codes import Exit
 from holdfast.cli.leaving import noting
 from holdfast.cli.loading import open_existing, opened_store, require_schema
 from holdfast.cli.output import Progress, clean, show_json
-from holdfast.cli.types import Text, Words, by_option, json_option, older_than_option
+from holdfast.cli.types import Text, WordList, by_option, json_option, older_than_option
 from holdfast.core.machine import ENDED, State
 from holdfast.errors import Refused, UsageError
 from holdfast.stores import open_store
@@ -171,7 +171,7 @@ def backup(target: Path, as_json: bool) -> None:
 @older_than_option
 @click.option(
     "--states",
-    type=Words(_ENDED),
+    type=WordList(_ENDED),
     metavar="A,B",
     default="done,cancelled,rolled_back",
     show_default=True,

@@ -66,7 +66,7 @@ class JobId(Text):
             raise NotFound(f"there is no job {value!a}; ids are exact: see `holdfast jobs list`") from None
 
 
-class Words(ParamType):
+class WordList(ParamType):
     """Several words with commas in between; given `known`, each must be one of them."""
 
     name = "a,b"

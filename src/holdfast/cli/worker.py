@@ -15,7 +15,7 @@ from holdfast.cli.alerts import alert_options
 from holdfast.cli.base import Command, settings
 from holdfast.cli.loading import import_options, named_app, wanted_modules
 from holdfast.cli.logs import log_to_stderr
-from holdfast.cli.types import Duration, F, Text, Words, grace_option
+from holdfast.cli.types import Duration, F, Text, WordList, grace_option
 from holdfast.clock import pause
 from holdfast.core.text import listed
 from holdfast.errors import StoreError, is_final
@@ -39,7 +39,7 @@ def _number(flag: str, default: int, words: str, unit: str = "N") -> Callable[[F
 @import_options
 @click.option(
     "--queues",
-    type=Words(),
+    type=WordList(),
     metavar="A,B",
     default=(),
     help="Serve only these.  [default: all that the app's tasks name]",

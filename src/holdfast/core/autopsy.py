@@ -14,7 +14,7 @@ from holdfast.core.records import Job, Moment, Worker
 from holdfast.core.row_text import texts_of
 
 
-class Victim(msgspec.Struct, frozen=True, kw_only=True):
+class LostProcess(msgspec.Struct, frozen=True, kw_only=True):
     """The process in which the attempt was lost, as its row shows it, or as its worker knew it. None: nobody knows."""
 
     worker: str | None
@@ -26,11 +26,11 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True):
     rss_mb: float | None = None
 
 
-def of_worker(worker: Worker | None, job: Job, now: Moment) -> Victim:
+def of_worker(worker: Worker | None, job: Job, now: Moment) -> LostProcess:
     """Return what the rows say."""
     if worker is None:
-        return Victim(worker=job.worker, lease_until=job.lease_until)
-    return Victim(
+        return LostProcess(worker=job.worker, lease_until=job.lease_until)
+    return LostProcess(
         worker=worker.name,
         host=worker.host,
         pid=worker.pid,
@@ -41,16 +41,16 @@ def of_worker(worker: Worker | None, job: Job, now: Moment) -> Victim:
     )
 
 
-def autopsy(job: Job, victim: Victim, now: Moment, facts: dict[str, Any]) -> dict[str, Any]:
+def autopsy(job: Job, lost_process: LostProcess, now: Moment, facts: dict[str, Any]) -> dict[str, Any]:
     """Collect what is known; `facts` come from the program that found the death. Unknown values are left out."""
-    end = victim.lease_until if victim.lease_until is not None else now.lease
+    end = lost_process.lease_until if lost_process.lease_until is not None else now.lease
     known: dict[str, Any] = {
-        "worker": victim.worker,
-        "host": victim.host,
-        "pid": victim.pid,
-        "last_beat": iso(victim.beat_at),
+        "worker": lost_process.worker,
+        "host": lost_process.host,
+        "pid": lost_process.pid,
+        "last_beat": iso(lost_process.beat_at),
         "lease_until": iso(now.wall + end - now.lease),
-        "seconds_since_beat": None if victim.silent_s is None else round(victim.silent_s, 3),
+        "seconds_since_beat": None if lost_process.silent_s is None else round(lost_process.silent_s, 3),
         "seconds_overdue": round(max(0.0, now.lease - end), 3),
         "claimed_at": iso(job.claimed_at),
         "attempt": job.attempt,
@@ -60,7 +60,7 @@ def autopsy(job: Job, victim: Victim, now: Moment, facts: dict[str, Any]) -> dic
         "rolling_back": job.rolling_back or None,
         "progress": job.progress,
         "note": job.note,
-        "rss_mb": None if victim.rss_mb is None else round(victim.rss_mb, 1),
+        "rss_mb": None if lost_process.rss_mb is None else round(lost_process.rss_mb, 1),
         "fence_before": job.fence,
         "fence_after": job.fence + 1,
         "log": lines_of(job.log),

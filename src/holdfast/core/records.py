@@ -367,7 +367,7 @@ class Firing(msgspec.Struct, frozen=True):
     job: NewJob
 
 
-class BeatAnswer(msgspec.Struct, frozen=True):
+class BeatReply(msgspec.Struct, frozen=True):
     """The store's reply to a beat."""
 
     lost: list[str] = []  # job ids whose lease is no longer ours

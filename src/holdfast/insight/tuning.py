@@ -20,7 +20,7 @@ from holdfast.insight.findings import Finding, ok, warning
 from holdfast.insight.format import brief
 from holdfast.insight.health import BEATING, vanished_ids, worker_state
 from holdfast.insight.views import all_jobs, totals
-from holdfast.insight.zombies import Found, Lookback
+from holdfast.insight.zombies import FoundZombie, Lookback
 from holdfast.stores.protocol import Store
 
 SAMPLE = 2000  # the newest jobs that were done
@@ -146,7 +146,7 @@ def _false_ones(look: Lookback) -> Iterator[Finding]:
     if look.false_rate <= FALSE_MAX:
         yield ok("Workers that were declared dead were dead", number)
         return
-    worst: dict[str, Found] = {}
+    worst: dict[str, FoundZombie] = {}
     for each in sorted(look.false, key=lambda each: each.silent_s or 0.0):
         worst[each.task] = each
     advice = []

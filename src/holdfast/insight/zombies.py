@@ -31,7 +31,7 @@ _JOBS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found(Line):
+class FoundZombie(Line):
     """A zombie, with what its autopsy says."""
 
     detector: str
@@ -71,12 +71,12 @@ class Lookback:
 
     since: float
     until: float
-    found: list[Found]
+    found: list[FoundZombie]
     victims: Mapping[str, LostJob]
     late: set[tuple[str, int]]  # (job, fence)
 
     @property
-    def false(self) -> list[Found]:
+    def false(self) -> list[FoundZombie]:
         """Return those that were not zombies: their attempts went on and reported."""
         return [each for each in self.found if (each.job_id, each.fence) in self.late]
 
@@ -144,12 +144,12 @@ def _events(store: Store, since: float) -> Iterator[Event]:
         before = page[0].seq
 
 
-def _found(event: Event, victim: LostJob) -> Found:
+def _found(event: Event, victim: LostJob) -> FoundZombie:
     detail = event.detail
     signs = [_number(detail.get("seconds_since_beat")), _since(event.at, detail.get("claimed_at"))]
     known = [seconds for seconds in signs if seconds is not None]
     detector = str(detail.get("detector", "unknown"))
-    return Found(
+    return FoundZombie(
         seq=event.seq,
         at=event.at,
         kind=event.kind,
@@ -215,7 +215,7 @@ def zombies_view(look: Lookback) -> dict[str, Any]:
 
 
 def _by_task(look: Lookback) -> list[dict[str, Any]]:
-    groups: dict[tuple[str | None, str | None], list[Found]] = defaultdict(list)
+    groups: dict[tuple[str | None, str | None], list[FoundZombie]] = defaultdict(list)
     for each in look.found:
         victim = look.victims[each.job_id]
         groups[victim.task, victim.queue].append(each)
@@ -236,7 +236,7 @@ def _by_task(look: Lookback) -> list[dict[str, Any]]:
     ]
 
 
-def _by_detector(found: Sequence[Found]) -> list[dict[str, Any]]:
+def _by_detector(found: Sequence[FoundZombie]) -> list[dict[str, Any]]:
     return [
         {
             "detector": detector,
@@ -253,7 +253,7 @@ def _spread(numbers: Iterable[float | None]) -> dict[str, float] | None:
     return {"median": round(median(known), 3), "worst": round(max(known), 3)} if known else None
 
 
-def _decisions(found: Sequence[Found]) -> dict[str, int]:
+def _decisions(found: Sequence[FoundZombie]) -> dict[str, int]:
     number = Counter(each.decision for each in found)
     known = [move.value for move in DECISIONS]
     return {decision: number[decision] for decision in [*known, *(word for word in number if word not in known)]}

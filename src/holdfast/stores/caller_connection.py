@@ -22,13 +22,13 @@ from typing import Any, TypeVar
 from holdfast.errors import StoreUnavailable, UsageError
 
 T = TypeVar("T")
-Wait = Callable[[Coroutine[Any, Any, Any]], Any]
+RunCoroutine = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class LoopConnection:
     """A driver's connection that belongs to an event loop, and how code that does not await waits for it."""
 
-    def __init__(self, connection: Any, wait: Wait) -> None:
+    def __init__(self, connection: Any, wait: RunCoroutine) -> None:
         self.connection = connection
         self.wait = wait
 

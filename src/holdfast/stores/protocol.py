@@ -16,7 +16,7 @@ from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import State
 from holdfast.core.records import (
-    BeatAnswer,
+    BeatReply,
     Duty,
     Event,
     Filter,
@@ -216,7 +216,7 @@ class Store(Protocol):
 
     def beat(
         self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
-    ) -> BeatAnswer:
+    ) -> BeatReply:
         """Prove the worker's life and extend the given leases by their `lease_s` from now. Fenced.
 
         A lease never gets shorter. An attempt that has already settled itself is neither lost nor an error; one whose

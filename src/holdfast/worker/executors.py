@@ -53,7 +53,7 @@ TRACE_MAX = 32_000  # characters of a traceback in the journal
 
 MakeContext = Callable[[Attempt], Context]
 Commit = Callable[[Attempt, Outcome], Outcome | None]  # with the task's own transaction; None: settled
-Report = Callable[[Attempt, Outcome | None], None]
+ReportOutcome = Callable[[Attempt, Outcome | None], None]
 
 
 class Flows(Protocol):
@@ -68,7 +68,7 @@ class Threads:
     """Runs sync handlers, each in a thread; as many threads as were ever needed at once."""
 
     def __init__(
-        self, clock: Clock, make_context: MakeContext, commit: Commit, report: Report, flows: Flows | None = None
+        self, clock: Clock, make_context: MakeContext, commit: Commit, report: ReportOutcome, flows: Flows | None = None
     ) -> None:
         self._pid = os.getpid()
         self._flows = flows
@@ -149,7 +149,7 @@ class Loop:
         clock: Clock,
         make_context: MakeContext,
         commit: Commit,
-        report: Report,
+        report: ReportOutcome,
         flows: Flows | None = None,
         *,
         died: Died,

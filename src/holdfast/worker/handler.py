@@ -21,7 +21,7 @@ KILL_S = 1.0  # how long the end of a process may take
 NEVER = float("inf")
 
 
-class Keeps(Protocol):
+class HandlerProcess(Protocol):
     """Runs a handler in another process, and can reach it there."""
 
     def interrupt(self, handler: Handler) -> None:
@@ -56,7 +56,7 @@ class Handler:
         self.heard = False  # the event loop has passed that on
         self._lock = lock
         self._thread: int | None = None
-        self._elsewhere: Keeps | None = None
+        self._elsewhere: HandlerProcess | None = None
         self._async: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
 
     # -------------------------------------------------------------------------------- where it runs
@@ -92,12 +92,12 @@ class Handler:
         with self._lock:
             self._async = None
 
-    def enter_process(self, keeps: Keeps) -> None:
+    def enter_process(self, process: HandlerProcess) -> None:
         """Say that it runs in a process of its own from now on; that one knows its stack."""
         with self._lock:
-            self._elsewhere = keeps
+            self._elsewhere = process
             if self.interrupt is not None:
-                keeps.interrupt(self)
+                process.interrupt(self)
 
     @property
     def is_elsewhere(self) -> bool:

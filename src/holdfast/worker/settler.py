@@ -36,7 +36,7 @@ from holdfast.worker.executors import outage
 log = logging.getLogger("holdfast.worker")
 
 BATCH = 1000  # endings of one commit: the thread waits for the interpreter a few times in each, a busy one 5 ms a time
-Ending = tuple[Attempt, Outcome]
+AttemptEnd = tuple[Attempt, Outcome]
 
 
 class Settler:
@@ -56,8 +56,8 @@ class Settler:
         self._forget = forget
         self._hooks = hooks
         self._journal_all = journal_all
-        self._endings: deque[Ending] = deque()
-        self._locked: LockedRows[Ending] = LockedRows(clock)
+        self._endings: deque[AttemptEnd] = deque()
+        self._locked: LockedRows[AttemptEnd] = LockedRows(clock)
         self._wake = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
@@ -65,7 +65,7 @@ class Settler:
         self._backoff = StoreBackoff(log, clock, "endings are kept until the store takes them")
         self.settled = 0
         self.last: Lease | None = None  # whose ending was accepted
-        self._in_hand: list[Ending] = []  # what is being written
+        self._in_hand: list[AttemptEnd] = []  # what is being written
         self._outdated: set[Attempt] = set()  # whose rows have changed since they were judged
         self._unsaved = 0  # how many were given up, because the store failed at the end
         self._thread = VitalThread("holdfast-settler", self._serve, lambda: self._closing)
@@ -173,7 +173,7 @@ class Settler:
             self._settle_for_good(in_hand)
             self._in_hand = []
 
-    def _next_batch(self) -> list[Ending]:
+    def _next_batch(self) -> list[AttemptEnd]:
         if slow := self._locked.take_slow():
             return slow
         batch = self._locked.take_due()
@@ -181,7 +181,7 @@ class Settler:
             batch.append(self._endings.popleft())
         return batch
 
-    def _settle_for_good(self, batch: list[Ending]) -> None:
+    def _settle_for_good(self, batch: list[AttemptEnd]) -> None:
         while batch:
             try:
                 batch = self._settle(batch)
@@ -221,12 +221,12 @@ class Settler:
             return False
         return True
 
-    def _put_aside(self, ending: Ending, error: StoreTimeout) -> None:
+    def _put_aside(self, ending: AttemptEnd, error: StoreTimeout) -> None:
         job_id = ending[0].job.id
         log.warning("job %s: its result is not saved yet, and is tried again apart from the others: %s", job_id, error)
         self._locked.put(job_id, ending, slow=True)
 
-    def _settle(self, batch: list[Ending]) -> list[Ending]:
+    def _settle(self, batch: list[AttemptEnd]) -> list[AttemptEnd]:
         """Write them once; return those that must be judged again."""
         wall = self._store.now().wall
         for attempt, _ in batch:
@@ -235,7 +235,7 @@ class Settler:
         self._outdated.clear()
         settlements = [self._judge(attempt, outcome, wall) for attempt, outcome in batch]
         answers = self._store.settle(settlements)
-        again: list[Ending] = []
+        again: list[AttemptEnd] = []
         settled: list[Attempt] = []
         for (attempt, outcome), settlement, answer in zip(batch, settlements, answers, strict=True):
             if answer is Reply.LOCKED:
@@ -291,7 +291,7 @@ class Settler:
             log.warning("job %s (%s): attempt %d ended, now %s: %s", job.id, job.task, job.attempt, state, said)
         self._hooks.tell(job, verdict)
 
-    def _give_up_on(self, ending: Ending, error: Exception) -> None:
+    def _give_up_on(self, ending: AttemptEnd, error: Exception) -> None:
         """One ending that no store will ever take: end the attempt as failed, with the reason."""
         attempt, outcome = ending
         log.error("the ending of job %s cannot be written: %s", attempt.job.id, escaped(str(error)))
@@ -309,7 +309,7 @@ def _of_nobody(move: Transition, state: State) -> Settlement:
     return Settlement(lease=lease, queue="default", worker=None, verdict=Verdict(move=move, state=state))
 
 
-def _is_too_much(error: Exception, batch: list[Ending]) -> bool:
+def _is_too_much(error: Exception, batch: list[AttemptEnd]) -> bool:
     """Say whether the store stopped a batch at its time limit: in smaller pieces it may be in time."""
     return isinstance(error, StoreTimeout) and len(batch) > 1
 

@@ -24,7 +24,7 @@ from holdfast.core.replay import FlowCall, Scope
 from holdfast.errors import Dropped, Interrupted, Misused, Parking, Rewinding, StepFailed, UsageError
 from holdfast.stores.protocol import Reply
 from holdfast.tracebacks import calls_user_code
-from holdfast.workflow.caught import Place, calling_place, is_on_its_way, place_of
+from holdfast.workflow.caught import Location, calling_place, is_on_its_way, place_of
 from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, current_scope, inside, merged
 from holdfast.workflow.recorder import Recorder
 from holdfast.workflow.run import Run
@@ -95,7 +95,7 @@ class _PendingCall:
     """A call of the flow that was made and is not awaited yet."""
 
     scope: Scope  # whose owner must await it
-    place: Place  # of the code that made it
+    place: Location  # of the code that made it
     coroutine: Coroutine[Any, Any, Any] | None = None
     handed: list[_PendingCall | None] = field(default_factory=list)  # of a gather: the calls among its branches
 
@@ -164,7 +164,7 @@ class AsyncDriver:
         self._check_awaited(takewhile(lambda each: each is not pending, self._pending[pending.scope]))
         self._pending[pending.scope].remove(pending)
 
-    def _check_owner(self, scope: Scope, place: Place | None = None) -> None:
+    def _check_owner(self, scope: Scope, place: Location | None = None) -> None:
         """Raise if this is not the task of the scope. `place`: where the call was made, if not here and now."""
         if scope.owner is not _current_task():
             raise self._refuse(
@@ -213,13 +213,13 @@ class AsyncDriver:
                 self._note_caught(calling_place())
             raise asyncio.CancelledError
 
-    def _note_caught(self, otherwise: Place) -> None:
+    def _note_caught(self, otherwise: Location) -> None:
         """Note where this scope caught the cancellation that parked it, as far as that is known."""
         if self.run.caught_at is None and self.run.attempt.handler.interrupt is None:
             self.run.caught_at = place_of(self._cancelled.get(asyncio.current_task())) or otherwise
 
     @contextlib.contextmanager
-    def _seeing_cancellation(self, place: Place) -> Iterator[None]:
+    def _seeing_cancellation(self, place: Location) -> Iterator[None]:
         """See who cancels a call: the worker, a wait, a `gather` that has failed, or else the code itself, which would
         go on by something that is not on record."""
         try:
@@ -545,7 +545,7 @@ def _current_task() -> asyncio.Task[Any] | None:
         return None
 
 
-def _said(place: Place) -> str:
+def _said(place: Location) -> str:
     return "{}:{}".format(*place)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.stores.protocol import Store
 
 log = logging.getLogger("holdfast.worker")
-Place = tuple[str, int]
+Location = tuple[str, int]
 LINGER_S = 1.0  # code that continues for this long after it caught the signal is logged at once, and not when it ends
 
 
@@ -31,7 +31,7 @@ def is_on_its_way(signal: BaseException | type[BaseException]) -> bool:
     return False
 
 
-def place_of(signal: BaseException | None) -> Place | None:
+def place_of(signal: BaseException | None) -> Location | None:
     """Return the line of the user's code that the exception had come to when it was caught; None: of ours."""
     trace = signal.__traceback__ if signal is not None else None
     while trace is not None and is_ours(trace.tb_frame.f_code.co_filename):
@@ -39,7 +39,7 @@ def place_of(signal: BaseException | None) -> Place | None:
     return None if trace is None else (trace.tb_frame.f_code.co_filename, trace.tb_lineno)
 
 
-def calling_place() -> Place:
+def calling_place() -> Location:
     """Return the line of the user's code that calls us."""
     frame = sys._getframe(1)
     while frame.f_back is not None and is_ours(frame.f_code.co_filename):
@@ -47,7 +47,7 @@ def calling_place() -> Place:
     return frame.f_code.co_filename, frame.f_lineno
 
 
-def report_once(place: Place, job: Job, store: Store) -> bool:
+def report_once(place: Location, job: Job, store: Store) -> bool:
     """Log the place, unless the journal of the job has it already; return whether it is to be journalled."""
     try:
         known = store.journal(job.id, ("warning",))

@@ -47,7 +47,7 @@ from holdfast.ids import chance
 from holdfast.jobs import Job, ended_error
 from holdfast.stores.protocol import Reply, Store
 from holdfast.tracebacks import describe
-from holdfast.workflow.caught import LINGER_S, Place, report_once
+from holdfast.workflow.caught import LINGER_S, Location, report_once
 from holdfast.workflow.effects import Do, Operation, Pause, Read, Wait, Write, current_scope
 from holdfast.workflow.raised import as_recorded, name_of_class, raised, shortened, written
 from holdfast.workflow.values import NOTHING, nothing_to_do, shape_of, shown, signature_of
@@ -96,7 +96,7 @@ class Run:
         self._recorded: list[BaseException] = []  # what was raised and is on record: it would come again
         self.main = Scope()
         self.in_order = in_order  # in each scope a call begins when the one before it has ended
-        self.caught_at: Place | None = None  # where the code first caught the signal that parks it
+        self.caught_at: Location | None = None  # where the code first caught the signal that parks it
         self._reported_caught = False
         self.undos: dict[str, DeclaredUndo] = {}  # by path, noted when the step is called
         self._signals: dict[str, deque[Signal]] = {}  # by name: those that were read and not taken

@@ -25,7 +25,7 @@ from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.records import (
-    BeatAnswer,
+    BeatReply,
     Duty,
     Event,
     Filter,
@@ -152,9 +152,9 @@ class MemoryStore:
 
     def beat(
         self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
-    ) -> BeatAnswer:
+    ) -> BeatReply:
         if not self._lives(worker_id):
-            return BeatAnswer(gone=True)
+            return BeatReply(gone=True)
         now = self.now()
         self._workers[worker_id] = transitions.apply_beat(self._workers[worker_id], now.wall, rss_mb, stopping)
         lost = []
@@ -166,7 +166,7 @@ class MemoryStore:
             elif job.state is State.RUNNING:
                 self._put(transitions.apply_pulse(job, pulse, now))
         asked = [job.id for job in self._held_by(worker_id) if job.cancel_requested]
-        return BeatAnswer(lost=lost, cancelled=asked)
+        return BeatReply(lost=lost, cancelled=asked)
 
     def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Reply]:
         self._check_duty(under)

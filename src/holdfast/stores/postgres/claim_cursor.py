@@ -24,7 +24,7 @@ SHARE = 20
 LONGEST_S = 10.0  # the longest that one may be put off
 SURE = 3  # how many slow ones in a row count: one alone may be the machine's
 Lane = tuple[str, int]  # queue and priority
-Place = tuple[float, int]  # run_at and seq
+LanePosition = tuple[float, int]  # run_at and seq
 
 _places = msgspec.json.Decoder(list[tuple[str, int, float, int]])
 
@@ -33,8 +33,8 @@ class ClaimCursor:
     """See the module's docstring. One for each store of a process; threads may share it, because all of it is hints."""
 
     def __init__(self) -> None:
-        self._ends: dict[Lane, Place] = {}
-        self._returned: dict[Lane, Place] = {}  # where jobs have come back since the last claim began
+        self._ends: dict[Lane, LanePosition] = {}
+        self._returned: dict[Lane, LanePosition] = {}  # where jobs have come back since the last claim began
         self._slow = 0
         self._full_again_at = 0.0
 

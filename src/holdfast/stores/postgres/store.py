@@ -21,7 +21,7 @@ from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import (
     GONE_KEPT_S,
-    BeatAnswer,
+    BeatReply,
     Duty,
     Event,
     Filter,
@@ -213,7 +213,7 @@ class PostgresStore:
 
     def beat(
         self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
-    ) -> BeatAnswer:
+    ) -> BeatReply:
         rows = row_json.encode([row_json.pulse(pulse) for pulse in pulses]).decode()
         point("beat.before")
         said = {"worker": worker_id, "pulses": rows, "rss_mb": rss_mb, "stopping": stopping}
@@ -225,7 +225,7 @@ class PostgresStore:
             row = self._hot.one("beat", values)
         enrolled, stale, skipped, cancelled = row
         if not enrolled:
-            return BeatAnswer(gone=True)
+            return BeatReply(gone=True)
         lost = row_json.rows_from(stale)
         events = [
             line
@@ -235,7 +235,7 @@ class PostgresStore:
         ]
         with _later("write down which attempts have lost their leases"):
             self._write_events(events)
-        return BeatAnswer(
+        return BeatReply(
             lost=[job_id for job_id, *_ in lost],
             skipped=row_json.names_from(skipped),
             cancelled=row_json.names_from(cancelled),

@@ -36,7 +36,7 @@ _mine: dict[Path, _Lock] = {}
 os.register_at_fork(after_in_child=_mine.clear)  # the locks stayed with the parent
 
 
-class Life(StrEnum):
+class LockState(StrEnum):
     """The result of a look at a liveness lock."""
 
     ALIVE = "alive"
@@ -101,20 +101,20 @@ def drop(path: Path) -> None:
             os.close(lock.descriptor)
 
 
-def look(path: Path, inode: int | None) -> Life:
+def look(path: Path, inode: int | None) -> LockState:
     """Ask whether the process that took this lock is still there."""
     if path in _mine:
-        return Life.ALIVE
+        return LockState.ALIVE
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return Life.UNKNOWN
+        return LockState.UNKNOWN
     try:
         if os.fstat(descriptor).st_ino != inode:
-            return Life.UNKNOWN
-        return Life.FREE if locks.other_holder(descriptor) is None else Life.ALIVE
+            return LockState.UNKNOWN
+        return LockState.FREE if locks.other_holder(descriptor) is None else LockState.ALIVE
     except OSError:
-        return Life.UNKNOWN
+        return LockState.UNKNOWN
     finally:
         os.close(descriptor)
 

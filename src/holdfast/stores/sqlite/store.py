@@ -19,7 +19,7 @@ from holdfast.core.machine import State
 from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import (
     GONE_KEPT_S,
-    BeatAnswer,
+    BeatReply,
     Duty,
     Event,
     Filter,
@@ -145,14 +145,14 @@ class SqliteStore:
 
     def beat(
         self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
-    ) -> BeatAnswer:
+    ) -> BeatReply:
         rows = row_json.encode([row_json.pulse(pulse) for pulse in pulses]).decode()
         said = {"worker": worker_id, "pulses": rows, "wall": self._clock.wall(), "rss_mb": rss_mb, "stopping": stopping}
         point("beat.before")
         lock_lost = not liveness.renew(self._lock_path(worker_id))
         with self._db.writing(self._beat_wait_s) as db:
             if db.execute(Q["beat_worker"], said).rowcount == 0:
-                return BeatAnswer(gone=True, lock_lost=lock_lost)
+                return BeatReply(gone=True, lock_lost=lock_lost)
             lost: list[str] = []
             if pulses and db.execute(Q["beat"], {**said, "lease": self._clock.lease()}).rowcount < len(pulses):
                 stale = row_json.rows_from(db.execute(Q["beat_lost"], said).fetchone()[0])
@@ -165,7 +165,7 @@ class SqliteStore:
                 ]
                 statements.write_events(db, events, self._clock.wall())
             cancelled = row_json.names_from(db.execute(Q["beat_cancelled"], said).fetchone()[0])
-        return BeatAnswer(lost=lost, cancelled=cancelled, lock_lost=lock_lost)
+        return BeatReply(lost=lost, cancelled=cancelled, lock_lost=lock_lost)
 
     def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Reply]:
         if not settlements:
@@ -217,7 +217,7 @@ class SqliteStore:
             elif worker.boot_id != self._clock.boot_id:
                 if self._is_of_a_dead_boot(worker):
                     found.append(Vanished(worker, "boot"))
-            elif liveness.look(self._lock_path(worker.id), inode) is liveness.Life.FREE:
+            elif liveness.look(self._lock_path(worker.id), inode) is liveness.LockState.FREE:
                 found.append(Vanished(worker, "lock"))
         return found
 

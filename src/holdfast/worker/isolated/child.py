@@ -168,7 +168,7 @@ class IsolatedChild:
                     attempt.ask_to_stop()
                 if isinstance(why, TimeLimit | NoProgress):
                     why.stack = attempt.stack()
-                    self._line.send(protocol.Stacked(why.stack or ""))
+                    self._line.send(protocol.StackTaken(why.stack or ""))
                 attempt.handler.stop(why)
 
     def _run(self, order: protocol.StartAttempt) -> None:
@@ -279,7 +279,7 @@ class _Attempt(Attempt):
             self.tell()
         if (steps := {} if self.workflow is None else dict(self.workflow.steps)) != self._sent_steps:
             self._sent_steps = steps
-            self._line.send(protocol.Inside(steps))
+            self._line.send(protocol.StepsChanged(steps))
 
     def tell(self) -> None:
         """Pass on how far it is."""

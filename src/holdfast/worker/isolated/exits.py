@@ -7,7 +7,7 @@ import socket
 
 import msgspec
 
-from holdfast.core.autopsy import Victim, autopsy
+from holdfast.core.autopsy import LostProcess, autopsy
 from holdfast.core.records import Moment
 from holdfast.core.verdict import Lost, Outcome, Released, Stalled, TimedOut
 from holdfast.core.worker_exit import exit_facts, how_it_ended
@@ -56,9 +56,9 @@ def stranded(attempt: Attempt, cause: str, worker: str, suspects: int, now: Mome
     return Lost("stuck", cause, known, suspects=suspects)
 
 
-def _victim(attempt: Attempt, worker: str, pid: int, rss_mb: float | None, now: Moment) -> Victim:
+def _victim(attempt: Attempt, worker: str, pid: int, rss_mb: float | None, now: Moment) -> LostProcess:
     sent_at = attempt.window.sent_at
-    return Victim(
+    return LostProcess(
         worker=worker,
         host=socket.gethostname(),
         pid=pid,

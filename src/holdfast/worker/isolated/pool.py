@@ -26,7 +26,7 @@ from holdfast.core.verdict import Cancelled, Failed, Outcome, Released
 from holdfast.tracebacks import ERROR_MAX
 from holdfast.vital_threads import Died, VitalThread
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.executors import Report
+from holdfast.worker.executors import ReportOutcome
 from holdfast.worker.handler import Handler
 from holdfast.worker.isolated import memory, protocol
 from holdfast.worker.isolated.exits import lost, stopped_by_force
@@ -70,7 +70,7 @@ def moments(why: errors.Interrupted | None, lease_s: float) -> Moments:
 class WorkerCallbacks(NamedTuple):
     """The calls that a pool makes to its worker."""
 
-    report: Report
+    report: ReportOutcome
     settled: Callable[[Attempt], None]  # an attempt settled itself, with its own transaction
     beat_soon: Callable[[], None]
     pause: Callable[[float], None]  # the system gives no process: claim nothing for this long
@@ -268,9 +268,9 @@ class Pool:
                 process.attempt.move(self._clock.lease(), word.progress, word.note)
                 if word.beat:
                     self._callbacks.beat_soon()
-            case protocol.Inside() if process.attempt is not None:
+            case protocol.StepsChanged() if process.attempt is not None:
                 process.attempt.begin_workflow().steps = word.steps
-            case protocol.Stacked():
+            case protocol.StackTaken():
                 process.stack = word.stack or None
             case protocol.Logged():
                 pass_on(word, process.attempt)

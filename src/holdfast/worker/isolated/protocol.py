@@ -85,13 +85,13 @@ class ProgressMade(msgspec.Struct, frozen=True, tag=True):
     beat: bool = False
 
 
-class Inside(msgspec.Struct, frozen=True, tag=True):
+class StepsChanged(msgspec.Struct, frozen=True, tag=True):
     """In which steps a workflow is now: their names by their paths."""
 
     steps: dict[str, str]
 
 
-class Stacked(msgspec.Struct, frozen=True, tag=True):
+class StackTaken(msgspec.Struct, frozen=True, tag=True):
     """The stack of the handler when it was asked to stop. The process may not live to write it to the journal."""
 
     stack: str
@@ -116,7 +116,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 
 Order = Setup | StartAttempt | Stop | Leave
-Word = Ready | Unusable | ProgressMade | Inside | Stacked | Logged | Ended
+Word = Ready | Unusable | ProgressMade | StepsChanged | StackTaken | Logged | Ended
 
 _OUTCOMES: dict[str, type[Outcome]] = {kind.__name__: kind for kind in get_args(Outcome)}
 _encoder = msgspec.msgpack.Encoder()
