@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App
+from holdfast import App, Retry
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
 from holdfast.core.records import Duty, Filter, Job, Schedule
@@ -70,6 +70,22 @@ def test_a_declaration_says_all_that_a_job_needs(store: Store, clock: FakeClock)
     assert second.job.key == "one-at-a-time"
     assert (third.tz, third.job.policy.on_crash) == ("Europe/Berlin", "hold")
     assert report.decode(third.job.payload) == ((), {"kind": "weekly"})
+
+
+def test_a_schedule_of_a_task_that_retries_by_exception_is_stored_and_fired(store: Store, clock: FakeClock) -> None:
+    app = an_app(store, clock)
+
+    @app.task(name="picky", retry=Retry(attempts_max=3, on=OSError, never=(KeyError,), backoff=lambda _: 1.0))
+    def picky() -> None: ...
+
+    app.cron("* * * * *", picky)
+    scheduler = Scheduler(app, name="s")
+    scheduler.look()
+    [known] = store.schedules()
+    assert known.job.policy.retry == Retry(attempts_max=3), "code is read from the declaration of the task"
+    clock.advance(60)
+    scheduler.look()
+    assert [(job.task, job.attempts_max) for job in jobs(store)] == [("picky", 3)]
 
 
 def test_a_wrong_declaration_is_refused_where_it_stands(store: Store, clock: FakeClock) -> None:

@@ -56,7 +56,8 @@ def declaration(app: App, spec: str, task: Any, key: str | None, tz: str, missed
     name = check_name("the schedule's key", key if key is not None else draft.task.name)
     if name in app.schedules:
         raise UsageError(f"this app has a schedule {name!r} already; give one of them another key=")
-    return Schedule(key=name, spec=spec, tz=tz, missed=missed, job=replace(draft.new, id=""))  # type: ignore[arg-type]
+    job = replace(draft.new, id="", policy=draft.new.policy.without_code())
+    return Schedule(key=name, spec=spec, tz=tz, missed=missed, job=job)  # type: ignore[arg-type]
 
 
 class Scheduler:

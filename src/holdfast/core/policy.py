@@ -6,14 +6,18 @@ Policy travels on the job's row, so the reaper needs none of the user's code.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from holdfast.errors import PolicyError
 
 OnCrash = Literal["retry", "hold", "fail", "rollback"]
 Jitter = Literal["equal", "full", "none"]
-Errors = type[Exception] | tuple[type[Exception], ...]
+if TYPE_CHECKING:
+    Errors = type[Exception] | tuple[type[Exception], ...]
+    Backoff = Callable[[int], float] | None
+else:  # msgspec reads policies of stored schedules, and knows no types of code
+    Errors = Backoff = Any
 
 WHOLE_MAX = 2**31 - 1
 SECONDS_MAX = 10**9  # thirty years
@@ -36,7 +40,7 @@ def _seconds(name: str, value: object, *, least: float) -> None:
 
 def _errors(name: str, given: object) -> tuple[type[Exception], ...]:
     """Return the exceptions as a tuple."""
-    kinds = given if isinstance(given, tuple) else (given,)
+    kinds = tuple(given) if isinstance(given, tuple | list) else (given,)
     for kind in kinds:
         if not (isinstance(kind, type) and issubclass(kind, Exception)):
             raise PolicyError(f"{name}={given!r} must be an exception class, or a tuple of them")
@@ -61,7 +65,7 @@ class Retry:
     jitter: Jitter | bool = "equal"
     on: Errors = ()
     never: Errors = ()
-    backoff: Callable[[int], float] | None = None
+    backoff: Backoff = None
 
     def __post_init__(self) -> None:
         _whole("attempts_max", self.attempts_max, least=1)
@@ -132,6 +136,10 @@ class Policy:
     beat_s: float | None = None
     timeout_s: float | None = None
     stall_s: float | None = None
+
+    def without_code(self) -> Policy:
+        """Return the part that a row can carry."""
+        return replace(self, retry=replace(self.retry, on=(), never=(), backoff=None)) if self.retry.is_code else self
 
     def __post_init__(self) -> None:
         if not isinstance(self.retry, Retry):
