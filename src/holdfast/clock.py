@@ -6,6 +6,8 @@ something only together with the boot it belongs to.
 
 A handler may patch `time.time`, and tools such as freezegun replace the functions of `time` wherever a module has them
 under any name. So they are taken once, before any code of a user runs, and kept where neither reaches: in a class.
+time-machine changes these functions inside the interpreter, for everybody, but only what they say about CLOCK_REALTIME.
+So on Linux the wall time comes from two other clocks of the kernel that are set together with it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,21 @@ from pathlib import Path
 from typing import Protocol
 
 _LEASE_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: MONOTONIC counts sleep
+
+_COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE of Linux, wall time as of the kernel's last tick; Python has no name for it
+
+
+def _atomic_clock() -> int | None:
+    """Return the clock of International Atomic Time, which differs from UTC by whole seconds; None if there is none."""
+    try:
+        time.clock_gettime(time.CLOCK_TAI)
+        time.clock_gettime(_COARSE_CLOCK)
+    except (AttributeError, OSError):  # another system, or a sandbox that does not know it
+        return None
+    return time.CLOCK_TAI
+
+
+_TAI_CLOCK = _atomic_clock()
 
 _OFFSETS = Path("/proc/self/timens_offsets")
 
@@ -60,7 +77,10 @@ class SystemClock:
         return _boot_id()
 
     def wall(self) -> float:
-        return _Machine.now()
+        if _TAI_CLOCK is None:
+            return _Machine.now()
+        tai = _Machine.read(_TAI_CLOCK)
+        return tai - round(tai - _Machine.read(_COARSE_CLOCK))
 
     def lease(self) -> float:
         return _Machine.read(_LEASE_CLOCK)
