@@ -356,6 +356,57 @@ def test_a_pydantic_model_whose_serialization_changes_nothing_travels() -> None:
     )
 
 
+@dataclasses.dataclass
+class Priced:
+    cents: int
+    tags: list[str] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.cents = self.cents * 119 // 100
+
+
+class Counted(msgspec.Struct):
+    trips: int = 0
+
+    def __post_init__(self) -> None:
+        self.trips += 1
+
+
+@dataclasses.dataclass
+class Named:
+    name: str
+    at: dt.datetime
+    price: decimal.Decimal = decimal.Decimal(0)
+    labels: set[str] = dataclasses.field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.name = self.name.strip().lower()
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "reason"),
+    [
+        (Priced, Priced(100), "the field 'cents' of Priced would not come back as it is: __post_init__ runs again"),
+        (list[Priced], [Priced(100)], r"\[0\].*'cents' of Priced"),
+        (Priced | None, Priced(100), "'cents' of Priced"),
+        (Counted, Counted(), "'trips' of Counted"),
+    ],
+)
+def test_a_class_that_changes_a_field_at_each_trip_is_refused(hint: Any, value: Any, reason: str) -> None:
+    with pytest.raises(PayloadError, match=reason):
+        trip(hint, value)
+
+
+def test_a_class_whose_post_init_changes_nothing_at_the_second_time_travels() -> None:
+    at = dt.datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN)
+    value = Named(" Ann ", at, decimal.Decimal("1.50"), {"a", "b"})
+    assert trip(Named, value).name == "ann"
+    assert trip(Priced, {"cents": 100, "tags": []}).cents == 119, "what was not initialized yet is so once"
+    assert trip(Priced, Priced(0)) == Priced(0)
+    with pytest.raises(PayloadError, match="at"):
+        trip(Named, Named("ann", "never"))  # type: ignore[arg-type]
+
+
 def hours_of_a_change() -> list[dt.datetime]:
     """Both passes of the hour that Berlin repeats in autumn, and the hour that it leaves out in spring."""
     days = [dt.datetime(2026, 10, 25), dt.datetime(2026, 3, 29)]

@@ -17,7 +17,7 @@ import decimal
 import inspect
 import json
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeGuard
 
 import msgspec
@@ -286,6 +286,8 @@ def _inspect_fields(info: mi.DataclassType | mi.StructType | mi.TypedDictType, v
         wanted = typing.get_origin(info.cls) or info.cls
         if not isinstance(info, mi.TypedDictType) and not isinstance(value, wanted):
             raise Misfit(f"expected {wanted.__name__}, got {_kind(value)}; pass a {wanted.__name__}")
+        if hasattr(value, "__post_init__") or hasattr(value, "__attrs_post_init__"):
+            _check_initialized_again(info.cls, value, names)
         extra = [name for name in names if name not in {field.name for field in info.fields}]
         held = {field.encode_name: getattr(value, field.name, None) for field in info.fields}
     if extra:
@@ -296,6 +298,22 @@ def _inspect_fields(info: mi.DataclassType | mi.StructType | mi.TypedDictType, v
                 _inspect(field.type, held[field.encode_name], room - 1)
             except Misfit as misfit:
                 raise misfit.at(f".{field.name}") from None
+
+
+def _check_initialized_again(wanted: Any, value: Any, names: Sequence[str]) -> None:
+    """Raise `Misfit` if a field would change once more where the value is read: `__post_init__` runs there again."""
+    plain = msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=lower)
+    try:
+        back = msgspec.convert(plain, wanted, dec_hook=_lift)
+    except msgspec.ValidationError:
+        return  # the conversion of the whole argument says why
+    for name in names:
+        mine, theirs = getattr(value, name, None), getattr(back, name, None)
+        if mine != theirs and not _same(mine, theirs):
+            raise Misfit(
+                f"the field {name!r} of {type(value).__name__} would not come back as it is: __post_init__ runs again "
+                "where the value is read, and changes it once more; let it change nothing at the second time"
+            )
 
 
 def _inspect_model(wanted: Any, value: Any) -> None:
